@@ -1,0 +1,42 @@
+# Everything runs in .venv, which each target makes and fills with what it needs. pip, not uv or poetry:
+# constraints.txt pins torch, and a looser request would pull several GB of CUDA packages.
+PYTHON ?= python3
+BIN := .venv/bin
+SOURCES := pyproject.toml constraints.txt
+
+.PHONY: demo test test-slow lint format bench bench-quick clean
+
+demo: .venv/has-demo
+	$(BIN)/warmstore demo
+
+test: .venv/has-dev
+	$(BIN)/python -m pytest
+
+test-slow: .venv/has-dev
+	$(BIN)/python -m pytest --slow
+
+lint: .venv/has-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: .venv/has-dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: .venv/has-bench
+	$(BIN)/python -m benchmarks
+
+bench-quick: .venv/has-bench
+	$(BIN)/python -m benchmarks --quick
+
+clean:
+	rm -rf .venv build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# One stamp an extra. Debian ships Python without ensurepip; virtualenv stands in there.
+.venv/has-%: $(SOURCES) | .venv/bin/pip
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[$*]"
+	@touch $@
+
+.venv/bin/pip:
+	$(PYTHON) -m venv .venv || { $(PYTHON) -m pip install --user virtualenv && $(PYTHON) -m virtualenv .venv; }
