@@ -64,6 +64,13 @@ class Files:
         finally:
             os.close(descriptor)
 
+    def allocate(self, descriptor: int, offset: int, length: int) -> None:
+        """Extend the file with zeros that have their room on the disk, so that writing them later cannot fail."""
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(descriptor, offset, length)
+        else:
+            write_all(self, descriptor, [bytes(min(length, 1 << 20))] * -(-length // (1 << 20)), offset)
+
     def truncate(self, descriptor: int, length: int) -> None:
         os.ftruncate(descriptor, length)
 
