@@ -10,6 +10,7 @@ Whoever finds rows that the index does not cover adds them, under the index's lo
 import logging
 import os
 import secrets
+import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,7 @@ import numpy as np
 import psutil
 import xxhash
 
-from warmstore.records.files import Files
+from warmstore.records.files import Files, is_read_only
 from warmstore.records.key_table import BUCKET, PARTITIONS, KeyTable
 from warmstore.records.keys import Keys
 from warmstore.records.mapped import Mapped
@@ -67,16 +68,19 @@ class KeyIndex:
     """
 
     def __init__(self, folder: Path, store: str, generation: int, read_keys: ReadKeys, files: Files) -> None:
-        host = os.uname().nodename.replace("/", "_")
-        self.path = folder / f"keys-{host}.index"
-        self._direct_path = folder / f"keys-{host}.direct"
-        self._lock_path = folder / f"keys-{host}.lock"
+        self._place_in(folder)
         self._identity = (store.encode(), generation)
         self._read_keys = read_keys
         self._files = files
         self._thread_lock = threading.Lock()
         self._table_file: Mapped | None = None
         self._direct_file: Mapped | None = None
+
+    def _place_in(self, folder: Path) -> None:
+        host = os.uname().nodename.replace("/", "_")
+        self.path = folder / f"keys-{host}.index"
+        self._direct_path = folder / f"keys-{host}.direct"
+        self._lock_path = folder / f"keys-{host}.lock"
 
     def lookup(self, keys: Keys) -> Int64:
         """The row of each key, or -1: int64 [n]. A row may be wrong or not exist; confirm it."""
@@ -111,24 +115,36 @@ class KeyIndex:
         Raises:
             OSError: the index cannot be written; what it covers stays as it was.
         """
-        if self._is_current() and self.covered == rows:
+        if self._is_current() and self.covered >= rows:
             return
-        with self._thread_lock, self._locked():
-            if not self._is_current() and not self._open():
-                self._rebuild(rows)
-            if self.covered > rows:
-                # Another process may have added rows this one has not seen. A log that was cut back is rarer.
+        try:
+            with self._thread_lock, self._locked():
+                if not self._is_current() and not self._open():
+                    self._rebuild(rows)
+                self._add(rows)
+        except OSError as error:
+            if not is_read_only(error):
+                raise
+            self._catch_up_privately(rows)
+
+    def _catch_up_privately(self, rows: int) -> None:
+        # The folder cannot be written: use the shared index while it covers everything, else one of our own.
+        with self._thread_lock:
+            if self._open(write=False) and self.covered >= rows:
                 return
-            self._add(rows)
+            self.close()
+            self._private = tempfile.TemporaryDirectory(prefix="warmstore-")
+            self._place_in(Path(self._private.name))
+            self._rebuild(rows)
 
     def start_over(self, rows: int) -> None:
-        """Build the index anew."""
+        """Build the index anew: it claims rows that the store does not have."""
         with self._thread_lock, self._locked():
             self._rebuild(rows)
 
     def sync(self) -> None:
         """Put the index on the disk, so that it outlives a power cut."""
-        if self._table_file is None or self._direct_file is None:
+        if self._table_file is None or self._direct_file is None or not self._table_file.write:
             return
         with self._thread_lock, self._locked():
             if self._is_current() and int(self._header["synced"][0]) != self.covered:
@@ -143,6 +159,10 @@ class KeyIndex:
             if mapped is not None:
                 mapped.close()
         self._table_file = self._direct_file = None
+
+    def after_fork(self) -> None:
+        """In a forked child: another thread of the parent may have held the lock."""
+        self._thread_lock = threading.Lock()
 
     def _add(self, rows: int) -> None:
         for first in range(self.covered, rows, _BLOCK):
@@ -161,10 +181,12 @@ class KeyIndex:
     def _direct_room(self, keys: Keys, rows: int) -> int:
         """How many ints the direct table holds, after it was enlarged for the keys if they are dense enough."""
         direct = int(self._header["direct"][0])
-        limit = max(_ALWAYS_DIRECT, _DIRECT_SPARSITY * rows)
         numbers = keys.halves[:, 0]
         if not keys.small or not len(numbers):
             return direct
+        limit = _DIRECT_SPARSITY * rows
+        if limit < _ALWAYS_DIRECT or 4 * int((numbers < limit).sum()) < len(numbers):
+            limit = _ALWAYS_DIRECT  # what lies beyond is not dense
         near = numbers[numbers < limit]
         if not len(near) or int(near.max()) < direct:
             return direct
@@ -185,16 +207,16 @@ class KeyIndex:
         except FileNotFoundError:
             return False
 
-    def _open(self) -> bool:
+    def _open(self, *, write: bool = True) -> bool:
         """Map the files if they are there and belong to this store; otherwise they must be rebuilt."""
         self.close()
         try:
-            table = Mapped(self.path, self._files, minimum=_BUCKETS + _BUCKET_BYTES)
-        except (OSError, ValueError):
+            table = Mapped(self.path, self._files, minimum=_BUCKETS + _BUCKET_BYTES, write=write)
+        except (FileNotFoundError, ValueError):
             return False
         try:
-            direct = Mapped(self._direct_path, self._files, minimum=_PAGE)
-        except (OSError, ValueError):
+            direct = Mapped(self._direct_path, self._files, minimum=_PAGE, write=write)
+        except (FileNotFoundError, ValueError):
             table.close()
             return False
         self._use(table, direct)
@@ -207,7 +229,7 @@ class KeyIndex:
             and direct.size >= _PAGE + 8 * int(header["direct"])
             and (bytes(header["boot"]) == _boot() or int(header["synced"]) == int(header["covered"]))
         )
-        if good and bytes(header["boot"]) != _boot():
+        if good and write and bytes(header["boot"]) != _boot():
             self._write_header(boot=_boot())
         if not good:
             self.close()

@@ -29,6 +29,11 @@ class Keys:
     halves: UInt64
     small: bool
 
+    @classmethod
+    def of_halves(cls, halves: UInt64) -> "Keys":
+        """Keys as they are stored."""
+        return cls(halves, bool((halves[:, 1] == np.uint64(_SIGNED)).all()))
+
     def __len__(self) -> int:
         return len(self.halves)
 

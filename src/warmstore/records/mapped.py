@@ -20,11 +20,13 @@ class Mapped:
     Args:
         create: make a new file of that many zero bytes; without it an existing one is opened.
         minimum: a smaller file is refused with ValueError.
+        write: False maps it read-only; writing to `memory` then ends the process.
     """
 
-    def __init__(self, path: Path, files: Files, *, create: int = 0, minimum: int = 0) -> None:
+    def __init__(self, path: Path, files: Files, *, create: int = 0, minimum: int = 0, write: bool = True) -> None:
         self._files = files
-        self._descriptor = files.create(path) if create else files.open(path, write=True)
+        self.write = write
+        self._descriptor = files.create(path) if create else files.open(path, write=write)
         try:
             if create:
                 files.allocate(self._descriptor, 0, create)
@@ -34,7 +36,7 @@ class Mapped:
             address = reserve(self._room)
             owner = (ctypes.c_uint8 * self._room).from_address(address)
             weakref.finalize(owner, release, address, self._room).atexit = False
-            files.map(address, self._room, self._descriptor, write=True)
+            files.map(address, self._room, self._descriptor, write=write)
         except BaseException:
             files.close(self._descriptor)
             raise
