@@ -1,4 +1,4 @@
-"""Every error warmstore raises on purpose. Each is also the builtin a caller would expect, so both ways of catching work.
+"""Every error warmstore raises on purpose. Each is also the builtin a caller would expect; both ways of catching work.
 
 WarmstoreError
 ├── NotAStore        (FileNotFoundError)  the folder holds no store

@@ -1,7 +1,7 @@
 """The arguments of one call: which of them carry one value per sample, and how to cut those to the misses.
 
 A tensor or array whose first dimension is the number of ids is per sample, and so is a list of that length; dicts,
-tuples and other lists are looked into. Everything else goes to the module as it is, and counts as a setting of the call.
+tuples and other lists are looked into. Everything else goes to the module as it is, and is a setting of the call.
 """
 
 from collections.abc import Collection
@@ -39,7 +39,7 @@ class Arguments:
             if rows is not None:
                 if rows != self._count:
                     raise BadIds(
-                        f"{self._count} cache_ids for {rows} samples (argument {key!r}): give exactly one id per sample. "
+                        f"{self._count} cache_ids for {rows} samples (argument {key!r}): give one id per sample. "
                         "If that argument is not the batch, name the ones that are with batch_args="
                     )
                 return
@@ -71,7 +71,7 @@ class Arguments:
         kwargs = {name: self._cut(value, self._wanted(name), which, name) for name, value in self.kwargs.items()}
         return args, kwargs
 
-    def _wanted(self, key: int | str) -> bool | None:
+    def _wanted(self, key: object) -> bool | None:
         return None if self._batch_args is None else key in self._batch_args
 
     def _is_batch(self, value: Any, wanted: bool | None, name: str = "") -> bool:
@@ -83,8 +83,8 @@ class Arguments:
             nested = [one for one in value if isinstance(one, torch.Tensor | np.ndarray)]
             if nested and wanted is None and all(one.ndim > 0 and len(one) == self._count for one in nested):
                 raise AmbiguousBatch(
-                    f"{name} is a list of {len(value)} tensors of {self._count} rows each, for {self._count} samples: it may be "
-                    "one tensor per sample or several batches. Pass a tuple for several batches, or stack the samples"
+                    f"{name} is a list of {len(value)} tensors of {self._count} rows each, for {self._count} samples: it "
+                    "may be one tensor per sample or several batches. Pass a tuple for several batches, or stack the samples"
                 )
             return True
         return False
@@ -113,7 +113,7 @@ class Arguments:
         if isinstance(value, torch.Tensor):
             return f"{value.dtype}{tuple(value.shape)}{xxhash.xxh3_128_hexdigest(tensor_bytes(value))}"
         if isinstance(value, np.ndarray):
-            return f"{value.dtype}{value.shape}{xxhash.xxh3_128_hexdigest(np.ascontiguousarray(value))}"
+            return f"{value.dtype}{value.shape}{xxhash.xxh3_128_hexdigest(np.ascontiguousarray(value).data)}"
         if isinstance(value, dict):
             parts = {key: self._describe(child, wanted) for key, child in value.items()}
             return repr({key: text for key, text in parts.items() if text}) if any(parts.values()) else ""

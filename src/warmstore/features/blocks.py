@@ -176,9 +176,11 @@ class Blocks:
                 self._changed.wait_for(
                     lambda: (
                         self._stopping
-                        or (self._error is None
-                        and bool(self._queue)
-                        and (self._samples >= self._flush_every or self._wanted))
+                        or (
+                            self._error is None
+                            and bool(self._queue)
+                            and (self._samples >= self._flush_every or self._wanted)
+                        )
                     )
                 )
                 if self._stopping:

@@ -4,7 +4,6 @@ A cache is a record store with a key column, a key index beside it, and a queue 
 process may write, and sees what the others committed as soon as it misses something.
 """
 
-import functools
 import os
 import threading
 from collections.abc import Sequence
@@ -17,17 +16,16 @@ import torch
 
 from warmstore.errors import Closed, ReadOnly, StaleCache, StoreExists
 from warmstore.features.blocks import Block, Blocks
+from warmstore.features.reader import Reader, merge, no_values, open_index
 from warmstore.features.schema import KEY, Schema
 from warmstore.features.statistics import CacheStats, Cost
-from warmstore.features.structure import LISTS, Leaf, Structure, is_array, take_apart
+from warmstore.features.structure import LISTS, Leaf, Structure, take_apart
 from warmstore.owner import Owner
-from warmstore.records.arrays import to_numpy
-from warmstore.records.fields import Array, Ragged
 from warmstore.records.files import Files, is_read_only
 from warmstore.records.key_index import KeyIndex
 from warmstore.records.keys import Keys, as_keys
 from warmstore.records.manifest import NAME
-from warmstore.records.rows import decode, decode_array, encode
+from warmstore.records.rows import encode
 from warmstore.records.store import RecordStore
 from warmstore.sizes import parse_size
 
@@ -93,6 +91,7 @@ class FeatureCache(Owner):
         self._store: RecordStore | None = None
         self._index: KeyIndex | None = None
         self._schema: Schema | None = None
+        self._reader: Reader | None = None
         self._fingerprint: Fingerprint | None = None
         self._handed = 0
         self._hits = self._misses = self._damaged = self._bytes_read = 0
@@ -159,7 +158,8 @@ class FeatureCache(Owner):
                 for place, at in enumerate(order.tolist())
                 if at in waiting
             ]
-            values = self._merge(values, np.flatnonzero(rows[order] >= 0), late, len(order))
+            assert self._schema is not None
+            values = merge(self._schema, values, np.flatnonzero(rows[order] >= 0), late, len(order))
         hits = int(found.sum())
         self._hits += hits
         self._misses += count - hits
@@ -175,46 +175,18 @@ class FeatureCache(Owner):
     def _find(self, keys: Keys, waiting: dict[int, Any]) -> Int64:
         """The confirmed row of each key, or -1. Looks what others committed since before it calls anything a miss."""
         rows = np.full(len(keys), -1, np.int64)
-        todo = np.arange(len(keys))
-        if waiting:
-            todo = np.delete(todo, list(waiting))
-        if self._store is not None and len(todo) == len(keys):
-            rows = self._confirmed(keys)
+        todo = np.delete(np.arange(len(keys)), list(waiting))
+        if self._reader is not None and not waiting:
+            rows = self._reader.find(keys)
             todo = np.flatnonzero(rows < 0)
-        elif self._store is not None:
-            rows[todo] = self._confirmed(keys.take(todo))
+        elif self._reader is not None:
+            rows[todo] = self._reader.find(keys.take(todo))
             todo = todo[rows[todo] < 0]
         while len(todo) and self._see_others():
-            rows[todo] = self._confirmed(keys.take(todo))
+            assert self._reader is not None
+            rows[todo] = self._reader.find(keys.take(todo))
             todo = todo[rows[todo] < 0]
         return rows
-
-    def _confirmed(self, keys: Keys) -> Int64:
-        assert self._store is not None
-        assert self._index is not None
-        rows = self._index.lookup(keys)
-        total = self._store.snapshot.rows
-        if len(rows) and int(rows.view(np.uint64).max()) >= total:
-            some = np.flatnonzero((rows >= 0) & (rows < total))
-            confirmed = np.full(len(keys), -1, np.int64)
-            if len(some):
-                confirmed[some] = self._confirm(keys.take(some), rows[some])
-            return confirmed
-        return self._confirm(keys, rows)
-
-    def _confirm(self, keys: Keys, rows: Int64) -> Int64:
-        # What the index proposes is believed only where the row itself carries the key.
-        assert self._store is not None
-        gathered = self._store.read_rows(KEY, rows)
-        assert gathered.data is not None
-        same = gathered.data.reshape(-1).view(np.uint64) == keys.halves.reshape(-1)
-        if gathered.bad is None and same.all():
-            return rows
-        good = same.reshape(-1, 2).all(axis=1)
-        if gathered.bad is not None:
-            self._damaged += int(gathered.bad.sum())
-            good &= ~gathered.bad
-        return np.where(good, rows, -1)
 
     def _see_others(self) -> bool:
         """Take in what was committed since; True when there was something."""
@@ -231,59 +203,15 @@ class FeatureCache(Owner):
             return rows != before or self._index.covered != covered
 
     def _values(self, rows: Int64) -> tuple[dict[str, Any], Any]:
-        """The leaves of some rows, and which rows are damaged."""
         assert self._schema is not None
-        values: dict[str, Any] = {}
-        bad = None
-        if self._store is None or not len(rows):
-            return {path: _nothing(field) for path, field in self._schema.fields.items()}, None
-        for path, field in self._schema.fields.items():
-            gathered = self._store.read_rows(self._schema.field_name(path), rows)
-            if gathered.bad is not None:
-                bad = gathered.bad if bad is None else bad | gathered.bad
-            if isinstance(field, Array):
-                assert gathered.data is not None
-                values[path] = decode_array(field, gathered.data)
-                continue
-            views, shapes = gathered.views, gathered.shapes
-            assert views is not None
-            if gathered.bad is not None and gathered.bad.any():
-                # Damaged bytes are not decoded; a healthy-looking stand-in keeps the places until they are taken out.
-                stand_in = memoryview(b"" if isinstance(field, Ragged) else b"null")
-                views = [stand_in if wrong else view for view, wrong in zip(views, gathered.bad, strict=True)]
-                shapes = None if shapes is None else np.where(gathered.bad[:, None], 0, shapes)
-            decoded = decode(field, views, shapes)
-            # The caller may write to what it gets; the mapped file is read-only.
-            values[path] = [one.copy() for one in decoded] if isinstance(field, Ragged) else decoded
-        return values, bad if bad is not None and bad.any() else None
+        return self._reader.values(rows) if self._reader is not None and len(rows) else (no_values(self._schema), None)
 
     def completed(self, values: Any, found: Any, leaves: Sequence[Leaf], rows: Int64) -> dict[str, Any]:
-        """Leaves of a whole batch: `values` of what was found, and row `rows[i]` of `leaves` for the i-th of the others."""
+        """Leaves of a whole batch: `values` of what was found, row `rows[i]` of `leaves` for the i-th of the others."""
+        assert self._schema is not None
         places = np.flatnonzero(~found).tolist()
         late = [(place, leaves, row) for place, row in zip(places, rows.tolist(), strict=True)]
-        return self._merge(values or self._values(rows[:0])[0], np.flatnonzero(found), late, len(found))
-
-    def _merge(
-        self, values: dict[str, Any], stored: Int64, late: Sequence[tuple[int, Sequence[Leaf], int]], count: int
-    ) -> dict[str, Any]:
-        """`count` samples of which those at `stored` come from `values`, the late ones each from a row of some leaves."""
-        assert self._schema is not None
-        merged = {}
-        for number, (path, field) in enumerate(self._schema.fields.items()):
-            fresh = [(place, leaves[number].values[row]) for place, leaves, row in late]
-            whole: Any = (
-                np.empty((count, *field.shape), values[path].dtype) if isinstance(field, Array) else [None] * count
-            )
-            if isinstance(whole, np.ndarray):
-                whole[stored] = values[path]
-            else:
-                for place, value in zip(stored.tolist(), values[path], strict=True):
-                    whole[place] = value
-            for place, value in fresh:
-                array = to_numpy(value) if is_array(value) else value
-                whole[place] = array.copy() if is_array(array) and isinstance(whole, list) else array
-            merged[path] = whole
-        return merged
+        return merge(self._schema, values or no_values(self._schema), np.flatnonzero(found), late, len(found))
 
     def assemble(self, values: dict[str, Any], device: torch.device | None) -> Any:
         """Leaves as `fetch` gives them, in the structure of an output."""
@@ -297,7 +225,7 @@ class FeatureCache(Owner):
 
         Args:
             ids: a list, array or tensor of n str or int. Of equal ids the last one counts.
-            outputs: arrays or tensors [n, ...], in dicts, lists, tuples, namedtuples or dataclasses as deep as you like.
+            outputs: arrays or tensors [n, ...], in dicts, lists, tuples, namedtuples or dataclasses, nested at will.
 
         Raises:
             BadIds, BadIdType: ids that cannot be, or more or fewer than outputs.
@@ -346,8 +274,8 @@ class FeatureCache(Owner):
         differing = [part for part in {**known, **fingerprint} if known.get(part) != fingerprint.get(part)]
         if differing:
             raise StaleCache(
-                f"the cache {self.id!r} in {self._folder} was filled with other {' and '.join(differing)} than the module has "
-                "now, so its outputs are not this module's. Use another cache id for the changed module, restore what "
+                f"the cache {self.id!r} in {self._folder} was filled with other {' and '.join(differing)} than the module "
+                "has now, so its outputs are not this module's. Use another cache id for the changed module, restore what "
                 f"changed, or remove {self.path}"
             )
 
@@ -407,7 +335,7 @@ class FeatureCache(Owner):
             pending=len(self._blocks),
             hits=self._hits,
             misses=self._misses,
-            damaged=self._damaged,
+            damaged=self._damaged + (self._reader.damaged_keys if self._reader is not None else 0),
             bytes=stored,
             bytes_read=self._bytes_read,
             computed_seconds=self._cost.seconds,
@@ -457,12 +385,11 @@ class FeatureCache(Owner):
         if structure is None or KEY not in store.fields:
             store.close()
             raise StoreExists(f"{self.path} is a record store and no feature cache; use another folder or cache id")
-        self._store = store
         self._schema = Schema.of_store(structure, store.fields)
-        self._index = KeyIndex(
-            self.path, store.manifest.id, store.manifest.generation, functools.partial(_read_keys, store), self._files
-        )
+        self._index = open_index(store, self._files)
         self._index.catch_up(store.snapshot.rows)
+        self._reader = Reader(store, self._index, self._schema)
+        self._store = store
 
     def _after_fork(self) -> None:
         self._lock = threading.RLock()
@@ -488,20 +415,10 @@ def _reopen(folder: str, id: str, options: dict[str, Any]) -> FeatureCache:
     return FeatureCache(folder, id, **options)
 
 
-def _read_keys(store: RecordStore, first: int, last: int) -> Keys:
-    gathered = store.read_rows(KEY, np.arange(first, last, dtype=np.int64))
-    assert gathered.data is not None
-    return Keys.of_halves(gathered.data.reshape(-1).view(np.uint64).reshape(-1, 2))
-
-
 def _select(values: Any, which: Any) -> Any:
     if isinstance(values, list):
         return [value for value, wanted in zip(values, which.tolist(), strict=True) if wanted]
     return values[which]
-
-
-def _nothing(field: Any) -> Any:
-    return decode_array(field, np.zeros((0, field.width), np.uint8)) if isinstance(field, Array) else []
 
 
 def _nbytes(values: Any) -> int:

@@ -38,7 +38,7 @@ def tensor_bytes(tensor: torch.Tensor) -> Any:
     """A tensor's values as a contiguous byte buffer on the CPU."""
     if tensor.is_quantized or tensor.layout != torch.strided:
         return str(tensor.cpu()).encode()
-    return memoryview(np.ascontiguousarray(to_numpy(tensor)).reshape(-1).view(np.uint8))
+    return np.ascontiguousarray(to_numpy(tensor)).reshape(-1).view(np.uint8).data
 
 
 def code(module: nn.Module) -> str:

@@ -69,8 +69,8 @@ class CachedModule(nn.Module):
             _check_stateless(module)
         self._watch = Watch(module)
         self._bound: set[Any] = set()
-        self.register_state_dict_post_hook(_strip_prefix)
-        self.register_load_state_dict_pre_hook(_add_prefix)
+        self.register_state_dict_post_hook(_strip_prefix)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_pre_hook(_add_prefix)  # type: ignore[no-untyped-call]
 
     def forward(self, *args: Any, cache_ids: Any = None, **kwargs: Any) -> Any:
         """The module's output for a batch, computed only where it is not cached. It carries no gradient.

@@ -107,8 +107,8 @@ def _stack(
     if pad_value is None:
         few = ", ".join(map(str, sorted(shapes)[:3]))
         raise SchemaMismatch(
-            f"leaf {path!r} has samples of different shapes in one batch ({few}), which do not stack. Pass pad_value=0.0 to "
-            "FeatureCache to pad them to the largest, or return a list with one tensor per sample from the module"
+            f"leaf {path!r} has samples of different shapes in one batch ({few}), which do not stack. Pass pad_value=0.0 "
+            "to FeatureCache to pad them to the largest, or return a list with one tensor per sample from the module"
         )
     largest = np.max(list(shapes), axis=0)
     stacked = np.full((len(arrays), *largest), pad_value, numpy_dtype(field.dtype))
@@ -129,20 +129,16 @@ def _check(leaf: Leaf, field: Field) -> None:
         fits = given == field
     else:
         fits = _varying(given) == field
-    if fits and not leaf.stacked and leaf.values and not isinstance(field, Json):
-        wrong = [one for one in leaf.values if one.ndim != leaf.values[0].ndim or one.dtype != leaf.values[0].dtype]
-        if wrong:
-            given, fits = leaf.field().__class__, False
     if not fits:
         raise SchemaMismatch(
-            f"leaf {leaf.path!r} holds {_say(field)}; this batch has {_say(given)}. The first batches fixed what this cache "
-            "holds: pass variable=True to FeatureCache where shapes vary, or use another cache id"
+            f"leaf {leaf.path!r} holds {_say(field)}; this batch has {_say(given)}. The first batches fixed what this "
+            "cache holds: pass variable=True to FeatureCache where shapes vary, or use another cache id"
         )
 
 
-def _say(field: Any) -> str:
+def _say(field: Field) -> str:
     if isinstance(field, Array):
         return f"{field.dtype} of shape {field.shape} per sample"
     if isinstance(field, Ragged):
         return f"{field.dtype} of {field.ndim} dimensions and any shape"
-    return "JSON values" if isinstance(field, Json) else "arrays that differ in dtype or dimensions"
+    return "JSON values"

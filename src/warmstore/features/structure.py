@@ -20,7 +20,7 @@ from warmstore.records.arrays import to_numpy
 from warmstore.records.fields import Array, Field, Json, Ragged, dtype_name
 
 Structure = dict[str, Any]
-"""A JSON tree. Every node has a "node": tensor, ndarray, values, items, constant, dict, list, tuple, namedtuple or dataclass."""
+"""A JSON tree. A "node" is a tensor, ndarray, values, items, constant, dict, list, tuple, namedtuple or dataclass."""
 
 LISTS = ("auto", "structure", "per_sample")
 
@@ -190,7 +190,7 @@ def _split_item(value: Any, path: str, leaves: list[Leaf]) -> Structure:
 
 def _is_per_sample(value: list[Any], name: str, count: int, known: Structure | None, lists: str) -> bool:
     if known is not None:
-        return known["node"] == "items"
+        return bool(known["node"] == "items")
     if lists != "auto" or len(value) != count:
         return lists == "per_sample" and len(value) == count
     arrays = list(_arrays(value))
@@ -199,8 +199,8 @@ def _is_per_sample(value: list[Any], name: str, count: int, known: Structure | N
     if not value:
         return False
     raise AmbiguousBatch(
-        f"{name} is a list of {len(value)} for {count} samples: it may hold one item per sample or be part of the output's "
-        "structure (one entry per layer, say). Pass lists='per_sample' or lists='structure' to FeatureCache"
+        f"{name} is a list of {len(value)} for {count} samples: it may hold one item per sample or be part of the "
+        "output's structure (one entry per layer, say). Pass lists='per_sample' or lists='structure' to FeatureCache"
     )
 
 
@@ -249,7 +249,7 @@ def _container(structure: Structure, children: list[Any]) -> Any:
         return tuple(children)
     cls = _find_type(*structure["type"])
     if node == "namedtuple":
-        cls = cls or namedtuple(structure["type"][1].rsplit(".", 1)[-1], structure["keys"])  # type: ignore[misc]
+        cls = cls or namedtuple(structure["type"][1].rsplit(".", 1)[-1], structure["keys"])
         return cls(*children)
     if cls is None:
         module, name = structure["type"]

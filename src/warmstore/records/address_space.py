@@ -39,7 +39,7 @@ class AddressSpace:
         weakref.finalize(owner, release, self.address, length).atexit = False
         self.memory: Bytes = np.ctypeslib.as_array(owner)
         self._words: Int64 = self.memory.view(np.int64)
-        self._view = memoryview(self.memory).toreadonly()
+        self._view = self.memory.data.toreadonly()
         self._windows: dict[int, Any] = {}
 
     def __contains__(self, slot: int) -> bool:
@@ -69,7 +69,8 @@ class AddressSpace:
         """
         count = len(addresses)
         if width == 8:
-            return self._words[addresses >> 3].view(np.uint8).reshape(count, 8)
+            words: Int64 = self._words[addresses >> 3]
+            return words.view(np.uint8).reshape(count, 8)
         torch = sys.modules.get("torch")  # never imported for this: numpy does it too, on one thread
         if torch is not None and width % 8 == 0 and count * width >= _PARALLEL_BYTES:
             rows = torch.index_select(self._window(torch, width), 0, torch.from_numpy(addresses >> 3))

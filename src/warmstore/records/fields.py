@@ -58,8 +58,10 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     Raises:
         UnsupportedType: no fixed-width number, bool or time of that name exists.
     """
+    dtype: np.dtype[Any]
     if name in _ML_DTYPES:
-        return _ML_DTYPES[name]
+        dtype = _ML_DTYPES[name]
+        return dtype
     try:
         dtype = np.dtype(name)
     except TypeError:

@@ -36,6 +36,6 @@ def as_positions(index: Any, length: int) -> Int64:
         if int(positions.view(np.uint64).max()) >= length:
             wrong = index if np.isscalar(index) else array[(positions < 0) | (positions >= length)][0]
             raise PositionError(
-                f"position {wrong} is outside the {length:,} records; valid are {-length:,} to {length - 1:,}"
+                f"position {wrong!s} is outside the {length:,} records; valid are {-length:,} to {length - 1:,}"
             )
     return positions

@@ -41,7 +41,7 @@ class Rows:
 
     def views(self) -> list[memoryview]:
         """One read-only view a row."""
-        flat = memoryview(self.data.reshape(-1)).toreadonly()
+        flat = self.data.reshape(-1).data.toreadonly()
         if self.offsets is None:
             width = self.data.shape[1]
             return (
@@ -79,14 +79,13 @@ def join(parts: Sequence[Rows]) -> Rows:
         return parts[0]
     count = sum(part.count for part in parts)
     data = np.concatenate([part.data for part in parts])
-    offsets = shapes = None
-    if parts[0].offsets is not None:
-        lengths = np.concatenate([np.diff(part.offsets) for part in parts])  # type: ignore[arg-type]
+    edges = [part.offsets for part in parts if part.offsets is not None]
+    shapes = [part.shapes for part in parts if part.shapes is not None]
+    offsets = None
+    if edges:
         offsets = np.zeros(count + 1, np.int64)
-        np.cumsum(lengths, out=offsets[1:])
-    if parts[0].shapes is not None:
-        shapes = np.concatenate([part.shapes for part in parts])  # type: ignore[misc]
-    return Rows(count, data, offsets, shapes)
+        np.cumsum(np.concatenate([np.diff(edge) for edge in edges]), out=offsets[1:])
+    return Rows(count, data, offsets, np.concatenate(shapes) if shapes else None)
 
 
 def encode(name: str, field: Field, values: Any) -> Rows:

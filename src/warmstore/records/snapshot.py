@@ -192,7 +192,7 @@ class Batches:
         return bad
 
     def _parse(self, entry: Any) -> Layout | None:
-        """The layout in one batch's header, or None when the header is damaged. Unverified bytes never reach pyarrow."""
+        """The layout in a batch's header, or None when that is damaged. Unverified bytes never reach pyarrow."""
         start = int(entry["chunk"]) * SLOT + int(entry["offset"])
         header, body = int(entry["header"]), int(entry["body"])
         view = self.space.span(start, header)

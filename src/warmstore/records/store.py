@@ -337,7 +337,7 @@ class RecordStore(Owner):
             return {name: self._gather_with_pending(snapshot, name, positions) for name in names}
 
     def read_rows(self, name: str, rows: Int64) -> Gathered:
-        """Read committed rows by number, with damaged ones marked instead of raised. Rows must be below `snapshot.rows`."""
+        """Read committed rows by number, all below `snapshot.rows`; damaged ones are marked instead of raised."""
         return self._gatherer.gather(self.snapshot, name, rows)
 
     def _read(self, snapshot: Snapshot, name: str, rows: Int64) -> Gathered:
@@ -346,8 +346,8 @@ class RecordStore(Owner):
             bad = rows[gathered.bad]
             chunk = self._batches.chunk_path(int(snapshot.chunk[snapshot.batch_of(bad[:1])][0]))
             raise Damaged(
-                f"{chunk}: {len(bad)} of {len(rows)} rows of field {name!r} do not match their checksums or are missing, "
-                f"the first at position {int(bad[0])}. The file changed after it was written; restore it from a copy"
+                f"{chunk}: {len(bad)} of {len(rows)} rows of field {name!r} do not match their checksums or are missing, the "
+                f"first at position {int(bad[0])}. The file changed after it was written; restore it from a copy"
             )
         return gathered
 

@@ -1,0 +1,130 @@
+"""Reading a cache's rows: find them by key, believe only those that carry it, and turn them into leaf values."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from warmstore.features.schema import KEY, Schema
+from warmstore.features.structure import Leaf, is_array
+from warmstore.records.arrays import to_numpy
+from warmstore.records.fields import Array, Field, Ragged
+from warmstore.records.files import Files
+from warmstore.records.key_index import KeyIndex
+from warmstore.records.keys import Keys
+from warmstore.records.rows import decode, decode_array
+from warmstore.records.store import RecordStore
+
+Int64 = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class Reader:
+    """Finds and reads committed rows. Safe to use from several threads."""
+
+    def __init__(self, store: RecordStore, index: KeyIndex, schema: Schema) -> None:
+        self._store = store
+        self._index = index
+        self._schema = schema
+        self.damaged_keys = 0
+
+    def find(self, keys: Keys) -> Int64:
+        """The row that holds each key, or -1: int64 [n]."""
+        rows = self._index.lookup(keys)
+        total = self._store.snapshot.rows
+        if len(rows) and int(rows.view(np.uint64).max()) < total:
+            return self._confirm(keys, rows)
+        some = np.flatnonzero((rows >= 0) & (rows < total))
+        found = np.full(len(keys), -1, np.int64)
+        if len(some):
+            found[some] = self._confirm(keys.take(some), rows[some])
+        return found
+
+    def _confirm(self, keys: Keys, rows: Int64) -> Int64:
+        # What the index proposes is believed only where the row itself carries the key.
+        gathered = self._store.read_rows(KEY, rows)
+        assert gathered.data is not None
+        same = gathered.data.reshape(-1).view(np.uint64) == keys.halves.reshape(-1)
+        if gathered.bad is None and same.all():
+            return rows
+        good = same.reshape(-1, 2).all(axis=1)
+        if gathered.bad is not None:
+            self.damaged_keys += int(gathered.bad.sum())
+            good &= ~gathered.bad
+        return np.where(good, rows, -1)
+
+    def values(self, rows: Int64) -> tuple[dict[str, Any], Any]:
+        """The leaves of some rows, [n, *shape] arrays or lists; and which rows are damaged, bool [n] or None."""
+        values: dict[str, Any] = {}
+        bad = None
+        for path, field in self._schema.fields.items():
+            gathered = self._store.read_rows(self._schema.field_name(path), rows)
+            if gathered.bad is not None:
+                bad = gathered.bad if bad is None else bad | gathered.bad
+            if isinstance(field, Array):
+                assert gathered.data is not None
+                values[path] = decode_array(field, gathered.data)
+                continue
+            views, shapes = gathered.views, gathered.shapes
+            assert views is not None
+            if gathered.bad is not None:
+                # Damaged bytes are not decoded; a stand-in keeps the places until the caller takes them out.
+                stand_in = memoryview(b"" if isinstance(field, Ragged) else b"null")
+                views = [stand_in if wrong else view for view, wrong in zip(views, gathered.bad, strict=True)]
+                shapes = None if shapes is None else np.where(gathered.bad[:, None], 0, shapes)
+            decoded = decode(field, views, shapes)
+            # The caller may write to what it gets; the mapped file is read-only.
+            values[path] = [one.copy() for one in decoded] if isinstance(field, Ragged) else decoded
+        return values, bad if bad is not None and bad.any() else None
+
+
+def open_index(store: RecordStore, files: Files) -> KeyIndex:
+    """The key index of a cache's store."""
+    manifest = store.manifest
+    return KeyIndex(store.path, manifest.id, manifest.generation, functools.partial(_read_keys, store), files)
+
+
+def _read_keys(store: RecordStore, first: int, last: int) -> Keys:
+    gathered = store.read_rows(KEY, np.arange(first, last, dtype=np.int64))
+    assert gathered.data is not None
+    return Keys.of_halves(gathered.data.reshape(-1).view(np.uint64).reshape(-1, 2))
+
+
+def no_values(schema: Schema) -> dict[str, Any]:
+    """The leaves of no rows."""
+
+    def nothing(field: Field) -> Any:
+        return decode_array(field, np.zeros((0, field.width), np.uint8)) if isinstance(field, Array) else []
+
+    return {path: nothing(field) for path, field in schema.fields.items()}
+
+
+def merge(
+    schema: Schema,
+    values: dict[str, Any],
+    stored: Int64,
+    late: Sequence[tuple[int, Sequence[Leaf], int]],
+    count: int,
+) -> dict[str, Any]:
+    """`count` samples, of which those at `stored` come from `values` and the late ones each from a row of some leaves.
+
+    Args:
+        late: for each such sample its place in the result, the leaves that hold it, and its row in them.
+    """
+    merged: dict[str, Any] = {}
+    for number, (path, field) in enumerate(schema.fields.items()):
+        fresh = [(place, leaves[number].values[row]) for place, leaves, row in late]
+        if isinstance(field, Array):
+            whole = np.empty((count, *field.shape), values[path].dtype)
+            whole[stored] = values[path]
+            for place, value in fresh:
+                whole[place] = to_numpy(value)
+            merged[path] = whole
+            continue
+        listed: list[Any] = [None] * count
+        for place, value in zip(stored.tolist(), values[path], strict=True):
+            listed[place] = value
+        for place, value in fresh:
+            listed[place] = to_numpy(value).copy() if is_array(value) else value
+        merged[path] = listed
+    return merged
