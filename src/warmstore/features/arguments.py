@@ -83,8 +83,9 @@ class Arguments:
             nested = [one for one in value if isinstance(one, torch.Tensor | np.ndarray)]
             if nested and wanted is None and all(one.ndim > 0 and len(one) == self._count for one in nested):
                 raise AmbiguousBatch(
-                    f"{name} is a list of {len(value)} tensors of {self._count} rows each, for {self._count} samples: it "
-                    "may be one tensor per sample or several batches. Pass a tuple for several batches, or stack the samples"
+                    f"{name} is a list of {len(value)} tensors of {self._count} rows each, for {self._count} samples: "
+                    "it may hold one tensor per sample or several batches. Pass a tuple for several batches, or stack "
+                    "the samples"
                 )
             return True
         return False

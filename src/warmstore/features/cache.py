@@ -31,6 +31,7 @@ from warmstore.sizes import parse_size
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 Fingerprint = dict[str, str]
+_NOWHERE = np.zeros(0, np.int64)
 
 
 class FeatureCache(Owner):
@@ -125,48 +126,51 @@ class FeatureCache(Owner):
             BadIds, BadIdType: ids that cannot be.
             WriteFailed: an earlier write in the background failed; its samples still wait.
         """
-        values, found = self.fetch(as_keys(ids))
-        missing = np.flatnonzero(~found)
-        if values is None:
-            return None, missing
-        return self.assemble(values, None), missing
+        values, missing = self.fetch(as_keys(ids))
+        return None if values is None else self.assemble(values, None), missing
 
-    def fetch(self, keys: Keys) -> tuple[dict[str, Any] | None, np.ndarray[Any, np.dtype[np.bool_]]]:
-        """The leaves of the keys that are cached, in order, as NumPy values; and which keys were found, bool [n]."""
+    def fetch(self, keys: Keys) -> tuple[dict[str, Any] | None, Int64]:
+        """The leaves of the keys that are cached, in order, as NumPy values, or None; and the places of the others."""
         self._check_open()
         self._blocks.raise_error()
-        count = len(keys)
-        waiting = self._waiting(keys) if len(self._blocks) else {}
-        rows = self._find(keys, waiting)
-        found = rows >= 0
+        if self._reader is not None and not len(self._blocks):
+            rows, complete = self._reader.find(keys)
+            if complete:
+                values, bad = self._reader.values(rows)
+                if bad is None:
+                    self._count(values, len(keys), 0)
+                    return values, _NOWHERE
+        waiting = self._waiting(keys)
+        return self._fetch_some(keys, self._find(keys, waiting), waiting)
+
+    def _fetch_some(
+        self, keys: Keys, rows: Int64, waiting: dict[int, tuple[Block, int]]
+    ) -> tuple[dict[str, Any] | None, Int64]:
+        stored = np.flatnonzero(rows >= 0)
+        if not len(stored) and not waiting:
+            self._misses += len(keys)
+            return None, np.arange(len(keys))
+        assert self._schema is not None
+        values = no_values(self._schema)
+        if self._reader is not None and len(stored):
+            values, bad = self._reader.values(rows[stored])
+            if bad is not None:
+                self._damaged += int(bad.sum())
+                stored = stored[~bad]
+                values = {path: _select(value, ~bad) for path, value in values.items()}
+        found = np.union1d(stored, np.array(list(waiting), np.int64))
         if waiting:
-            found[list(waiting)] = True
-        if not found.any():
-            self._misses += count
-            return None, found
-        values, bad = self._values(rows[rows >= 0] if waiting or not found.all() else rows)
-        if bad is not None:
-            at = np.flatnonzero(rows >= 0)
-            self._damaged += int(bad.sum())
-            found[at[bad]] = False
-            rows[at[bad]] = -1
-            values = {path: _select(value, ~bad) for path, value in values.items()}
-        if waiting:
-            order = np.flatnonzero(found)
-            late = [
-                (place, waiting[at][0].leaves, waiting[at][1])
-                for place, at in enumerate(order.tolist())
-                if at in waiting
-            ]
-            assert self._schema is not None
-            values = merge(self._schema, values, np.flatnonzero(rows[order] >= 0), late, len(order))
-        hits = int(found.sum())
+            place = {at: number for number, at in enumerate(found.tolist())}
+            late = [(place[at], block.leaves, row) for at, (block, row) in waiting.items()]
+            values = merge(self._schema, values, np.searchsorted(found, stored), late, len(found))
+        missing = np.setdiff1d(np.arange(len(keys)), found)
+        self._count(values, len(found), len(missing))
+        return values if len(found) else None, missing
+
+    def _count(self, values: dict[str, Any], hits: int, misses: int) -> None:
         self._hits += hits
-        self._misses += count - hits
-        if not hits:
-            return None, found
+        self._misses += misses
         self._bytes_read += sum(_nbytes(value) for value in values.values())
-        return values, found
 
     def _waiting(self, keys: Keys) -> dict[int, tuple[Block, int]]:
         entries = ((at, self._blocks.find(key)) for at, key in enumerate(keys.packed()))
@@ -176,16 +180,12 @@ class FeatureCache(Owner):
         """The confirmed row of each key, or -1. Looks what others committed since before it calls anything a miss."""
         rows = np.full(len(keys), -1, np.int64)
         todo = np.delete(np.arange(len(keys)), list(waiting))
-        if self._reader is not None and not waiting:
-            rows = self._reader.find(keys)
-            todo = np.flatnonzero(rows < 0)
-        elif self._reader is not None:
-            rows[todo] = self._reader.find(keys.take(todo))
-            todo = todo[rows[todo] < 0]
-        while len(todo) and self._see_others():
+        news = self._reader is not None or self._see_others()
+        while len(todo) and news:
             assert self._reader is not None
-            rows[todo] = self._reader.find(keys.take(todo))
+            rows[todo], _ = self._reader.find(keys.take(todo))
             todo = todo[rows[todo] < 0]
+            news = bool(len(todo)) and self._see_others()
         return rows
 
     def _see_others(self) -> bool:
@@ -202,20 +202,16 @@ class FeatureCache(Owner):
             self._index.catch_up(rows)
             return rows != before or self._index.covered != covered
 
-    def _values(self, rows: Int64) -> tuple[dict[str, Any], Any]:
+    def completed(self, values: Any, missing: Int64, leaves: Sequence[Leaf], rows: Int64, count: int) -> dict[str, Any]:
+        """Leaves of `count` samples: row `rows[i]` of `leaves` for the i-th missing one, `values` for the others."""
         assert self._schema is not None
-        return self._reader.values(rows) if self._reader is not None and len(rows) else (no_values(self._schema), None)
+        found = np.setdiff1d(np.arange(count), missing)
+        late = [(place, leaves, row) for place, row in zip(missing.tolist(), rows.tolist(), strict=True)]
+        return merge(self._schema, values or no_values(self._schema), found, late, count)
 
-    def completed(self, values: Any, found: Any, leaves: Sequence[Leaf], rows: Int64) -> dict[str, Any]:
-        """Leaves of a whole batch: `values` of what was found, row `rows[i]` of `leaves` for the i-th of the others."""
-        assert self._schema is not None
-        places = np.flatnonzero(~found).tolist()
-        late = [(place, leaves, row) for place, row in zip(places, rows.tolist(), strict=True)]
-        return merge(self._schema, values or no_values(self._schema), np.flatnonzero(found), late, len(found))
-
-    def assemble(self, values: dict[str, Any], device: torch.device | None) -> Any:
+    def assemble(self, values: dict[str, Any] | None, device: torch.device | None) -> Any:
         """Leaves as `fetch` gives them, in the structure of an output."""
-        assert self._schema is not None
+        assert self._schema is not None and values is not None
         return self._schema.assemble(values, self._pad_value, device)
 
     # Writing
@@ -274,9 +270,9 @@ class FeatureCache(Owner):
         differing = [part for part in {**known, **fingerprint} if known.get(part) != fingerprint.get(part)]
         if differing:
             raise StaleCache(
-                f"the cache {self.id!r} in {self._folder} was filled with other {' and '.join(differing)} than the module "
-                "has now, so its outputs are not this module's. Use another cache id for the changed module, restore what "
-                f"changed, or remove {self.path}"
+                f"the cache {self.id!r} in {self._folder} was filled with other {' and '.join(differing)} than the "
+                "module has now, so its outputs are not this module's. Use another cache id for the changed module, "
+                f"restore what changed, or remove {self.path}"
             )
 
     def computed(self, seconds: float, samples: int) -> None:
@@ -329,14 +325,13 @@ class FeatureCache(Owner):
 
     def stats(self) -> CacheStats:
         """What the cache holds and what it did in this process."""
-        stored = self._store.nbytes if self._store is not None and not self.closed else 0
         return CacheStats(
             entries=self._store.snapshot.rows if self._store is not None else 0,
             pending=len(self._blocks),
             hits=self._hits,
             misses=self._misses,
             damaged=self._damaged + (self._reader.damaged_keys if self._reader is not None else 0),
-            bytes=stored,
+            bytes=self._store.nbytes if self._store is not None else 0,
             bytes_read=self._bytes_read,
             computed_seconds=self._cost.seconds,
             seconds_saved=self._hits * self._cost.per_sample(),

@@ -93,14 +93,13 @@ class CachedModule(nn.Module):
             with torch.no_grad():
                 return self.module(*args, **kwargs)
         device = self._device or arguments.device()
-        values, found = self.cache.fetch(keys)
-        if values is None or not found.all():
-            return self._fill(arguments, keys, values, found, device)
+        values, missing = self.cache.fetch(keys)
+        if len(missing):
+            return self._fill(arguments, keys, values, missing, device)
         return self.cache.assemble(values, device)
 
-    def _fill(self, arguments: Arguments, keys: Keys, values: Any, found: Any, device: torch.device | None) -> Any:
+    def _fill(self, arguments: Arguments, keys: Keys, values: Any, missing: Any, device: torch.device | None) -> Any:
         """Compute the samples that were not found, keep them, and put the batch together."""
-        missing = np.flatnonzero(~found)
         # An id that comes twice is computed once.
         _, first, inverse = np.unique(keys.halves[missing], axis=0, return_index=True, return_inverse=True)
         which = missing[first]
@@ -118,7 +117,9 @@ class CachedModule(nn.Module):
         if everything:
             by_path = {leaf.path: leaf.values for leaf in leaves}
             return put_together(structure, lambda path: _detached(by_path[path], self._device))
-        return self.cache.assemble(self.cache.completed(values, found, leaves, inverse.reshape(-1)), device)
+        return self.cache.assemble(
+            self.cache.completed(values, missing, leaves, inverse.reshape(-1), len(keys)), device
+        )
 
     def train(self, mode: bool = True) -> Self:
         """Has no effect on the wrapped module, whose mode the cache depends on."""

@@ -28,30 +28,31 @@ class Reader:
         self._schema = schema
         self.damaged_keys = 0
 
-    def find(self, keys: Keys) -> Int64:
-        """The row that holds each key, or -1: int64 [n]."""
+    def find(self, keys: Keys) -> tuple[Int64, bool]:
+        """The row that holds each key, or -1, int64 [n]; and whether all were found."""
         rows = self._index.lookup(keys)
         total = self._store.snapshot.rows
+        # As unsigned numbers negative ones are huge: one pass tells that all are there.
         if len(rows) and int(rows.view(np.uint64).max()) < total:
             return self._confirm(keys, rows)
         some = np.flatnonzero((rows >= 0) & (rows < total))
         found = np.full(len(keys), -1, np.int64)
         if len(some):
-            found[some] = self._confirm(keys.take(some), rows[some])
-        return found
+            found[some], _ = self._confirm(keys.take(some), rows[some])
+        return found, False
 
-    def _confirm(self, keys: Keys, rows: Int64) -> Int64:
+    def _confirm(self, keys: Keys, rows: Int64) -> tuple[Int64, bool]:
         # What the index proposes is believed only where the row itself carries the key.
         gathered = self._store.read_rows(KEY, rows)
         assert gathered.data is not None
-        same = gathered.data.reshape(-1).view(np.uint64) == keys.halves.reshape(-1)
+        same = gathered.data.view(np.uint64) == keys.halves
         if gathered.bad is None and same.all():
-            return rows
-        good = same.reshape(-1, 2).all(axis=1)
+            return rows, True
+        good = same.all(axis=1)
         if gathered.bad is not None:
             self.damaged_keys += int(gathered.bad.sum())
             good &= ~gathered.bad
-        return np.where(good, rows, -1)
+        return np.where(good, rows, -1), False
 
     def values(self, rows: Int64) -> tuple[dict[str, Any], Any]:
         """The leaves of some rows, [n, *shape] arrays or lists; and which rows are damaged, bool [n] or None."""

@@ -107,8 +107,9 @@ def _stack(
     if pad_value is None:
         few = ", ".join(map(str, sorted(shapes)[:3]))
         raise SchemaMismatch(
-            f"leaf {path!r} has samples of different shapes in one batch ({few}), which do not stack. Pass pad_value=0.0 "
-            "to FeatureCache to pad them to the largest, or return a list with one tensor per sample from the module"
+            f"leaf {path!r} has samples of different shapes in one batch ({few}), which do not stack. Pass "
+            "pad_value=0.0 to FeatureCache to pad them to the largest, or return a list with one tensor per sample "
+            "from the module"
         )
     largest = np.max(list(shapes), axis=0)
     stacked = np.full((len(arrays), *largest), pad_value, numpy_dtype(field.dtype))

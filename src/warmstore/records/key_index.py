@@ -91,7 +91,7 @@ class KeyIndex:
             return self._table.lookup(keys.fingerprints())
         numbers = keys.halves[:, 0]
         if len(numbers) and int(numbers.max()) < direct:
-            rows = self._rows[numbers] - 1
+            rows: Int64 = self._rows[numbers.view(np.int64)] - 1
         else:
             rows = np.where(numbers < direct, self._rows[np.where(numbers < direct, numbers, 0)] - 1, -1)
         missing = np.flatnonzero(rows < 0)

@@ -346,8 +346,9 @@ class RecordStore(Owner):
             bad = rows[gathered.bad]
             chunk = self._batches.chunk_path(int(snapshot.chunk[snapshot.batch_of(bad[:1])][0]))
             raise Damaged(
-                f"{chunk}: {len(bad)} of {len(rows)} rows of field {name!r} do not match their checksums or are missing, the "
-                f"first at position {int(bad[0])}. The file changed after it was written; restore it from a copy"
+                f"{chunk}: {len(bad)} of {len(rows)} rows of field {name!r} do not match their checksums or are "
+                f"missing, the first at position {int(bad[0])}. The file changed after it was written; restore it from "
+                "a copy"
             )
         return gathered
 
