@@ -1,0 +1,83 @@
+"""Every error warmstore raises on purpose. Each is also the builtin a caller would expect, so both ways of catching work.
+
+WarmstoreError
+├── NotAStore        (FileNotFoundError)  the folder holds no store
+├── StoreExists      (FileExistsError)    create() on a folder that holds something already
+├── NewerFormat      (ValueError)         written by a newer warmstore than this one
+├── SchemaMismatch   (ValueError)         values that do not fit the fields of a store or cache
+├── UnsupportedType  (TypeError)          a dtype or value that cannot be kept bit for bit
+├── PositionError    (IndexError)         a position outside [0, N)
+├── Damaged          (OSError)            stored bytes that do not match their checksum
+├── WriteFailed      (OSError)            the disk refused a write; rows are still pending
+├── ReadOnly         (PermissionError)    a write to something opened or mounted read-only
+├── Closed           (ValueError)         used after close()
+├── BadIds           (ValueError)         ids missing, too few, too many, or None
+├── BadIdType        (TypeError)          ids that are neither str nor int
+├── StaleCache       (ValueError)         cached under other weights, code or arguments
+├── NotStateless     (RuntimeError)       a module whose output may change between calls
+└── AmbiguousBatch   (ValueError)         which values are per sample cannot be told
+"""
+
+
+class WarmstoreError(Exception):
+    """The root of the tree above."""
+
+
+class NotAStore(WarmstoreError, FileNotFoundError):
+    """The folder holds no store."""
+
+
+class StoreExists(WarmstoreError, FileExistsError):
+    """`create` was asked for a folder that holds something already."""
+
+
+class NewerFormat(WarmstoreError, ValueError):
+    """The store was written by a newer warmstore than this one."""
+
+
+class SchemaMismatch(WarmstoreError, ValueError):
+    """Values do not fit the fields of a store or the outputs a cache already holds."""
+
+
+class UnsupportedType(WarmstoreError, TypeError):
+    """A dtype or value that cannot be kept bit for bit."""
+
+
+class PositionError(WarmstoreError, IndexError):
+    """A position outside [0, N)."""
+
+
+class Damaged(WarmstoreError, OSError):
+    """Stored bytes do not match their checksum."""
+
+
+class WriteFailed(WarmstoreError, OSError):
+    """The disk refused a write. `errno` says why; the rows are still pending and the next flush tries them again."""
+
+
+class ReadOnly(WarmstoreError, PermissionError):
+    """A write to something that was opened, or is mounted, read-only."""
+
+
+class Closed(WarmstoreError, ValueError):
+    """A store or cache was used after `close`."""
+
+
+class BadIds(WarmstoreError, ValueError):
+    """Ids are missing, too few, too many, or None."""
+
+
+class BadIdType(WarmstoreError, TypeError):
+    """Ids are neither str nor int."""
+
+
+class StaleCache(WarmstoreError, ValueError):
+    """The cache was filled by other weights, other code or other arguments than the ones at hand."""
+
+
+class NotStateless(WarmstoreError, RuntimeError):
+    """A module whose output for the same sample may change between calls."""
+
+
+class AmbiguousBatch(WarmstoreError, ValueError):
+    """Which values belong to single samples, and which to the whole batch, cannot be told apart."""

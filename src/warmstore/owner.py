@@ -1,0 +1,75 @@
+"""What it means to own pending work: closed at exit, at collection and at the end of a `with`, and never by a fork.
+
+A forked child inherits the memory of its parent's writers but not their right to write: it lets go of their locks and
+drops the pending rows, which the parent still has.
+"""
+
+import logging
+import os
+import weakref
+from abc import ABC, abstractmethod
+from multiprocessing import util
+from typing import Self
+
+_log = logging.getLogger("warmstore")
+
+
+class Owner(ABC):
+    """A context manager with a `close` that also runs at exit when the user forgot it."""
+
+    closed = True  # until there is something to close
+
+    def own(self) -> None:
+        """Have `close` called at the exit of this process, also of a multiprocessing child."""
+        _owners.add(self)
+        if not _owners.pid:
+            os.register_at_fork(after_in_child=_after_fork)
+        if _owners.pid != os.getpid():
+            # multiprocessing children skip atexit and run these instead; the main process runs them at exit too.
+            _owners.pid = os.getpid()
+            util.Finalize(None, _close_all, exitpriority=100)
+
+    def disown(self) -> None:
+        """The opposite of `own`: somebody else closes this."""
+        _owners.discard(self)
+
+    @abstractmethod
+    def close(self) -> None:
+        """Finish pending work and let go of files. Closing twice is fine."""
+
+    @abstractmethod
+    def _after_fork(self) -> None:
+        """Become inert in a forked child: nothing inherited may be written, locked or waited for."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        _close_quietly(self)
+
+
+class _Owners(weakref.WeakSet[Owner]):
+    pid = 0
+
+
+_owners = _Owners()
+
+
+def _close_all() -> None:
+    for owner in list(_owners):
+        _close_quietly(owner)
+
+
+def _close_quietly(owner: Owner) -> None:
+    try:
+        owner.close()
+    except Exception:
+        _log.exception("%r could not be closed; rows that were still pending are lost", owner)
+
+
+def _after_fork() -> None:
+    for owner in list(_owners):
+        owner._after_fork()

@@ -1,0 +1,1 @@
+"""Record stores: fields, log, chunks, snapshots, gather and the key index. The public names live in `warmstore`."""

@@ -1,0 +1,92 @@
+"""One stretch of address space for all chunks of a store, so that any rows of any chunks are one gather.
+
+Each chunk is mapped read-only at its own fixed slot of 1 GiB, also beyond the file's present end: bytes that a writer
+appends later are seen without mapping again. Nothing may be read beyond what the log says is committed: past the
+end of a file lies SIGBUS.
+"""
+
+import ctypes
+import sys
+import weakref
+from typing import Any
+
+import numpy as np
+
+from warmstore.records.files import Files, release, reserve
+
+SLOT = 1 << 30
+"""Bytes of address space per chunk, and so the most a chunk may hold."""
+
+_FIRST_SLOTS = 64
+# From this many bytes a parallel copy pays; below it numpy's single thread is ahead of torch's dispatch.
+_PARALLEL_BYTES = 1 << 15
+
+Int64 = np.ndarray[Any, np.dtype[np.int64]]
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+class AddressSpace:
+    """`slots` chunk slots. `memory` is all of it as bytes; an array over it keeps it alive."""
+
+    def __init__(self, files: Files, slots: int = _FIRST_SLOTS) -> None:
+        self.slots = slots
+        self._files = files
+        self._mapped: set[int] = set()
+        length = slots * SLOT
+        self.address = reserve(length)
+        owner = (ctypes.c_uint8 * length).from_address(self.address)
+        # At exit arrays may outlive us and the process goes anyway.
+        weakref.finalize(owner, release, self.address, length).atexit = False
+        self.memory: Bytes = np.ctypeslib.as_array(owner)
+        self._words: Int64 = self.memory.view(np.int64)
+        self._view = memoryview(self.memory).toreadonly()
+        self._windows: dict[int, Any] = {}
+
+    def __contains__(self, slot: int) -> bool:
+        return slot in self._mapped
+
+    def map(self, slot: int, descriptor: int) -> None:
+        """Map a chunk's file at its slot. The descriptor may be closed afterwards."""
+        self._files.map(self.address + slot * SLOT, SLOT, descriptor)
+        self._mapped.add(slot)
+
+    def grown(self, slots: int) -> "AddressSpace":
+        """A larger, empty space. Arrays over this one stay valid for as long as they live."""
+        size = self.slots
+        while size < slots:
+            size *= 2
+        return AddressSpace(self._files, size)
+
+    def gather(self, addresses: Int64, width: int) -> Bytes:
+        """Copy `width` bytes from each address.
+
+        Args:
+            addresses: int64 [n], byte addresses relative to `memory`, multiples of 8 where `width` is one.
+            width: bytes per row, at least 1.
+
+        Returns:
+            uint8 [n, width], a fresh array.
+        """
+        count = len(addresses)
+        if width == 8:
+            return self._words[addresses >> 3].view(np.uint8).reshape(count, 8)
+        torch = sys.modules.get("torch")  # never imported for this: numpy does it too, on one thread
+        if torch is not None and width % 8 == 0 and count * width >= _PARALLEL_BYTES:
+            rows = torch.index_select(self._window(torch, width), 0, torch.from_numpy(addresses >> 3))
+            return rows.numpy().view(np.uint8)  # type: ignore[no-any-return]
+        window = np.ndarray((len(self.memory) - width + 1,), f"V{width}", self.memory, strides=(1,))
+        return window[addresses].view(np.uint8).reshape(count, width)
+
+    def _window(self, torch: Any, width: int) -> Any:
+        # A row of `width` bytes may start at any 8-byte word: overlapping windows, one select for all chunks.
+        window = self._windows.get(width)
+        if window is None:
+            words = width // 8
+            flat = torch.from_numpy(self._words)
+            window = torch.as_strided(flat, (flat.numel() - words + 1, words), (1, 1))
+            self._windows[width] = window
+        return window
+
+    def span(self, address: int, length: int) -> memoryview:
+        """A read-only view of `length` bytes, which keeps the mapping alive."""
+        return self._view[address : address + length]

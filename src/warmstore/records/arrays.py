@@ -1,0 +1,102 @@
+"""Arrays from anywhere (NumPy, PyTorch, JAX, lists) as NumPy arrays of an exact dtype, and back to torch."""
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from warmstore.errors import SchemaMismatch, UnsupportedType
+from warmstore.records.fields import dtype_name, numpy_dtype
+
+_SAME_WIDTH = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether a value is a torch tensor; torch is not imported to find out."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def to_numpy(value: Any) -> np.ndarray[Any, Any]:
+    """An array or tensor as a NumPy array of the same dtype, on the CPU, sharing memory where it can.
+
+    Raises:
+        UnsupportedType: the dtype has no counterpart in NumPy or ml_dtypes (quantised tensors, for example).
+    """
+    if not is_tensor(value):
+        return np.asarray(value)
+    tensor = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    name = str(tensor.dtype).removeprefix("torch.")
+    try:
+        return tensor.numpy()  # type: ignore[no-any-return]
+    except TypeError:
+        pass
+    import torch
+
+    dtype = numpy_dtype(name)
+    bits = tensor.view(getattr(torch, _SAME_WIDTH[tensor.element_size()])).numpy()
+    return bits.view(dtype)  # type: ignore[no-any-return]
+
+
+def to_torch(array: np.ndarray[Any, Any]) -> Any:
+    """A NumPy array as a torch tensor of the same dtype, sharing memory.
+
+    Raises:
+        UnsupportedType: torch has no such dtype (times, for example).
+    """
+    import torch
+
+    name = dtype_name(array.dtype)
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise UnsupportedType(f"torch has no dtype {name!r}; read the field as NumPy")
+    if array.dtype.num < 256:  # not one of ml_dtypes
+        return torch.from_numpy(array)
+    return torch.from_numpy(array.view(_SAME_WIDTH[array.dtype.itemsize])).view(dtype)
+
+
+def exact_array(name: str, values: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """A fresh, contiguous [n, *shape] array of exactly `dtype`.
+
+    Arrays and tensors must have the dtype already. Python numbers take it where no integer changes its value.
+
+    Raises:
+        SchemaMismatch: dtype or shape differ.
+    """
+    listed = isinstance(values, list | tuple)
+    if listed and any(is_tensor(value) or isinstance(value, np.ndarray | np.generic) for value in values):
+        parts = [exact_array(name, to_numpy(value)[None], dtype, shape) for value in values]
+        return np.concatenate(parts)
+    if listed:
+        array = _from_python(name, values, dtype, shape)
+    else:
+        array = to_numpy(values)
+        if array.dtype != dtype:
+            raise SchemaMismatch(
+                f"field {name!r} holds {dtype_name(dtype)}; got {array.dtype}. "
+                f"Nothing is converted on the way: pass values.astype({dtype_name(dtype)!r}) if that is what you mean"
+            )
+    if array.ndim != len(shape) + 1 or array.shape[1:] != shape:
+        raise SchemaMismatch(
+            f"field {name!r} holds arrays of shape {shape} per record; got a batch of shape {array.shape}"
+        )
+    return np.array(array, order="C", copy=True)
+
+
+def _from_python(name: str, values: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    if not len(values):
+        return np.empty((0, *shape), dtype)
+    try:
+        given = np.asarray(values)
+        array = np.asarray(values, dtype)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise SchemaMismatch(f"field {name!r} holds {dtype_name(dtype)} of shape {shape}: {error}") from None
+    # A Python float has no precision of its own to lose; an int, a bool or a complex has.
+    same_kind = given.dtype.kind == "f" and dtype.kind in "fcV"
+    if (
+        not same_kind
+        and not (given.dtype.kind == dtype.kind == "b")
+        and (given.dtype.kind == "b" or dtype.kind == "b" or not np.array_equal(array.astype(given.dtype), given))
+    ):
+        raise SchemaMismatch(f"field {name!r} holds {dtype_name(dtype)}; {values!r:.100} does not fit without change")
+    return array

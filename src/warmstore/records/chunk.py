@@ -1,0 +1,142 @@
+"""One chunk: an Arrow IPC file to which each flush appends one record batch, written by the one process that made it.
+
+pyarrow writes into memory and never sees the file, so a write that fails half-way cannot leave it with a wrong idea
+of what is on the disk. A chunk whose write failed is poisoned: cut back to its last commit and never written again.
+"""
+
+import contextlib
+import io
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import xxhash
+
+from warmstore.errors import WriteFailed
+from warmstore.records.files import Buffer, Files, write_all
+from warmstore.records.log import BATCH, SEALED, Entries, new_entry
+
+
+class ChunkWriter:
+    """A chunk being written. Its file carries an flock for as long as this lives."""
+
+    def __init__(self, folder: Path, number: int, schema: pa.Schema, files: Files) -> None:
+        self.number = number
+        self.path = folder / f"{number:06d}.arrow"
+        self._files = files
+        self._descriptor = files.create(self.path)
+        self._staged = _Staged()
+        # pyarrow writes the file's magic and schema together with the first batch, before the batch's header.
+        self._lead = 8 + schema.serialize().size
+        self._end = 0
+        try:
+            if not files.lock(self._descriptor, wait=False):
+                raise BlockingIOError(f"{self.path} was locked by another process while being created")
+            files.sync_folder(folder)
+            self._arrow = pa.ipc.new_file(self._staged, schema)
+        except BaseException:
+            files.close(self._descriptor)
+            raise
+
+    def has_room(self, bytes_wanted: int, limit: int) -> bool:
+        """Whether a batch of about that size still fits under `limit` and the chunk's slot."""
+        return not self._end or self._end + bytes_wanted <= limit
+
+    def append(self, batch: pa.RecordBatch) -> Entries:
+        """Write one batch and return its log entry; the batch is on the disk when this returns.
+
+        Raises:
+            WriteFailed: it is not. The chunk is cut back and must not be used again.
+        """
+        self._arrow.write_batch(batch)
+        parts = self._staged.take()
+        lead = _cut(parts, 0 if self._end else self._lead)
+        header = _cut(parts, 8)
+        header += _cut(parts, struct.unpack_from("<i", header, 4)[0])
+        digest = xxhash.xxh3_64()
+        for part in parts:
+            digest.update(part)
+        body = sum(len(part) for part in parts)
+        self._write([lead, header, *parts])
+        entry = new_entry(
+            BATCH,
+            self.number,
+            rows=batch.num_rows,
+            offset=self._end + len(lead),
+            header=len(header),
+            body=body,
+            header_hash=xxhash.xxh3_64_intdigest(header),
+            body_hash=digest.intdigest(),
+        )
+        self._end += len(lead) + len(header) + body
+        return entry
+
+    def seal(self) -> Entries:
+        """Write the footer, so that any Arrow reader can open the file, and return the log entry that says so."""
+        self._arrow.close()
+        parts = self._staged.take()
+        self._write(parts)
+        entry = new_entry(SEALED, self.number, offset=self._end, body=sum(len(part) for part in parts))
+        self.abandon()
+        return entry
+
+    def abandon(self) -> None:
+        """Let go of the file as it is, without a footer; an empty one is removed."""
+        self.let_go()
+        if not self._end:
+            self._files.remove(self.path)
+
+    def let_go(self) -> None:
+        """Close the descriptor, and with it the lock unless another process shares it."""
+        self._files.close(self._descriptor)
+
+    def _write(self, parts: Sequence[Buffer]) -> None:
+        try:
+            write_all(self._files, self._descriptor, parts, self._end)
+            self._files.sync(self._descriptor)
+        except OSError as error:
+            self._cut_back()
+            raise WriteFailed(
+                error.errno, f"the disk refused a write ({error.strerror}); the rows are still pending", str(self.path)
+            ) from error
+
+    def _cut_back(self) -> None:
+        # Best effort: what lies behind the last commit is never read, it only takes room.
+        with contextlib.suppress(OSError):
+            self._files.truncate(self._descriptor, self._end)
+
+
+class _Staged(io.RawIOBase):
+    """Keeps what pyarrow writes: its buffers themselves where it hands them over, copies of the small rest."""
+
+    def __init__(self) -> None:
+        self._parts: list[memoryview] = []
+        self._position = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        part = memoryview(data if isinstance(data, pa.Buffer) else bytes(data)).cast("B")
+        self._parts.append(part)
+        self._position += len(part)
+        return len(part)
+
+    def tell(self) -> int:
+        return self._position
+
+    def take(self) -> list[memoryview]:
+        """What was written since the last call."""
+        parts, self._parts = self._parts, []
+        return parts
+
+
+def _cut(parts: list[memoryview], length: int) -> bytes:
+    """Take `length` bytes off the front; pyarrow's writes end where its messages do."""
+    taken = []
+    while length > 0:
+        taken.append(bytes(parts.pop(0)))
+        length -= len(taken[-1])
+    return b"".join(taken)

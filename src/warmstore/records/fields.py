@@ -1,0 +1,214 @@
+"""The fields of a record: what a value may be, and how it lies in Arrow columns.
+
+Every field becomes one or more Arrow columns: its data, for ragged fields also its shapes, and always `NAME::xxh3`, a
+checksum per row. Values keep their dtype bit for bit: what Arrow does not know (bfloat16, float8, complex, bool as
+bytes) is stored as the bits in an integer type of the same width, with the true dtype in the field's metadata.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import ml_dtypes
+import numpy as np
+import pyarrow as pa
+
+from warmstore.errors import NewerFormat, SchemaMismatch, UnsupportedType
+
+CHECKSUM = "::xxh3"
+SHAPE = "::shape"
+
+_ML_DTYPES = {
+    name: np.dtype(getattr(ml_dtypes, name))
+    for name in (
+        "bfloat16",
+        "float8_e3m4",
+        "float8_e4m3",
+        "float8_e4m3b11fnuz",
+        "float8_e4m3fn",
+        "float8_e4m3fnuz",
+        "float8_e5m2",
+        "float8_e5m2fnuz",
+        "float8_e8m0fnu",
+    )
+    if hasattr(ml_dtypes, name)
+}
+_ARROW_NATIVE = {
+    name: pa.from_numpy_dtype(name)
+    for name in ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64"]
+}
+_BITS = {1: pa.uint8(), 2: pa.uint16(), 4: pa.uint32(), 8: pa.uint64()}
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The NumPy dtype of a field's dtype name, `ml_dtypes` ones included.
+
+    Raises:
+        UnsupportedType: no fixed-width number, bool or time of that name exists.
+    """
+    if name in _ML_DTYPES:
+        return _ML_DTYPES[name]
+    try:
+        dtype = np.dtype(name)
+    except TypeError:
+        raise UnsupportedType(
+            f"there is no dtype {name!r}; use a NumPy name such as 'float32', or 'bfloat16'"
+        ) from None
+    if dtype.kind not in "biufcmM" or dtype.itemsize > 16 or not dtype.isnative or dtype.char in "gG":
+        raise UnsupportedType(
+            f"dtype {name!r} cannot be kept bit for bit. Arrays hold numbers, bools and times in native byte order up "
+            "to 128 bits; use ws.Text(), ws.Bytes() or ws.Json() for strings and objects"
+        )
+    return dtype
+
+
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """The inverse of `numpy_dtype`."""
+    return dtype.str[1:] if dtype.kind in "mM" else dtype.name
+
+
+@dataclass(frozen=True)
+class Array:
+    """Arrays of one dtype and one shape: an int64 label is `Array("int64")`, an image `Array("uint8", (96, 96, 3))`."""
+
+    dtype: str
+    shape: tuple[int, ...] = ()
+    kind: ClassVar[str] = "array"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", dtype_name(numpy_dtype(str(self.dtype))))
+        shape = (self.shape,) if isinstance(self.shape, int) else tuple(int(size) for size in self.shape)
+        if any(size < 0 for size in shape):
+            raise SchemaMismatch(f"Array shape {shape} has a negative size")
+        object.__setattr__(self, "shape", shape)
+
+    @property
+    def width(self) -> int:
+        """Bytes per row."""
+        return int(np.prod(self.shape, dtype=np.int64)) * numpy_dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Arrays of one dtype and one number of dimensions, each record with its own shape."""
+
+    dtype: str
+    ndim: int = 1
+    kind: ClassVar[str] = "ragged"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", dtype_name(numpy_dtype(str(self.dtype))))
+        if not 1 <= self.ndim <= 32:
+            raise SchemaMismatch(f"Ragged ndim is {self.ndim}; it must be 1 to 32 (a scalar is an Array)")
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """Byte strings of any length. They come back as read-only memoryviews."""
+
+    kind: ClassVar[str] = "bytes"
+
+
+@dataclass(frozen=True)
+class Text:
+    """Unicode strings of any length."""
+
+    kind: ClassVar[str] = "text"
+
+
+@dataclass(frozen=True)
+class Json:
+    """Whatever JSON can say: None, bool, int, float, str, lists, dicts with str keys. Nothing is ever unpickled."""
+
+    kind: ClassVar[str] = "json"
+
+
+Field = Array | Ragged | Bytes | Text | Json
+Fields = dict[str, Field]
+_KINDS: dict[str, type[Field]] = {cls.kind: cls for cls in (Array, Ragged, Bytes, Text, Json)}
+
+
+@dataclass(frozen=True)
+class Column:
+    """One Arrow column. `width` is its bytes per row, or None where rows vary in length."""
+
+    name: str
+    type: pa.DataType
+    width: int | None
+
+
+def columns_of(name: str, field: Field) -> list[Column]:
+    """The Arrow columns of a field: data first, then shapes where it has them, its checksums last."""
+    checksum = Column(name + CHECKSUM, pa.uint64(), 8)
+    if isinstance(field, Array):
+        # Rows of no bytes need no column; Arrow cannot hold one either.
+        return [Column(name, _array_type(field), field.width), checksum] if field.width else [checksum]
+    if isinstance(field, Ragged):
+        shape = Column(name + SHAPE, pa.list_(pa.int64(), field.ndim), 8 * field.ndim)
+        return [Column(name, pa.large_binary(), None), shape, checksum]
+    return [Column(name, pa.large_binary() if isinstance(field, Bytes) else pa.large_string(), None), checksum]
+
+
+def arrow_schema(fields: Fields) -> pa.Schema:
+    """The schema of every chunk of a store with these fields."""
+    return pa.schema(
+        [
+            pa.field(column.name, column.type, nullable=False, metadata=_metadata(field))
+            for name, field in fields.items()
+            for column in columns_of(name, field)
+        ]
+    )
+
+
+def check_fields(fields: Any) -> Fields:
+    """Fields as a user gave them, checked.
+
+    Raises:
+        SchemaMismatch: none at all, a name that is empty or holds '::', or something that is not a field.
+    """
+    if not isinstance(fields, dict) or not fields:
+        raise SchemaMismatch(f'fields must be a non-empty dict such as {{"label": ws.Array("int64")}}, not {fields!r}')
+    for name, field in fields.items():
+        if not isinstance(name, str) or not name or "::" in name:
+            raise SchemaMismatch(f"field name {name!r} must be a non-empty str without '::'")
+        if not isinstance(field, Field):
+            raise SchemaMismatch(f"field {name!r} is {field!r}; it must be ws.Array, Ragged, Bytes, Text or Json")
+    return dict(fields)
+
+
+def fields_to_json(fields: Fields) -> list[dict[str, Any]]:
+    """Fields as they stand in store.json, in their order."""
+    return [{"name": name, "kind": field.kind, **asdict(field)} for name, field in fields.items()]
+
+
+def fields_from_json(described: list[dict[str, Any]]) -> Fields:
+    """The inverse of `fields_to_json`.
+
+    Raises:
+        NewerFormat: a kind of field that this version does not know.
+    """
+    fields: Fields = {}
+    for entry in described:
+        options = dict(entry)
+        name, kind = options.pop("name"), options.pop("kind")
+        if kind not in _KINDS:
+            raise NewerFormat(f"field {name!r} is of kind {kind!r}, which this warmstore does not know; upgrade it")
+        if "shape" in options:
+            options["shape"] = tuple(options["shape"])
+        fields[name] = _KINDS[kind](**options)
+    return fields
+
+
+def _metadata(field: Field) -> dict[str, str]:
+    return {"warmstore": json.dumps({"kind": field.kind, **asdict(field)})}
+
+
+def _array_type(field: Array) -> pa.DataType:
+    dtype = numpy_dtype(field.dtype)
+    if dtype.itemsize == 16:  # complex128
+        value, shape = pa.uint64(), (*field.shape, 2)
+    else:
+        value, shape = _ARROW_NATIVE.get(field.dtype, _BITS[dtype.itemsize]), field.shape
+    if not shape:
+        return value
+    return pa.fixed_shape_tensor(value, shape)

@@ -1,0 +1,138 @@
+"""The one seam between warmstore and the operating system's files.
+
+Everything that a store opens, writes, syncs, renames, locks or maps goes through one `Files` object. Tests hand in
+a subclass that fails, stops short or kills the process at the n-th operation.
+"""
+
+import ctypes
+import fcntl
+import mmap
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+Buffer = bytes | bytearray | memoryview
+
+# macOS has no fdatasync in Python.
+_datasync = getattr(os, "fdatasync", os.fsync)
+
+
+class Files:
+    """Plain POSIX file operations. Stateless: one instance may serve any number of stores."""
+
+    def open(self, path: Path, *, write: bool = False, append: bool = False) -> int:
+        """Open an existing file and return its descriptor."""
+        flags = os.O_RDWR if write or append else os.O_RDONLY
+        return os.open(path, flags | (os.O_APPEND if append else 0) | os.O_CLOEXEC)
+
+    def create(self, path: Path) -> int:
+        """Create a file for reading and writing. Raises FileExistsError when it is there already."""
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+
+    def close(self, descriptor: int) -> None:
+        os.close(descriptor)
+
+    def size(self, descriptor: int) -> int:
+        """Bytes in the file."""
+        return os.fstat(descriptor).st_size
+
+    def read(self, descriptor: int, length: int, offset: int) -> bytes:
+        """At most `length` bytes from `offset`; fewer only at the end of the file."""
+        parts: list[bytes] = []
+        while length > 0:
+            part = os.pread(descriptor, length, offset)
+            if not part:
+                break
+            parts.append(part)
+            offset += len(part)
+            length -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def write(self, descriptor: int, buffers: Sequence[Buffer], offset: int) -> int:
+        """Write the buffers one after the other from `offset`; return how many bytes were taken, maybe fewer."""
+        return os.pwritev(descriptor, buffers, offset)
+
+    def sync(self, descriptor: int) -> None:
+        """Return when the file's data is on the disk."""
+        _datasync(descriptor)
+
+    def sync_folder(self, folder: Path) -> None:
+        """Return when the names in a folder are on the disk."""
+        descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def truncate(self, descriptor: int, length: int) -> None:
+        os.ftruncate(descriptor, length)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Move a file or an empty-target folder, atomically."""
+        source.replace(target)
+
+    def remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def lock(self, descriptor: int, *, wait: bool = True) -> bool:
+        """Take the file's exclusive advisory lock. Without `wait`, False says that somebody else holds it."""
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            return False
+        return True
+
+    def unlock(self, descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+    def map(self, address: int, length: int, descriptor: int, *, write: bool = False) -> None:
+        """Map a file, shared, over `length` bytes of reserved address space at exactly `address`."""
+        protection = mmap.PROT_READ | (mmap.PROT_WRITE if write else 0)
+        _mmap(address, length, protection, mmap.MAP_SHARED | _MAP_FIXED, descriptor)
+
+
+_MAP_FIXED = 0x10  # these two are the same on Linux and macOS; the mmap module does not name them
+_PROT_NONE = 0
+_MAP_NORESERVE = {"Linux": 0x4000, "Darwin": 0x40}[os.uname().sysname]
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+
+def _mmap(address: int | None, length: int, protection: int, flags: int, descriptor: int) -> int:
+    got = _libc.mmap(address, length, protection, flags, descriptor, 0)
+    if got == ctypes.c_void_p(-1).value:
+        code = ctypes.get_errno()
+        raise OSError(code, f"mmap of {length:,} bytes: {os.strerror(code)}")
+    return int(got)
+
+
+def reserve(length: int) -> int:
+    """Take `length` bytes of address space, backed by nothing yet, and return where they start."""
+    return _mmap(None, length, _PROT_NONE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE, -1)
+
+
+def release(address: int, length: int) -> None:
+    """Give address space back, with everything mapped in it."""
+    _libc.munmap(address, length)
+
+
+def write_all(files: Files, descriptor: int, buffers: Sequence[Buffer], offset: int) -> int:
+    """Write every byte of the buffers from `offset`, however short each write stops; return the bytes written.
+
+    Raises:
+        OSError: the disk refused. How much was written is unknown; the caller cuts the file back.
+    """
+    views = [view for view in (memoryview(buffer).cast("B") for buffer in buffers) if len(view)]
+    start = offset
+    at = 0
+    while at < len(views):
+        taken = files.write(descriptor, views[at : at + 512], offset)  # IOV_MAX is 1024 on Linux and macOS
+        offset += taken
+        while at < len(views) and taken >= len(views[at]):
+            taken -= len(views[at])
+            at += 1
+        if taken:
+            views[at] = views[at][taken:]
+    return offset - start

@@ -1,0 +1,168 @@
+"""Reading rows at memory speed, each checked against its checksum the first time this process reads it.
+
+One bit per field and row remembers what was checked, so damage at rest is found and steady reading costs nothing. The
+check runs on the gathered copy: what was checked is what the caller gets.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from warmstore.records.fields import CHECKSUM, SHAPE, Array, Field, Fields, Ragged
+from warmstore.records.rows import Rows, checksums
+from warmstore.records.snapshot import Batches, Int64, Snapshot
+
+_BIT = np.array([1 << bit for bit in range(8)], np.uint8)
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """Some rows of one field, in the order asked for.
+
+    data: uint8 [n, width] for fields of fixed width, else None.
+    views: one read-only view of the mapped file a row otherwise, else None.
+    shapes: int64 [n, ndim] for ragged fields.
+    bad: bool [n], rows that are damaged or missing, or None when all are well.
+    """
+
+    data: np.ndarray[Any, np.dtype[np.uint8]] | None
+    views: list[memoryview] | None
+    shapes: Int64 | None
+    bad: np.ndarray[Any, np.dtype[np.bool_]] | None
+
+
+class Gatherer:
+    """Gathers committed rows of a store by row number. Safe to call from several threads."""
+
+    def __init__(self, batches: Batches, fields: Fields) -> None:
+        self._batches = batches
+        self._fields = fields
+        self._checked = {name: _Bits() for name in fields}
+
+    def gather(self, snapshot: Snapshot, name: str, rows: Int64) -> Gathered:
+        """Read one field of some rows.
+
+        Args:
+            rows: int64 [n], row numbers below `snapshot.rows`.
+        """
+        field = self._fields[name]
+        which = snapshot.batch_of(rows)
+        bad = None
+        if snapshot.unreadable:
+            rows, which, bad = self._readable(snapshot, name, rows, which)
+            if rows is None:
+                return self._nothing(field, len(which))
+        data = views = shapes = None
+        if isinstance(field, Array):
+            data = self._fixed(snapshot, name, rows, which, field.width)
+        else:
+            views, out = self._varying(snapshot, name, rows, which)
+            bad = _either(bad, out)
+            if isinstance(field, Ragged):
+                raw = self._fixed(snapshot, name + SHAPE, rows, which, 8 * field.ndim)
+                shapes = raw.view(np.int64)
+        wrong = self._check(snapshot, name, rows, which, data, views, shapes)
+        return Gathered(data, views, shapes, _either(bad, wrong))
+
+    def _fixed(self, snapshot: Snapshot, column: str, rows: Int64, which: Int64, width: int) -> Any:
+        if not width:
+            return np.zeros((len(rows), 0), np.uint8)
+        base = snapshot.address[self._batches.slots[column]]
+        return self._batches.space.gather(base[which] + rows * width, width)
+
+    def _varying(self, snapshot: Snapshot, name: str, rows: Int64, which: Int64) -> tuple[list[memoryview], Any]:
+        slot = self._batches.slots[name]
+        space = self._batches.space
+        # Offset i and i + 1 lie side by side: one window of 16 bytes holds where a value starts and ends.
+        pairs = space.gather(snapshot.address[slot][which] + rows * 8, 16).view(np.int64)
+        first, last = pairs[:, 0], pairs[:, 1]
+        wrong = (first < 0) | (last < first) | (last > snapshot.size[slot + 1][which])
+        if wrong.any():
+            first, last = np.where(wrong, 0, first), np.where(wrong, 0, last)
+        start = snapshot.address[slot + 1][which]
+        edges = zip((start + first).tolist(), (last - first).tolist(), strict=True)
+        return [space.span(address, length) for address, length in edges], wrong
+
+    def _check(
+        self, snapshot: Snapshot, name: str, rows: Int64, which: Int64, data: Any, views: Any, shapes: Any
+    ) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
+        bits = self._checked[name]
+        if bits.all_set(snapshot.rows):
+            return None
+        fresh = bits.unset(rows, snapshot.rows)
+        if not len(fresh):
+            return None
+        if data is not None:
+            some = data if len(fresh) == len(rows) else data[fresh]
+            views = Rows(len(fresh), some).views()
+        else:
+            views = [views[at] for at in fresh.tolist()]
+        expected = self._fixed(snapshot, name + CHECKSUM, rows[fresh], which[fresh], 8).view(np.uint64)[:, 0]
+        good = checksums(views, None if shapes is None else shapes[fresh]) == expected
+        if good.all():
+            bits.set(rows[fresh])
+            return None
+        bits.set(rows[fresh[good]])
+        bad = np.zeros(len(rows), bool)
+        bad[fresh[~good]] = True
+        return bad
+
+    def _readable(self, snapshot: Snapshot, name: str, rows: Int64, which: Int64) -> Any:
+        """Point rows of unreadable batches at a readable one, so that the gather stays in mapped bytes; mark them."""
+        bad = snapshot.address[self._batches.slots[name + CHECKSUM]][which] < 0
+        if not bad.any():
+            return rows, which, None
+        if bad.all():
+            return None, which, bad
+        good = int(np.argmin(bad))
+        return np.where(bad, rows[good], rows), np.where(bad, which[good], which), bad
+
+    def _nothing(self, field: Field, count: int) -> Gathered:
+        bad = np.ones(count, bool)
+        if isinstance(field, Array):
+            return Gathered(np.zeros((count, field.width), np.uint8), None, None, bad)
+        shapes = np.zeros((count, field.ndim), np.int64) if isinstance(field, Ragged) else None
+        return Gathered(None, [memoryview(b"")] * count, shapes, bad)
+
+
+class _Bits:
+    """One bit a row. Threads may lose each other's bits, never invent one: a lost bit costs one more check."""
+
+    def __init__(self) -> None:
+        self._bytes = np.zeros(1024, np.uint8)
+        self._complete = 0  # rows below this are known to be set
+        self._quiet = 0
+
+    def all_set(self, rows: int) -> bool:
+        return self._complete >= rows
+
+    def unset(self, rows: Int64, total: int) -> Int64:
+        """Where in `rows` the bit is not set, out of `total` rows there are."""
+        held = self._room(total)
+        fresh = np.flatnonzero((held[rows >> 3] & _BIT[rows & 7]) == 0)
+        if not len(fresh):
+            # Looking at every bit is cheap beside 256 gathers, and ends the looking for good once all are set.
+            self._quiet += 1
+            if self._quiet % 256 == 0 and bool((held[: total >> 3] == 255).all()):
+                rest = np.arange(total >> 3 << 3, total)
+                if (held[rest >> 3] & _BIT[rest & 7]).all():
+                    self._complete = total
+        return fresh
+
+    def set(self, rows: Int64) -> None:
+        np.bitwise_or.at(self._bytes, rows >> 3, _BIT[rows & 7])
+
+    def _room(self, total: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        held = self._bytes
+        if total > 8 * len(held):
+            grown = np.zeros(max(2 * len(held), (total >> 3) + 1), np.uint8)
+            grown[: len(held)] = held
+            self._bytes = held = grown
+        return held
+
+
+def _either(one: Any, other: Any) -> Any:
+    if one is None or other is None:
+        return other if one is None else one
+    return one | other

@@ -1,0 +1,145 @@
+"""The log of a store: 64-byte entries that say what is committed, and whose order is the order of the rows.
+
+A row exists once the log says so. An entry is written in one piece under the log's lock; a short or all-zero last
+entry is the tail of a write that never finished and is cut off by the next writer, any other bad entry is damage.
+docs/format.md draws the entry.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from warmstore.errors import Damaged, NotAStore, WriteFailed
+from warmstore.records.files import Files, write_all
+
+ENTRY = np.dtype(
+    [
+        ("chunk", "<u4"),  # number of the chunk's file
+        ("rows", "<u4"),
+        ("offset", "<u8"),  # where the batch's header starts in the chunk
+        ("header", "<u4"),  # bytes of header: the Arrow message with its length prefix
+        ("kind", "<u4"),
+        ("body", "<u8"),  # bytes of body
+        ("header_hash", "<u8"),  # xxh3-64
+        ("body_hash", "<u8"),  # xxh3-64
+        ("sequence", "<u8"),  # this entry's own number, so that none can vanish from the middle
+        ("hash", "<u8"),  # xxh3-64 of the 56 bytes before
+    ]
+)
+BATCH, SEALED = 1, 2
+_SIZE = ENTRY.itemsize
+_ZEROS = bytes(_SIZE)
+
+Entries = np.ndarray[Any, np.dtype[np.void]]
+
+
+def new_entry(kind: int, chunk: int, **values: int) -> Entries:
+    """One entry, complete but for its sequence and hash, which `Log.append` fills in."""
+    entry: Entries = np.zeros(1, ENTRY)
+    entry["kind"], entry["chunk"] = kind, chunk
+    for name, value in values.items():
+        entry[name] = value
+    return entry
+
+
+class Log:
+    """One generation's log, opened for reading and, where the file allows it, for appending."""
+
+    def __init__(self, path: Path, files: Files, *, write: bool) -> None:
+        self.path = path
+        self._files = files
+        try:
+            self._descriptor = files.open(path, write=write)
+        except FileNotFoundError:
+            raise NotAStore(f"{path} is missing: the store's folder is incomplete; restore it from a copy") from None
+
+    def close(self) -> None:
+        self._files.close(self._descriptor)
+
+    def length(self) -> int:
+        """Whole entries in the file, a torn last one included."""
+        return self._files.size(self._descriptor) // _SIZE
+
+    def read(self, first: int) -> Entries:
+        """The committed entries from number `first` on; an empty array when there are none.
+
+        Raises:
+            Damaged: an entry that is not a torn tail does not match its hash.
+        """
+        data = self._files.read(self._descriptor, self._files.size(self._descriptor) - first * _SIZE, first * _SIZE)
+        data = data[: len(data) // _SIZE * _SIZE]
+        if data.endswith(_ZEROS):
+            data = data[:-_SIZE]
+        entries = np.frombuffer(data, ENTRY)
+        digest = xxhash.xxh3_64_intdigest
+        hashes = [digest(data[at : at + _SIZE - 8]) for at in range(0, len(data), _SIZE)]
+        good = (entries["hash"] == np.array(hashes, np.uint64)) & (
+            entries["sequence"] == np.arange(first, first + len(entries), dtype=np.uint64)
+        )
+        if not good.all():
+            number = first + int(np.argmin(good))
+            raise Damaged(
+                f"{self.path}: entry {number} of {first + len(entries)} does not match its checksum. "
+                "The log says which rows exist, so the store is not read past it; restore the file from a copy"
+            )
+        return entries
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the log's lock; every append happens under it."""
+        self._files.lock(self._descriptor)
+        try:
+            yield
+        finally:
+            self._files.unlock(self._descriptor)
+
+    def append(self, entry: Entries) -> None:
+        """Commit one entry: it is on the disk when this returns.
+
+        Raises:
+            WriteFailed: it is not; the log is as it was.
+        """
+        with self.locked():
+            length = self._committed_length()
+            entry["sequence"] = length
+            entry["hash"] = xxhash.xxh3_64_intdigest(entry.tobytes()[:-8])
+            try:
+                write_all(self._files, self._descriptor, [entry.tobytes()], length * _SIZE)
+                self._files.sync(self._descriptor)
+            except OSError as error:
+                with contextlib.suppress(OSError):
+                    self._files.truncate(self._descriptor, length * _SIZE)
+                raise WriteFailed(
+                    error.errno,
+                    f"the disk refused a write ({error.strerror}); the rows are still pending",
+                    str(self.path),
+                ) from error
+
+    def holds(self, entry: Entries) -> bool:
+        """Whether an entry given to `append` is committed: an interrupt may hide what became of it."""
+        at = int(entry["sequence"][0]) * _SIZE
+        return self._files.read(self._descriptor, _SIZE, at) == entry.tobytes()
+
+    def _committed_length(self) -> int:
+        # A torn tail is overwritten in place: cut back to whole entries, and over an all-zero last one.
+        size = self._files.size(self._descriptor)
+        length = size // _SIZE
+        if length and self._files.read(self._descriptor, _SIZE, (length - 1) * _SIZE) == _ZEROS:
+            length -= 1
+        if size != length * _SIZE:
+            self._files.truncate(self._descriptor, length * _SIZE)
+        return length
+
+
+def create_log(folder: Path, files: Files) -> None:
+    """Make an empty log in a new folder, on the disk when this returns."""
+    descriptor = files.create(folder / "log")
+    try:
+        files.sync(descriptor)
+    finally:
+        files.close(descriptor)
+    files.sync_folder(folder)

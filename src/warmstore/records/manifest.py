@@ -1,0 +1,92 @@
+"""store.json: what a store is. Replaced atomically, never edited; a checksum tells a damaged one."""
+
+import json
+import secrets
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from warmstore.errors import Damaged, NewerFormat, NotAStore
+from warmstore.records.fields import Fields, fields_from_json, fields_to_json
+from warmstore.records.files import Files, write_all
+
+FORMAT = 1
+NAME = "store.json"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A store's identity, fields, current generation, and what its owner wrote about it."""
+
+    fields: Fields
+    metadata: dict[str, Any] = field(default_factory=dict)
+    generation: int = 1
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @property
+    def generation_folder(self) -> str:
+        return f"g{self.generation:04d}"
+
+
+def read_manifest(folder: Path, files: Files) -> Manifest:
+    """Read store.json.
+
+    Raises:
+        NotAStore: there is none.
+        NewerFormat: this version cannot read the store.
+        Damaged: it does not match its checksum.
+    """
+    path = folder / NAME
+    try:
+        descriptor = files.open(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotAStore(
+            f"{folder} is not a warmstore store: it has no {NAME}. Make one with RecordStore.create"
+        ) from None
+    try:
+        data = files.read(descriptor, files.size(descriptor), 0)
+    finally:
+        files.close(descriptor)
+    try:
+        content = json.loads(data)
+        version = content["format"]
+        if not isinstance(version, int):
+            raise TypeError
+    except (ValueError, KeyError, TypeError):
+        raise Damaged(f"{path} is not readable as a store description; restore it from a copy") from None
+    if version > FORMAT:
+        raise NewerFormat(
+            f"{path} has format {version}; this warmstore reads up to {FORMAT}. Upgrade warmstore to open it"
+        )
+    if not isinstance(content, dict) or content.pop("checksum", None) != _checksum(content):
+        raise Damaged(f"{path} does not match its checksum; restore it from a copy")
+    return Manifest(fields_from_json(content["fields"]), content["metadata"], content["generation"], content["id"])
+
+
+def write_manifest(folder: Path, manifest: Manifest, files: Files) -> None:
+    """Write store.json, replacing the old one; on the disk when this returns."""
+    content: dict[str, Any] = {
+        "format": FORMAT,
+        "id": manifest.id,
+        "generation": manifest.generation,
+        "fields": fields_to_json(manifest.fields),
+        "metadata": manifest.metadata,
+    }
+    content["checksum"] = _checksum(content)
+    data = json.dumps(content, indent=1, ensure_ascii=False).encode()
+    temporary = folder / f"{NAME}.{secrets.token_hex(4)}.tmp"
+    descriptor = files.create(temporary)
+    try:
+        write_all(files, descriptor, [data], 0)
+        files.sync(descriptor)
+    finally:
+        files.close(descriptor)
+    files.rename(temporary, folder / NAME)
+    files.sync_folder(folder)
+
+
+def _checksum(content: dict[str, Any]) -> str:
+    return xxhash.xxh3_128_hexdigest(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())

@@ -1,0 +1,63 @@
+"""Rows that were appended and are not on the disk yet."""
+
+from typing import Any
+
+from warmstore.errors import SchemaMismatch
+from warmstore.records.fields import Fields
+from warmstore.records.rows import Rows, encode, join
+
+
+class Pending:
+    """A queue of encoded blocks, joined only when somebody reads or writes them."""
+
+    def __init__(self, fields: Fields) -> None:
+        self.count = 0
+        self.nbytes = 0
+        self._fields = fields
+        self._blocks: list[dict[str, Rows]] = []
+
+    def add(self, block: dict[str, Rows]) -> None:
+        """Take in one block; every field has the same count."""
+        self._blocks.append(block)
+        self.count += next(iter(block.values())).count
+        self.nbytes += sum(rows.nbytes for rows in block.values())
+
+    def joined(self) -> dict[str, Rows]:
+        """All pending rows as one block."""
+        if len(self._blocks) > 1:
+            self._blocks = [{name: join([block[name] for block in self._blocks]) for name in self._fields}]
+        return self._blocks[0]
+
+    def head(self, limit: int) -> tuple[int, dict[str, Rows]]:
+        """The first rows that together take about `limit` bytes, at least one: their count and a block of them."""
+        block = self.joined()
+        count = self.count
+        if self.nbytes > limit:
+            count = max(1, count * limit // self.nbytes)
+            while count > 1 and sum(rows.slice(0, count).nbytes for rows in block.values()) > limit:
+                count //= 2
+        return count, {name: rows.slice(0, count) for name, rows in block.items()}
+
+    def drop(self, count: int) -> None:
+        """Forget the first `count` rows: they are committed."""
+        rest = {name: rows.slice(count, rows.count) for name, rows in self.joined().items()}
+        self.count = self.nbytes = 0
+        self._blocks = []
+        if next(iter(rest.values())).count:
+            self.add(rest)
+
+
+def block_of(fields: Fields, columns: dict[str, Any]) -> dict[str, Rows]:
+    """Encode a batch given as a dict of values per field.
+
+    Raises:
+        SchemaMismatch: a field is missing or unknown, lengths differ, or values do not fit.
+    """
+    if not isinstance(columns, dict) or set(columns) != set(fields):
+        given = sorted(columns) if isinstance(columns, dict) else type(columns).__name__
+        raise SchemaMismatch(f"a record has the fields {sorted(fields)}; got {given}")
+    block = {name: encode(name, field, columns[name]) for name, field in fields.items()}
+    counts = {name: rows.count for name, rows in block.items()}
+    if len(set(counts.values())) > 1:
+        raise SchemaMismatch(f"all fields of a batch need the same number of records; got {counts}")
+    return block

@@ -1,0 +1,41 @@
+"""What a user may index with (one position, slices, arrays, masks) as an int64 array of positions."""
+
+from typing import Any
+
+import numpy as np
+
+from warmstore.errors import PositionError
+from warmstore.records.arrays import to_numpy
+
+Int64 = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def as_positions(index: Any, length: int) -> Int64:
+    """Positions in [0, length) for a slice, a boolean mask, or integers of which negative ones count from the end.
+
+    Raises:
+        PositionError: out of range, or not something to index with.
+    """
+    if isinstance(index, slice):
+        return np.arange(*index.indices(length), dtype=np.int64)
+    array = to_numpy(index)
+    if array.size == 0 and array.dtype.kind != "b":
+        return np.zeros(0, np.int64)
+    if array.dtype.kind == "b":
+        if array.shape != (length,):
+            raise PositionError(f"a mask needs one bool for each of the {length:,} records; got shape {array.shape}")
+        return np.flatnonzero(array)
+    if array.dtype.kind not in "iu" or array.ndim != 1:
+        raise PositionError(
+            f"positions must be integers, a slice or a mask; got {array.dtype} of shape {array.shape}: {index!r:.80}"
+        )
+    positions = np.ascontiguousarray(array, np.int64)
+    # As unsigned numbers negative ones are huge: one pass checks both ends.
+    if int(positions.view(np.uint64).max()) >= length:
+        positions = np.where(positions < 0, positions + length, positions)
+        if int(positions.view(np.uint64).max()) >= length:
+            wrong = index if np.isscalar(index) else array[(positions < 0) | (positions >= length)][0]
+            raise PositionError(
+                f"position {wrong} is outside the {length:,} records; valid are {-length:,} to {length - 1:,}"
+            )
+    return positions

@@ -1,0 +1,232 @@
+"""What one process knows to be committed: for every batch its first row and where each Arrow buffer lies in memory.
+
+A batch's header says nothing but its layout, so equal layouts have equal header hashes: each distinct header is
+verified and parsed once, and a store of equal batches opens without reading them. Snapshots only ever grow; an older
+one stays valid beside a newer one, since they share arrays of which it reads a shorter prefix.
+"""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from warmstore.errors import Damaged
+from warmstore.records.address_space import SLOT, AddressSpace
+from warmstore.records.fields import Column
+from warmstore.records.files import Files
+from warmstore.records.log import BATCH, Entries
+
+_log = logging.getLogger("warmstore")
+
+Int64 = np.ndarray[Any, np.dtype[np.int64]]
+_UNREADABLE = -(1 << 62)
+"""The address of every buffer of a batch whose bytes are missing or whose header is damaged."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the buffers of a batch lie in its body: byte offsets and sizes, in the order of `Batches.slots`."""
+
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """An immutable view of the committed rows. Arrays are per batch."""
+
+    rows: int = 0
+    entries: int = 0
+    batches: int = 0
+    span: int = 0  # rows per batch where all but the last have as many, else 0
+    unreadable: int = 0  # batches that cannot be read
+    first_row: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))
+    # [buffer][batch]: byte address in the address space; for fixed-width columns that of row 0 of the whole store.
+    address: tuple[Int64, ...] = ()
+    size: tuple[Int64, ...] = ()
+    chunk: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def batch_of(self, rows: Int64) -> Int64:
+        """The batch that holds each row number."""
+        if self.span:
+            return rows // self.span
+        return np.searchsorted(self.first_row, rows, side="right") - 1
+
+
+class Batches:
+    """Reads log entries into snapshots. Not thread-safe; the snapshots are."""
+
+    def __init__(self, folder: Path, schema: pa.Schema, columns: list[Column], files: Files) -> None:
+        self.space = AddressSpace(files)
+        self.snapshot = Snapshot()
+        self._folder = folder
+        self._schema = schema
+        self._files = files
+        self._layouts: dict[int, Layout] = {}
+        self._file_sizes: dict[int, int] = {}
+        self.columns = columns
+        # One buffer for a fixed-width column, offsets and data for a varying one.
+        self.slots: dict[str, int] = {}
+        self._widths: list[int] = []
+        for column in columns:
+            self.slots[column.name] = len(self._widths)
+            self._widths += [column.width] if column.width is not None else [8, 0]
+        count = len(self._widths)
+        self._table = {name: np.zeros(64, np.int64) for name in ("first_row", "chunk")}
+        self._address = [np.zeros(64, np.int64) for _ in range(count)]
+        self._size = [np.zeros(64, np.int64) for _ in range(count)]
+
+    def extend(self, entries: Entries) -> Snapshot:
+        """Take in the next log entries and return the snapshot that includes them."""
+        old = self.snapshot
+        added = entries[entries["kind"] == BATCH]
+        batches = old.batches + len(added)
+        self._make_room(batches)
+        rows = added["rows"].astype(np.int64)
+        part = slice(old.batches, batches)
+        firsts = old.rows + np.concatenate(([0], np.cumsum(rows)[:-1])) if len(rows) else rows
+        self._table["first_row"][part] = firsts
+        self._table["chunk"][part] = added["chunk"]
+        self._map_chunks(np.unique(added["chunk"]).tolist())
+        unreadable = old.unreadable + self._place(added, part, firsts)
+        total = old.rows + int(rows.sum())
+        first_row = self._table["first_row"][:batches]
+        self.snapshot = Snapshot(
+            rows=total,
+            entries=old.entries + len(entries),
+            batches=batches,
+            span=self._span(first_row, total, old),
+            unreadable=unreadable,
+            first_row=first_row,
+            chunk=self._table["chunk"][:batches],
+            address=tuple(column[:batches] for column in self._address),
+            size=tuple(column[:batches] for column in self._size),
+        )
+        return self.snapshot
+
+    @staticmethod
+    def _span(first_row: Int64, total: int, old: Snapshot) -> int:
+        if len(first_row) < 2:
+            return max(total, 1)
+        # The batches seen before are equal already, but for the one that was the last and no longer is.
+        span = int(first_row[1])
+        if old.batches > 1 and old.span != span:
+            return 0
+        fresh = first_row[max(old.batches - 1, 0) :]
+        equal = bool((np.diff(fresh) == span).all()) and total - int(first_row[-1]) <= span
+        return span if equal else 0
+
+    def _make_room(self, batches: int) -> None:
+        capacity = len(self._table["chunk"])
+        if batches <= capacity:
+            return
+        capacity = max(2 * capacity, batches)
+
+        def larger(old: Int64) -> Int64:
+            new = np.zeros(capacity, np.int64)
+            new[: len(old)] = old
+            return new
+
+        self._table = {name: larger(column) for name, column in self._table.items()}
+        self._address = [larger(column) for column in self._address]
+        self._size = [larger(column) for column in self._size]
+
+    def _map_chunks(self, chunks: list[int]) -> None:
+        needed = max(chunks, default=-1) + 1
+        if needed > self.space.slots:
+            grown = self.space.grown(needed)
+            known = sorted(self._file_sizes)
+            self.space = grown
+            chunks = sorted({*known, *chunks})
+        for chunk in chunks:
+            try:
+                descriptor = self._files.open(self.chunk_path(chunk))
+            except FileNotFoundError:
+                self._file_sizes[chunk] = 0
+                continue
+            try:
+                self._file_sizes[chunk] = self._files.size(descriptor)
+                if chunk not in self.space:
+                    self.space.map(chunk, descriptor)
+            finally:
+                self._files.close(descriptor)
+
+    def chunk_path(self, chunk: int) -> Path:
+        return self._folder / f"{chunk:06d}.arrow"
+
+    def _place(self, added: Entries, part: slice, firsts: Int64) -> int:
+        """Fill in the buffer addresses of new batches; return how many of them cannot be read."""
+        ends = (added["offset"] + added["header"] + added["body"]).astype(np.int64)
+        sizes = np.array([self._file_sizes[chunk] for chunk in added["chunk"].tolist()], np.int64)
+        readable = (ends <= sizes) & (ends <= SLOT)
+        kinds, which = np.unique(added["header_hash"], return_inverse=True)
+        offsets = np.zeros((len(kinds), len(self._widths)), np.int64)
+        lengths = np.zeros_like(offsets)
+        for number, header_hash in enumerate(kinds.tolist()):
+            layout = self._layouts.get(header_hash)
+            if layout is None:
+                for at in np.flatnonzero((which == number) & readable).tolist():
+                    layout = self._parse(added[at])
+                    if layout is not None:
+                        self._layouts[header_hash] = layout
+                        break
+            if layout is None:
+                readable &= which != number
+            else:
+                offsets[number] = layout.offsets
+                lengths[number] = layout.sizes
+        bodies = added["chunk"].astype(np.int64) * SLOT + (added["offset"] + added["header"]).astype(np.int64)
+        for slot, width in enumerate(self._widths):
+            address = bodies + offsets[which, slot] - firsts * width
+            self._address[slot][part] = np.where(readable, address, _UNREADABLE)
+            self._size[slot][part] = lengths[which, slot]
+        bad = int((~readable).sum())
+        if bad:
+            chunks = sorted({self.chunk_path(chunk).name for chunk in added["chunk"][~readable].tolist()})
+            _log.warning("%s: %d batches are missing or damaged in %s", self._folder, bad, ", ".join(chunks))
+        return bad
+
+    def _parse(self, entry: Any) -> Layout | None:
+        """The layout in one batch's header, or None when the header is damaged. Unverified bytes never reach pyarrow."""
+        start = int(entry["chunk"]) * SLOT + int(entry["offset"])
+        header, body = int(entry["header"]), int(entry["body"])
+        view = self.space.span(start, header)
+        if xxhash.xxh3_64_intdigest(view) != int(entry["header_hash"]):
+            return None
+        batch = pa.ipc.read_record_batch(pa.py_buffer(self.space.span(start, header + body)), self._schema)
+        if batch.num_rows != int(entry["rows"]):
+            return None
+        base = self.space.address + start + header
+        offsets: list[int] = []
+        sizes: list[int] = []
+        for array, column in zip(batch.columns, self.columns, strict=True):
+            buffers = [buffer for buffer in array.buffers() if buffer is not None]
+            expected = 1 if column.width is not None else 2
+            buffers += [pa.py_buffer(b"")] * (expected - len(buffers))  # Arrow may leave out an empty one
+            for buffer in buffers:
+                offsets.append(buffer.address - base if buffer.size else 0)
+                sizes.append(buffer.size)
+        if any(not 0 <= offset <= offset + size <= body for offset, size in zip(offsets, sizes, strict=True)):
+            return None
+        return Layout(tuple(offsets), tuple(sizes))
+
+    def arrow_batches(self, entries: Entries) -> Iterator[pa.RecordBatch]:
+        """The batches of log entries that were taken in, as pyarrow sees them, over the mapped bytes.
+
+        Raises:
+            Damaged: a batch is missing or its header is damaged.
+        """
+        for entry in entries[entries["kind"] == BATCH]:
+            chunk, start = int(entry["chunk"]), int(entry["offset"])
+            length = int(entry["header"]) + int(entry["body"])
+            if start + length > self._file_sizes[chunk] or self._parse(entry) is None:
+                raise Damaged(
+                    f"{self.chunk_path(chunk)}: the batch at byte {start} is missing or its header is damaged"
+                )
+            span = self.space.span(chunk * SLOT + start, length)
+            yield pa.ipc.read_record_batch(pa.py_buffer(span), self._schema)
