@@ -4,6 +4,8 @@ Command files import at their top only what is cheap; torch and the like load in
 that `warmstore --help` answers at once.
 """
 
+import io
+import sys
 from importlib.metadata import version
 from typing import Annotated
 
@@ -42,4 +44,7 @@ app.command()(demo.demo)
 
 def main() -> None:
     """Run the command line; the `warmstore` script calls this."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a log in ASCII must not end a run because of a check mark
     app()
