@@ -162,7 +162,7 @@ def train(images: Path, folder: Path | None, epochs: int) -> None:
         watch.end_epoch()
 
     for cache in caches:
-        cache.close()
+        cache.flush()  # so that the figures below count everything
     tell(
         "result",
         losses=[loss.hex() for loss in losses],
@@ -172,6 +172,8 @@ def train(images: Path, folder: Path | None, epochs: int) -> None:
             summary(name, cache) for name, cache in zip(("decoded pixels", "encoder features"), caches, strict=False)
         ],
     )
+    for cache in caches:
+        cache.close()
 
 
 def summary(name: str, cache: ws.FeatureCache) -> dict[str, Any]:
