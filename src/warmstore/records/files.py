@@ -5,6 +5,7 @@ a subclass that fails, stops short or kills the process at the n-th operation.
 """
 
 import ctypes
+import errno
 import fcntl
 import mmap
 import os
@@ -64,6 +65,13 @@ class Files:
         finally:
             os.close(descriptor)
 
+    def allocate(self, descriptor: int, offset: int, length: int) -> None:
+        """Extend the file with zeros that have their room on the disk, so that writing them later cannot fail."""
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(descriptor, offset, length)
+        else:
+            write_all(self, descriptor, [bytes(min(length, 1 << 20))] * -(-length // (1 << 20)), offset)
+
     def truncate(self, descriptor: int, length: int) -> None:
         os.ftruncate(descriptor, length)
 
@@ -116,6 +124,11 @@ def reserve(length: int) -> int:
 def release(address: int, length: int) -> None:
     """Give address space back, with everything mapped in it."""
     _libc.munmap(address, length)
+
+
+def is_read_only(error: OSError) -> bool:
+    """Whether an error says that the file or folder cannot be written by us at all."""
+    return error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) or isinstance(error, PermissionError)
 
 
 def write_all(files: Files, descriptor: int, buffers: Sequence[Buffer], offset: int) -> int:

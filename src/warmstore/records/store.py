@@ -20,7 +20,7 @@ from warmstore.owner import Owner
 from warmstore.records.address_space import SLOT
 from warmstore.records.chunk import ChunkWriter
 from warmstore.records.fields import Array, Field, Fields, Ragged, arrow_schema, check_fields, columns_of
-from warmstore.records.files import Files
+from warmstore.records.files import Files, is_read_only
 from warmstore.records.gather import Gathered, Gatherer
 from warmstore.records.log import Log, create_log
 from warmstore.records.manifest import NAME, Manifest, read_manifest, write_manifest
@@ -106,9 +106,9 @@ class RecordStore(Owner):
             write_manifest(draft, manifest, files)
             draft.rename(folder)
             files.sync_folder(folder.parent)
-        except PermissionError as error:
-            raise ReadOnly(error.errno, "the folder cannot be written", str(folder.parent)) from error
         except OSError as error:
+            if is_read_only(error):
+                raise ReadOnly(error.errno, "the folder cannot be written", str(folder.parent)) from error
             if folder.is_dir() and any(folder.iterdir()):
                 raise StoreExists(f"{folder} is not empty; name a new folder, or empty that one first") from error
             raise
@@ -139,15 +139,9 @@ class RecordStore(Owner):
         manifest = read_manifest(Path(path), files)
         try:
             return cls(Path(path), manifest, mode, _chunk_limit(chunk_size), files)
-        except PermissionError as error:
-            raise ReadOnly(
-                error.errno, "the store cannot be opened for appending; open it with mode='r'", str(path)
-            ) from error
         except OSError as error:
-            if error.errno == 30:  # EROFS
-                raise ReadOnly(
-                    30, "the store lies on a read-only file system; open it with mode='r'", str(path)
-                ) from error
+            if is_read_only(error):
+                raise ReadOnly(error.errno, "the store cannot be written; open it with mode='r'", str(path)) from error
             raise
 
     @property
@@ -197,17 +191,17 @@ class RecordStore(Owner):
             WriteFailed: a flush that came due failed; the rows are pending.
         """
         self.extend_rows(block_of(self.fields, columns))
+        if self._pending.nbytes >= _BATCH_BYTES:
+            self.flush()
 
     def extend_rows(self, block: dict[str, Rows]) -> None:
-        """Add a batch that is encoded already; its arrays must not change afterwards."""
+        """Add a batch that is encoded already, without flushing; its arrays must not change afterwards."""
         self._check_writable()
         widest = max(rows.nbytes // max(rows.count, 1) for rows in block.values())
         if widest > SLOT // 2:
             raise SchemaMismatch(f"a record of {widest:,} bytes is too large: a chunk holds 1 GiB. Split it")
         with self._lock:
             self._pending.add(block)
-            if self._pending.nbytes >= _BATCH_BYTES:
-                self.flush()
 
     def flush(self) -> None:
         """Commit all pending rows; they are on the disk, and visible to others, when this returns.

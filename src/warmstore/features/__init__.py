@@ -1,0 +1,1 @@
+"""Outputs of frozen modules, computed once per sample. The public names live in `warmstore`."""

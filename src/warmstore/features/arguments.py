@@ -1,0 +1,160 @@
+"""The arguments of one call: which of them carry one value per sample, and how to cut those to the misses.
+
+A tensor or array whose first dimension is the number of ids is per sample, and so is a list of that length; dicts,
+tuples and other lists are looked into. Everything else goes to the module as it is, and counts as a setting of the call.
+"""
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+import torch
+import xxhash
+
+from warmstore.errors import AmbiguousBatch, BadIds
+from warmstore.features.fingerprint import tensor_bytes
+
+BatchArgs = Collection[int | str] | None
+
+
+class Arguments:
+    """Positional and keyword arguments for `count` samples.
+
+    Args:
+        batch_args: positions and names of the arguments that are per sample; None tells by length.
+    """
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], count: int, batch_args: BatchArgs) -> None:
+        self.args = args
+        self.kwargs = kwargs
+        self._count = count
+        self._batch_args = batch_args
+
+    def check(self) -> None:
+        """Raise BadIds when the first tensor, which is taken for the input, has another number of rows than ids."""
+        for key, value in (*enumerate(self.args), *self.kwargs.items()):
+            if self._batch_args is not None and key not in self._batch_args:
+                continue
+            rows = _first_rows(value)
+            if rows is not None:
+                if rows != self._count:
+                    raise BadIds(
+                        f"{self._count} cache_ids for {rows} samples (argument {key!r}): give exactly one id per sample. "
+                        "If that argument is not the batch, name the ones that are with batch_args="
+                    )
+                return
+
+    def device(self) -> torch.device | None:
+        """Where the first tensor is."""
+        for value in (*self.args, *self.kwargs.values()):
+            found = _first_tensor(value)
+            if found is not None:
+                return found.device
+        return None
+
+    def fixed(self) -> str:
+        """A hash of everything that is not per sample; "" when there is nothing."""
+        parts = [
+            f"{key}={text}"
+            for key, value in (*enumerate(self.args), *self.kwargs.items())
+            if (text := self._describe(value, self._wanted(key)))
+        ]
+        return xxhash.xxh3_128_hexdigest(";".join(parts).encode()) if parts else ""
+
+    def take(self, which: torch.Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments for some of the samples.
+
+        Args:
+            which: int64 [m], their positions.
+        """
+        args = tuple(self._cut(value, self._wanted(at), which, f"argument {at}") for at, value in enumerate(self.args))
+        kwargs = {name: self._cut(value, self._wanted(name), which, name) for name, value in self.kwargs.items()}
+        return args, kwargs
+
+    def _wanted(self, key: int | str) -> bool | None:
+        return None if self._batch_args is None else key in self._batch_args
+
+    def _is_batch(self, value: Any, wanted: bool | None, name: str = "") -> bool:
+        if wanted is False:
+            return False
+        if isinstance(value, torch.Tensor | np.ndarray):
+            return value.ndim > 0 and len(value) == self._count
+        if isinstance(value, list) and len(value) == self._count:
+            nested = [one for one in value if isinstance(one, torch.Tensor | np.ndarray)]
+            if nested and wanted is None and all(one.ndim > 0 and len(one) == self._count for one in nested):
+                raise AmbiguousBatch(
+                    f"{name} is a list of {len(value)} tensors of {self._count} rows each, for {self._count} samples: it may be "
+                    "one tensor per sample or several batches. Pass a tuple for several batches, or stack the samples"
+                )
+            return True
+        return False
+
+    def _cut(self, value: Any, wanted: bool | None, which: torch.Tensor, name: str) -> Any:
+        if wanted is False:
+            return value
+        if self._is_batch(value, wanted, name):
+            if isinstance(value, torch.Tensor):
+                return value.index_select(0, which.to(value.device))
+            if isinstance(value, np.ndarray):
+                return value[which.numpy()]
+            return [value[at] for at in which.tolist()]
+        if isinstance(value, dict):
+            cut = {key: self._cut(child, wanted, which, f"{name}[{key!r}]") for key, child in value.items()}
+            return cut if type(value) is dict else _same_type(value, cut)
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return type(value)(*(self._cut(child, wanted, which, name) for child in value))
+        if isinstance(value, list | tuple):
+            return type(value)(self._cut(child, wanted, which, f"{name}[{at}]") for at, child in enumerate(value))
+        return value
+
+    def _describe(self, value: Any, wanted: bool | None) -> str:
+        if self._is_batch(value, wanted, "an argument"):
+            return ""
+        if isinstance(value, torch.Tensor):
+            return f"{value.dtype}{tuple(value.shape)}{xxhash.xxh3_128_hexdigest(tensor_bytes(value))}"
+        if isinstance(value, np.ndarray):
+            return f"{value.dtype}{value.shape}{xxhash.xxh3_128_hexdigest(np.ascontiguousarray(value))}"
+        if isinstance(value, dict):
+            parts = {key: self._describe(child, wanted) for key, child in value.items()}
+            return repr({key: text for key, text in parts.items() if text}) if any(parts.values()) else ""
+        if isinstance(value, list | tuple):
+            texts = [self._describe(child, wanted) for child in value]
+            return repr(texts) if any(texts) else ""
+        return (
+            repr(value)
+            if isinstance(value, bool | int | float | complex | str | bytes | type(None) | torch.dtype)
+            else ""
+        )
+
+
+def _same_type(value: Any, cut: dict[Any, Any]) -> Any:
+    # transformers' BatchEncoding and friends: a dict with methods of its own.
+    import copy
+
+    other = copy.copy(value)
+    other.update(cut)
+    return other
+
+
+def _first_rows(value: Any) -> int | None:
+    if isinstance(value, torch.Tensor | np.ndarray):
+        return len(value) if value.ndim else None
+    if isinstance(value, dict | list | tuple):
+        children = value.values() if isinstance(value, dict) else value
+        found = (_first_rows(child) for child in children)
+        first = next((rows for rows in found if rows is not None), None)
+        if first is None and isinstance(value, list) and value and isinstance(value[0], str):
+            return len(value)
+        if isinstance(value, list) and first is not None:
+            return None  # one tensor per sample, of any length each
+        return first
+    return None
+
+
+def _first_tensor(value: Any) -> torch.Tensor | None:
+    if isinstance(value, torch.Tensor):
+        return value
+    if isinstance(value, dict | list | tuple):
+        children = value.values() if isinstance(value, dict) else value
+        return next((found for child in children if (found := _first_tensor(child)) is not None), None)
+    return None

@@ -1,0 +1,195 @@
+"""Batches of outputs that were accepted and are not committed yet, found by key and written in the background.
+
+A block is found here from the moment it is accepted until the index finds its rows, so a lookup that asks here first
+and the index second misses nothing. The queue is bounded in bytes: whoever brings more waits for the disk.
+"""
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from warmstore.errors import SchemaMismatch, StaleCache
+from warmstore.features.structure import Leaf
+from warmstore.records.keys import Keys
+
+_log = logging.getLogger("warmstore")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some samples' keys and leaves, in memory of their own."""
+
+    keys: Keys
+    leaves: tuple[Leaf, ...]
+    nbytes: int
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+class Blocks:
+    """The queue and, where `background` says so, the thread that empties it.
+
+    Args:
+        commit: a method that writes blocks for good. It raises with nothing lost when it cannot, and is called again
+            later. It is held weakly: the thread must not keep a forgotten cache from being closed.
+        flush_every: samples that make a commit due.
+        limit: bytes that may wait.
+    """
+
+    def __init__(
+        self, commit: Callable[[Sequence[Block]], None], flush_every: int, limit: int, background: bool
+    ) -> None:
+        self._commit = weakref.WeakMethod(commit)
+        self._flush_every = flush_every
+        self._limit = limit
+        self._background = background
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        """Start empty, also in a forked child, whose parent keeps the blocks and the thread."""
+        self._queue: list[Block] = []
+        self._found: dict[bytes, tuple[Block, int]] = {}
+        self._samples = 0
+        self._nbytes = 0
+        self._wanted = False  # a commit is due though few samples wait
+        self._error: BaseException | None = None
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self._changed = threading.Condition()
+        self._committing = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that wait."""
+        return self._nbytes
+
+    def find(self, key: bytes) -> tuple[Block, int] | None:
+        """The block and row of a key that waits."""
+        return self._found.get(key)
+
+    def put(self, block: Block) -> None:
+        """Accept a block, waiting for room if need be.
+
+        Raises:
+            Exception: what the last commit in the background raised. The block was accepted, unless there is no room
+                for it since nothing can be written.
+        """
+        with self._changed:
+            while self._background and self._queue and self._nbytes + block.nbytes > self._limit:
+                self._raise_locked()
+                self._start()
+                self._wanted = True
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._error is not None or not self._wanted)
+            self._queue.append(block)
+            self._samples += len(block)
+            self._nbytes += block.nbytes
+            self._found.update((key, (block, row)) for row, key in enumerate(block.keys.packed()))
+            due = self._samples >= self._flush_every
+            if due and self._background:
+                self._start()
+                self._changed.notify_all()
+        if due and not self._background:
+            self._drain_now()
+        self.raise_error()
+
+    def flush(self) -> None:
+        """Commit everything accepted so far.
+
+        Raises:
+            Exception: what a commit raised. Nothing is lost; the next flush tries again.
+        """
+        self._drain_now()
+        with self._changed:
+            self._error = None  # whatever failed before is written now
+
+    def stop(self) -> None:
+        """End the thread. What waits stays."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        self._thread = None
+        self._stopping = False
+
+    def raise_error(self) -> None:
+        """Raise, once, what failed in the background."""
+        if self._error is not None:
+            with self._changed:
+                self._raise_locked()
+
+    def _raise_locked(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def waiting(self) -> list[Block]:
+        """The blocks that wait, oldest first."""
+        with self._changed:
+            return list(self._queue)
+
+    def _drain_now(self) -> None:
+        commit = self._commit()
+        if commit is not None:
+            self._drain(commit)
+
+    def _drain(self, commit: Callable[[Sequence[Block]], None]) -> None:
+        with self._committing:
+            blocks = self.waiting()
+            if not blocks:
+                return
+            try:
+                commit(blocks)
+            except (SchemaMismatch, StaleCache):
+                self._forget(blocks)  # another process filled the cache with something else: these never fit
+                raise
+            self._forget(blocks)
+
+    def _forget(self, blocks: Sequence[Block]) -> None:
+        with self._changed:
+            del self._queue[: len(blocks)]
+            for block in blocks:
+                self._samples -= len(block)
+                self._nbytes -= block.nbytes
+                for key in block.keys.packed():
+                    entry = self._found.get(key)
+                    if entry is not None and entry[0] is block:
+                        del self._found[key]
+            self._changed.notify_all()
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="warmstore-writer", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: (
+                        self._stopping
+                        or (self._error is None
+                        and bool(self._queue)
+                        and (self._samples >= self._flush_every or self._wanted))
+                    )
+                )
+                if self._stopping:
+                    return
+            try:
+                # The last reference to a cache may die here, which closes it: not while a lock is held.
+                self._drain_now()
+            except Exception as error:
+                _log.warning("writing cached features failed, they wait in memory: %s", error)
+                with self._changed:
+                    self._error = error
+            with self._changed:
+                self._wanted = False
+                self._changed.notify_all()

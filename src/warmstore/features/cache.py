@@ -1,0 +1,510 @@
+"""FeatureCache: outputs of a frozen module, kept per sample on disk and found by the sample's id.
+
+A cache is a record store with a key column, a key index beside it, and a queue of outputs on their way there. Every
+process may write, and sees what the others committed as soon as it misses something.
+"""
+
+import functools
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import quote
+
+import numpy as np
+import torch
+
+from warmstore.errors import Closed, ReadOnly, StaleCache, StoreExists
+from warmstore.features.blocks import Block, Blocks
+from warmstore.features.schema import KEY, Schema
+from warmstore.features.statistics import CacheStats, Cost
+from warmstore.features.structure import LISTS, Leaf, Structure, is_array, take_apart
+from warmstore.owner import Owner
+from warmstore.records.arrays import to_numpy
+from warmstore.records.fields import Array, Ragged
+from warmstore.records.files import Files, is_read_only
+from warmstore.records.key_index import KeyIndex
+from warmstore.records.keys import Keys, as_keys
+from warmstore.records.manifest import NAME
+from warmstore.records.rows import decode, decode_array, encode
+from warmstore.records.store import RecordStore
+from warmstore.sizes import parse_size
+
+Int64 = np.ndarray[Any, np.dtype[np.int64]]
+Fingerprint = dict[str, str]
+
+
+class FeatureCache(Owner):
+    """The cache with one id in a folder. Safe to use from several threads and processes.
+
+    Args:
+        folder: where caches lie; any number share it.
+        id: which cache: name the module and its version, such as "resnet50_v1".
+        flush_every: samples after which what was accepted is committed to the disk.
+        async_write: commit in a background thread; False commits in the call that makes a commit due.
+        max_pending: bytes of outputs that may wait for the disk; beyond it `put_batch` waits.
+        read_only: never write: misses are computed and not kept.
+        variable: store outputs whose shapes vary from sample to sample or batch to batch. Found out by itself where it
+            shows before the first commit.
+        pad_value: where samples of different shapes meet in one batch, pad them to the largest with this value. None
+            raises instead.
+        lists: what a list of n things for n samples is: "per_sample" one thing each, "structure" a part of the output's
+            structure such as one tensor per layer; "auto" tells them apart where it can and raises where not.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        id: str,
+        *,
+        flush_every: int = 2048,
+        async_write: bool = True,
+        max_pending: int | str = "256MB",
+        read_only: bool = False,
+        variable: bool = False,
+        pad_value: float | None = None,
+        lists: str = "auto",
+        files: Files | None = None,
+    ) -> None:
+        if not isinstance(id, str) or not id:
+            raise ValueError(f"the cache's id is {id!r}; it must be a non-empty str such as 'resnet50_v1'")
+        if flush_every < 1:
+            raise ValueError(f"flush_every is {flush_every}; it must be at least 1")
+        if lists not in LISTS:
+            raise ValueError(f"lists is {lists!r}; it must be one of {LISTS}")
+        self.id = id
+        self.path = Path(folder) / quote(id, safe="")
+        self.read_only = read_only
+        self._options = {
+            "flush_every": flush_every,
+            "async_write": async_write,
+            "max_pending": max_pending,
+            "read_only": read_only,
+            "variable": variable,
+            "pad_value": pad_value,
+            "lists": lists,
+        }
+        self._folder = Path(folder)
+        self._files = files or Files()
+        self._variable = variable
+        self._pad_value = pad_value
+        self._lists = lists
+        self._store: RecordStore | None = None
+        self._index: KeyIndex | None = None
+        self._schema: Schema | None = None
+        self._fingerprint: Fingerprint | None = None
+        self._handed = 0
+        self._hits = self._misses = self._damaged = self._bytes_read = 0
+        self._lock = threading.RLock()
+        self._cost = Cost(self.path / "cost.json")
+        self._blocks = Blocks(self._commit, flush_every, parse_size(max_pending), async_write)
+        self._find_store()
+        self.closed = False
+        self.own()
+
+    def __repr__(self) -> str:
+        return f"FeatureCache({str(self._folder)!r}, {self.id!r}, {len(self):,} entries)"
+
+    def __len__(self) -> int:
+        """Rows on the disk, those of an id cached again included, and samples that wait to be written."""
+        return (self._store.snapshot.rows if self._store is not None else 0) + len(self._blocks)
+
+    # Reading
+
+    def get_batch(self, ids: Any) -> tuple[Any, Int64]:
+        """Look up a batch of samples.
+
+        Args:
+            ids: a list, array or tensor of n str or int.
+
+        Returns:
+            The outputs of the samples that were found, in their order and in the structure they were put in, or None
+            when there are none; and the positions of the others, int64 [misses], in order.
+
+        Raises:
+            BadIds, BadIdType: ids that cannot be.
+            WriteFailed: an earlier write in the background failed; its samples still wait.
+        """
+        values, found = self.fetch(as_keys(ids))
+        missing = np.flatnonzero(~found)
+        if values is None:
+            return None, missing
+        return self.assemble(values, None), missing
+
+    def fetch(self, keys: Keys) -> tuple[dict[str, Any] | None, np.ndarray[Any, np.dtype[np.bool_]]]:
+        """The leaves of the keys that are cached, in order, as NumPy values; and which keys were found, bool [n]."""
+        self._check_open()
+        self._blocks.raise_error()
+        count = len(keys)
+        waiting = self._waiting(keys) if len(self._blocks) else {}
+        rows = self._find(keys, waiting)
+        found = rows >= 0
+        if waiting:
+            found[list(waiting)] = True
+        if not found.any():
+            self._misses += count
+            return None, found
+        values, bad = self._values(rows[rows >= 0] if waiting or not found.all() else rows)
+        if bad is not None:
+            at = np.flatnonzero(rows >= 0)
+            self._damaged += int(bad.sum())
+            found[at[bad]] = False
+            rows[at[bad]] = -1
+            values = {path: _select(value, ~bad) for path, value in values.items()}
+        if waiting:
+            order = np.flatnonzero(found)
+            late = [
+                (place, waiting[at][0].leaves, waiting[at][1])
+                for place, at in enumerate(order.tolist())
+                if at in waiting
+            ]
+            values = self._merge(values, np.flatnonzero(rows[order] >= 0), late, len(order))
+        hits = int(found.sum())
+        self._hits += hits
+        self._misses += count - hits
+        if not hits:
+            return None, found
+        self._bytes_read += sum(_nbytes(value) for value in values.values())
+        return values, found
+
+    def _waiting(self, keys: Keys) -> dict[int, tuple[Block, int]]:
+        entries = ((at, self._blocks.find(key)) for at, key in enumerate(keys.packed()))
+        return {at: entry for at, entry in entries if entry is not None}
+
+    def _find(self, keys: Keys, waiting: dict[int, Any]) -> Int64:
+        """The confirmed row of each key, or -1. Looks what others committed since before it calls anything a miss."""
+        rows = np.full(len(keys), -1, np.int64)
+        todo = np.arange(len(keys))
+        if waiting:
+            todo = np.delete(todo, list(waiting))
+        if self._store is not None and len(todo) == len(keys):
+            rows = self._confirmed(keys)
+            todo = np.flatnonzero(rows < 0)
+        elif self._store is not None:
+            rows[todo] = self._confirmed(keys.take(todo))
+            todo = todo[rows[todo] < 0]
+        while len(todo) and self._see_others():
+            rows[todo] = self._confirmed(keys.take(todo))
+            todo = todo[rows[todo] < 0]
+        return rows
+
+    def _confirmed(self, keys: Keys) -> Int64:
+        assert self._store is not None
+        assert self._index is not None
+        rows = self._index.lookup(keys)
+        total = self._store.snapshot.rows
+        if len(rows) and int(rows.view(np.uint64).max()) >= total:
+            some = np.flatnonzero((rows >= 0) & (rows < total))
+            confirmed = np.full(len(keys), -1, np.int64)
+            if len(some):
+                confirmed[some] = self._confirm(keys.take(some), rows[some])
+            return confirmed
+        return self._confirm(keys, rows)
+
+    def _confirm(self, keys: Keys, rows: Int64) -> Int64:
+        # What the index proposes is believed only where the row itself carries the key.
+        assert self._store is not None
+        gathered = self._store.read_rows(KEY, rows)
+        assert gathered.data is not None
+        same = gathered.data.reshape(-1).view(np.uint64) == keys.halves.reshape(-1)
+        if gathered.bad is None and same.all():
+            return rows
+        good = same.reshape(-1, 2).all(axis=1)
+        if gathered.bad is not None:
+            self._damaged += int(gathered.bad.sum())
+            good &= ~gathered.bad
+        return np.where(good, rows, -1)
+
+    def _see_others(self) -> bool:
+        """Take in what was committed since; True when there was something."""
+        with self._lock:
+            if self._store is None:
+                return self._find_store()
+            assert self._index is not None
+            covered, before = self._index.covered, self._store.snapshot.rows
+            self._store.refresh()
+            rows = self._store.snapshot.rows
+            if covered > rows and not self.read_only:
+                self._index.start_over(rows)  # rows that a failing disk took back
+            self._index.catch_up(rows)
+            return rows != before or self._index.covered != covered
+
+    def _values(self, rows: Int64) -> tuple[dict[str, Any], Any]:
+        """The leaves of some rows, and which rows are damaged."""
+        assert self._schema is not None
+        values: dict[str, Any] = {}
+        bad = None
+        if self._store is None or not len(rows):
+            return {path: _nothing(field) for path, field in self._schema.fields.items()}, None
+        for path, field in self._schema.fields.items():
+            gathered = self._store.read_rows(self._schema.field_name(path), rows)
+            if gathered.bad is not None:
+                bad = gathered.bad if bad is None else bad | gathered.bad
+            if isinstance(field, Array):
+                assert gathered.data is not None
+                values[path] = decode_array(field, gathered.data)
+                continue
+            views, shapes = gathered.views, gathered.shapes
+            assert views is not None
+            if gathered.bad is not None and gathered.bad.any():
+                # Damaged bytes are not decoded; a healthy-looking stand-in keeps the places until they are taken out.
+                stand_in = memoryview(b"" if isinstance(field, Ragged) else b"null")
+                views = [stand_in if wrong else view for view, wrong in zip(views, gathered.bad, strict=True)]
+                shapes = None if shapes is None else np.where(gathered.bad[:, None], 0, shapes)
+            decoded = decode(field, views, shapes)
+            # The caller may write to what it gets; the mapped file is read-only.
+            values[path] = [one.copy() for one in decoded] if isinstance(field, Ragged) else decoded
+        return values, bad if bad is not None and bad.any() else None
+
+    def completed(self, values: Any, found: Any, leaves: Sequence[Leaf], rows: Int64) -> dict[str, Any]:
+        """Leaves of a whole batch: `values` of what was found, and row `rows[i]` of `leaves` for the i-th of the others."""
+        places = np.flatnonzero(~found).tolist()
+        late = [(place, leaves, row) for place, row in zip(places, rows.tolist(), strict=True)]
+        return self._merge(values or self._values(rows[:0])[0], np.flatnonzero(found), late, len(found))
+
+    def _merge(
+        self, values: dict[str, Any], stored: Int64, late: Sequence[tuple[int, Sequence[Leaf], int]], count: int
+    ) -> dict[str, Any]:
+        """`count` samples of which those at `stored` come from `values`, the late ones each from a row of some leaves."""
+        assert self._schema is not None
+        merged = {}
+        for number, (path, field) in enumerate(self._schema.fields.items()):
+            fresh = [(place, leaves[number].values[row]) for place, leaves, row in late]
+            whole: Any = (
+                np.empty((count, *field.shape), values[path].dtype) if isinstance(field, Array) else [None] * count
+            )
+            if isinstance(whole, np.ndarray):
+                whole[stored] = values[path]
+            else:
+                for place, value in zip(stored.tolist(), values[path], strict=True):
+                    whole[place] = value
+            for place, value in fresh:
+                array = to_numpy(value) if is_array(value) else value
+                whole[place] = array.copy() if is_array(array) and isinstance(whole, list) else array
+            merged[path] = whole
+        return merged
+
+    def assemble(self, values: dict[str, Any], device: torch.device | None) -> Any:
+        """Leaves as `fetch` gives them, in the structure of an output."""
+        assert self._schema is not None
+        return self._schema.assemble(values, self._pad_value, device)
+
+    # Writing
+
+    def put_batch(self, ids: Any, outputs: Any) -> None:
+        """Keep the outputs of a batch of samples. They are found at once, and are on the disk after the next flush.
+
+        Args:
+            ids: a list, array or tensor of n str or int. Of equal ids the last one counts.
+            outputs: arrays or tensors [n, ...], in dicts, lists, tuples, namedtuples or dataclasses as deep as you like.
+
+        Raises:
+            BadIds, BadIdType: ids that cannot be, or more or fewer than outputs.
+            SchemaMismatch: outputs that do not fit what the cache holds; nothing is kept of the batch.
+            ReadOnly: the cache was opened with read_only=True.
+            WriteFailed: an earlier write in the background failed; its samples still wait.
+        """
+        keys = as_keys(ids)
+        if self.read_only:
+            raise ReadOnly(f"the cache {self.path} was opened with read_only=True; open it without to put samples")
+        if len(keys):
+            self.put(keys, outputs)
+
+    def put(self, keys: Keys, outputs: Any) -> tuple[Structure, list[Leaf]]:
+        """`put_batch` with keys; nothing is kept when the cache is read-only. Returns the outputs taken apart."""
+        self._check_open()
+        with self._lock:
+            if self._schema is None:
+                self._find_store()
+            known = self._schema
+            structure, leaves = take_apart(outputs, len(keys), known.structure if known else None, self._lists)
+            if known is None:
+                self._schema = Schema.of_leaves(structure, leaves, self._variable)
+            elif self._store is None:
+                self._schema = known.widened(leaves)
+            else:
+                known.check(leaves)
+        if not self.read_only:
+            own = tuple(leaf.to_host() for leaf in leaves)
+            self._blocks.put(Block(keys, own, sum(_nbytes(leaf.values) for leaf in own)))
+        return structure, leaves
+
+    def bind(self, fingerprint: Fingerprint) -> None:
+        """Tie the cache to what its outputs depend on.
+
+        Raises:
+            StaleCache: the cache was filled under another fingerprint.
+        """
+        with self._lock:
+            if self._store is None:
+                self._find_store()
+            known = self._store.metadata.get("fingerprint") if self._store is not None else self._fingerprint
+            if known is None:
+                self._fingerprint = fingerprint
+                return
+        differing = [part for part in {**known, **fingerprint} if known.get(part) != fingerprint.get(part)]
+        if differing:
+            raise StaleCache(
+                f"the cache {self.id!r} in {self._folder} was filled with other {' and '.join(differing)} than the module has "
+                "now, so its outputs are not this module's. Use another cache id for the changed module, restore what "
+                f"changed, or remove {self.path}"
+            )
+
+    def computed(self, seconds: float, samples: int) -> None:
+        """Count what misses cost, for `stats`."""
+        self._cost.add(seconds, samples)
+
+    def flush(self) -> None:
+        """Commit everything accepted so far; it is on the disk, and other processes see it, when this returns.
+
+        Raises:
+            WriteFailed: the disk refused; nothing is lost, and the next flush tries again.
+        """
+        self._check_open()
+        if not self.read_only:
+            self._blocks.flush()
+
+    def _commit(self, blocks: Sequence[Block]) -> None:
+        with self._lock:
+            store = self._store if self._store is not None else self._create_store()
+            schema, index = self._schema, self._index
+        assert schema is not None
+        assert index is not None
+        for block in blocks[self._handed :]:
+            rows = schema.encode(block.leaves)
+            store.extend_rows({KEY: encode(KEY, store.fields[KEY], block.keys.halves), **rows})
+            self._handed += 1
+        store.flush()
+        index.catch_up(store.snapshot.rows)
+        self._handed = 0
+
+    def close(self) -> None:
+        """Commit what waits and let go of the files. Closing twice is fine.
+
+        Raises:
+            WriteFailed: the disk refused; the cache stays open.
+        """
+        if self.closed:
+            return
+        self._blocks.stop()
+        self.flush()
+        if not self.read_only:
+            self._cost.save()
+        if self._index is not None:
+            self._index.sync()
+            self._index.close()
+        if self._store is not None:
+            self._store.close()
+        self.closed = True
+        self.disown()
+
+    def stats(self) -> CacheStats:
+        """What the cache holds and what it did in this process."""
+        stored = self._store.nbytes if self._store is not None and not self.closed else 0
+        return CacheStats(
+            entries=self._store.snapshot.rows if self._store is not None else 0,
+            pending=len(self._blocks),
+            hits=self._hits,
+            misses=self._misses,
+            damaged=self._damaged,
+            bytes=stored,
+            bytes_read=self._bytes_read,
+            computed_seconds=self._cost.seconds,
+            seconds_saved=self._hits * self._cost.per_sample(),
+        )
+
+    # The store
+
+    def _find_store(self) -> bool:
+        """Open the store if some process has made it."""
+        if not (self.path / NAME).exists():
+            return False
+        store = RecordStore.open(self.path, "r" if self.read_only else "a", files=self._files)
+        self._adopt(store)
+        return True
+
+    def _create_store(self) -> RecordStore:
+        assert self._schema is not None
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            metadata = {"structure": self._schema.structure, "fingerprint": self._fingerprint}
+            store = RecordStore.create(self.path, self._schema.store_fields(), metadata=metadata, files=self._files)
+        except OSError as error:
+            if is_read_only(error):
+                raise ReadOnly(
+                    error.errno,
+                    "the cache's folder cannot be written; pass read_only=True to only read",
+                    str(self._folder),
+                ) from error
+            if not isinstance(error, StoreExists):
+                raise
+            # Another process was first. Its schema and fingerprint stand; ours must fit them.
+            if not self._find_store():
+                raise
+            assert self._store is not None
+            if self._fingerprint is not None:
+                self.bind(self._fingerprint)
+            for block in self._blocks.waiting():
+                self._schema.check(block.leaves)
+            return self._store
+        self._adopt(store)
+        return store
+
+    def _adopt(self, store: RecordStore) -> None:
+        store.disown()  # this cache closes it, after its own pending rows
+        structure: Structure | None = store.metadata.get("structure")
+        if structure is None or KEY not in store.fields:
+            store.close()
+            raise StoreExists(f"{self.path} is a record store and no feature cache; use another folder or cache id")
+        self._store = store
+        self._schema = Schema.of_store(structure, store.fields)
+        self._index = KeyIndex(
+            self.path, store.manifest.id, store.manifest.generation, functools.partial(_read_keys, store), self._files
+        )
+        self._index.catch_up(store.snapshot.rows)
+
+    def _after_fork(self) -> None:
+        self._lock = threading.RLock()
+        self._handed = 0
+        self._blocks.after_fork()
+        if self._store is not None:
+            self._store._after_fork()
+        if self._index is not None:
+            self._index.after_fork()
+
+    def __reduce__(self) -> Any:
+        return _reopen, (str(self._folder), self.id, self._options)
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise Closed(f"the cache {self.path} is closed; open it again with FeatureCache")
+
+
+def _reopen(folder: str, id: str, options: dict[str, Any]) -> FeatureCache:
+    return FeatureCache(folder, id, **options)
+
+
+def _read_keys(store: RecordStore, first: int, last: int) -> Keys:
+    gathered = store.read_rows(KEY, np.arange(first, last, dtype=np.int64))
+    assert gathered.data is not None
+    return Keys.of_halves(gathered.data.reshape(-1).view(np.uint64).reshape(-1, 2))
+
+
+def _select(values: Any, which: Any) -> Any:
+    if isinstance(values, list):
+        return [value for value, wanted in zip(values, which.tolist(), strict=True) if wanted]
+    return values[which]
+
+
+def _nothing(field: Any) -> Any:
+    return decode_array(field, np.zeros((0, field.width), np.uint8)) if isinstance(field, Array) else []
+
+
+def _nbytes(values: Any) -> int:
+    if isinstance(values, list):
+        return sum(getattr(value, "nbytes", 64) for value in values)
+    return int(values.nbytes)

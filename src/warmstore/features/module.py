@@ -1,0 +1,200 @@
+"""CachedModule: a frozen module that computes each sample once.
+
+A call looks all ids up at once, takes the hits from the cache, runs the module on the misses alone, and returns the
+batch as the module would have. What decides the outputs besides the sample (weights, code, settings, arguments that
+are no batches, autocast) is watched: when it changes, the cache refuses instead of handing out another module's work.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import nn
+
+from warmstore.errors import BadIds, NotStateless
+from warmstore.features import fingerprint
+from warmstore.features.arguments import Arguments, BatchArgs
+from warmstore.features.cache import FeatureCache
+from warmstore.features.structure import put_together
+from warmstore.features.watch import Watch
+from warmstore.records.keys import Keys, as_keys
+
+_KEY = "cache_ids"
+
+
+class CachedModule(nn.Module):
+    """Wrap a frozen module so that each sample is computed once, over all epochs, runs and processes.
+
+    Call it as the module, with one id per sample: `features(x, cache_ids=ids)`. Instead of the keyword, ids may stand
+    in a dict argument under "cache_ids", or be found by `key_from_batch`. Ids are str or int, in lists, arrays or
+    tensors.
+
+    `train()` and `eval()` do not reach the wrapped module: its mode is part of what the cache stands for. Set it before
+    wrapping. Its `state_dict` is the wrapped module's.
+
+    Args:
+        module: any module whose output holds one value per sample, in any nesting.
+        cache: where outputs are kept. Several modules may share it while their fingerprints agree.
+        enabled: False calls the module and nothing else.
+        key_from_batch: called with the arguments of `forward`; returns the ids.
+        batch_args: positions and names of the arguments that carry one value per sample; told by their length if None.
+        enforce_stateless: refuse a module with trainable parameters, or one that is random in training mode.
+        map_location: the device of the outputs; that of the input if None.
+
+    Raises:
+        NotStateless: see `enforce_stateless`.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        cache: FeatureCache,
+        *,
+        enabled: bool = True,
+        key_from_batch: Callable[..., Any] | None = None,
+        batch_args: BatchArgs = None,
+        enforce_stateless: bool = True,
+        map_location: torch.device | str | None = None,
+    ) -> None:
+        super().__init__()
+        self.module = module
+        self.cache = cache
+        self.enabled = enabled
+        self._key_from_batch = key_from_batch
+        self._batch_args = batch_args
+        self._device = None if map_location is None else torch.device(map_location)
+        if enforce_stateless:
+            _check_stateless(module)
+        self._watch = Watch(module)
+        self._bound: set[Any] = set()
+        self.register_state_dict_post_hook(_strip_prefix)
+        self.register_load_state_dict_pre_hook(_add_prefix)
+
+    def forward(self, *args: Any, cache_ids: Any = None, **kwargs: Any) -> Any:
+        """The module's output for a batch, computed only where it is not cached. It carries no gradient.
+
+        Raises:
+            BadIds: no ids, or more or fewer than samples.
+            BadIdType: an id that is neither str nor int.
+            StaleCache: weights, code, settings, other arguments or autocast differ from what filled the cache.
+            SchemaMismatch: an output of another structure, dtype or shape than the cache holds.
+            AmbiguousBatch: what belongs to single samples cannot be told.
+            WriteFailed: an earlier write in the background failed; its samples still wait.
+        """
+        if not self.enabled:
+            return self.module(*args, **kwargs)
+        keys = as_keys(self._ids(cache_ids, args, kwargs))
+        arguments = Arguments(args, kwargs, len(keys), self._batch_args)
+        arguments.check()
+        self._check_fingerprint(arguments)
+        if not len(keys):
+            with torch.no_grad():
+                return self.module(*args, **kwargs)
+        device = self._device or arguments.device()
+        values, found = self.cache.fetch(keys)
+        if values is None or not found.all():
+            return self._fill(arguments, keys, values, found, device)
+        return self.cache.assemble(values, device)
+
+    def _fill(self, arguments: Arguments, keys: Keys, values: Any, found: Any, device: torch.device | None) -> Any:
+        """Compute the samples that were not found, keep them, and put the batch together."""
+        missing = np.flatnonzero(~found)
+        # An id that comes twice is computed once.
+        _, first, inverse = np.unique(keys.halves[missing], axis=0, return_index=True, return_inverse=True)
+        which = missing[first]
+        everything = len(which) == len(keys)
+        if everything:
+            which, args, kwargs = np.arange(len(keys)), arguments.args, arguments.kwargs
+        else:
+            args, kwargs = arguments.take(torch.from_numpy(which))
+        began = time.perf_counter()
+        with torch.no_grad():
+            output = self.module(*args, **kwargs)
+        self.cache.computed(time.perf_counter() - began, len(which))
+        self._check_fingerprint(arguments)
+        structure, leaves = self.cache.put(keys.take(which), output)
+        if everything:
+            by_path = {leaf.path: leaf.values for leaf in leaves}
+            return put_together(structure, lambda path: _detached(by_path[path], self._device))
+        return self.cache.assemble(self.cache.completed(values, found, leaves, inverse.reshape(-1)), device)
+
+    def train(self, mode: bool = True) -> Self:
+        """Has no effect on the wrapped module, whose mode the cache depends on."""
+        self.training = mode
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("module"), name)
+
+    def _ids(self, cache_ids: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if cache_ids is not None:
+            return cache_ids
+        if self._key_from_batch is not None:
+            return self._key_from_batch(*args, **kwargs)
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, dict) and _KEY in value:
+                return value[_KEY]
+        raise BadIds(
+            "cache_ids is missing: pass one stable id per sample as cache_ids=, put them into the batch dict under "
+            "'cache_ids', or give CachedModule a key_from_batch function"
+        )
+
+    def _check_fingerprint(self, arguments: Arguments) -> None:
+        call = (self._watch.version(), arguments.fixed(), _autocast(arguments.device()))
+        if call not in self._bound:
+            parts = self._watch.fingerprint()
+            self.cache.bind({**parts, "arguments that are not batches": call[1], "autocast": call[2]})
+            self._bound.add(call)
+
+
+def _check_stateless(module: nn.Module) -> None:
+    trainable = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+    if trainable:
+        few = ", ".join(trainable[:3]) + (", ..." if len(trainable) > 3 else "")
+        raise NotStateless(
+            f"the module has trainable parameters ({few}): its outputs change as it learns. Freeze it with "
+            "module.requires_grad_(False), or pass enforce_stateless=False if it is not trained"
+        )
+    random = [
+        type(child).__name__
+        for child in fingerprint.mode_sensitive(module)
+        if child.training and fingerprint.random_in_training(child)
+    ]
+    if random:
+        raise NotStateless(
+            f"the module is in training mode and has {random[0]}, whose outputs differ from call to call. Call "
+            "module.eval() before wrapping it, or pass enforce_stateless=False"
+        )
+
+
+def _autocast(device: torch.device | None) -> str:
+    kind = "cpu" if device is None else device.type
+    if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
+        return ""
+    return f"{kind} {torch.get_autocast_dtype(kind)}"
+
+
+def _detached(values: Any, device: torch.device | None) -> Any:
+    if isinstance(values, list):
+        return [_detached(value, device) for value in values]
+    if not isinstance(values, torch.Tensor):
+        return values
+    return values.detach() if device is None else values.detach().to(device)
+
+
+def _strip_prefix(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+    _rename(state, f"{prefix}module.", prefix)
+
+
+def _add_prefix(module: nn.Module, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+    _rename(state, prefix, f"{prefix}module.")
+
+
+def _rename(state: dict[str, Any], old: str, new: str) -> None:
+    for key in [key for key in state if key.startswith(old)]:
+        state[new + key[len(old) :]] = state.pop(key)

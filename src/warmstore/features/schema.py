@@ -1,0 +1,148 @@
+"""What a cache holds: the structure of an output and the field of each leaf, fixed by what was committed first."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from warmstore.errors import SchemaMismatch
+from warmstore.features.structure import Leaf, Structure, paths_of, put_together, ragged_of
+from warmstore.records.arrays import to_torch
+from warmstore.records.fields import Array, Field, Fields, Json, Ragged, numpy_dtype
+from warmstore.records.rows import Rows, encode
+
+KEY = "key"
+"""The field that holds each row's 128-bit key. Leaf paths are prefixed, so that none can be called that."""
+
+_PREFIX = "leaf/"
+
+
+@dataclass(frozen=True)
+class Schema:
+    """structure: of a whole output. fields: by leaf path."""
+
+    structure: Structure
+    fields: dict[str, Field]
+
+    def store_fields(self) -> Fields:
+        """The fields of the cache's store."""
+        return {KEY: Array("uint64", (2,)), **{_PREFIX + path: field for path, field in self.fields.items()}}
+
+    @classmethod
+    def of_store(cls, structure: Structure, fields: Fields) -> "Schema":
+        """The inverse of `store_fields`."""
+        return cls(structure, {name.removeprefix(_PREFIX): field for name, field in fields.items() if name != KEY})
+
+    @classmethod
+    def of_leaves(cls, structure: Structure, leaves: Sequence[Leaf], variable: bool) -> "Schema":
+        """The schema that a first batch implies. `variable` makes every stacked leaf one of varying shape."""
+        fields = {leaf.path: leaf.field() for leaf in leaves}
+        if variable:
+            fields = {path: _varying(field) for path, field in fields.items()}
+        return cls(structure, fields)
+
+    def widened(self, leaves: Sequence[Leaf]) -> "Schema":
+        """This schema, with leaves of varying shape where a batch's shapes differ from it.
+
+        Raises:
+            SchemaMismatch: a dtype or number of dimensions differs.
+        """
+        fields = {}
+        for leaf in leaves:
+            mine, other = self.fields[leaf.path], leaf.field()
+            if mine != other and isinstance(mine, Array) and mine.shape and _varying(mine) == _varying(other):
+                mine = _varying(mine)
+            fields[leaf.path] = mine
+            _check(leaf, mine)
+        return Schema(self.structure, fields)
+
+    def check(self, leaves: Sequence[Leaf]) -> None:
+        """Raise SchemaMismatch, naming the leaf, where a batch does not fit."""
+        for leaf in leaves:
+            _check(leaf, self.fields[leaf.path])
+
+    def encode(self, leaves: Sequence[Leaf]) -> dict[str, Rows]:
+        """Leaves as rows of the store's fields."""
+        return {_PREFIX + leaf.path: encode(leaf.path, self.fields[leaf.path], leaf.values) for leaf in leaves}
+
+    def field_name(self, path: str) -> str:
+        """The store's name of a leaf's field."""
+        return _PREFIX + path
+
+    def assemble(self, values: dict[str, Any], pad_value: float | None, device: torch.device | None) -> Any:
+        """Put a batch together from NumPy values per leaf: [n, *shape] arrays, or lists of arrays or JSON values."""
+        nodes = paths_of(self.structure)
+
+        def leaf(path: str) -> Any:
+            given, (node, per_sample) = values[path], nodes[path]
+            if node == "values":
+                return given
+            if per_sample:
+                return [_finish(np.asarray(one), node, device) for one in given]
+            if isinstance(given, list):
+                given = _stack(path, given, pad_value, self.fields[path])
+            return _finish(given, node, device)
+
+        return put_together(self.structure, leaf)
+
+
+def _finish(array: np.ndarray[Any, Any], node: str, device: torch.device | None) -> Any:
+    if node == "ndarray":
+        return array
+    tensor = to_torch(array)
+    return tensor if device is None or device.type == "cpu" else tensor.to(device)
+
+
+def _stack(
+    path: str, arrays: list[np.ndarray[Any, Any]], pad_value: float | None, field: Field
+) -> np.ndarray[Any, Any]:
+    shapes = {array.shape for array in arrays}
+    if len(shapes) == 1:
+        return np.stack(arrays)
+    assert isinstance(field, Ragged)
+    if not arrays:
+        return np.zeros((0,) * (field.ndim + 1), numpy_dtype(field.dtype))
+    if pad_value is None:
+        few = ", ".join(map(str, sorted(shapes)[:3]))
+        raise SchemaMismatch(
+            f"leaf {path!r} has samples of different shapes in one batch ({few}), which do not stack. Pass pad_value=0.0 to "
+            "FeatureCache to pad them to the largest, or return a list with one tensor per sample from the module"
+        )
+    largest = np.max(list(shapes), axis=0)
+    stacked = np.full((len(arrays), *largest), pad_value, numpy_dtype(field.dtype))
+    for row, array in zip(stacked, arrays, strict=True):
+        row[tuple(slice(size) for size in array.shape)] = array
+    return stacked
+
+
+def _varying(field: Field) -> Field:
+    return ragged_of(field.dtype, len(field.shape)) if isinstance(field, Array) else field
+
+
+def _check(leaf: Leaf, field: Field) -> None:
+    given = leaf.field()
+    if isinstance(field, Json) or isinstance(given, Json):
+        fits = type(given) is type(field)
+    elif isinstance(field, Array):
+        fits = given == field
+    else:
+        fits = _varying(given) == field
+    if fits and not leaf.stacked and leaf.values and not isinstance(field, Json):
+        wrong = [one for one in leaf.values if one.ndim != leaf.values[0].ndim or one.dtype != leaf.values[0].dtype]
+        if wrong:
+            given, fits = leaf.field().__class__, False
+    if not fits:
+        raise SchemaMismatch(
+            f"leaf {leaf.path!r} holds {_say(field)}; this batch has {_say(given)}. The first batches fixed what this cache "
+            "holds: pass variable=True to FeatureCache where shapes vary, or use another cache id"
+        )
+
+
+def _say(field: Any) -> str:
+    if isinstance(field, Array):
+        return f"{field.dtype} of shape {field.shape} per sample"
+    if isinstance(field, Ragged):
+        return f"{field.dtype} of {field.ndim} dimensions and any shape"
+    return "JSON values" if isinstance(field, Json) else "arrays that differ in dtype or dimensions"

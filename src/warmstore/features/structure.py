@@ -1,0 +1,342 @@
+"""The shape of a module's output: which parts are per sample, and how to put a batch together again.
+
+An output is taken apart into leaves, each of which becomes a field of the cache's store. What is no container, no
+array and not one value per sample is a constant: it is part of the structure and must be the same in every batch.
+"""
+
+import dataclasses
+import json
+import sys
+from collections import namedtuple
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from warmstore.errors import AmbiguousBatch, SchemaMismatch, UnsupportedType
+from warmstore.records.arrays import to_numpy
+from warmstore.records.fields import Array, Field, Json, Ragged, dtype_name
+
+Structure = dict[str, Any]
+"""A JSON tree. Every node has a "node": tensor, ndarray, values, items, constant, dict, list, tuple, namedtuple or dataclass."""
+
+LISTS = ("auto", "structure", "per_sample")
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One per-sample part of a batch of outputs.
+
+    path: where it stands in the output, such as "hidden/0"; "output" for an output that is a single tensor.
+    values: an array or tensor [n, ...], or a list of n arrays, or a list of n JSON values.
+    """
+
+    path: str
+    values: Any
+
+    @property
+    def stacked(self) -> bool:
+        return not isinstance(self.values, list)
+
+    def to_host(self) -> "Leaf":
+        """The same values in memory of their own, as NumPy arrays."""
+        if self.stacked:
+            return Leaf(self.path, _own(self.values))
+        if self.values and is_array(self.values[0]):
+            return Leaf(self.path, [_own(value) for value in self.values])
+        return Leaf(self.path, json.loads(json.dumps(self.values)))
+
+    def field(self) -> Field:
+        """The field that holds this leaf."""
+        if self.stacked:
+            return Array(_dtype_of(self.path, self.values), tuple(self.values.shape[1:]))
+        if self.values and is_array(self.values[0]):
+            return ragged_of(_dtype_of(self.path, self.values[0]), self.values[0].ndim)
+        return Json()
+
+
+def ragged_of(dtype: str, ndim: int) -> Field:
+    """A field of arrays whose shapes vary; scalars have no shape to vary."""
+    return Ragged(dtype, ndim) if ndim else Array(dtype)
+
+
+def take_apart(output: Any, count: int, known: Structure | None, lists: str) -> tuple[Structure, list[Leaf]]:
+    """Split a batch of outputs into its structure and its per-sample leaves.
+
+    Args:
+        output: what a module returned for `count` samples.
+        known: the structure that the cache has fixed already, which decides what could be read in two ways.
+        lists: what a list of `count` things is: one per sample, or structure; "auto" decides where it can.
+
+    Raises:
+        SchemaMismatch: the output has another structure than `known`, or a part that is not per sample.
+        AmbiguousBatch: a list may be one value per sample or a fixed structure, and nothing tells which.
+        UnsupportedType: a part that cannot be stored.
+    """
+    leaves: list[Leaf] = []
+    structure = _split(output, "", count, known, lists, leaves)
+    if known is not None:
+        difference = _difference(known, structure, "")
+        if difference:
+            raise SchemaMismatch(
+                f"the module's output changed: {difference}. The first batch fixed what this cache holds; "
+                "use another cache id for another kind of output"
+            )
+    if not leaves:
+        raise SchemaMismatch(f"the output of type {type(output).__name__} holds nothing with one value per sample")
+    return structure, leaves
+
+
+def put_together(structure: Structure, leaf: Callable[[str], Any]) -> Any:
+    """The inverse of `take_apart`: `leaf(path)` gives the values of each leaf, `leaf` of per-sample lists a list."""
+    return _join(structure, "", leaf)
+
+
+def paths_of(structure: Structure) -> dict[str, tuple[str, bool]]:
+    """By the path of every leaf, in order: its node, and whether it comes as a list with one item per sample."""
+    return dict(_paths(structure, "", False))
+
+
+def _split(value: Any, path: str, count: int, known: Structure | None, lists: str, leaves: list[Leaf]) -> Structure:
+    name = path or "output"
+    if is_array(value):
+        if value.ndim == 0 or len(value) != count:
+            raise SchemaMismatch(
+                f"{name} has shape {tuple(value.shape)} for {count} samples: it is not one value per sample, "
+                "so it cannot be cached. Return per-sample values, or leave it out of the cached module"
+            )
+        leaves.append(Leaf(name, value))
+        return {"node": "tensor" if isinstance(value, torch.Tensor) else "ndarray"}
+    if isinstance(value, dict):
+        if type(value) is not dict and dataclasses.is_dataclass(value):
+            return _split_named(value, path, count, known, lists, leaves, "dataclass")
+        for key in value:
+            if not isinstance(key, str | int) or isinstance(key, bool):
+                raise UnsupportedType(f"{name} has the key {key!r}; keys of output dicts must be str or int")
+        children = [
+            _split(v, _under(path, k), count, _child(known, i), lists, leaves) for i, (k, v) in enumerate(value.items())
+        ]
+        return {"node": "dict", "keys": list(value), "children": children}
+    if isinstance(value, list):
+        return _split_list(value, path, count, known, lists, leaves)
+    if isinstance(value, tuple):
+        if hasattr(value, "_fields"):
+            return _split_named(value, path, count, known, lists, leaves, "namedtuple")
+        children = [_split(v, _under(path, i), count, _child(known, i), lists, leaves) for i, v in enumerate(value)]
+        return {"node": "tuple", "children": children}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _split_named(value, path, count, known, lists, leaves, "dataclass")
+    if value is None or isinstance(value, bool | int | float | str):
+        return {"node": "constant", "value": value}
+    raise UnsupportedType(
+        f"{name} is a {type(value).__name__}; outputs may hold tensors, arrays, dicts, lists, tuples, dataclasses, "
+        "None, bool, int, float and str"
+    )
+
+
+def _split_list(
+    value: list[Any], path: str, count: int, known: Structure | None, lists: str, leaves: list[Leaf]
+) -> Structure:
+    name = path or "output"
+    if _is_per_sample(value, name, count, known, lists):
+        if not value:
+            return known or {"node": "list", "children": []}
+        # One structure for all samples; each sample's leaf becomes one entry of the leaf's list.
+        columns: list[list[Leaf]] = []
+        item = None
+        for one in value:
+            found: list[Leaf] = []
+            structure = _split_item(one, path, found)
+            if item is not None and structure != item:
+                raise SchemaMismatch(
+                    f"{name} is a list with one item per sample, but its items differ: {item} and {structure}"
+                )
+            item = structure
+            columns.append(found)
+        for at, leaf in enumerate(columns[0]):
+            leaves.append(Leaf(leaf.path, [column[at].values for column in columns]))
+        return {"node": "items", "item": item}
+    children = [_split(v, _under(path, i), count, _child(known, i), lists, leaves) for i, v in enumerate(value)]
+    return {"node": "list", "children": children}
+
+
+def _split_item(value: Any, path: str, leaves: list[Leaf]) -> Structure:
+    """One sample's own output: every leaf in it belongs to that sample alone."""
+    name = path or "output"
+    if is_array(value):
+        leaves.append(Leaf(name, value))
+        return {
+            "node": "tensor" if isinstance(value, torch.Tensor) else "ndarray",
+            "dtype": str(value.dtype),
+            "ndim": value.ndim,
+        }
+    if isinstance(value, dict):
+        return {
+            "node": "dict",
+            "keys": list(value),
+            "children": [_split_item(v, _under(path, k), leaves) for k, v in value.items()],
+        }
+    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        return {"node": "tuple", "children": [_split_item(v, _under(path, i), leaves) for i, v in enumerate(value)]}
+    if value is None or isinstance(value, bool | int | float | str | list):
+        leaves.append(Leaf(name, value))
+        return {"node": "values"}
+    raise UnsupportedType(
+        f"{name} holds a {type(value).__name__} per sample; tensors, dicts, tuples and JSON values can be kept"
+    )
+
+
+def _is_per_sample(value: list[Any], name: str, count: int, known: Structure | None, lists: str) -> bool:
+    if known is not None:
+        return known["node"] == "items"
+    if lists != "auto" or len(value) != count:
+        return lists == "per_sample" and len(value) == count
+    arrays = list(_arrays(value))
+    if arrays and any(array.ndim == 0 or len(array) != count for array in arrays):
+        return True
+    if not value:
+        return False
+    raise AmbiguousBatch(
+        f"{name} is a list of {len(value)} for {count} samples: it may hold one item per sample or be part of the output's "
+        "structure (one entry per layer, say). Pass lists='per_sample' or lists='structure' to FeatureCache"
+    )
+
+
+def _split_named(
+    value: Any, path: str, count: int, known: Structure | None, lists: str, leaves: list[Leaf], node: str
+) -> Structure:
+    names = value._fields if node == "namedtuple" else [field.name for field in dataclasses.fields(value)]
+    children = [
+        _split(getattr(value, name), _under(path, name), count, _child(known, at), lists, leaves)
+        for at, name in enumerate(names)
+    ]
+    cls = type(value)
+    return {"node": node, "type": [cls.__module__, cls.__qualname__], "keys": list(names), "children": children}
+
+
+def _join(structure: Structure, path: str, leaf: Callable[[str], Any]) -> Any:
+    node = structure["node"]
+    if node in ("tensor", "ndarray"):
+        return leaf(path or "output")
+    if node == "constant":
+        return structure["value"]
+    if node == "items":
+        return _join_items(structure["item"], path, leaf)
+    keys = structure.get("keys", range(len(structure["children"])))
+    children = [_join(child, _under(path, key), leaf) for key, child in zip(keys, structure["children"], strict=True)]
+    return _container(structure, children)
+
+
+def _join_items(structure: Structure, path: str, leaf: Callable[[str], Any]) -> list[Any]:
+    if structure["node"] in ("tensor", "ndarray", "values"):
+        return list(leaf(path or "output"))
+    keys = structure.get("keys", range(len(structure["children"])))
+    columns = [
+        _join_items(child, _under(path, key), leaf) for key, child in zip(keys, structure["children"], strict=True)
+    ]
+    return [_container(structure, list(children)) for children in zip(*columns, strict=True)]
+
+
+def _container(structure: Structure, children: list[Any]) -> Any:
+    node = structure["node"]
+    if node == "dict":
+        return dict(zip(structure["keys"], children, strict=True))
+    if node == "list":
+        return children
+    if node == "tuple":
+        return tuple(children)
+    cls = _find_type(*structure["type"])
+    if node == "namedtuple":
+        cls = cls or namedtuple(structure["type"][1].rsplit(".", 1)[-1], structure["keys"])  # type: ignore[misc]
+        return cls(*children)
+    if cls is None:
+        module, name = structure["type"]
+        raise UnsupportedType(
+            f"the cached output is a {name}; import {module} before reading it, so that it can be made"
+        )
+    return cls(**dict(zip(structure["keys"], children, strict=True)))
+
+
+def _find_type(module: str, name: str) -> Any:
+    # Only what the program has imported itself: a store must not decide what gets imported.
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found if isinstance(found, type) else None
+
+
+def _paths(structure: Structure, path: str, per_sample: bool) -> Iterator[tuple[str, tuple[str, bool]]]:
+    node = structure["node"]
+    if node in ("tensor", "ndarray", "values"):
+        yield path or "output", (node, per_sample)
+    elif node == "items":
+        yield from _paths(structure["item"], path, True)
+    elif node != "constant":
+        keys = structure.get("keys", range(len(structure["children"])))
+        for key, child in zip(keys, structure["children"], strict=True):
+            yield from _paths(child, _under(path, key), per_sample)
+
+
+def _difference(known: Structure, given: Structure, path: str) -> str:
+    name = path or "output"
+    if known["node"] != given["node"]:
+        return f"{name} was {_say(known)} and is {_say(given)}"
+    if known["node"] == "items":
+        return _difference(known["item"], given["item"], path)
+    for part in ("value", "dtype", "ndim", "type", "keys"):
+        if known.get(part) != given.get(part) or type(known.get(part)) is not type(given.get(part)):
+            return f"{name} had {part} {known.get(part)!r} and has {given.get(part)!r}"
+    children, others = known.get("children", []), given.get("children", [])
+    if len(children) != len(others):
+        return f"{name} had {len(children)} entries and has {len(others)}"
+    keys = known.get("keys", range(len(children)))
+    differences = (_difference(a, b, _under(path, key)) for key, a, b in zip(keys, children, others, strict=True))
+    return next((text for text in differences if text), "")
+
+
+def _say(structure: Structure) -> str:
+    node = structure["node"]
+    return {
+        "items": "a list with one item per sample",
+        "values": "a value",
+        "constant": repr(structure.get("value")),
+    }.get(node, f"a {node}")
+
+
+def _child(known: Structure | None, at: int) -> Structure | None:
+    children = known.get("children", []) if known is not None else []
+    return children[at] if at < len(children) else None
+
+
+def _under(path: str, key: Any) -> str:
+    return f"{path}/{key}" if path else str(key)
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value is a tensor or a NumPy array."""
+    return isinstance(value, torch.Tensor | np.ndarray)
+
+
+def _arrays(value: Any) -> Iterator[Any]:
+    if is_array(value):
+        yield value
+    elif isinstance(value, dict):
+        for child in value.values():
+            yield from _arrays(child)
+    elif isinstance(value, list | tuple):
+        for child in value:
+            yield from _arrays(child)
+
+
+def _dtype_of(path: str, value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return dtype_name(value.dtype)
+    if value.is_quantized or value.is_sparse or value.layout != torch.strided:
+        raise UnsupportedType(f"{path} is a {value.layout} {value.dtype} tensor; only dense ones can be cached")
+    return str(value.dtype).removeprefix("torch.")
+
+
+def _own(value: Any) -> np.ndarray[Any, Any]:
+    return np.array(to_numpy(value), order="C", copy=True)

@@ -1,0 +1,311 @@
+"""The key index of a store: which row holds a key, in memory-mapped files that all processes of a host share.
+
+Two tables: small non-negative ints index an array directly, all other keys go through a hash table. The index is
+derived: it can be deleted at any time and is rebuilt from the key column. It only proposes rows; whoever reads one
+confirms it against the key stored with the row, so nothing in here needs to be believed.
+
+Whoever finds rows that the index does not cover adds them, under the index's lock. Lookups take no lock.
+"""
+
+import logging
+import os
+import secrets
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import xxhash
+
+from warmstore.records.files import Files, is_read_only
+from warmstore.records.key_table import BUCKET, PARTITIONS, KeyTable
+from warmstore.records.keys import Keys
+from warmstore.records.mapped import Mapped
+
+_log = logging.getLogger("warmstore")
+
+Int64 = np.ndarray[Any, np.dtype[np.int64]]
+
+HEADER = np.dtype(
+    [
+        ("magic", "S8"),
+        ("store", "S32"),
+        ("generation", "<i8"),
+        ("token", "<i8"),  # the direct table's file carries the same
+        ("boot", "S36"),
+        ("covered", "<i8"),  # rows [0, covered) are in the index
+        ("synced", "<i8"),  # rows that were on the disk when the index was last closed
+        ("direct", "<i8"),  # ints below this index the direct table
+        ("hash", "<u8"),  # xxh3-64 of everything before
+    ]
+)
+_MAGIC = b"WSKEYS1"
+_PAGE = 4096
+_DIRECTORY = _PAGE
+_COUNTS = _DIRECTORY + 8 * PARTITIONS
+_BUCKETS = _COUNTS + 8 * PARTITIONS
+_BUCKET_BYTES = 8 * BUCKET
+_FIRST_BUCKETS = 64
+# The direct table takes ints below this in any case, and beyond it up to so many times the number of rows: shuffled
+# ids of a data set must not all arrive before they count as dense. That is 64 bytes a row at most, mostly unwritten.
+_ALWAYS_DIRECT = 1 << 21
+_DIRECT_SPARSITY = 8
+_BLOCK = 1 << 18
+
+ReadKeys = Callable[[int, int], Keys]
+
+
+class KeyIndex:
+    """The index of one store on this host.
+
+    Args:
+        folder: the store's folder, where the files lie; or any other when that one cannot be written.
+        store, generation: what the index belongs to; another's is rebuilt.
+        read_keys: the keys of committed rows [first, last).
+    """
+
+    def __init__(self, folder: Path, store: str, generation: int, read_keys: ReadKeys, files: Files) -> None:
+        self._place_in(folder)
+        self._identity = (store.encode(), generation)
+        self._read_keys = read_keys
+        self._files = files
+        self._thread_lock = threading.Lock()
+        self._table_file: Mapped | None = None
+        self._direct_file: Mapped | None = None
+
+    def _place_in(self, folder: Path) -> None:
+        host = os.uname().nodename.replace("/", "_")
+        self.path = folder / f"keys-{host}.index"
+        self._direct_path = folder / f"keys-{host}.direct"
+        self._lock_path = folder / f"keys-{host}.lock"
+
+    def lookup(self, keys: Keys) -> Int64:
+        """The row of each key, or -1: int64 [n]. A row may be wrong or not exist; confirm it."""
+        if self._table_file is None or self._direct_file is None:
+            return np.full(len(keys), -1, np.int64)
+        direct = int(self._header["direct"][0])
+        if not keys.small or not direct:
+            return self._table.lookup(keys.fingerprints())
+        numbers = keys.halves[:, 0]
+        if len(numbers) and int(numbers.max()) < direct:
+            rows = self._rows[numbers] - 1
+        else:
+            rows = np.where(numbers < direct, self._rows[np.where(numbers < direct, numbers, 0)] - 1, -1)
+        missing = np.flatnonzero(rows < 0)
+        if len(missing):
+            rows[missing] = self._table.lookup(keys.take(missing).fingerprints())
+        return rows
+
+    @property
+    def covered(self) -> int:
+        """Rows [0, covered) are in the index."""
+        return int(self._header["covered"][0]) if self._table_file is not None else 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes the index takes on the disk."""
+        return sum(path.stat().st_size for path in (self.path, self._direct_path) if path.exists())
+
+    def catch_up(self, rows: int) -> None:
+        """Cover all of the store's `rows` committed rows. Does nothing when they are.
+
+        Raises:
+            OSError: the index cannot be written; what it covers stays as it was.
+        """
+        if self._is_current() and self.covered >= rows:
+            return
+        try:
+            with self._thread_lock, self._locked():
+                if not self._is_current() and not self._open():
+                    self._rebuild(rows)
+                self._add(rows)
+        except OSError as error:
+            if not is_read_only(error):
+                raise
+            self._catch_up_privately(rows)
+
+    def _catch_up_privately(self, rows: int) -> None:
+        # The folder cannot be written: use the shared index while it covers everything, else one of our own.
+        with self._thread_lock:
+            if self._open(write=False) and self.covered >= rows:
+                return
+            self.close()
+            self._private = tempfile.TemporaryDirectory(prefix="warmstore-")
+            self._place_in(Path(self._private.name))
+            self._rebuild(rows)
+
+    def start_over(self, rows: int) -> None:
+        """Build the index anew: it claims rows that the store does not have."""
+        with self._thread_lock, self._locked():
+            self._rebuild(rows)
+
+    def sync(self) -> None:
+        """Put the index on the disk, so that it outlives a power cut."""
+        if self._table_file is None or self._direct_file is None or not self._table_file.write:
+            return
+        with self._thread_lock, self._locked():
+            if self._is_current() and int(self._header["synced"][0]) != self.covered:
+                self._direct_file.sync()
+                self._table_file.sync()
+                self._write_header(synced=self.covered)
+                self._table_file.sync()
+
+    def close(self) -> None:
+        """Let go of the files; lookups find nothing from now on."""
+        for mapped in (self._table_file, self._direct_file):
+            if mapped is not None:
+                mapped.close()
+        self._table_file = self._direct_file = None
+
+    def after_fork(self) -> None:
+        """In a forked child: another thread of the parent may have held the lock."""
+        self._thread_lock = threading.Lock()
+
+    def _add(self, rows: int) -> None:
+        for first in range(self.covered, rows, _BLOCK):
+            last = min(first + _BLOCK, rows)
+            keys = self._read_keys(first, last)
+            values = np.arange(first, last, dtype=np.int64)
+            direct = self._direct_room(keys, rows)
+            numbers = keys.halves[:, 0]
+            near = (numbers < direct) if keys.small else np.zeros(len(keys), bool)
+            # Of equal numbers NumPy keeps the last, which is the newest row.
+            self._rows[numbers[near]] = values[near] + 1
+            far = np.flatnonzero(~near)
+            self._table.insert(keys.take(far).fingerprints(), values[far])
+            self._write_header(covered=last)
+
+    def _direct_room(self, keys: Keys, rows: int) -> int:
+        """How many ints the direct table holds, after it was enlarged for the keys if they are dense enough."""
+        direct = int(self._header["direct"][0])
+        numbers = keys.halves[:, 0]
+        if not keys.small or not len(numbers):
+            return direct
+        limit = _DIRECT_SPARSITY * rows
+        if limit < _ALWAYS_DIRECT or 4 * int((numbers < limit).sum()) < len(numbers):
+            limit = _ALWAYS_DIRECT  # what lies beyond is not dense
+        near = numbers[numbers < limit]
+        if not len(near) or int(near.max()) < direct:
+            return direct
+        assert self._direct_file is not None
+        direct = min(limit, max(2 * direct, int(near.max()) + 1, 1 << 13))
+        self._direct_file.allocate(_PAGE + 8 * direct)
+        self._write_header(direct=direct)
+        return direct
+
+    # Files
+
+    def _is_current(self) -> bool:
+        """Whether what is mapped is still the file under the index's name."""
+        if self._table_file is None:
+            return False
+        try:
+            return self._table_file.is_at(self.path)
+        except FileNotFoundError:
+            return False
+
+    def _open(self, *, write: bool = True) -> bool:
+        """Map the files if they are there and belong to this store; otherwise they must be rebuilt."""
+        self.close()
+        try:
+            table = Mapped(self.path, self._files, minimum=_BUCKETS + _BUCKET_BYTES, write=write)
+        except (FileNotFoundError, ValueError):
+            return False
+        try:
+            direct = Mapped(self._direct_path, self._files, minimum=_PAGE, write=write)
+        except (FileNotFoundError, ValueError):
+            table.close()
+            return False
+        self._use(table, direct)
+        header = self._header[0]
+        good = (
+            bytes(header["magic"]) == _MAGIC
+            and int(header["hash"]) == _hash(self._header)
+            and (bytes(header["store"]), int(header["generation"])) == self._identity
+            and int(header["token"]) == int(direct.memory[:8].view(np.int64)[0])
+            and direct.size >= _PAGE + 8 * int(header["direct"])
+            and (bytes(header["boot"]) == _boot() or int(header["synced"]) == int(header["covered"]))
+        )
+        if good and write and bytes(header["boot"]) != _boot():
+            self._write_header(boot=_boot())
+        if not good:
+            self.close()
+        return good
+
+    def _use(self, table: Mapped, direct: Mapped) -> None:
+        self._table_file, self._direct_file = table, direct
+        memory = table.memory
+        self._header = memory[: HEADER.itemsize].view(HEADER)
+        self._rows = direct.memory[_PAGE:].view(np.int64)
+        whole = (len(memory) - _BUCKETS) // _BUCKET_BYTES * _BUCKET_BYTES
+        self._table = KeyTable(
+            memory[_DIRECTORY:_COUNTS].view(np.int64),
+            memory[_COUNTS:_BUCKETS].view(np.int64),
+            memory[_BUCKETS : _BUCKETS + whole].view(np.uint64),
+            lambda: (table.size - _BUCKETS) // _BUCKET_BYTES,
+            lambda count: table.allocate(_BUCKETS + count * _BUCKET_BYTES),
+        )
+
+    def _rebuild(self, rows: int) -> None:
+        if rows:
+            _log.info("%s: building the key index of %d rows", self.path, rows)
+        self.close()
+        token = secrets.randbits(62)
+        drafts = [path.with_name(f"{path.name}.{token:x}.tmp") for path in (self.path, self._direct_path)]
+        try:
+            table = Mapped(drafts[0], self._files, create=_BUCKETS + _FIRST_BUCKETS * _BUCKET_BYTES)
+            direct = Mapped(drafts[1], self._files, create=_PAGE)
+            direct.memory[:8].view(np.int64)[0] = token
+            self._use(table, direct)
+            store, generation = self._identity
+            self._write_header(magic=_MAGIC, store=store, generation=generation, token=token, boot=_boot())
+            self._add(rows)
+            self._files.rename(drafts[1], self._direct_path)
+            self._files.rename(drafts[0], self.path)
+        except BaseException:
+            self.close()
+            for draft in drafts:
+                self._files.remove(draft)
+            raise
+
+    def _write_header(self, **values: Any) -> None:
+        header = self._header.copy()
+        for name, value in values.items():
+            header[name] = value
+        header["hash"] = _hash(header)
+        self._header[:] = header
+
+    def _locked(self) -> "_Lock":
+        return _Lock(self._lock_path, self._files)
+
+
+class _Lock:
+    """The index's lock, in a file of its own that is never replaced."""
+
+    def __init__(self, path: Path, files: Files) -> None:
+        self._path = path
+        self._files = files
+
+    def __enter__(self) -> None:
+        try:
+            self._descriptor = self._files.create(self._path)
+        except FileExistsError:
+            self._descriptor = self._files.open(self._path, write=True)
+        self._files.lock(self._descriptor)
+
+    def __exit__(self, *exception: object) -> None:
+        self._files.close(self._descriptor)
+
+
+def _hash(header: Any) -> int:
+    return xxhash.xxh3_64_intdigest(header.tobytes()[: -HEADER["hash"].itemsize])
+
+
+def _boot() -> bytes:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_bytes()[:36]
+    except OSError:
+        return str(int(psutil.boot_time())).encode()
