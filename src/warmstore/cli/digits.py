@@ -95,8 +95,9 @@ def decode(files: Sequence[Path]) -> Tensor:
 def read_pixels(files: Sequence[Path], cache: ws.FeatureCache) -> Tensor:
     """What `decode` gives, decoding only the files that are not in the cache yet."""
     names = [file.name for file in files]
+    cached: Tensor | None
     cached, missing = cache.get_batch(names)
-    if len(missing) == 0:
+    if cached is not None and len(missing) == 0:
         return cached
     fresh = decode([files[i] for i in missing])
     cache.put_batch([names[i] for i in missing], fresh)
@@ -131,10 +132,10 @@ def train(images: Path, folder: Path | None, epochs: int) -> None:
         chosen = [files[i] for i in batch.tolist()]
         with watch("decode"):
             pixels = read_pixels(chosen, pixel_cache) if caches else decode(chosen)
+        names = [file.name for file in chosen]
         with watch("features"), torch.no_grad():
-            if caches:
-                return cached_encoder(pixels, cache_ids=[file.name for file in chosen])
-            return encoder(pixels)
+            features: Tensor = cached_encoder(pixels, cache_ids=names) if caches else encoder(pixels)
+        return features
 
     head = nn.Linear(encoder.features, 10)
     nn.init.zeros_(head.weight)
