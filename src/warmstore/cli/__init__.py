@@ -1,0 +1,50 @@
+"""The command line: one file a command group, each with a function or a typer app that is registered here.
+
+Command files import at their top only what is cheap; torch and the like load inside the command that needs them, so
+that `warmstore --help` answers at once.
+"""
+
+import io
+import sys
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from warmstore.cli import demo
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="warmstore",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_show_locals=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"warmstore {version('warmstore')}")
+        raise typer.Exit
+
+
+@app.callback()
+def warmstore(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Stops ML training from doing the same work twice."""
+
+
+app.command()(demo.demo)
+
+
+def main() -> None:
+    """Run the command line; the `warmstore` script calls this."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a log in ASCII must not end a run because of a check mark
+    app()

@@ -1,0 +1,119 @@
+"""`warmstore demo`: one training job without a cache, with a cold one and with a warm one, side by side.
+
+Each run is a fresh process (`warmstore.cli.digits`), so that what the warm run finds can only come from the disk. The
+demo shows where the time went and fails unless all three runs computed the same, bit for bit.
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from warmstore.cli.demo_progress import DemoProgress
+from warmstore.cli.demo_run import Run, call_digits, differences, run_job
+from warmstore.cli.demo_table import cache_table, print_verdict, time_table
+
+NEEDED = {"torch": "PyTorch", "sklearn": "scikit-learn", "PIL": "Pillow"}
+DIGITS = 1797
+RUNS = ("no cache", "cold cache", "warm cache")
+
+
+def demo(
+    folder: Annotated[
+        Path | None,
+        typer.Option(file_okay=False, help="Keep images and caches in a new folder in here.", show_default="temporary"),
+    ] = None,
+    epochs: Annotated[int, typer.Option(min=1, help="How often each run goes through the images.")] = 5,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", dir_okay=False, help="Write all figures to this file.")
+    ] = None,
+    images: Annotated[int, typer.Option(min=20, max=DIGITS, hidden=True)] = DIGITS,
+) -> None:
+    """Train on the same images without a cache, with a cold one and with a warm one (about a minute)."""
+    lacking = [label for module, label in NEEDED.items() if importlib.util.find_spec(module) is None]
+    if lacking:
+        typer.echo(f"The demo needs {' and '.join(lacking)}: pip install warmstore[demo]", err=True)
+        raise typer.Exit(1)
+    if json_file:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+    console = Console(highlight=False)
+    console.print(
+        f"[bold]One training job, three times, each in a fresh process.[/] {images:,} handwritten digits: PNG files "
+        "are decoded and resized to 96 x 96, go through a frozen encoder (Gabor filters and random convolutions from a "
+        f"fixed seed, nothing is downloaded), and a linear head is trained on its features for {epochs} "
+        f"epoch{'s' if epochs > 1 else ''}.\n"
+    )
+    with ExitStack() as stack:
+        place = (
+            new_folder(folder)
+            if folder
+            else Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="warmstore-")))
+        )
+        try:
+            runs = run_all(console, place, epochs, images)
+        except subprocess.CalledProcessError as error:
+            typer.echo(f"{error.stderr}\nThe demo's job failed (exit code {error.returncode}).", err=True)
+            raise typer.Exit(1) from None
+    found = differences(runs)
+
+    console.print(time_table(runs))
+    console.print(
+        "[dim]cold: the caches start empty and the first epoch fills them. warm: another process finds them on disk. "
+        "start to exit: the whole process, which also loads PyTorch and finishes writing the caches.[/]\n"
+    )
+    console.print(cache_table(runs[1], runs[2]))
+    print_verdict(console, runs, found)
+    if folder:
+        console.print(f"Images and caches are in {place}", markup=False, soft_wrap=True)
+    if json_file:
+        json_file.write_text(json.dumps(figures(runs, found, images), indent=2) + "\n")
+    if found:
+        raise typer.Exit(1)
+
+
+def run_all(console: Console, place: Path, epochs: int, images: int) -> list[Run]:
+    """Write the image files into `place`, then run the job on them in each of the three ways."""
+    files, caches = place / "images", place / "caches"
+    runs = []
+    with DemoProgress(console, RUNS, epochs) as progress:
+        call_digits(["prepare", str(files), "--count", str(images)])
+        for name in RUNS:
+            progress.begin(name)
+            arguments = [str(files), "--epochs", str(epochs), "--threads", str(threads())]
+            if name != "no cache":
+                arguments += ["--caches", str(caches)]
+            runs.append(run_job(name, arguments, progress.hear))
+    return runs
+
+
+def new_folder(folder: Path) -> Path:
+    """A folder in `folder` that is new: a cold cache must be cold also when the demo runs there again."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(prefix=time.strftime("demo-%Y%m%d-%H%M%S-"), dir=folder))
+
+
+def threads() -> int:
+    """How many threads each run gets: the same for all, as the number of threads can decide the last bit of a sum."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(usable, 4)
+
+
+def figures(runs: list[Run], found: list[str], images: int) -> dict[str, object]:
+    """What `--json` writes."""
+    return {
+        "images": images,
+        "threads": threads(),
+        "identical": not found,
+        "differences": found,
+        "times_faster": {run.name: runs[0].seconds / run.seconds for run in runs},
+        "runs": [asdict(run) for run in runs],
+    }

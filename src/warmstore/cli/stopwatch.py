@@ -1,0 +1,38 @@
+"""How a training job tells the outside what it is doing: JSON lines on stdout.
+
+The job stays readable because all it does is name its phases (`with watch("decode"):`) and say when a step and an
+epoch are over. Each line is one object with a `kind`: `step` (with the part of an epoch it was), `epoch` (with the
+seconds of each phase) or `result`.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+class Stopwatch:
+    """Adds up wall-clock seconds by phase, from one `end_epoch` to the next."""
+
+    def __init__(self, steps_per_epoch: int) -> None:
+        self._part = 1 / steps_per_epoch
+        self._seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self._seconds[phase] = self._seconds.get(phase, 0.0) + time.perf_counter() - start
+
+    def end_step(self) -> None:
+        tell("step", part=self._part)
+
+    def end_epoch(self) -> None:
+        tell("epoch", seconds=self._seconds)
+        self._seconds = {}
+
+
+def tell(kind: str, **content: Any) -> None:
+    """Print one message."""
+    print(json.dumps({"kind": kind, **content}), flush=True)
