@@ -211,7 +211,8 @@ class FeatureCache(Owner):
 
     def assemble(self, values: dict[str, Any] | None, device: torch.device | None) -> Any:
         """Leaves as `fetch` gives them, in the structure of an output."""
-        assert self._schema is not None and values is not None
+        assert self._schema is not None
+        assert values is not None
         return self._schema.assemble(values, self._pad_value, device)
 
     # Writing
