@@ -1,0 +1,63 @@
+"""The code in the README, the docs and the examples runs as it stands."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import warmstore as ws
+
+ROOT = Path(__file__).parent.parent
+
+
+def _blocks(name: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)
+
+
+@pytest.fixture
+def names() -> dict[str, Any]:
+    """What the documents take for granted."""
+    rng = np.random.default_rng(0)
+    batches = [(torch.randn(4, 8), torch.randint(0, 3, (4,)), [f"{at}-{i}" for i in range(4)]) for at in range(3)]
+    return {
+        "ws": ws,
+        "backbone": nn.Linear(8, 6).requires_grad_(False),
+        "head": nn.Linear(6, 3),
+        "criterion": nn.CrossEntropyLoss(),
+        "loader": batches,
+        "images": rng.integers(0, 255, (10, 96, 96), dtype=np.uint8),
+        "labels": np.arange(10),
+        "points": [np.ones((at, 3), np.float32) for at in range(10)],
+        "jpegs": [b"\xff\xd8" * at for at in range(10)],
+    }
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/features.md", "docs/records.md"])
+def test_code_in_documents_runs(
+    name: str, names: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks = _blocks(name)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, name, "exec"), names)
+    if "store" in names:
+        names["store"].close()
+
+
+def test_readme_caches_a_module_in_five_lines() -> None:
+    code = [line for line in _blocks("README.md")[0].splitlines() if line and not line.startswith("import")]
+    assert len(code) == 5
+
+
+def test_example_computes_nothing_the_second_time(tmp_path: Path) -> None:
+    command = [sys.executable, ROOT / "examples" / "cache_a_module.py", tmp_path]
+    first, second = (subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2))
+    assert first.splitlines() == ["epoch 0: 0 read, 2000 computed", "epoch 1: 2000 read, 0 computed"]
+    assert second.splitlines() == ["epoch 0: 2000 read, 0 computed", "epoch 1: 2000 read, 0 computed"]
