@@ -82,7 +82,8 @@ class Reader:
 def open_index(store: RecordStore, files: Files) -> KeyIndex:
     """The key index of a cache's store."""
     manifest = store.manifest
-    return KeyIndex(store.path, manifest.id, manifest.generation, functools.partial(_read_keys, store), files)
+    read_keys = functools.partial(_read_keys, store)
+    return KeyIndex(store.path, manifest.id, manifest.generation, read_keys, files, write=store.mode == "a")
 
 
 def _read_keys(store: RecordStore, first: int, last: int) -> Keys:

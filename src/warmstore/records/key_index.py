@@ -13,6 +13,7 @@ import secrets
 import tempfile
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ HEADER = np.dtype(
         ("store", "S32"),
         ("generation", "<i8"),
         ("token", "<i8"),  # the direct table's file carries the same
-        ("boot", "S36"),
+        ("boot", "S40"),  # of the machine's last start; the numbers after it stay aligned
         ("covered", "<i8"),  # rows [0, covered) are in the index
         ("synced", "<i8"),  # rows that were on the disk when the index was last closed
         ("direct", "<i8"),  # ints below this index the direct table
@@ -65,16 +66,20 @@ class KeyIndex:
         folder: the store's folder, where the files lie; or any other when that one cannot be written.
         store, generation: what the index belongs to; another's is rebuilt.
         read_keys: the keys of committed rows [first, last).
+        write: False never writes to the folder; an index that does not cover everything is then copied elsewhere.
     """
 
-    def __init__(self, folder: Path, store: str, generation: int, read_keys: ReadKeys, files: Files) -> None:
+    def __init__(
+        self, folder: Path, store: str, generation: int, read_keys: ReadKeys, files: Files, *, write: bool = True
+    ) -> None:
         self._place_in(folder)
         self._identity = (store.encode(), generation)
         self._read_keys = read_keys
         self._files = files
         self._thread_lock = threading.Lock()
-        self._table_file: Mapped | None = None
-        self._direct_file: Mapped | None = None
+        self._write = write
+        self._private: tempfile.TemporaryDirectory[str] | None = None
+        self._opened: _Opened | None = None
 
     def _place_in(self, folder: Path) -> None:
         host = os.uname().nodename.replace("/", "_")
@@ -84,25 +89,26 @@ class KeyIndex:
 
     def lookup(self, keys: Keys) -> Int64:
         """The row of each key, or -1: int64 [n]. A row may be wrong or not exist; confirm it."""
-        if self._table_file is None or self._direct_file is None:
+        opened = self._opened
+        if opened is None:
             return np.full(len(keys), -1, np.int64)
-        direct = int(self._header["direct"][0])
+        direct = int(opened.header["direct"][0])
         if not keys.small or not direct:
-            return self._table.lookup(keys.fingerprints())
+            return opened.table.lookup(keys.fingerprints())
         numbers = keys.halves[:, 0]
         if len(numbers) and int(numbers.max()) < direct:
-            rows: Int64 = self._rows[numbers.view(np.int64)] - 1
+            rows: Int64 = opened.rows[numbers.view(np.int64)] - 1
         else:
-            rows = np.where(numbers < direct, self._rows[np.where(numbers < direct, numbers, 0)] - 1, -1)
+            rows = np.where(numbers < direct, opened.rows[np.where(numbers < direct, numbers, 0)] - 1, -1)
         missing = np.flatnonzero(rows < 0)
         if len(missing):
-            rows[missing] = self._table.lookup(keys.take(missing).fingerprints())
+            rows[missing] = opened.table.lookup(keys.take(missing).fingerprints())
         return rows
 
     @property
     def covered(self) -> int:
         """Rows [0, covered) are in the index."""
-        return int(self._header["covered"][0]) if self._table_file is not None else 0
+        return int(self._opened.header["covered"][0]) if self._opened is not None else 0
 
     @property
     def nbytes(self) -> int:
@@ -117,6 +123,9 @@ class KeyIndex:
         """
         if self._is_current() and self.covered >= rows:
             return
+        if not self._write:
+            self._catch_up_privately(rows)
+            return
         try:
             with self._thread_lock, self._locked():
                 if not self._is_current() and not self._open():
@@ -128,14 +137,15 @@ class KeyIndex:
             self._catch_up_privately(rows)
 
     def _catch_up_privately(self, rows: int) -> None:
-        # The folder cannot be written: use the shared index while it covers everything, else one of our own.
+        # The folder is not written: use the shared index while it covers everything, else one of our own.
         with self._thread_lock:
-            if self._open(write=False) and self.covered >= rows:
-                return
-            self.close()
-            self._private = tempfile.TemporaryDirectory(prefix="warmstore-")
-            self._place_in(Path(self._private.name))
-            self._rebuild(rows)
+            if self._private is None:
+                if self._open(write=False) and self.covered >= rows:
+                    return
+                self._private = tempfile.TemporaryDirectory(prefix="warmstore-")
+                self._place_in(Path(self._private.name))
+                self._rebuild(rows)
+            self._add(rows)
 
     def start_over(self, rows: int) -> None:
         """Build the index anew: it claims rows that the store does not have."""
@@ -144,27 +154,27 @@ class KeyIndex:
 
     def sync(self) -> None:
         """Put the index on the disk, so that it outlives a power cut."""
-        if self._table_file is None or self._direct_file is None or not self._table_file.write:
+        opened = self._opened
+        if opened is None or not opened.table_file.write or self._private is not None:
             return
         with self._thread_lock, self._locked():
-            if self._is_current() and int(self._header["synced"][0]) != self.covered:
-                self._direct_file.sync()
-                self._table_file.sync()
+            if self._is_current() and int(opened.header["synced"][0]) != self.covered:
+                opened.direct_file.sync()
+                opened.table_file.sync()
                 self._write_header(synced=self.covered)
-                self._table_file.sync()
+                opened.table_file.sync()
 
     def close(self) -> None:
         """Let go of the files; lookups find nothing from now on."""
-        for mapped in (self._table_file, self._direct_file):
-            if mapped is not None:
-                mapped.close()
-        self._table_file = self._direct_file = None
+        self._opened = None
 
     def after_fork(self) -> None:
         """In a forked child: another thread of the parent may have held the lock."""
         self._thread_lock = threading.Lock()
 
     def _add(self, rows: int) -> None:
+        opened = self._opened
+        assert opened is not None
         for first in range(self.covered, rows, _BLOCK):
             last = min(first + _BLOCK, rows)
             keys = self._read_keys(first, last)
@@ -173,14 +183,16 @@ class KeyIndex:
             numbers = keys.halves[:, 0]
             near = (numbers < direct) if keys.small else np.zeros(len(keys), bool)
             # Of equal numbers NumPy keeps the last, which is the newest row.
-            self._rows[numbers[near]] = values[near] + 1
+            opened.rows[numbers[near]] = values[near] + 1
             far = np.flatnonzero(~near)
-            self._table.insert(keys.take(far).fingerprints(), values[far])
+            opened.table.insert(keys.take(far).fingerprints(), values[far])
             self._write_header(covered=last)
 
     def _direct_room(self, keys: Keys, rows: int) -> int:
         """How many ints the direct table holds, after it was enlarged for the keys if they are dense enough."""
-        direct = int(self._header["direct"][0])
+        opened = self._opened
+        assert opened is not None
+        direct = int(opened.header["direct"][0])
         numbers = keys.halves[:, 0]
         if not keys.small or not len(numbers):
             return direct
@@ -190,9 +202,8 @@ class KeyIndex:
         near = numbers[numbers < limit]
         if not len(near) or int(near.max()) < direct:
             return direct
-        assert self._direct_file is not None
         direct = min(limit, max(2 * direct, int(near.max()) + 1, 1 << 13))
-        self._direct_file.allocate(_PAGE + 8 * direct)
+        opened.direct_file.allocate(_PAGE + 8 * direct)
         self._write_header(direct=direct)
         return direct
 
@@ -200,10 +211,10 @@ class KeyIndex:
 
     def _is_current(self) -> bool:
         """Whether what is mapped is still the file under the index's name."""
-        if self._table_file is None:
+        if self._opened is None:
             return False
         try:
-            return self._table_file.is_at(self.path)
+            return self._opened.table_file.is_at(self.path)
         except FileNotFoundError:
             return False
 
@@ -212,42 +223,25 @@ class KeyIndex:
         self.close()
         try:
             table = Mapped(self.path, self._files, minimum=_BUCKETS + _BUCKET_BYTES, write=write)
-        except (FileNotFoundError, ValueError):
-            return False
-        try:
             direct = Mapped(self._direct_path, self._files, minimum=_PAGE, write=write)
         except (FileNotFoundError, ValueError):
-            table.close()
             return False
-        self._use(table, direct)
-        header = self._header[0]
+        opened = _Opened.over(table, direct)
+        header = opened.header[0]
+        same_boot = bytes(header["boot"]) == _boot()
         good = (
             bytes(header["magic"]) == _MAGIC
-            and int(header["hash"]) == _hash(self._header)
+            and int(header["hash"]) == _hash(opened.header)
             and (bytes(header["store"]), int(header["generation"])) == self._identity
             and int(header["token"]) == int(direct.memory[:8].view(np.int64)[0])
             and direct.size >= _PAGE + 8 * int(header["direct"])
-            and (bytes(header["boot"]) == _boot() or int(header["synced"]) == int(header["covered"]))
+            and (same_boot or int(header["synced"]) == int(header["covered"]))
         )
-        if good and write and bytes(header["boot"]) != _boot():
-            self._write_header(boot=_boot())
-        if not good:
-            self.close()
+        if good:
+            self._opened = opened
+            if write and not same_boot:
+                self._write_header(boot=_boot())
         return good
-
-    def _use(self, table: Mapped, direct: Mapped) -> None:
-        self._table_file, self._direct_file = table, direct
-        memory = table.memory
-        self._header = memory[: HEADER.itemsize].view(HEADER)
-        self._rows = direct.memory[_PAGE:].view(np.int64)
-        whole = (len(memory) - _BUCKETS) // _BUCKET_BYTES * _BUCKET_BYTES
-        self._table = KeyTable(
-            memory[_DIRECTORY:_COUNTS].view(np.int64),
-            memory[_COUNTS:_BUCKETS].view(np.int64),
-            memory[_BUCKETS : _BUCKETS + whole].view(np.uint64),
-            lambda: (table.size - _BUCKETS) // _BUCKET_BYTES,
-            lambda count: table.allocate(_BUCKETS + count * _BUCKET_BYTES),
-        )
 
     def _rebuild(self, rows: int) -> None:
         if rows:
@@ -259,7 +253,7 @@ class KeyIndex:
             table = Mapped(drafts[0], self._files, create=_BUCKETS + _FIRST_BUCKETS * _BUCKET_BYTES)
             direct = Mapped(drafts[1], self._files, create=_PAGE)
             direct.memory[:8].view(np.int64)[0] = token
-            self._use(table, direct)
+            self._opened = _Opened.over(table, direct)
             store, generation = self._identity
             self._write_header(magic=_MAGIC, store=store, generation=generation, token=token, boot=_boot())
             self._add(rows)
@@ -272,14 +266,44 @@ class KeyIndex:
             raise
 
     def _write_header(self, **values: Any) -> None:
-        header = self._header.copy()
+        assert self._opened is not None
+        header = self._opened.header.copy()
         for name, value in values.items():
             header[name] = value
         header["hash"] = _hash(header)
-        self._header[:] = header
+        self._opened.header[:] = header
 
     def _locked(self) -> "_Lock":
         return _Lock(self._lock_path, self._files)
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """Both files, mapped. Replaced as a whole, so that a lookup in another thread never sees parts of two."""
+
+    table_file: Mapped
+    direct_file: Mapped
+    header: Any
+    rows: Int64  # by small int: the row that holds it, plus one
+    table: KeyTable
+
+    @classmethod
+    def over(cls, table: Mapped, direct: Mapped) -> "_Opened":
+        memory = table.memory
+        whole = (len(memory) - _BUCKETS) // _BUCKET_BYTES * _BUCKET_BYTES
+        return cls(
+            table,
+            direct,
+            memory[: HEADER.itemsize].view(HEADER),
+            direct.memory[_PAGE:].view(np.int64),
+            KeyTable(
+                memory[_DIRECTORY:_COUNTS].view(np.int64),
+                memory[_COUNTS:_BUCKETS].view(np.int64),
+                memory[_BUCKETS : _BUCKETS + whole].view(np.uint64),
+                lambda: (table.size - _BUCKETS) // _BUCKET_BYTES,
+                lambda count: table.allocate(_BUCKETS + count * _BUCKET_BYTES),
+            ),
+        )
 
 
 class _Lock:

@@ -41,11 +41,13 @@ class Mapped:
             files.close(self._descriptor)
             raise
         self.memory: np.ndarray[Any, np.dtype[np.uint8]] = np.ctypeslib.as_array(owner)
+        # Closed when nobody looks any more: another thread may be in the middle of a lookup.
+        weakref.finalize(self, files.close, self._descriptor).atexit = False
 
     @property
     def size(self) -> int:
         """Bytes that exist. Reading behind them ends the process."""
-        return min(self._files.size(self._descriptor), getattr(self, "_room", 1 << 62))
+        return self._files.size(self._descriptor)
 
     def allocate(self, size: int) -> None:
         """Make at least `size` bytes exist, with room for them on the disk: a later write cannot fail.
@@ -65,7 +67,3 @@ class Mapped:
     def sync(self) -> None:
         """Return when all that was written through `memory` is on the disk."""
         self._files.sync(self._descriptor)
-
-    def close(self) -> None:
-        """Close the descriptor; `memory` stays valid while it is referenced."""
-        self._files.close(self._descriptor)
