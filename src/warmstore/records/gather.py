@@ -53,17 +53,41 @@ class Gatherer:
             rows, which, bad = self._readable(snapshot, name, rows, which)
             if rows is None:
                 return self._nothing(field, len(which))
+        fresh = self._fresh(snapshot, name, rows, which)
         data = views = shapes = None
         if isinstance(field, Array):
             data = self._fixed(snapshot, name, rows, which, field.width)
         else:
-            views, out = self._varying(snapshot, name, rows, which)
+            views, out = self._varying(snapshot, name, rows, which, ahead=fresh is not None and self._batches.scarce)
             bad = _either(bad, out)
             if isinstance(field, Ragged):
                 raw = self._fixed(snapshot, name + SHAPE, rows, which, 8 * field.ndim)
                 shapes = raw.view(np.int64)
-        wrong = self._check(snapshot, name, rows, which, data, views, shapes)
+        wrong = None
+        if fresh is not None:
+            wrong = self._check(snapshot, name, rows, which, fresh, data, views, shapes)
         return Gathered(data, views, shapes, _either(bad, wrong))
+
+    def _fresh(self, snapshot: Snapshot, name: str, rows: Int64, which: Int64) -> Int64 | None:
+        """Where in `rows` this process reads a row for the first time, or None."""
+        bits = self._checked[name]
+        if bits.all_set(snapshot.rows):
+            return None
+        fresh = bits.unset(rows, snapshot.rows)
+        if not len(fresh):
+            return None
+        if self._batches.scarce:
+            self._will_need(snapshot, name, rows[fresh], which[fresh])
+        return fresh
+
+    def _will_need(self, snapshot: Snapshot, name: str, some: Int64, batch: Int64) -> None:
+        field = self._fields[name]
+        space, slots = self._batches.space, self._batches.slots
+        space.will_need(snapshot.address[slots[name + CHECKSUM]][batch] + some * 8, 8)
+        if not isinstance(field, Array):
+            space.will_need(snapshot.address[slots[name]][batch] + some * 8, 16)
+        elif field.width:
+            space.will_need(snapshot.address[slots[name]][batch] + some * field.width, field.width)
 
     def _fixed(self, snapshot: Snapshot, column: str, rows: Int64, which: Int64, width: int) -> Any:
         if not width:
@@ -71,7 +95,9 @@ class Gatherer:
         base = snapshot.address[self._batches.slots[column]]
         return self._batches.space.gather(base[which] + rows * width, width)
 
-    def _varying(self, snapshot: Snapshot, name: str, rows: Int64, which: Int64) -> tuple[list[memoryview], Any]:
+    def _varying(
+        self, snapshot: Snapshot, name: str, rows: Int64, which: Int64, *, ahead: bool
+    ) -> tuple[list[memoryview], Any]:
         slot = self._batches.slots[name]
         space = self._batches.space
         # Offset i and i + 1 lie side by side: one window of 16 bytes holds where a value starts and ends.
@@ -81,18 +107,22 @@ class Gatherer:
         if wrong.any():
             first, last = np.where(wrong, 0, first), np.where(wrong, 0, last)
         start = snapshot.address[slot + 1][which]
+        if ahead:
+            space.will_need(start + first, int((last - first).max(initial=0)))
         edges = zip((start + first).tolist(), (last - first).tolist(), strict=True)
         return [space.span(address, length) for address, length in edges], wrong
 
     def _check(
-        self, snapshot: Snapshot, name: str, rows: Int64, which: Int64, data: Any, views: Any, shapes: Any
+        self,
+        snapshot: Snapshot,
+        name: str,
+        rows: Int64,
+        which: Int64,
+        fresh: Int64,
+        data: Any,
+        views: Any,
+        shapes: Any,
     ) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
-        bits = self._checked[name]
-        if bits.all_set(snapshot.rows):
-            return None
-        fresh = bits.unset(rows, snapshot.rows)
-        if not len(fresh):
-            return None
         if data is not None:
             some = data if len(fresh) == len(rows) else data[fresh]
             views = Rows(len(fresh), some).views()
@@ -101,9 +131,9 @@ class Gatherer:
         expected = self._fixed(snapshot, name + CHECKSUM, rows[fresh], which[fresh], 8).view(np.uint64)[:, 0]
         good = checksums(views, None if shapes is None else shapes[fresh]) == expected
         if good.all():
-            bits.set(rows[fresh])
+            self._checked[name].set(rows[fresh])
             return None
-        bits.set(rows[fresh[good]])
+        self._checked[name].set(rows[fresh[good]])
         bad = np.zeros(len(rows), bool)
         bad[fresh[~good]] = True
         return bad
