@@ -27,6 +27,7 @@ Numbers = np.ndarray
 def run(settings: Settings) -> Report:
     count = settings.pick(2_000_000, 8 * FLUSH) // FLUSH * FLUSH
     turns = settings.pick(100, 4)
+    settings.break_in_disk(count * 4 * WIDTH * 8)
     full = settings.folder / "full"
     filled = side_by_side(
         [_plain(settings.folder / "plain-fill"), _flushes("warmstore, the whole fill", full, 0)],

@@ -30,6 +30,7 @@ COLUMNS = ("rows", "plain flush ms", "store flush ms", "cache flush ms", "limit 
 
 def run(settings: Settings) -> Report:
     sizes = (1_024, 8_192) if settings.quick else (1_024, 8_192, 65_536, 524_288, 2_097_152)
+    settings.break_in_disk(sizes[-1] * 4 * WIDTH * 5)
     store = ws.RecordStore.create(settings.folder / "store", {"x": ws.Array("float32", (WIDTH,))})
     cache = ws.FeatureCache(settings.folder / "cache", "rows", flush_every=FLUSH)
     (settings.folder / "plain").mkdir()

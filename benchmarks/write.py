@@ -18,6 +18,9 @@ def run(settings: Settings) -> Report:
     turns = settings.pick(60, 3)
     rows = np.random.default_rng(0).standard_normal((turns * FLUSH, WIDTH), dtype=np.float32)
 
+    keepers = (FLAT, WARMSTORE, *WRITE_PEERS)
+    settings.break_in_disk(len(keepers) * rows.nbytes * 3 // 2)
+
     def contestant(keeper: Keeper) -> Contestant:
         @contextmanager
         def setup() -> Iterator[Append]:
@@ -32,7 +35,7 @@ def run(settings: Settings) -> Report:
         return Contestant(keeper.name, setup, role, keeper.note)
 
     found = side_by_side(
-        [contestant(keeper) for keeper in (FLAT, WARMSTORE, *WRITE_PEERS)],
+        [contestant(keeper) for keeper in keepers],
         np.split(rows, turns),
         lambda ask, result: True,  # each contestant's clean-up reads everything back
     )
