@@ -5,6 +5,7 @@ Fed with zeros once the cache is full, they also give away a row that was comput
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import torch
@@ -26,6 +27,16 @@ class DeepEcho(Echo):
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.ModuleList(nn.Sequential(nn.Linear(1, 1, bias=False), nn.BatchNorm1d(1)) for _ in range(53))
+        for parameter in self.parameters():
+            nn.init.ones_(parameter)  # drawn ones would make every instance another module: StaleCache
+
+
+class SlowEcho(Echo):
+    """A backbone that takes a while, as real ones do: 5 ms a batch."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.005)
+        return super().forward(x)
 
 
 def frozen(module: nn.Module) -> nn.Module:

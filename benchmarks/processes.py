@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 import warmstore as ws
-from benchmarks.backbones import Echo, count_rows, frozen
+from benchmarks.backbones import Echo, SlowEcho, count_rows, frozen
 from benchmarks.keepers import BATCH, FLUSH
 from benchmarks.report import Bar, Report, Table
 from benchmarks.settings import Settings
@@ -48,7 +48,7 @@ def run(settings: Settings) -> Report:
         (
             Bar.at_most("flushes the reader was not yet to see one flush later", late, 0),
             Bar.at_most("flushed rows computed again, in step", again, 0),
-            # What neither had flushed when they met may be computed by both: at most one flush each way.
+            # What neither had flushed when they met may be computed by both: about a flush each way.
             Bar.at_most("rows computed by both where they met", computed - count, 2 * FLUSH),
         ),
         broken=(f"{wrong} wrong rows",) if wrong else (),
@@ -125,7 +125,7 @@ def _from_both_ends(folder: Path, count: int) -> list[int]:
 
 def _pass_all(folder: Path, count: int, backwards: bool, ready, told) -> None:
     with closing(ws.FeatureCache(folder, "live", flush_every=FLUSH)) as cache:
-        backbone = frozen(Echo())
+        backbone = frozen(SlowEcho())
         counts = count_rows(backbone)
         features = ws.CachedModule(backbone, cache)
         ready.wait(timeout=60)  # not for ever: the other may have failed

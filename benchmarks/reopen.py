@@ -23,15 +23,15 @@ from benchmarks.report import Bar, Report, Table
 from benchmarks.settings import Settings
 
 FILL = 65_536  # rows in a flush while filling: only the result matters here
-TIMES = 5
 
 
 def run(settings: Settings) -> Report:
     count = settings.pick(2_000_000, 20_000)
+    times = settings.pick(5, 1)
     rows, bars = [], []
     for kind in ("int keys", "string keys", "pickled dict"):
         KINDS[kind][0](settings.folder / kind, count)
-        runs = [in_fresh_process(__name__, str(settings.folder / kind), kind, str(count)) for _ in range(TIMES)]
+        runs = [in_fresh_process(__name__, str(settings.folder / kind), kind, str(count)) for _ in range(times)]
         seconds = float(np.median([run["seconds"] for run in runs]))
         per_key = float(np.median([run["bytes"] for run in runs])) / count
         rows.append((kind, seconds * 1e3, max(run["seconds"] for run in runs) * 1e3, per_key))
@@ -44,7 +44,7 @@ def run(settings: Settings) -> Report:
         (Table("", ("", "median ms", "worst ms", "private bytes a key"), tuple(rows)),),
         tuple(bars),
         (
-            f"{TIMES} processes each. Imports are not counted. Private: anonymous and private dirty memory gained "
+            f"{times} processes each. Imports are not counted. Private: anonymous and private dirty memory gained "
             "from before opening to after the lookup, thread stacks and all.",
             "The pickled dict (name to float) is what a cache with its index in memory has to load at every start.",
         ),
