@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dbm
 import shelve
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -151,6 +152,10 @@ def _cache(
 ) -> ws.FeatureCache:
     folder = settings.folder / f"cache-{keys}-{backbone.__name__}"
     if not folder.exists():
-        with closing(ws.FeatureCache(folder, "echo")) as cache:
-            fill(cache, range(len(values)) if keys == "positions" else names, values, frozen(backbone()))
+        try:
+            with closing(ws.FeatureCache(folder, "echo")) as cache:
+                fill(cache, range(len(values)) if keys == "positions" else names, values, frozen(backbone()))
+        except BaseException:
+            shutil.rmtree(folder)  # the next contestant would take half a cache for a whole one
+            raise
     return ws.FeatureCache(folder, "echo")

@@ -7,6 +7,7 @@ Each peer's import is inside its functions, so one that is not installed costs o
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -39,13 +40,18 @@ class Keeper:
     note: str = ""
 
     def keep(self, folder: Path, rows: np.ndarray) -> None:
+        """Write the rows into a new folder; one that could not be filled is removed again."""
         folder.mkdir()
-        if self.fill:
-            self.fill(folder, rows)
-            return
-        with self.writer(folder) as append:
-            for first in range(0, len(rows), FLUSH):
-                append(rows[first : first + FLUSH])
+        try:
+            if self.fill:
+                self.fill(folder, rows)
+                return
+            with self.writer(folder) as append:
+                for first in range(0, len(rows), FLUSH):
+                    append(rows[first : first + FLUSH])
+        except BaseException:
+            shutil.rmtree(folder)
+            raise
 
 
 @contextmanager
