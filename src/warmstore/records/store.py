@@ -65,9 +65,11 @@ class RecordStore(Owner):
     def _load(self) -> None:
         folder = self.path / self.manifest.generation_folder
         columns = [column for name, field in self.fields.items() for column in columns_of(name, field)]
-        self._batches = Batches(folder, self._schema, columns, self._files)
-        self._gatherer = Gatherer(self._batches, self.fields)
-        self._batches.extend(self._log.read(0))
+        batches = Batches(folder, self._schema, columns, self._files)
+        batches.extend(self._log.read(0))
+        # Complete before anybody sees it: other threads read without a lock.
+        self._gatherer = Gatherer(batches, self.fields)
+        self._batches = batches
 
     @classmethod
     def create(
@@ -157,7 +159,7 @@ class RecordStore(Owner):
     @property
     def snapshot(self) -> Snapshot:
         """The committed rows this process knows of."""
-        return self._batches.snapshot
+        return self._gatherer.snapshot
 
     @property
     def nbytes(self) -> int:
@@ -259,12 +261,12 @@ class RecordStore(Owner):
     def refresh(self) -> None:
         """See what other processes committed since. A store's own flush does this too."""
         self._check_open()
-        length = self._log.length()
-        if length == self.snapshot.entries:
+        if self._log.length() == self.snapshot.entries:
             return
         with self._lock:
+            # Read again under the lock: this store's own flush may have come in between.
             seen = self.snapshot.entries
-            if length < seen:
+            if self._log.length() < seen:
                 self._load()  # a writer took its last entry back when its disk failed
             else:
                 self._batches.extend(self._log.read(seen))
@@ -323,25 +325,26 @@ class RecordStore(Owner):
             Damaged: a row does not match its checksum.
         """
         self._check_open()
-        names = list(self.fields) if fields is None else list(fields)
+        names = self.fields if fields is None else fields
         for name in names:
             if name not in self.fields:
                 raise KeyError(f"{self.path} has no field {name!r}; it has {list(self.fields)}")
-        snapshot = self.snapshot
         if not self._pending.count:
-            positions = as_positions(index, snapshot.rows)
-            return {name: self._values(name, self._read(snapshot, name, positions)) for name in names}
+            gatherer = self._gatherer
+            positions = as_positions(index, gatherer.snapshot.rows)
+            return {name: self._values(name, self._read(gatherer, name, positions)) for name in names}
         with self._lock:
-            snapshot = self.snapshot
             positions = as_positions(index, len(self))
-            return {name: self._gather_with_pending(snapshot, name, positions) for name in names}
+            return {name: self._gather_with_pending(name, positions) for name in names}
 
     def read_rows(self, name: str, rows: Int64) -> Gathered:
         """Read committed rows by number, all below `snapshot.rows`; damaged ones are marked instead of raised."""
-        return self._gatherer.gather(self.snapshot, name, rows)
+        gatherer = self._gatherer
+        return gatherer.gather(gatherer.snapshot, name, rows)
 
-    def _read(self, snapshot: Snapshot, name: str, rows: Int64) -> Gathered:
-        gathered = self._gatherer.gather(snapshot, name, rows)
+    def _read(self, gatherer: Gatherer, name: str, rows: Int64) -> Gathered:
+        snapshot = gatherer.snapshot
+        gathered = gatherer.gather(snapshot, name, rows)
         if gathered.bad is not None and gathered.bad.any():
             bad = rows[gathered.bad]
             chunk = self._batches.chunk_path(int(snapshot.chunk[snapshot.batch_of(bad[:1])][0]))
@@ -358,13 +361,14 @@ class RecordStore(Owner):
             return decode_array(field, gathered.data)  # type: ignore[arg-type]
         return decode(field, gathered.views, gathered.shapes)  # type: ignore[arg-type]
 
-    def _gather_with_pending(self, snapshot: Snapshot, name: str, positions: Int64) -> Any:
-        field = self.fields[name]
+    def _gather_with_pending(self, name: str, positions: Int64) -> Any:
+        gatherer, field = self._gatherer, self.fields[name]
+        snapshot = gatherer.snapshot
         late = positions >= snapshot.rows
         pending = _take(self._pending.joined()[name], positions[late] - snapshot.rows)
         if late.all():
             return self._pending_values(field, pending)
-        early = self._values(name, self._read(snapshot, name, positions[~late]))
+        early = self._values(name, self._read(gatherer, name, positions[~late]))
         rest = self._pending_values(field, pending)
         if isinstance(field, Array):
             merged = np.empty((len(positions), *field.shape), early.dtype)
