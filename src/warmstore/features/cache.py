@@ -134,12 +134,10 @@ class FeatureCache(Owner):
         self._check_open()
         self._blocks.raise_error()
         if self._reader is not None and not len(self._blocks):
-            rows, complete = self._reader.find(keys)
-            if complete:
-                values, bad = self._reader.values(rows)
-                if bad is None:
-                    self._count(values, len(keys), 0)
-                    return values, _NOWHERE
+            values = self._reader.read_all(keys)
+            if values is not None:
+                self._count(values, len(keys), 0)
+                return values, _NOWHERE
         waiting = self._waiting(keys)
         return self._fetch_some(keys, self._find(keys, waiting), waiting)
 
@@ -183,7 +181,7 @@ class FeatureCache(Owner):
         news = self._reader is not None or self._see_others()
         while len(todo) and news:
             assert self._reader is not None
-            rows[todo], _ = self._reader.find(keys.take(todo))
+            rows[todo] = self._reader.find(keys.take(todo))
             todo = todo[rows[todo] < 0]
             news = bool(len(todo)) and self._see_others()
         return rows

@@ -44,14 +44,14 @@ class Gatherer:
         """The rows that are known to be committed."""
         return self._batches.snapshot
 
-    def gather(self, snapshot: Snapshot, name: str, rows: Int64) -> Gathered:
+    def gather(self, snapshot: Snapshot, name: str, rows: Int64, which: Int64) -> Gathered:
         """Read one field of some rows.
 
         Args:
             rows: int64 [n], row numbers below `snapshot.rows`.
+            which: int64 [n], the batch of each, `snapshot.batch_of(rows)`.
         """
         plan = self._plans[name]
-        which = snapshot.batch_of(rows)
         bad = None
         if snapshot.unreadable:
             rows, which, bad = _readable(snapshot, plan, rows, which)

@@ -337,14 +337,16 @@ class RecordStore(Owner):
             positions = as_positions(index, len(self))
             return {name: self._gather_with_pending(name, positions) for name in names}
 
-    def read_rows(self, name: str, rows: Int64) -> Gathered:
-        """Read committed rows by number, all below `snapshot.rows`; damaged ones are marked instead of raised."""
+    def read_rows(self, names: Sequence[str], rows: Int64) -> list[Gathered]:
+        """Read fields of committed rows by number, all below `snapshot.rows`; damaged rows are marked, not raised."""
         gatherer = self._gatherer
-        return gatherer.gather(gatherer.snapshot, name, rows)
+        snapshot = gatherer.snapshot
+        which = snapshot.batch_of(rows)
+        return [gatherer.gather(snapshot, name, rows, which) for name in names]
 
     def _read(self, gatherer: Gatherer, name: str, rows: Int64) -> Gathered:
         snapshot = gatherer.snapshot
-        gathered = gatherer.gather(snapshot, name, rows)
+        gathered = gatherer.gather(snapshot, name, rows, snapshot.batch_of(rows))
         if gathered.bad is not None and gathered.bad.any():
             bad = rows[gathered.bad]
             chunk = self._batches.chunk_path(int(snapshot.chunk[snapshot.batch_of(bad[:1])][0]))
