@@ -1,6 +1,7 @@
 """Sizes as people write them: bytes as an int, or a string such as "512MB" (powers of 1000) or "4GiB" (of 1024)."""
 
 import re
+from decimal import Decimal
 
 _UNITS = {"": 1, "B": 1} | {
     f"{prefix}{suffix}": base**power
@@ -15,11 +16,11 @@ def parse_size(size: int | str) -> int:
     Raises:
         ValueError: not a size, or not above zero.
     """
-    bytes_meant = 0.0
+    bytes_meant: int | Decimal = 0
     if isinstance(size, int) and not isinstance(size, bool):
         bytes_meant = size
     elif isinstance(size, str) and (match := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", size)):
-        bytes_meant = float(match[1]) * _UNITS.get(match[2].upper(), 0)
+        bytes_meant = Decimal(match[1]) * _UNITS.get(match[2].upper(), 0)
     if bytes_meant < 1:
         raise ValueError(
             f'{size!r} is not a size above zero; write bytes as an int, or a string such as "512MB" or "4GiB"'

@@ -88,15 +88,24 @@ def _from_python(name: str, values: Any, dtype: np.dtype[Any], shape: tuple[int,
         return np.empty((0, *shape), dtype)
     try:
         given = np.asarray(values)
-        array = np.asarray(values, dtype)
+        with np.errstate(over="ignore"):
+            array = np.asarray(values, dtype)
     except (OverflowError, TypeError, ValueError) as error:
         raise SchemaMismatch(f"field {name!r} holds {dtype_name(dtype)} of shape {shape}: {error}") from None
-    # A Python float has no precision of its own to lose; an int, a bool or a complex has.
-    same_kind = given.dtype.kind == "f" and dtype.kind in "fcV"
-    if (
-        not same_kind
-        and not (given.dtype.kind == dtype.kind == "b")
-        and (given.dtype.kind == "b" or dtype.kind == "b" or not np.array_equal(array.astype(given.dtype), given))
-    ):
+    if not _fits(given, array):
         raise SchemaMismatch(f"field {name!r} holds {dtype_name(dtype)}; {values!r:.100} does not fit without change")
     return array
+
+
+def _fits(given: np.ndarray[Any, Any], array: np.ndarray[Any, Any]) -> bool:
+    """Whether Python values keep what they say in another dtype."""
+    kinds = given.dtype.kind + array.dtype.kind
+    if kinds == "bb":
+        return True
+    if "b" in kinds or given.dtype.kind in "USV":  # NumPy would parse strings
+        return False
+    if kinds in ("ff", "fc", "fV"):
+        # A Python float has no precision of its own to lose, but it must not become infinite, or NaN in a float8.
+        return bool((np.isfinite(array) == np.isfinite(given)).all())
+    back = array.astype(given.dtype)
+    return bool(((back == given) | ((back != back) & (given != given))).all())

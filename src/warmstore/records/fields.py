@@ -8,6 +8,7 @@ bytes) is stored as the bits in an integer type of the same width, with the true
 import functools
 import json
 import math
+import operator
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -93,7 +94,10 @@ class Array:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", dtype_name(numpy_dtype(str(self.dtype))))
-        shape = (self.shape,) if isinstance(self.shape, int) else tuple(int(size) for size in self.shape)
+        try:
+            shape = (self.shape,) if isinstance(self.shape, int) else tuple(map(operator.index, self.shape))
+        except TypeError:
+            raise SchemaMismatch(f"Array shape is {self.shape!r}; it must be a tuple of ints") from None
         if any(size < 0 for size in shape):
             raise SchemaMismatch(f"Array shape {shape} has a negative size")
         object.__setattr__(self, "shape", shape)
@@ -119,8 +123,8 @@ class Ragged:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", dtype_name(numpy_dtype(str(self.dtype))))
-        if not 1 <= self.ndim <= 32:
-            raise SchemaMismatch(f"Ragged ndim is {self.ndim}; it must be 1 to 32 (a scalar is an Array)")
+        if not isinstance(self.ndim, int) or not 1 <= self.ndim <= 32:
+            raise SchemaMismatch(f"Ragged ndim is {self.ndim!r}; it must be an int, 1 to 32 (a scalar is an Array)")
 
 
 @dataclass(frozen=True)
@@ -185,13 +189,13 @@ def check_fields(fields: Any) -> Fields:
     """Fields as a user gave them, checked.
 
     Raises:
-        SchemaMismatch: none at all, a name that is empty or holds '::', or something that is not a field.
+        SchemaMismatch: none at all, a name that cannot be, or something that is not a field.
     """
     if not isinstance(fields, dict) or not fields:
         raise SchemaMismatch(f'fields must be a non-empty dict such as {{"label": ws.Array("int64")}}, not {fields!r}')
     for name, field in fields.items():
-        if not isinstance(name, str) or not name or "::" in name:
-            raise SchemaMismatch(f"field name {name!r} must be a non-empty str without '::'")
+        if not isinstance(name, str) or not name or "::" in name or any("\ud800" <= one <= "\udfff" for one in name):
+            raise SchemaMismatch(f"field name {name!r} must be a non-empty str of valid Unicode without '::'")
         if not isinstance(field, Field):
             raise SchemaMismatch(f"field {name!r} is {field!r}; it must be ws.Array, Ragged, Bytes, Text or Json")
     return dict(fields)

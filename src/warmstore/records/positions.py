@@ -18,7 +18,10 @@ def as_positions(index: Any, length: int) -> Int64:
     """
     if isinstance(index, slice):
         return np.arange(*index.indices(length), dtype=np.int64)
-    array = to_numpy(index)
+    try:
+        array = to_numpy(index)
+    except ValueError as error:
+        raise PositionError(f"positions must be integers, a slice or a mask; got {index!r:.80}: {error}") from None
     if array.size == 0 and array.dtype.kind != "b":
         return np.zeros(0, np.int64)
     if array.dtype.kind == "b":
@@ -29,7 +32,9 @@ def as_positions(index: Any, length: int) -> Int64:
         raise PositionError(
             f"positions must be integers, a slice or a mask; got {array.dtype} of shape {array.shape}: {index!r:.80}"
         )
-    positions = np.ascontiguousarray(array, np.int64)
+    # What int64 cannot hold would come out negative, and count from the end.
+    bounded = np.minimum(array, np.uint64(np.iinfo(np.int64).max)) if array.dtype == np.uint64 else array
+    positions = np.ascontiguousarray(bounded, np.int64)
     # As unsigned numbers negative ones are huge: one pass checks both ends.
     if int(positions.view(np.uint64).max()) >= length:
         positions = np.where(positions < 0, positions + length, positions)

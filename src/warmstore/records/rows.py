@@ -100,7 +100,7 @@ def encode(name: str, field: Field, values: Any) -> Rows:
     """
     if isinstance(field, Array):
         array = exact_array(name, values, field.numpy, field.shape)
-        return Rows(len(array), array.reshape(len(array), -1).view(np.uint8).reshape(len(array), field.width))
+        return Rows(len(array), array.reshape(-1).view(np.uint8).reshape(len(array), field.width))
     if isinstance(field, Ragged):
         return _encode_ragged(name, field, values)
     if isinstance(values, str | bytes) or not hasattr(values, "__len__"):
@@ -158,7 +158,10 @@ def _encode_ragged(name: str, field: Ragged, values: Any) -> Rows:
     dtype = numpy_dtype(field.dtype)
     if not hasattr(values, "__len__"):
         raise SchemaMismatch(f"field {name!r} takes a list of arrays, not {type(values).__name__}")
-    arrays = [to_numpy(value) for value in values]
+    try:
+        arrays = [to_numpy(value) for value in values]
+    except ValueError as error:
+        raise SchemaMismatch(f"field {name!r} holds {field.dtype} arrays: {error}") from None
     for array in arrays:
         if array.ndim != field.ndim or array.dtype != dtype:
             raise SchemaMismatch(
@@ -183,16 +186,27 @@ def _encode_value(name: str, field: Field, value: Any) -> bytes | memoryview:
     else:
         try:
             text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-        except (TypeError, ValueError) as error:
-            raise UnsupportedType(f"field {name!r} holds JSON values; {value!r:.100}: {error}") from None
-        if json.loads(text) != value and value == value:  # NaN differs from itself and is kept
+            back = json.loads(text)
+            kept = back == value or _same(back, value)
+        except (RecursionError, TypeError, ValueError) as error:
             raise UnsupportedType(
-                f"field {name!r}: {value!r:.100} would come back from JSON as {json.loads(text)!r:.100}"
-            )
+                f"field {name!r} holds JSON values; got a {type(value).__name__} it cannot: {error}"
+            ) from None
+        if not kept:
+            raise UnsupportedType(f"field {name!r}: {value!r:.100} would come back from JSON as {back!r:.100}")
     try:
         return text.encode()
     except UnicodeEncodeError as error:
         raise UnsupportedType(f"field {name!r}: {value!r:.100} is not valid Unicode: {error}") from None
+
+
+def _same(back: Any, value: Any) -> bool:
+    """Equal, where NaN equals NaN at any depth."""
+    if isinstance(back, dict):
+        return isinstance(value, dict) and back.keys() == value.keys() and all(_same(back[k], value[k]) for k in back)
+    if isinstance(back, list):
+        return isinstance(value, list) and len(back) == len(value) and all(map(_same, back, value))
+    return bool(back == value or (back != back and value != value))
 
 
 def _packed(values: Sequence[Any]) -> Rows:
