@@ -1,5 +1,6 @@
 """Reading a cache's rows: find them by key, believe only those that carry it, and turn them into leaf values."""
 
+import copy
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -135,6 +136,6 @@ def merge(
         for place, value in zip(stored.tolist(), values[path], strict=True):
             listed[place] = value
         for place, value in fresh:
-            listed[place] = to_numpy(value).copy() if is_array(value) else value
+            listed[place] = to_numpy(value).copy() if is_array(value) else copy.deepcopy(value)
         merged[path] = listed
     return merged
