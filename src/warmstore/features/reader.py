@@ -12,10 +12,9 @@ from warmstore.features.structure import Leaf, is_array
 from warmstore.records.arrays import to_numpy
 from warmstore.records.fields import Array, Field, Ragged
 from warmstore.records.files import Files
-from warmstore.records.gather import Gathered
 from warmstore.records.key_index import KeyIndex
 from warmstore.records.keys import Keys
-from warmstore.records.rows import decode, decode_array
+from warmstore.records.rows import Gathered, decode, decode_array
 from warmstore.records.store import RecordStore
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]

@@ -35,7 +35,9 @@ class ChunkWriter:
             if not files.lock(self._descriptor, wait=False):
                 raise BlockingIOError(f"{self.path} was locked by another process while being created")
             files.sync_folder(folder)
-            self._arrow = pa.ipc.new_file(self._staged, schema)
+            # Through one Arrow stream, so that its writer counts the bytes that we put between its batches.
+            self._stream = pa.PythonFile(self._staged, mode="w")
+            self._arrow = pa.ipc.new_file(self._stream, schema)
         except BaseException:
             files.close(self._descriptor)
             raise
@@ -44,13 +46,15 @@ class ChunkWriter:
         """Whether a batch of about that size still fits under `limit` and the chunk's slot."""
         return not self._end or self._end + bytes_wanted <= limit
 
-    def append(self, batch: pa.RecordBatch) -> Entries:
-        """Write one batch and return its log entry; the batch is on the disk when this returns.
+    def append(self, batch: pa.RecordBatch, trailer: bytes = b"") -> Entries:
+        """Write one batch, and a trailer behind it, and return their log entry; both are on the disk then.
 
         Raises:
             WriteFailed: it is not. The chunk is cut back and must not be used again.
         """
         self._arrow.write_batch(batch)
+        if trailer:
+            self._stream.write(trailer)
         parts = self._staged.take()
         lead = _cut(parts, 0 if self._end else self._lead)
         header = _cut(parts, 8)

@@ -5,11 +5,13 @@ checksum per row. Values keep their dtype bit for bit: what Arrow does not know 
 bytes) is stored as the bits in an integer type of the same width, with the true dtype in the field's metadata.
 """
 
+import base64
+import dataclasses
 import functools
 import json
 import math
 import operator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
 import ml_dtypes
@@ -17,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from warmstore.errors import NewerFormat, SchemaMismatch, UnsupportedType
+from warmstore.records.codecs import parse_codec
 
 CHECKSUM = "::xxh3"
 SHAPE = "::shape"
@@ -90,9 +93,12 @@ class Array:
 
     dtype: str
     shape: tuple[int, ...] = ()
+    codec: str = "raw"
+    dictionary: bytes | None = dataclasses.field(default=None, repr=False, kw_only=True)
     kind: ClassVar[str] = "array"
 
     def __post_init__(self) -> None:
+        _check_codec(self)
         object.__setattr__(self, "dtype", dtype_name(numpy_dtype(str(self.dtype))))
         try:
             shape = (self.shape,) if isinstance(self.shape, int) else tuple(map(operator.index, self.shape))
@@ -119,9 +125,12 @@ class Ragged:
 
     dtype: str
     ndim: int = 1
+    codec: str = "raw"
+    dictionary: bytes | None = dataclasses.field(default=None, repr=False, kw_only=True)
     kind: ClassVar[str] = "ragged"
 
     def __post_init__(self) -> None:
+        _check_codec(self)
         object.__setattr__(self, "dtype", dtype_name(numpy_dtype(str(self.dtype))))
         if not isinstance(self.ndim, int) or not 1 <= self.ndim <= 32:
             raise SchemaMismatch(f"Ragged ndim is {self.ndim!r}; it must be an int, 1 to 32 (a scalar is an Array)")
@@ -131,24 +140,41 @@ class Ragged:
 class Bytes:
     """Byte strings of any length. They come back as read-only memoryviews."""
 
+    codec: str = "raw"
+    dictionary: bytes | None = dataclasses.field(default=None, repr=False, kw_only=True)
     kind: ClassVar[str] = "bytes"
+
+    def __post_init__(self) -> None:
+        _check_codec(self)
 
 
 @dataclass(frozen=True)
 class Text:
     """Unicode strings of any length."""
 
+    codec: str = "raw"
+    dictionary: bytes | None = dataclasses.field(default=None, repr=False, kw_only=True)
     kind: ClassVar[str] = "text"
+
+    def __post_init__(self) -> None:
+        _check_codec(self)
 
 
 @dataclass(frozen=True)
 class Json:
     """Whatever JSON can say: None, bool, int, float, str, lists, dicts with str keys. Nothing is ever unpickled."""
 
+    codec: str = "raw"
+    dictionary: bytes | None = dataclasses.field(default=None, repr=False, kw_only=True)
     kind: ClassVar[str] = "json"
+
+    def __post_init__(self) -> None:
+        _check_codec(self)
 
 
 Field = Array | Ragged | Bytes | Text | Json
+"""Every field takes `codec`, one of "raw", "deflate", "zstd" and "lz4", applied to each record by itself, with ":level"
+where another than the default is wanted; and for zstd a trained `dictionary`."""
 Fields = dict[str, Field]
 _KINDS: dict[str, type[Field]] = {cls.kind: cls for cls in (Array, Ragged, Bytes, Text, Json)}
 
@@ -165,20 +191,22 @@ class Column:
 def columns_of(name: str, field: Field) -> list[Column]:
     """The Arrow columns of a field: data first, then shapes where it has them, its checksums last."""
     checksum = Column(name + CHECKSUM, pa.uint64(), 8)
-    if isinstance(field, Array):
-        # Rows of no bytes need no column; Arrow cannot hold one either.
-        return [Column(name, _array_type(field), field.width), checksum] if field.width else [checksum]
+    if isinstance(field, Array) and not field.width:
+        return [checksum]  # rows of no bytes need no column; Arrow cannot hold one either
     if isinstance(field, Ragged):
         shape = Column(name + SHAPE, pa.list_(pa.int64(), field.ndim), 8 * field.ndim)
         return [Column(name, pa.large_binary(), None), shape, checksum]
-    return [Column(name, pa.large_binary() if isinstance(field, Bytes) else pa.large_string(), None), checksum]
+    if isinstance(field, Array) and field.codec == "raw":
+        return [Column(name, _array_type(field), field.width), checksum]
+    text = isinstance(field, Text | Json) and field.codec == "raw"
+    return [Column(name, pa.large_string() if text else pa.large_binary(), None), checksum]
 
 
 def arrow_schema(fields: Fields) -> pa.Schema:
     """The schema of every chunk of a store with these fields."""
     return pa.schema(
         [
-            pa.field(column.name, column.type, nullable=False, metadata=_metadata(field))
+            pa.field(column.name, column.type, nullable=column.name == name, metadata=_metadata(field))
             for name, field in fields.items()
             for column in columns_of(name, field)
         ]
@@ -203,7 +231,7 @@ def check_fields(fields: Any) -> Fields:
 
 def fields_to_json(fields: Fields) -> list[dict[str, Any]]:
     """Fields as they stand in store.json, in their order."""
-    return [{"name": name, "kind": field.kind, **asdict(field)} for name, field in fields.items()]
+    return [{"name": name, **_describe(field)} for name, field in fields.items()]
 
 
 def fields_from_json(described: list[dict[str, Any]]) -> Fields:
@@ -220,12 +248,28 @@ def fields_from_json(described: list[dict[str, Any]]) -> Fields:
             raise NewerFormat(f"field {name!r} is of kind {kind!r}, which this warmstore does not know; upgrade it")
         if "shape" in options:
             options["shape"] = tuple(options["shape"])
+        if options.get("dictionary") is not None:
+            options["dictionary"] = base64.b64decode(options["dictionary"])
         fields[name] = _KINDS[kind](**options)
     return fields
 
 
+def _describe(field: Field) -> dict[str, Any]:
+    options = asdict(field)
+    if options["dictionary"] is not None:
+        options["dictionary"] = base64.b64encode(options["dictionary"]).decode()
+    return {"kind": field.kind, **options}
+
+
 def _metadata(field: Field) -> dict[str, str]:
-    return {"warmstore": json.dumps({"kind": field.kind, **asdict(field)})}
+    # The dictionary stands in store.json; in every chunk it would only take room.
+    return {"warmstore": json.dumps(_describe(replace(field, dictionary=None)))}
+
+
+def _check_codec(field: Any) -> None:
+    kind, _ = parse_codec(field.codec)
+    if field.dictionary is not None and kind != "zstd":
+        raise SchemaMismatch(f"a dictionary goes with codec 'zstd', not {field.codec!r}")
 
 
 def _array_type(field: Array) -> pa.DataType:

@@ -99,6 +99,24 @@ class Files:
         _mmap(address, length, protection, mmap.MAP_SHARED | _MAP_FIXED, descriptor)
 
 
+class FileLock:
+    """A lock between processes, in a file of its own that is never replaced. A context manager."""
+
+    def __init__(self, path: Path, files: Files) -> None:
+        self._path = path
+        self._files = files
+
+    def __enter__(self) -> None:
+        try:
+            self._descriptor = self._files.create(self._path)
+        except FileExistsError:
+            self._descriptor = self._files.open(self._path, write=True)
+        self._files.lock(self._descriptor)
+
+    def __exit__(self, *exception: object) -> None:
+        self._files.close(self._descriptor)
+
+
 _MAP_FIXED = 0x10  # these two are the same on Linux and macOS; the mmap module does not name them
 _PROT_NONE = 0
 _MAP_NORESERVE = {"Linux": 0x4000, "Darwin": 0x40}[os.uname().sysname]

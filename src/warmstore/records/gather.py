@@ -10,26 +10,10 @@ from typing import Any
 import numpy as np
 
 from warmstore.records.fields import CHECKSUM, SHAPE, Array, Field, Fields, Ragged
-from warmstore.records.rows import Rows, checksums
+from warmstore.records.rows import ABSENT, Gathered, Rows, checksums, field_has_bytes
 from warmstore.records.snapshot import Batches, Int64, Snapshot
 
 _BIT = np.array([1 << bit for bit in range(8)], np.uint8)
-
-
-@dataclass(frozen=True)
-class Gathered:
-    """Some rows of one field, in the order asked for.
-
-    data: uint8 [n, width] for fields of fixed width, else None.
-    views: one read-only view of the mapped file a row otherwise, else None.
-    shapes: int64 [n, ndim] for ragged fields.
-    bad: bool [n], rows that are damaged or missing, or None when all are well.
-    """
-
-    data: np.ndarray[Any, np.dtype[np.uint8]] | None
-    views: list[memoryview] | None
-    shapes: Int64 | None
-    bad: np.ndarray[Any, np.dtype[np.bool_]] | None
 
 
 class Gatherer:
@@ -66,9 +50,12 @@ class Gatherer:
             bad = _either(bad, out)
             if plan.ndim:
                 shapes = self._fixed(snapshot, plan.shapes, rows, which, 8 * plan.ndim).view(np.int64)
+        absent = None
+        if plan.data in snapshot.absent or not plan.has_bytes:
+            absent = self._fixed(snapshot, plan.checksums, rows, which, 8).view(np.uint64)[:, 0] == ABSENT
         if fresh is not None:
             bad = _either(bad, self._check(snapshot, plan, rows, which, fresh, data, views, shapes))
-        return Gathered(data, views, shapes, bad)
+        return Gathered(data, views, shapes, bad, absent)
 
     def _fresh(self, snapshot: Snapshot, plan: "_Plan", rows: Int64, which: Int64) -> Int64 | None:
         """Where in `rows` this process reads a row for the first time, or None."""
@@ -128,6 +115,8 @@ class Gatherer:
             views = [views[at] for at in fresh.tolist()]
         expected = self._fixed(snapshot, plan.checksums, rows[fresh], which[fresh], 8).view(np.uint64)[:, 0]
         good = checksums(views, None if shapes is None else shapes[fresh]) == expected
+        if plan.data in snapshot.absent or not plan.has_bytes:
+            good |= expected == ABSENT
         if good.all():
             plan.checked.set(rows[fresh])
             return None
@@ -159,11 +148,13 @@ def _nothing(plan: "_Plan", count: int) -> Gathered:
 class _Plan:
     """How one field is read: the buffers it lies in, and which rows were checked.
 
-    width: bytes per row, None where rows vary. ndim: of a ragged field, else 0.
+    width: bytes per row, None where rows vary, as compressed ones do. ndim: of a ragged field, else 0.
+    has_bytes: whether there is a data column; rows of no bytes have none.
     """
 
     width: int | None
     ndim: int
+    has_bytes: bool
     data: int
     shapes: int
     checksums: int
@@ -171,9 +162,12 @@ class _Plan:
 
 
 def _plan(name: str, field: Field, slots: dict[str, int]) -> _Plan:
-    width = field.width if isinstance(field, Array) else None
+    has_bytes = field_has_bytes(field)
+    width = field.width if isinstance(field, Array) and (field.codec == "raw" or not has_bytes) else None
     ndim = field.ndim if isinstance(field, Ragged) else 0
-    return _Plan(width, ndim, slots.get(name, -1), slots.get(name + SHAPE, -1), slots[name + CHECKSUM], _Bits())
+    return _Plan(
+        width, ndim, has_bytes, slots.get(name, -1), slots.get(name + SHAPE, -1), slots[name + CHECKSUM], _Bits()
+    )
 
 
 class _Bits:

@@ -21,7 +21,7 @@ import numpy as np
 import psutil
 import xxhash
 
-from warmstore.records.files import Files, is_read_only
+from warmstore.records.files import FileLock, Files, is_read_only
 from warmstore.records.key_table import BUCKET, PARTITIONS, KeyTable
 from warmstore.records.keys import Keys
 from warmstore.records.mapped import Mapped
@@ -273,8 +273,8 @@ class KeyIndex:
         header["hash"] = _hash(header)
         self._opened.header[:] = header
 
-    def _locked(self) -> "_Lock":
-        return _Lock(self._lock_path, self._files)
+    def _locked(self) -> FileLock:
+        return FileLock(self._lock_path, self._files)
 
 
 @dataclass(frozen=True)
@@ -304,24 +304,6 @@ class _Opened:
                 lambda count: table.allocate(_BUCKETS + count * _BUCKET_BYTES),
             ),
         )
-
-
-class _Lock:
-    """The index's lock, in a file of its own that is never replaced."""
-
-    def __init__(self, path: Path, files: Files) -> None:
-        self._path = path
-        self._files = files
-
-    def __enter__(self) -> None:
-        try:
-            self._descriptor = self._files.create(self._path)
-        except FileExistsError:
-            self._descriptor = self._files.open(self._path, write=True)
-        self._files.lock(self._descriptor)
-
-    def __exit__(self, *exception: object) -> None:
-        self._files.close(self._descriptor)
 
 
 def _hash(header: Any) -> int:

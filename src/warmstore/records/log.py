@@ -6,7 +6,7 @@ docs/format.md draws the entry.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ ENTRY = np.dtype(
         ("hash", "<u8"),  # xxh3-64 of the 56 bytes before
     ]
 )
-BATCH, SEALED = 1, 2
+BATCH, SEALED, UPDATE, DELETE, CLOSED = 1, 2, 3, 4, 5
 _SIZE = ENTRY.itemsize
 _ZEROS = bytes(_SIZE)
 
@@ -46,12 +46,22 @@ def new_entry(kind: int, chunk: int, **values: int) -> Entries:
     return entry
 
 
-class Log:
-    """One generation's log, opened for reading and, where the file allows it, for appending."""
+class GenerationClosed(Exception):
+    """The log has ended: the store was rebalanced and goes on in a later generation."""
 
-    def __init__(self, path: Path, files: Files, *, write: bool) -> None:
+
+class Log:
+    """One generation's log, opened for reading and, where the file allows it, for appending.
+
+    Args:
+        superseded: whether the store has gone on to a later generation. A `closed` entry counts only then: without it
+            the rebalance that wrote the entry died before its work was in place.
+    """
+
+    def __init__(self, path: Path, files: Files, superseded: Callable[[], bool], *, write: bool) -> None:
         self.path = path
         self._files = files
+        self._superseded = superseded
         try:
             self._descriptor = files.open(path, write=write)
         except FileNotFoundError:
@@ -86,6 +96,8 @@ class Log:
                 f"{self.path}: entry {number} of {first + len(entries)} does not match its checksum. "
                 "The log says which rows exist, so the store is not read past it; restore the file from a copy"
             )
+        if len(entries) and entries["kind"][-1] == CLOSED and not self._superseded():
+            entries = entries[:-1]
         return entries
 
     @contextlib.contextmanager
@@ -102,27 +114,36 @@ class Log:
 
         Raises:
             WriteFailed: it is not; the log is as it was.
+            GenerationClosed: the store goes on in another generation.
         """
         with self.locked():
-            length = self._committed_length()
-            entry["sequence"] = length
-            entry["hash"] = xxhash.xxh3_64_intdigest(entry.tobytes()[:-8])
-            try:
-                write_all(self._files, self._descriptor, [entry.tobytes()], length * _SIZE)
-                self._files.sync(self._descriptor)
-            except OSError as error:
-                with contextlib.suppress(OSError):
-                    self._files.truncate(self._descriptor, length * _SIZE)
-                raise WriteFailed(
-                    error.errno,
-                    f"the disk refused a write ({error.strerror}); the rows are still pending",
-                    str(self.path),
-                ) from error
+            self.append_locked(entry)
+
+    def append_locked(self, entry: Entries) -> None:
+        """`append` by somebody who holds the lock."""
+        length = self._committed_length()
+        entry["sequence"] = length
+        entry["hash"] = xxhash.xxh3_64_intdigest(entry.tobytes()[:-8])
+        try:
+            write_all(self._files, self._descriptor, [entry.tobytes()], length * _SIZE)
+            self._files.sync(self._descriptor)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._files.truncate(self._descriptor, length * _SIZE)
+            raise WriteFailed(
+                error.errno,
+                f"the disk refused a write ({error.strerror}); the rows are still pending",
+                str(self.path),
+            ) from error
 
     def holds(self, entry: Entries) -> bool:
         """Whether an entry given to `append` is committed: an interrupt may hide what became of it."""
         at = int(entry["sequence"][0]) * _SIZE
         return self._files.read(self._descriptor, _SIZE, at) == entry.tobytes()
+
+    def _is_closed(self, number: int) -> bool:
+        entry = np.frombuffer(self._files.read(self._descriptor, _SIZE, number * _SIZE), ENTRY)
+        return bool(entry["kind"][0] == CLOSED)
 
     def _committed_length(self) -> int:
         # A torn tail is overwritten in place: cut back to whole entries, and over an all-zero last one.
@@ -130,6 +151,10 @@ class Log:
         length = size // _SIZE
         if length and self._files.read(self._descriptor, _SIZE, (length - 1) * _SIZE) == _ZEROS:
             length -= 1
+        if length and self._is_closed(length - 1):
+            if self._superseded():
+                raise GenerationClosed(str(self.path))
+            length -= 1  # a rebalance died before its new generation was in place
         if size != length * _SIZE:
             self._files.truncate(self._descriptor, length * _SIZE)
         return length

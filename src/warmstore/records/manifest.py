@@ -2,6 +2,7 @@
 
 import json
 import secrets
+import shutil
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import Any
 
 import xxhash
 
-from warmstore.errors import Damaged, NewerFormat, NotAStore
+from warmstore.errors import Damaged, NewerFormat, NotAStore, ReadOnly, StoreExists
 from warmstore.records.fields import Fields, fields_from_json, fields_to_json
-from warmstore.records.files import Files, write_all
+from warmstore.records.files import Files, is_read_only, write_all
+from warmstore.records.log import create_log
 
 FORMAT = 1
 NAME = "store.json"
@@ -86,6 +88,33 @@ def write_manifest(folder: Path, manifest: Manifest, files: Files) -> None:
         files.close(descriptor)
     files.rename(temporary, folder / NAME)
     files.sync_folder(folder)
+
+
+def create_folder(folder: Path, manifest: Manifest, files: Files) -> None:
+    """Make the folder of a new, empty store. It appears whole or not at all.
+
+    Raises:
+        StoreExists: the folder holds something already.
+        ReadOnly: its parent cannot be written.
+    """
+    if (folder / NAME).exists():
+        raise StoreExists(f"{folder} holds a store already; open it with RecordStore.open({str(folder)!r}, mode='a')")
+    draft = folder.parent / f".{folder.name}.{manifest.id}.tmp"
+    try:
+        generation = draft / manifest.generation_folder
+        generation.mkdir(parents=True)
+        create_log(generation, files)
+        write_manifest(draft, manifest, files)
+        draft.rename(folder)
+        files.sync_folder(folder.parent)
+    except OSError as error:
+        if is_read_only(error):
+            raise ReadOnly(error.errno, "the folder cannot be written", str(folder.parent)) from error
+        if folder.is_dir() and any(folder.iterdir()):
+            raise StoreExists(f"{folder} is not empty; name a new folder, or empty that one first") from error
+        raise
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def _checksum(content: dict[str, Any]) -> str:

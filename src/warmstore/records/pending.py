@@ -2,9 +2,13 @@
 
 from typing import Any
 
+import numpy as np
+
 from warmstore.errors import SchemaMismatch
 from warmstore.records.fields import Fields
-from warmstore.records.rows import Rows, encode, join
+from warmstore.records.rows import Rows, absent_rows, encode, join
+
+Int64 = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Pending:
@@ -28,6 +32,13 @@ class Pending:
             self._blocks = [{name: join([block[name] for block in self._blocks]) for name in self._fields}]
         return self._blocks[0]
 
+    def take(self, name: str, which: Int64) -> Rows:
+        """Some rows of one field, in the order asked for."""
+        rows = self.joined()[name]
+        if rows.offsets is None:
+            return Rows(len(which), rows.data[which], absent=None if rows.absent is None else rows.absent[which])
+        return join([rows.slice(at, at + 1) for at in which.tolist()] or [rows.slice(0, 0)])
+
     def head(self, limit: int) -> tuple[int, dict[str, Rows]]:
         """The first rows that together take about `limit` bytes, at least one: their count and a block of them."""
         block = self.joined()
@@ -50,13 +61,17 @@ class Pending:
 def block_of(fields: Fields, columns: dict[str, Any]) -> dict[str, Rows]:
     """Encode a batch given as a dict of values per field.
 
+    A field that is left out is absent in every record.
+
     Raises:
-        SchemaMismatch: a field is missing or unknown, lengths differ, or values do not fit.
+        SchemaMismatch: a field is unknown, lengths differ, or values do not fit.
     """
-    if not isinstance(columns, dict) or set(columns) != set(fields):
+    if not isinstance(columns, dict) or not columns or not set(columns) <= set(fields):
         given = sorted(columns) if isinstance(columns, dict) else type(columns).__name__
         raise SchemaMismatch(f"a record has the fields {sorted(fields)}; got {given}")
-    block = {name: encode(name, field, columns[name]) for name, field in fields.items()}
+    encoded = {name: encode(name, fields[name], values) for name, values in columns.items()}
+    count = next(iter(encoded.values())).count
+    block = {name: encoded.get(name) or absent_rows(field, count) for name, field in fields.items()}
     counts = {name: rows.count for name, rows in block.items()}
     if len(set(counts.values())) > 1:
         raise SchemaMismatch(f"all fields of a batch need the same number of records; got {counts}")

@@ -18,9 +18,10 @@ import xxhash
 
 from warmstore.errors import Damaged
 from warmstore.records.address_space import SLOT, AddressSpace
+from warmstore.records.edits import Order, positions_in, trailer_size
 from warmstore.records.fields import Column
 from warmstore.records.files import Files
-from warmstore.records.log import BATCH, Entries
+from warmstore.records.log import BATCH, DELETE, UPDATE, Entries
 
 _log = logging.getLogger("warmstore")
 
@@ -35,6 +36,7 @@ class Layout:
 
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
+    absent: frozenset[int]  # buffers of columns in which a record has no value
 
 
 @dataclass(frozen=True)
@@ -46,11 +48,23 @@ class Snapshot:
     batches: int = 0
     span: int = 0  # rows per batch where all but the last have as many, else 0
     unreadable: int = 0  # batches that cannot be read
+    absent: frozenset[int] = frozenset()  # buffers of columns in which some record has no value
     first_row: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))
     # [buffer][batch]: byte address in the address space; for fixed-width columns that of row 0 of the whole store.
     address: tuple[Int64, ...] = ()
     size: tuple[Int64, ...] = ()
     chunk: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))
+    order: Int64 | None = None  # the row at each position; None while that is the identity
+    edits: int = 0  # updates and deletes so far
+
+    @property
+    def length(self) -> int:
+        """Positions there are."""
+        return self.rows if self.order is None else len(self.order)
+
+    def rows_at(self, positions: Int64) -> Int64:
+        """The row that stands at each position."""
+        return positions if self.order is None else self.order[positions]
 
     def batch_of(self, rows: Int64) -> Int64:
         """The batch that holds each row number."""
@@ -71,6 +85,7 @@ class Batches:
         self._layouts: dict[int, Layout] = {}
         self._file_sizes: dict[int, int] = {}
         self._scarce = False
+        self._absent: frozenset[int] = frozenset()
         self.columns = columns
         # One buffer for a fixed-width column, offsets and data for a varying one.
         self.slots: dict[str, int] = {}
@@ -86,7 +101,7 @@ class Batches:
     def extend(self, entries: Entries) -> Snapshot:
         """Take in the next log entries and return the snapshot that includes them."""
         old = self.snapshot
-        added = entries[entries["kind"] == BATCH]
+        added = entries[np.isin(entries["kind"], (BATCH, UPDATE))]
         batches = old.batches + len(added)
         self._make_room(batches)
         rows = added["rows"].astype(np.int64)
@@ -94,9 +109,10 @@ class Batches:
         firsts = old.rows + np.concatenate(([0], np.cumsum(rows)[:-1])) if len(rows) else rows
         self._table["first_row"][part] = firsts
         self._table["chunk"][part] = added["chunk"]
-        self._map_chunks(np.unique(added["chunk"]).tolist())
+        self._map_chunks(np.unique(entries["chunk"][np.isin(entries["kind"], (BATCH, UPDATE, DELETE))]).tolist())
         unreadable = old.unreadable + self._place(added, part, firsts)
         total = old.rows + int(rows.sum())
+        order = self._reorder(old, entries)
         first_row = self._table["first_row"][:batches]
         self.snapshot = Snapshot(
             rows=total,
@@ -104,12 +120,45 @@ class Batches:
             batches=batches,
             span=self._span(first_row, total, old),
             unreadable=unreadable,
+            absent=self._absent,
             first_row=first_row,
             chunk=self._table["chunk"][:batches],
             address=tuple(column[:batches] for column in self._address),
             size=tuple(column[:batches] for column in self._size),
+            order=order,
+            edits=old.edits + int(np.isin(entries["kind"], (UPDATE, DELETE)).sum()),
         )
         return self.snapshot
+
+    def _reorder(self, old: Snapshot, entries: Entries) -> Int64 | None:
+        kinds = entries["kind"]
+        if old.order is None and not np.isin(kinds, (UPDATE, DELETE)).any():
+            return None
+        order = Order(old.order, old.rows)
+        row = old.rows
+        for entry, kind, count in zip(entries, kinds.tolist(), entries["rows"].tolist(), strict=True):
+            if kind == BATCH:
+                order.append(row, row + count)
+            elif kind == UPDATE:
+                order.update(self._positions(entry), row)
+            elif kind == DELETE:
+                order.delete(self._positions(entry))
+            if kind in (BATCH, UPDATE):
+                row += count
+        return order.result()
+
+    def _positions(self, entry: Any) -> Int64:
+        chunk, size = int(entry["chunk"]), trailer_size(int(entry["rows"]))
+        end = int(entry["offset"]) + int(entry["header"]) + int(entry["body"])
+        found = None
+        if end <= self._file_sizes[chunk]:
+            found = positions_in(self.space.span(chunk * SLOT + end - size, size))
+        if found is None:
+            raise Damaged(
+                f"{self.chunk_path(chunk)}: the positions of an edit are missing or damaged, and with them where every "
+                "record stands; restore the file from a copy"
+            )
+        return found
 
     @staticmethod
     def _span(first_row: Int64, total: int, old: Snapshot) -> int:
@@ -187,6 +236,7 @@ class Batches:
                 readable &= which != number
             else:
                 offsets[number] = layout.offsets
+                self._absent |= layout.absent
                 lengths[number] = layout.sizes
         bodies = added["chunk"].astype(np.int64) * SLOT + (added["offset"] + added["header"]).astype(np.int64)
         for slot, width in enumerate(self._widths):
@@ -212,16 +262,18 @@ class Batches:
         base = self.space.address + start + header
         offsets: list[int] = []
         sizes: list[int] = []
+        absent = set()
         for array, column in zip(batch.columns, self.columns, strict=True):
-            buffers = [buffer for buffer in array.buffers() if buffer is not None]
-            expected = 1 if column.width is not None else 2
-            buffers += [pa.py_buffer(b"")] * (expected - len(buffers))  # Arrow may leave out an empty one
-            for buffer in buffers:
-                offsets.append(buffer.address - base if buffer.size else 0)
-                sizes.append(buffer.size)
+            valid, *rest = array.buffers()
+            if valid is not None:
+                absent.add(len(offsets))
+            # The last buffers are the values; a list's values have a validity of their own before them, always empty.
+            for buffer in rest[-1:] if column.width is not None else rest[-2:]:
+                offsets.append(buffer.address - base if buffer is not None and buffer.size else 0)
+                sizes.append(buffer.size if buffer is not None else 0)
         if any(not 0 <= offset <= offset + size <= body for offset, size in zip(offsets, sizes, strict=True)):
             return None
-        return Layout(tuple(offsets), tuple(sizes))
+        return Layout(tuple(offsets), tuple(sizes), frozenset(absent))
 
     def arrow_batches(self, entries: Entries) -> Iterator[pa.RecordBatch]:
         """The batches of log entries that were taken in, as pyarrow sees them, over the mapped bytes.
@@ -229,7 +281,7 @@ class Batches:
         Raises:
             Damaged: a batch is missing or its header is damaged.
         """
-        for entry in entries[entries["kind"] == BATCH]:
+        for entry in entries[np.isin(entries["kind"], (BATCH, UPDATE))]:
             chunk, start = int(entry["chunk"]), int(entry["offset"])
             length = int(entry["header"]) + int(entry["body"])
             if start + length > self._file_sizes[chunk] or self._parse(entry) is None:

@@ -5,34 +5,37 @@ memory until a flush commits them. Every process that opened the store sees its 
 others at `refresh`.
 """
 
+import contextlib
 import logging
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
 import pyarrow as pa
 
-from warmstore.errors import Closed, Damaged, ReadOnly, SchemaMismatch, StoreExists
+from warmstore.errors import Closed, NotAStore, PositionError, ReadOnly, SchemaMismatch
 from warmstore.owner import Owner
 from warmstore.records.address_space import SLOT
-from warmstore.records.chunk import ChunkWriter
-from warmstore.records.fields import Array, Field, Fields, Ragged, arrow_schema, check_fields, columns_of
-from warmstore.records.files import Files, is_read_only
-from warmstore.records.gather import Gathered, Gatherer
-from warmstore.records.log import Log, create_log
-from warmstore.records.manifest import NAME, Manifest, read_manifest, write_manifest
+from warmstore.records.fields import Fields, check_fields
+from warmstore.records.files import FileLock, Files, is_read_only
+from warmstore.records.generation import Generation
+from warmstore.records.log import BATCH, DELETE, UPDATE, GenerationClosed
+from warmstore.records.manifest import Manifest, create_folder, read_manifest
 from warmstore.records.pending import Pending, block_of
 from warmstore.records.positions import as_positions
-from warmstore.records.rows import Rows, decode, decode_array, join, to_arrow
-from warmstore.records.snapshot import Batches, Int64, Snapshot
+from warmstore.records.rewrite import Utilisation, rewrite
+from warmstore.records.rows import Gathered, Rows, absent_rows, decode_gathered, decode_rows
+from warmstore.records.snapshot import Int64, Snapshot
+from warmstore.records.verify import Report, check
+from warmstore.records.view import FieldView
 from warmstore.sizes import parse_size
 
 _log = logging.getLogger("warmstore")
 
-_BATCH_BYTES = 64 << 20
+BATCH_BYTES = 64 << 20
 """Pending bytes that start a flush by themselves, and the most that one batch on the disk holds."""
 
 
@@ -44,32 +47,48 @@ class RecordStore(Owner):
 
     def __init__(self, path: Path, manifest: Manifest, mode: str, chunk_size: int, files: Files) -> None:
         self.path = path
-        self.manifest = manifest
         self.mode = mode
-        self._chunk_size = chunk_size
-        self._files = files
-        self._schema = arrow_schema(self.fields)
-        self._start()
+        self.chunk_size = chunk_size
+        self.files = files
+        self._start(manifest)
         if mode == "a":
             self.own()
 
-    def _start(self) -> None:
-        folder = self.path / self.manifest.generation_folder
+    def _start(self, manifest: Manifest) -> None:
         self._lock = threading.RLock()
-        self._pending = Pending(self.fields)
-        self._writer: ChunkWriter | None = None
-        self._log = Log(folder / "log", self._files, write=self.mode == "a")
-        self._load()
+        self._pending = Pending(manifest.fields)
+        self._editors = 0
+        self.generation = self._open_generation(manifest)
         self.closed = False
 
-    def _load(self) -> None:
-        folder = self.path / self.manifest.generation_folder
-        columns = [column for name, field in self.fields.items() for column in columns_of(name, field)]
-        batches = Batches(folder, self._schema, columns, self._files)
-        batches.extend(self._log.read(0))
-        # Complete before anybody sees it: other threads read without a lock.
-        self._gatherer = Gatherer(batches, self.fields)
-        self._batches = batches
+    def _open_generation(self, manifest: Manifest) -> Generation:
+        while True:
+            try:
+                return Generation(self.path, manifest, self.chunk_size, self.files, write=self.mode == "a")
+            except NotAStore:
+                # Its folder may have gone because the store went on to the next generation in this moment.
+                now = read_manifest(self.path, self.files)
+                if now.generation == manifest.generation:
+                    raise
+                manifest = now
+
+    def adopt(self, generation: Generation) -> None:
+        """Go on in a generation that this process has just written."""
+        self.generation = generation
+        self._pending = Pending(generation.manifest.fields)
+
+    def _follow(self) -> None:
+        """Go on in the store's present generation."""
+        manifest = read_manifest(self.path, self.files)
+        if self._pending.count and manifest.fields != self.fields:
+            raise SchemaMismatch(
+                f"the fields of {self.path} were changed by another process while {self._pending.count} records were "
+                f"pending here; they are {list(manifest.fields)} now. Open the store again and add the records anew"
+            )
+        old, self.generation = self.generation, self._open_generation(manifest)
+        old.let_go()
+        if not self._pending.count:
+            self._pending = Pending(manifest.fields)
 
     @classmethod
     def create(
@@ -96,26 +115,7 @@ class RecordStore(Owner):
         """
         folder, files = Path(path), files or Files()
         manifest = Manifest(check_fields(fields), dict(metadata or {}))
-        if (folder / NAME).exists():
-            raise StoreExists(
-                f"{folder} holds a store already; open it with RecordStore.open({str(folder)!r}, mode='a')"
-            )
-        draft = folder.parent / f".{folder.name}.{manifest.id}.tmp"
-        try:
-            generation = draft / manifest.generation_folder
-            generation.mkdir(parents=True)
-            create_log(generation, files)
-            write_manifest(draft, manifest, files)
-            draft.rename(folder)
-            files.sync_folder(folder.parent)
-        except OSError as error:
-            if is_read_only(error):
-                raise ReadOnly(error.errno, "the folder cannot be written", str(folder.parent)) from error
-            if folder.is_dir() and any(folder.iterdir()):
-                raise StoreExists(f"{folder} is not empty; name a new folder, or empty that one first") from error
-            raise
-        finally:
-            _remove_draft(draft)
+        create_folder(folder, manifest, files)
         return cls(folder, manifest, "a", _chunk_limit(chunk_size), files)
 
     @classmethod
@@ -147,6 +147,11 @@ class RecordStore(Owner):
             raise
 
     @property
+    def manifest(self) -> Manifest:
+        """What store.json says, in this process's generation."""
+        return self.generation.manifest
+
+    @property
     def fields(self) -> Fields:
         """The typed fields of every record, by name."""
         return self.manifest.fields
@@ -159,7 +164,7 @@ class RecordStore(Owner):
     @property
     def snapshot(self) -> Snapshot:
         """The committed rows this process knows of."""
-        return self._gatherer.snapshot
+        return self.generation.snapshot
 
     @property
     def nbytes(self) -> int:
@@ -167,7 +172,7 @@ class RecordStore(Owner):
         return sum(path.stat().st_size for path in self.path.rglob("*") if path.is_file())
 
     def __len__(self) -> int:
-        return self.snapshot.rows + self._pending.count
+        return self.snapshot.length + self._pending.count
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}: {field}" for name, field in self.fields.items())
@@ -193,7 +198,7 @@ class RecordStore(Owner):
             WriteFailed: a flush that came due failed; the rows are pending.
         """
         self.extend_rows(block_of(self.fields, columns))
-        if self._pending.nbytes >= _BATCH_BYTES:
+        if self._pending.nbytes >= BATCH_BYTES:
             self.flush()
 
     def extend_rows(self, block: dict[str, Rows]) -> None:
@@ -214,62 +219,137 @@ class RecordStore(Owner):
         self._check_writable()
         with self._lock:
             while self._pending.count:
-                count, block = self._pending.head(_BATCH_BYTES)
-                self._commit(count, block)
+                count, block = self._pending.head(BATCH_BYTES)
+                self._commit(block, count)
             self.refresh()
 
-    def _commit(self, count: int, block: dict[str, Rows]) -> None:
-        arrays = [array for name, field in self.fields.items() for array in to_arrow(name, field, block[name])]
-        batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-        writer = self._writer_for(batch.nbytes)
-        entry = None
-        try:
-            entry = writer.append(batch)
-            self._log.append(entry)
-        except BaseException:
-            # Whatever happened to this chunk, it is never written again; the next flush begins a new one.
-            self._writer = None
-            writer.abandon()
-            if entry is not None and self._log.holds(entry):
-                self._pending.drop(count)
-            raise
-        self._pending.drop(count)
-
-    def _writer_for(self, bytes_wanted: int) -> ChunkWriter:
-        if self._writer is not None and not self._writer.has_room(bytes_wanted, self._chunk_size):
-            self._seal()
-        if self._writer is None:
-            folder = self.path / self.manifest.generation_folder
-            number = max((int(path.stem) for path in folder.glob("*.arrow")), default=-1) + 1
-            while self._writer is None:
-                try:
-                    self._writer = ChunkWriter(folder, number, self._schema, self._files)
-                except FileExistsError:
-                    number += 1
-        return self._writer
-
-    def _seal(self) -> None:
-        # A chunk without its footer is as good to warmstore as one with; only other Arrow readers need it.
-        writer, self._writer = self._writer, None
-        if writer is not None:
+    def _commit(
+        self, block: dict[str, Rows], count: int = 0, kind: int = BATCH, positions: Int64 | None = None
+    ) -> None:
+        while True:
+            generation = self.generation
+            commits = generation.commits
             try:
-                self._log.append(writer.seal())
-            except OSError as error:
-                _log.warning("%s stays without a footer: %s", writer.path, error)
-                writer.abandon()
+                generation.commit(block, kind, positions)
+                return
+            except GenerationClosed:
+                self._follow()
+            finally:
+                if generation.commits > commits and count:
+                    self._pending.drop(count)
+
+    def update(self, index: Any, values: dict[str, Any]) -> None:
+        """Replace values of records in place. Committed at once, with what was pending; positions stay as they are.
+
+        Args:
+            index: one position, or what `gather` takes; of equal positions the last one counts.
+            values: for one position a value per field, else n values per field. Fields left out keep theirs.
+
+        Raises:
+            PositionError, SchemaMismatch, ReadOnly, WriteFailed: nothing is changed.
+        """
+        if isinstance(index, int | np.integer) and not isinstance(index, bool | np.bool_):
+            index, values = [index], {name: [value] for name, value in values.items()}
+        with self._editing_at(index) as positions:
+            kept = {
+                name: self._values(self.generation, name, self.snapshot.rows_at(positions))
+                for name in self.fields
+                if name not in values
+            }
+            block = block_of(self.fields, {**kept, **values})
+            count = next(iter(block.values())).count
+            if count != len(positions):
+                raise SchemaMismatch(f"update of {len(positions)} records got {count} values per field")
+            for first in range(0, count, step := _rows_per_batch(block)):
+                part = {name: rows.slice(first, min(first + step, count)) for name, rows in block.items()}
+                self._commit(part, kind=UPDATE, positions=positions[first : first + step])
+
+    def delete(self, index: Any) -> None:
+        """Take records away: the last ones fill their places. Committed at once, with what was pending.
+
+        The holes are filled in rising order, each by the last record that is left; the store then has n fewer.
+
+        Args:
+            index: one position, or what `gather` takes. A position that comes twice is deleted once.
+
+        Raises:
+            PositionError, ReadOnly, WriteFailed: nothing is changed.
+        """
+        if isinstance(index, int | np.integer) and not isinstance(index, bool | np.bool_):
+            index = [index]
+        with self._editing_at(index) as positions:
+            positions = np.unique(positions)
+            if len(positions):
+                nothing = {name: absent_rows(field, 0) for name, field in self.fields.items()}
+                self._commit(nothing, kind=DELETE, positions=positions)
+
+    def rebalance(self, *, progress: bool | None = None) -> Utilisation:
+        """Write the live records densely into new chunks and remove the old ones; others may read and append meanwhile.
+
+        Args:
+            progress: show a bar; None shows one on a terminal.
+
+        Returns:
+            How much of the store was in use before, and its size now.
+
+        Raises:
+            Damaged: a record does not match its checksum; the store is as it was.
+        """
+        return rewrite(self, self.fields, {}, progress=progress)
+
+    def verify(self, *, repair: bool = False, progress: bool | None = None) -> Report:
+        """Check every record against its checksums.
+
+        Args:
+            repair: write the store anew, with damaged values absent; positions stay as they are.
+
+        Returns:
+            What is damaged and where.
+        """
+        with self.editing() if repair else contextlib.nullcontext():
+            return check(self, repair=repair, progress=progress)
+
+    @contextlib.contextmanager
+    def _editing_at(self, index: Any) -> Iterator[Int64]:
+        """`editing`, and the positions meant by an index that was found before the lock was had."""
+        with self._lock:
+            before, pending = self.snapshot, self._pending.count
+            positions = as_positions(index, len(self))
+            with self.editing():
+                now = self.snapshot
+                moved = len(positions) > 0 and int(positions.max()) >= before.length
+                if now.edits != before.edits or (moved and now.length != before.length + pending):
+                    raise PositionError(
+                        f"other processes changed {self.path} since this one last looked, so position {positions[0]} "
+                        "may be another record now: look it up again, then edit"
+                    )
+                yield positions
+
+    @contextlib.contextmanager
+    def editing(self) -> Iterator[None]:
+        """Hold the lock of editors, with nothing pending and everything seen, and see the edits afterwards."""
+        self._check_writable()
+        with self._lock, contextlib.ExitStack() as stack:
+            if not self._editors:  # a lock held twice by one process would wait for itself
+                stack.enter_context(FileLock(self.path / "edit.lock", self.files))
+            self._editors += 1
+            try:
+                self.flush()
+                yield
+            finally:
+                self._editors -= 1
+                self.refresh()
 
     def refresh(self) -> None:
         """See what other processes committed since. A store's own flush does this too."""
         self._check_open()
-        if self._log.length() == self.snapshot.entries:
-            return
-        with self._lock:
-            # Read again under the lock: this store's own flush may have come in between.
-            seen = self.snapshot.entries
-            if self._log.length() < seen:
-                self._load()  # a writer took its last entry back when its disk failed
-            else:
-                self._batches.extend(self._log.read(seen))
+        if not self.generation.is_current():
+            with self._lock:
+                try:
+                    # Looks again under the lock: this store's own flush may have come in between.
+                    self.generation.refresh()
+                except GenerationClosed:
+                    self._follow()
 
     def close(self) -> None:
         """Flush, seal this writer's chunk and let go of the folder. Closing twice is fine.
@@ -282,18 +362,16 @@ class RecordStore(Owner):
         with self._lock:
             if self.mode == "a":
                 self.flush()
-                self._seal()
-            self._log.close()
+                self.generation.seal()
+            self.generation.let_go()
             self.closed = True
             self.disown()
 
     def _after_fork(self) -> None:
         # In a forked child: the parent's pending rows, chunk and locks stay the parent's.
-        if self._writer is not None:
-            self._writer.let_go()
-        self._log.close()
+        self.generation.let_go()
         try:
-            self._start()
+            self._start(self.manifest)
         except OSError as error:
             self.closed = True
             _log.warning("%s could not be opened again after a fork: %s", self.path, error)
@@ -303,8 +381,10 @@ class RecordStore(Owner):
 
     # Reading
 
-    def __getitem__(self, index: Any) -> dict[str, Any]:
-        """One record as a dict of values for an integer; for a slice, mask or integers what `gather` returns."""
+    def __getitem__(self, index: Any) -> Any:
+        """One record for an integer, a field for a str, for a slice, mask or integers what `gather` returns."""
+        if isinstance(index, str):
+            return FieldView(self, index)
         if isinstance(index, int | np.integer) and not isinstance(index, bool | np.bool_):
             return {name: values[0] for name, values in self.gather([index]).items()}
         return self.gather(index)
@@ -330,61 +410,47 @@ class RecordStore(Owner):
             if name not in self.fields:
                 raise KeyError(f"{self.path} has no field {name!r}; it has {list(self.fields)}")
         if not self._pending.count:
-            gatherer = self._gatherer
-            positions = as_positions(index, gatherer.snapshot.rows)
-            return {name: self._values(name, self._read(gatherer, name, positions)) for name in names}
+            generation = self.generation
+            snapshot = generation.snapshot
+            rows = snapshot.rows_at(as_positions(index, snapshot.length))
+            return {name: self._values(generation, name, rows) for name in names}
         with self._lock:
             positions = as_positions(index, len(self))
             return {name: self._gather_with_pending(name, positions) for name in names}
 
     def read_rows(self, names: Sequence[str], rows: Int64) -> list[Gathered]:
         """Read fields of committed rows by number, all below `snapshot.rows`; damaged rows are marked, not raised."""
-        gatherer = self._gatherer
+        gatherer = self.generation.gatherer
         snapshot = gatherer.snapshot
         which = snapshot.batch_of(rows)
         return [gatherer.gather(snapshot, name, rows, which) for name in names]
 
-    def _read(self, gatherer: Gatherer, name: str, rows: Int64) -> Gathered:
-        snapshot = gatherer.snapshot
-        gathered = gatherer.gather(snapshot, name, rows, snapshot.batch_of(rows))
-        if gathered.bad is not None and gathered.bad.any():
-            bad = rows[gathered.bad]
-            chunk = self._batches.chunk_path(int(snapshot.chunk[snapshot.batch_of(bad[:1])][0]))
-            raise Damaged(
-                f"{chunk}: {len(bad)} of {len(rows)} rows of field {name!r} do not match their checksums or are "
-                f"missing, the first at position {int(bad[0])}. The file changed after it was written; restore it from "
-                "a copy"
-            )
-        return gathered
-
-    def _values(self, name: str, gathered: Gathered) -> Any:
-        field = self.fields[name]
-        if isinstance(field, Array):
-            return decode_array(field, gathered.data)  # type: ignore[arg-type]
-        return decode(field, gathered.views, gathered.shapes)  # type: ignore[arg-type]
+    @staticmethod
+    def _values(generation: Generation, name: str, rows: Int64) -> Any:
+        return decode_gathered(generation.manifest.fields[name], generation.read(name, rows))
 
     def _gather_with_pending(self, name: str, positions: Int64) -> Any:
-        gatherer, field = self._gatherer, self.fields[name]
-        snapshot = gatherer.snapshot
-        late = positions >= snapshot.rows
-        pending = _take(self._pending.joined()[name], positions[late] - snapshot.rows)
+        field, snapshot = self.fields[name], self.snapshot
+        late = positions >= snapshot.length
+        rest = decode_rows(field, self._pending.take(name, positions[late] - snapshot.length))
         if late.all():
-            return self._pending_values(field, pending)
-        early = self._values(name, self._read(gatherer, name, positions[~late]))
-        rest = self._pending_values(field, pending)
-        if isinstance(field, Array):
-            merged = np.empty((len(positions), *field.shape), early.dtype)
-            merged[~late], merged[late] = early, rest
-            return merged
-        sources = iter(early), iter(rest)
-        return [next(sources[is_late]) for is_late in late.tolist()]
+            return rest
+        early = self._values(self.generation, name, snapshot.rows_at(positions[~late]))
+        # Where each comes to stand: first all committed ones were read, then all pending ones.
+        place = np.argsort(np.concatenate((np.flatnonzero(~late), np.flatnonzero(late))))
+        if isinstance(early, list):
+            both = early + rest
+            return [both[at] for at in place.tolist()]
+        joined = np.ma.concatenate if _masked(early, rest) else np.concatenate
+        return joined((early, rest))[place]
 
-    @staticmethod
-    def _pending_values(field: Field, rows: Rows) -> Any:
-        if isinstance(field, Array):
-            return decode_array(field, rows.data)
-        shapes = rows.shapes if isinstance(field, Ragged) else None
-        return decode(field, rows.views(), shapes)
+    def present(self, field: str, index: Any = slice(None)) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Which of the committed records have a value for a field: bool [n]."""
+        self._check_open()
+        snapshot = self.snapshot
+        (gathered,) = self.read_rows([field], snapshot.rows_at(as_positions(index, snapshot.length)))
+        count = len(gathered.data if gathered.data is not None else gathered.views or ())
+        return np.ones(count, bool) if gathered.absent is None else ~gathered.absent
 
     def to_arrow(self) -> pa.Table:
         """The committed records as an Arrow table whose columns lie in the mapped files; nothing is copied or checked.
@@ -396,8 +462,7 @@ class RecordStore(Owner):
         """
         self._check_open()
         with self._lock:
-            entries = self._log.read(0)[: self.snapshot.entries]
-            return pa.Table.from_batches(self._batches.arrow_batches(entries), schema=self._schema)
+            return self.generation.to_arrow()
 
     # Housekeeping
 
@@ -412,10 +477,13 @@ class RecordStore(Owner):
             raise ReadOnly(f"{self.path} was opened with mode='r'; open it with mode='a' to append")
 
 
-def _take(rows: Rows, which: Int64) -> Rows:
-    if rows.offsets is None:
-        return Rows(len(which), rows.data[which])
-    return join([rows.slice(at, at + 1) for at in which.tolist()] or [rows.slice(0, 0)])
+def _masked(*arrays: Any) -> bool:
+    return any(isinstance(array, np.ma.MaskedArray) for array in arrays)
+
+
+def _rows_per_batch(block: dict[str, Rows]) -> int:
+    rows = next(iter(block.values())).count
+    return max(1, rows * BATCH_BYTES // max(sum(part.nbytes for part in block.values()), 1))
 
 
 def _chunk_limit(size: int | str) -> int:
@@ -423,10 +491,3 @@ def _chunk_limit(size: int | str) -> int:
     if limit > SLOT:
         raise ValueError(f"chunk_size is {size!r}; a chunk holds at most 1 GiB")
     return limit
-
-
-def _remove_draft(draft: Path) -> None:
-    if draft.exists():
-        for path in sorted(draft.rglob("*"), reverse=True):
-            path.rmdir() if path.is_dir() else path.unlink()
-        draft.rmdir()

@@ -1,0 +1,91 @@
+"""Edits of a store: what an update or a delete says about positions, and how it changes their order.
+
+Rows on the disk never move. `order` says which row stands at each position; while nothing was edited it is the identity
+and does not exist. An edit's positions lie behind its batch in the chunk, with a hash of their own.
+"""
+
+from typing import Any
+
+import numpy as np
+import xxhash
+
+Int64 = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def trailer_of(positions: Int64) -> bytes:
+    """Positions as they are written: int64 each, then the xxh3-64 of them."""
+    data = positions.astype("<i8").tobytes()
+    return data + xxhash.xxh3_64_intdigest(data).to_bytes(8, "little")
+
+
+def trailer_size(count: int) -> int:
+    """Bytes of the trailer of so many positions."""
+    return 8 * count + 8
+
+
+def positions_in(trailer: memoryview) -> Int64 | None:
+    """The inverse of `trailer_of`; None when it is damaged."""
+    data = bytes(trailer[:-8])
+    if xxhash.xxh3_64_intdigest(data) != int.from_bytes(trailer[-8:], "little"):
+        return None
+    return np.frombuffer(data, "<i8").astype(np.int64)
+
+
+class Order:
+    """Positions to rows, built up from one snapshot to the next.
+
+    Args:
+        order: int64 [n], shared with older snapshots and not changed; None for the identity over `rows`.
+    """
+
+    def __init__(self, order: Int64 | None, rows: int) -> None:
+        self._order = order
+        self._length = rows if order is None else len(order)
+        self._shared = True
+
+    def append(self, first: int, last: int) -> None:
+        """Rows [first, last) stand at the end."""
+        if self._order is None:
+            self._length = last
+            return
+        self._reserve(self._length + last - first)
+        assert self._order is not None
+        self._order[self._length : self._length + last - first] = np.arange(first, last)
+        self._length += last - first
+
+    def update(self, positions: Int64, first: int) -> None:
+        """The rows from `first` on replace those at the positions; of equal positions the last counts."""
+        self._own()
+        assert self._order is not None
+        self._order[positions] = np.arange(first, first + len(positions))
+
+    def delete(self, positions: Int64) -> None:
+        """Take positions away: surviving rows of the end, the last one first, fill the holes in rising order."""
+        self._own()
+        assert self._order is not None
+        gone = np.unique(positions)
+        length = self._length - len(gone)
+        holes = gone[gone < length]
+        kept = np.ones(self._length - length, bool)
+        kept[gone[gone >= length] - length] = False
+        self._order[holes] = self._order[length + np.flatnonzero(kept)[::-1]]
+        self._length = length
+
+    def result(self) -> Int64 | None:
+        """The order now; None for the identity."""
+        return None if self._order is None else self._order[: self._length]
+
+    def _own(self) -> None:
+        if self._order is None:
+            self._order = np.arange(self._length, dtype=np.int64)
+        elif self._shared:
+            self._order = self._order[: self._length].copy()
+        self._shared = False
+
+    def _reserve(self, length: int) -> None:
+        assert self._order is not None
+        if self._shared or length > len(self._order):
+            larger = np.empty(max(length, 2 * self._length), np.int64)
+            larger[: self._length] = self._order[: self._length]
+            self._order = larger
+            self._shared = False

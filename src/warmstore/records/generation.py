@@ -1,0 +1,174 @@
+"""One generation of a store, opened by one process: its log, what is read of it, and the chunk this process writes.
+
+A store lives in one generation at a time. Rewriting it (to rebalance, to change fields, to repair) makes the next one
+beside it and closes this one's log; whoever meets the closed log goes on in the next.
+"""
+
+import logging
+from pathlib import Path
+
+import pyarrow as pa
+
+from warmstore.errors import Damaged, WarmstoreError
+from warmstore.records.chunk import ChunkWriter
+from warmstore.records.edits import trailer_of
+from warmstore.records.fields import arrow_schema, columns_of
+from warmstore.records.files import Files
+from warmstore.records.gather import Gatherer
+from warmstore.records.log import BATCH, CLOSED, GenerationClosed, Log
+from warmstore.records.manifest import Manifest, read_manifest
+from warmstore.records.rows import Gathered, Rows, to_arrow
+from warmstore.records.snapshot import Batches, Int64, Snapshot
+
+_log = logging.getLogger("warmstore")
+
+
+class Generation:
+    """Reading needs no lock; everything else is for one thread at a time."""
+
+    def __init__(self, path: Path, manifest: Manifest, chunk_size: int, files: Files, *, write: bool) -> None:
+        self.manifest = manifest
+        self.folder = path / manifest.generation_folder
+        self._path = path
+        self._chunk_size = chunk_size
+        self._files = files
+        self._schema = arrow_schema(manifest.fields)
+        self._writer: ChunkWriter | None = None
+        self.commits = 0  # of this process; an interrupt may hide what became of one
+        self.log = Log(self.folder / "log", files, self._superseded, write=write)
+        self._load()
+
+    def _superseded(self) -> bool:
+        try:
+            return read_manifest(self._path, self._files).generation > self.manifest.generation
+        except WarmstoreError:
+            return False
+
+    def _load(self) -> None:
+        columns = [column for name, field in self.manifest.fields.items() for column in columns_of(name, field)]
+        batches = Batches(self.folder, self._schema, columns, self._files)
+        entries = self.log.read(0)
+        batches.extend(entries[entries["kind"] != CLOSED])
+        # Complete before anybody sees it: other threads read without a lock.
+        self.gatherer = Gatherer(batches, self.manifest.fields)
+        self._batches = batches
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The committed rows this process knows of."""
+        return self.gatherer.snapshot
+
+    def is_current(self) -> bool:
+        """Whether nothing was committed since, as far as one look at the log's length tells."""
+        return self.log.length() == self.snapshot.entries
+
+    def refresh(self) -> None:
+        """Take in what was committed since.
+
+        Raises:
+            GenerationClosed: the store goes on in a later generation; the files of this one may be gone.
+        """
+        seen = self.snapshot.entries
+        if self.log.length() < seen:
+            self._load()  # a writer took its last entry back when its disk failed
+            return
+        entries = self.log.read(seen)
+        if len(entries) and entries["kind"][-1] == CLOSED:
+            raise GenerationClosed(str(self.folder))
+        self._batches.extend(entries)
+
+    def commit(self, block: dict[str, Rows], kind: int = BATCH, positions: Int64 | None = None) -> None:
+        """Write one batch and commit it; it is on the disk when this returns.
+
+        Args:
+            block: rows of every field, values of fields with a codec not compressed yet.
+            kind: BATCH, or UPDATE or DELETE of `positions`.
+
+        Raises:
+            WriteFailed: nothing was committed.
+            GenerationClosed: nothing was committed; the store goes on in a later generation.
+        """
+        fields = self.manifest.fields
+        self.commit_batch(
+            [array for name in fields for array in to_arrow(name, fields[name], block[name])], kind, positions
+        )
+
+    def commit_batch(self, arrays: list[pa.Array], kind: int = BATCH, positions: Int64 | None = None) -> None:
+        """`commit` of Arrow columns."""
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        writer = self._writer_for(batch.nbytes + (0 if positions is None else 8 * len(positions)))
+        entry = None
+        try:
+            entry = writer.append(batch, b"" if positions is None else trailer_of(positions))
+            entry["kind"] = kind
+            if positions is not None:
+                entry["rows"] = len(positions)
+            self.log.append(entry)
+        except BaseException:
+            # Whatever happened to this chunk, it is never written again; the next commit begins a new one.
+            self._writer = None
+            writer.abandon()
+            self.commits += int(entry is not None and self.log.holds(entry))
+            raise
+        self.commits += 1
+
+    def _writer_for(self, bytes_wanted: int) -> ChunkWriter:
+        if self._writer is not None and not self._writer.has_room(bytes_wanted, self._chunk_size):
+            self.seal()
+        number = max((int(path.stem) for path in self.folder.glob("*.arrow")), default=-1) + 1
+        while self._writer is None:
+            try:
+                self._writer = ChunkWriter(self.folder, number, self._schema, self._files)
+            except FileExistsError:
+                number += 1
+            except FileNotFoundError:
+                if self._superseded():
+                    raise GenerationClosed(str(self.folder)) from None
+                raise
+        return self._writer
+
+    def seal(self) -> None:
+        """Give this process's chunk its footer. Without one it is as good to warmstore, not to other Arrow readers."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            try:
+                self.log.append(writer.seal())
+            except (OSError, GenerationClosed) as error:
+                _log.warning("%s stays without a footer: %s", writer.path, error)
+                writer.abandon()
+
+    def let_go(self) -> None:
+        """Close what is open without writing anything."""
+        if self._writer is not None:
+            self._writer.let_go()
+            self._writer = None
+        self.log.close()
+
+    def read(self, name: str, rows: Int64) -> Gathered:
+        """Read one field of some committed rows.
+
+        Raises:
+            Damaged: a row does not match its checksum.
+        """
+        snapshot = self.snapshot
+        gathered = self.gatherer.gather(snapshot, name, rows, snapshot.batch_of(rows))
+        if gathered.bad is not None and gathered.bad.any():
+            bad = rows[gathered.bad]
+            chunk = self._batches.chunk_path(int(snapshot.chunk[snapshot.batch_of(bad[:1])][0]))
+            raise Damaged(
+                f"{chunk}: {len(bad)} of {len(rows)} rows of field {name!r} do not match their checksums or are "
+                f"missing, the first at row {int(bad[0])}. The file changed after it was written; restore it from a "
+                "copy, or save the rest with verify(repair=True)"
+            )
+        return gathered
+
+    def to_arrow(self) -> pa.Table:
+        """The committed records as a table over the mapped files; in their order, copied, where there were edits."""
+        entries = self.log.read(0)[: self.snapshot.entries]
+        table = pa.Table.from_batches(self._batches.arrow_batches(entries), schema=self._schema)
+        order = self.snapshot.order
+        return (
+            table
+            if order is None
+            else table.take(pa.Array.from_buffers(pa.int64(), len(order), [None, pa.py_buffer(order)]))
+        )

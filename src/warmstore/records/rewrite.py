@@ -1,0 +1,156 @@
+"""Writing a store anew, into its next generation: to rebalance it, to change its fields, to leave damage behind.
+
+The live records are copied, densely and in their order, while others go on appending. Then, under the log's lock, the
+rest is copied, the old log is closed and store.json names the new generation. Killed anywhere before that, the store is
+as it was; after it, it is new. Whoever meets the closed log goes on in the new generation.
+"""
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from tqdm import tqdm
+
+from warmstore.records.fields import Fields
+from warmstore.records.generation import Generation
+from warmstore.records.log import CLOSED, create_log, new_entry
+from warmstore.records.manifest import write_manifest
+from warmstore.records.rows import Gathered, Rows, encode, stored_rows, to_arrow
+from warmstore.records.snapshot import Int64, Snapshot
+
+if TYPE_CHECKING:
+    from warmstore.records.store import RecordStore
+
+_BATCH_BYTES = 64 << 20
+
+Make = Callable[[int, int], Any]
+"""Values of a new field for positions [first, last)."""
+
+
+@dataclass(frozen=True)
+class Utilisation:
+    """How much of a store's chunks is live: records and bytes, before and after a rewrite."""
+
+    records: int
+    rows_before: int
+    bytes_before: int
+    bytes_after: int
+
+    @property
+    def before(self) -> float:
+        """Share of rows that were live, 0 to 1."""
+        return self.records / max(self.rows_before, 1)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.records:,} records: {self.before:.1%} of {self.bytes_before:,} bytes were in use, "
+            f"{self.bytes_after:,} bytes now"
+        )
+
+
+def rewrite(
+    store: "RecordStore",
+    fields: Fields,
+    make: dict[str, Make],
+    *,
+    repair: bool = False,
+    progress: bool | None = None,
+    label: str = "rebalance",
+) -> Utilisation:
+    """Write the live records into the next generation.
+
+    Args:
+        fields: the fields of the new generation; those not in `make` are copied, compressed as they are.
+        make: what gives the values of new or changed fields.
+        repair: damaged values become absent instead of an error.
+        progress: show a bar; None shows one on a terminal.
+
+    Raises:
+        Damaged: a record does not match its checksum, and `repair` is off. The store is as it was.
+    """
+    with store.editing():
+        old = store.generation
+        rows_before, bytes_before = old.snapshot.rows, _chunk_bytes(old.folder)
+        manifest = replace(old.manifest, generation=old.manifest.generation + 1, fields=fields)
+        folder = store.path / manifest.generation_folder
+        shutil.rmtree(folder, ignore_errors=True)  # left behind by a rewrite that was killed
+        folder.mkdir()
+        create_log(folder, store.files)
+        new = Generation(store.path, manifest, store.chunk_size, store.files, write=True)
+        bar = tqdm(
+            total=old.snapshot.length, desc=label, unit=" records", disable=None if progress is None else not progress
+        )
+        try:
+            with bar:
+                done = 0
+                while done < old.snapshot.length:
+                    done = _copy(old, new, make, done, repair, bar)
+                    old.refresh()
+                new.seal()
+                store.files.sync_folder(store.path)
+                with old.log.locked():
+                    old.refresh()
+                    while done < old.snapshot.length:
+                        done = _copy(old, new, make, done, repair, bar)
+                    new.seal()
+                    old.log.append_locked(new_entry(CLOSED, 0))
+                    write_manifest(store.path, manifest, store.files)
+        except BaseException:
+            new.let_go()
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        store.adopt(new)
+        old.let_go()
+        shutil.rmtree(old.folder, ignore_errors=True)
+        return Utilisation(new.snapshot.length, rows_before, bytes_before, _chunk_bytes(new.folder))
+
+
+def _copy(old: Generation, new: Generation, make: dict[str, Make], done: int, repair: bool, bar: Any) -> int:
+    """Copy positions from `done` on to the end of what is known; return where that is."""
+    snapshot = old.snapshot
+    for first, last in _blocks(old, snapshot, done):
+        rows = snapshot.rows_at(np.arange(first, last, dtype=np.int64))
+        arrays: list[pa.Array] = []
+        for name, field in new.manifest.fields.items():
+            if name in make:
+                arrays += to_arrow(name, field, encode(name, field, make[name](first, last)))
+            elif repair:
+                arrays += to_arrow(name, field, _healthy(old, name, rows), compressed=True)
+            else:
+                arrays += to_arrow(name, field, stored_rows(old.read(name, rows)), compressed=True)
+        new.commit_batch(arrays)
+        bar.update(last - first)
+    new.refresh()
+    return snapshot.length
+
+
+def _healthy(old: Generation, name: str, rows: Int64) -> Rows:
+    """Stored rows, where damaged ones are absent."""
+    snapshot = old.snapshot
+    gathered = old.gatherer.gather(snapshot, name, rows, snapshot.batch_of(rows))
+    if gathered.bad is None or not gathered.bad.any():
+        return stored_rows(gathered)
+    bad = gathered.bad
+    absent = bad if gathered.absent is None else bad | gathered.absent
+    if gathered.data is not None:
+        return stored_rows(Gathered(np.where(bad[:, None], 0, gathered.data), None, None, None, absent))
+    assert gathered.views is not None
+    views = [memoryview(b"") if lost else view for view, lost in zip(gathered.views, bad.tolist(), strict=True)]
+    shapes = None if gathered.shapes is None else np.where(bad[:, None], 0, gathered.shapes)
+    return stored_rows(Gathered(None, views, shapes, None, absent))
+
+
+def _blocks(old: Generation, snapshot: Snapshot, first: int) -> Iterator[tuple[int, int]]:
+    """Cut positions from `first` on into blocks of about 64 MiB."""
+    per_row = max(1, _chunk_bytes(old.folder) // max(snapshot.rows, 1))
+    step = max(1, _BATCH_BYTES // per_row)
+    for start in range(first, snapshot.length, step):
+        yield start, min(start + step, snapshot.length)
+
+
+def _chunk_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("*.arrow"))
