@@ -9,7 +9,7 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -19,7 +19,8 @@ import pyarrow as pa
 from warmstore.errors import Closed, NotAStore, PositionError, ReadOnly, SchemaMismatch
 from warmstore.owner import Owner
 from warmstore.records.address_space import SLOT
-from warmstore.records.fields import Fields, check_fields
+from warmstore.records.columns import add_field, drop_field, filter_store, map_field
+from warmstore.records.fields import Field, Fields, check_fields
 from warmstore.records.files import FileLock, Files, is_read_only
 from warmstore.records.generation import Generation
 from warmstore.records.log import BATCH, DELETE, UPDATE, GenerationClosed
@@ -308,6 +309,54 @@ class RecordStore(Owner):
         """
         with self.editing() if repair else contextlib.nullcontext():
             return check(self, repair=repair, progress=progress)
+
+    def add_field(self, name: str, field: Field, values: Any = None, *, progress: bool | None = None) -> Utilisation:
+        """Give every record one more field. The store is written anew, as by `rebalance`.
+
+        Args:
+            values: one value per record, or a function that gets batches of records, as `gather` gives them, and
+                returns their values; None leaves the field absent.
+
+        Raises:
+            SchemaMismatch: the field is there already, or values do not fit; the store is as it was.
+        """
+        return add_field(self, name, field, values, progress)
+
+    def drop_field(self, name: str, *, progress: bool | None = None) -> Utilisation:
+        """Take a field and its values away. The store is written anew, as by `rebalance`."""
+        return drop_field(self, name, progress)
+
+    def map_field(
+        self,
+        name: str,
+        function: Callable[[dict[str, Any]], Any],
+        field: Field | None = None,
+        *,
+        progress: bool | None = None,
+    ) -> Utilisation:
+        """Replace a field's values by a function of the records. The store is written anew, as by `rebalance`.
+
+        Args:
+            function: gets batches of n records, as `gather` gives them, and returns n values.
+            field: what the field is from now on; as it was if None.
+        """
+        return map_field(self, name, function, field, progress)
+
+    def filter(
+        self,
+        path: str | os.PathLike[str],
+        keep: Any,
+        *,
+        fields: Sequence[str] | None = None,
+        progress: bool | None = None,
+    ) -> "RecordStore":
+        """Copy some records, in their order, into a new store and return it, open for appending.
+
+        Args:
+            keep: what `gather` takes, or a function that gets batches of records and returns one bool each.
+            fields: the fields to copy; all by default.
+        """
+        return filter_store(self, path, keep, fields, progress)
 
     @contextlib.contextmanager
     def _editing_at(self, index: Any) -> Iterator[Int64]:
