@@ -112,14 +112,29 @@ def test_hits_are_contiguous_and_writable(cached):
     torch.testing.assert_close(module(x, cache_ids=range(4))["x"], x)
 
 
-DTYPES = [
-    getattr(torch, name)
-    for name in (
-        "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64 bfloat16 complex64 complex128 "
-        "float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu"
-    ).split()
-    if hasattr(torch, name)
+NAMES = [
+    "bool",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "float16",
+    "float32",
+    "float64",
+    "bfloat16",
+    "complex64",
+    "complex128",
+    "float8_e4m3fn",
+    "float8_e4m3fnuz",
+    "float8_e5m2",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
 ]
+DTYPES = [getattr(torch, name) for name in NAMES if hasattr(torch, name)]
 
 
 @pytest.mark.parametrize("ragged", [False, True])
