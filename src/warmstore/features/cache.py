@@ -357,7 +357,10 @@ class FeatureCache(Owner):
         """Open the store if some process has made it."""
         if not (self.path / NAME).exists():
             return False
-        store = RecordStore.open(self.path, "r" if self.read_only else "a", files=self._files)
+        try:
+            store = RecordStore.open(self.path, "r" if self.read_only else "a", files=self._files)
+        except ReadOnly as error:
+            raise _read_only(error, self.path) from error
         self._adopt(store)
         return True
 
@@ -369,11 +372,7 @@ class FeatureCache(Owner):
             store = RecordStore.create(self.path, self._schema.store_fields(), metadata=metadata, files=self._files)
         except OSError as error:
             if is_read_only(error):
-                raise ReadOnly(
-                    error.errno,
-                    "the cache's folder cannot be written; pass read_only=True to only read",
-                    str(self._folder),
-                ) from error
+                raise _read_only(error, self._folder) from error
             if not isinstance(error, StoreExists):
                 raise
             # Another process was first. Its schema and fingerprint stand; ours must fit them.
@@ -431,6 +430,10 @@ class FeatureCache(Owner):
     def _check_open(self) -> None:
         if self.closed:
             raise Closed(f"the cache {self.path} is closed; open it again with FeatureCache")
+
+
+def _read_only(error: OSError, path: Path) -> ReadOnly:
+    return ReadOnly(error.errno, "the cache's folder cannot be written; pass read_only=True to only read", str(path))
 
 
 def _reopen(folder: str, id: str, options: dict[str, Any]) -> FeatureCache:
