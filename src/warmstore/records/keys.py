@@ -40,6 +40,11 @@ class Keys:
     def take(self, which: Any) -> "Keys":
         return Keys(self.halves[which], self.small)
 
+    def below(self, limit: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Which keys are ints from 0 to `limit` - 1."""
+        below = self.halves[:, 0] < np.uint64(limit)
+        return below if self.small else below & (self.halves[:, 1] == np.uint64(_SIGNED))
+
     def packed(self) -> list[bytes]:
         """Each key as 16 bytes, to use in a dict."""
         return self.halves.view("V16")[:, 0].tolist()  # type: ignore[no-any-return]
