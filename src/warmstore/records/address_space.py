@@ -6,6 +6,7 @@ end of a file lies SIGBUS.
 """
 
 import ctypes
+import os
 import sys
 import weakref
 from typing import Any
@@ -20,6 +21,8 @@ SLOT = 1 << 30
 _FIRST_SLOTS = 64
 # From this many bytes a parallel copy pays; below it numpy's single thread is ahead of torch's dispatch.
 _PARALLEL_BYTES = 1 << 15
+# torch's worker threads do not survive a fork: a child that uses them waits for ever (GNU OpenMP).
+_home = os.getpid()
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -72,7 +75,7 @@ class AddressSpace:
             words: Int64 = self._words[addresses >> 3]
             return words.view(np.uint8).reshape(count, 8)
         torch = sys.modules.get("torch")  # never imported for this: numpy does it too, on one thread
-        if torch is not None and width % 8 == 0 and count * width >= _PARALLEL_BYTES:
+        if torch is not None and width % 8 == 0 and count * width >= _PARALLEL_BYTES and os.getpid() == _home:
             rows = torch.index_select(self._window(torch, width), 0, torch.from_numpy(addresses >> 3))
             return rows.numpy().view(np.uint8)  # type: ignore[no-any-return]
         window = np.ndarray((len(self.memory) - width + 1,), f"V{width}", self.memory, strides=(1,))
