@@ -40,6 +40,11 @@ class Gatherer:
         self._fields = fields
         self._checked = {name: _Bits() for name in fields}
 
+    @property
+    def snapshot(self) -> Snapshot:
+        """The newest snapshot of the rows it can gather."""
+        return self._batches.snapshot
+
     def gather(self, snapshot: Snapshot, name: str, rows: Int64) -> Gathered:
         """Read one field of some rows.
 
@@ -101,9 +106,9 @@ class Gatherer:
         expected = self._fixed(snapshot, name + CHECKSUM, rows[fresh], which[fresh], 8).view(np.uint64)[:, 0]
         good = checksums(views, None if shapes is None else shapes[fresh]) == expected
         if good.all():
-            bits.set(rows[fresh])
+            bits.set(rows[fresh], snapshot.rows)
             return None
-        bits.set(rows[fresh[good]])
+        bits.set(rows[fresh[good]], snapshot.rows)
         bad = np.zeros(len(rows), bool)
         bad[fresh[~good]] = True
         return bad
@@ -150,8 +155,8 @@ class _Bits:
                     self._complete = total
         return fresh
 
-    def set(self, rows: Int64) -> None:
-        np.bitwise_or.at(self._bytes, rows >> 3, _BIT[rows & 7])
+    def set(self, rows: Int64, total: int) -> None:
+        np.bitwise_or.at(self._room(total), rows >> 3, _BIT[rows & 7])
 
     def _room(self, total: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         held = self._bytes
