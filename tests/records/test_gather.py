@@ -130,7 +130,7 @@ def test_damage_is_named_and_spares_the_other_rows(tmp_path: Path) -> None:
     chunk.write_bytes(data)
     read = ws.RecordStore.open(tmp_path / "s")
     for _ in range(2):  # not taken for checked by the first look
-        with pytest.raises(Damaged, match="field 'x'.* position 4") as caught:
+        with pytest.raises(Damaged, match=r"field 'x'.* position 4") as caught:
             read[:]
         assert str(chunk) in str(caught.value)
         assert len(read.gather([0, 1, 2, 3, 5, 6, 7, 8, 9])["x"]) == 9
