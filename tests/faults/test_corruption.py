@@ -3,6 +3,7 @@
 The reading runs in child processes, so that a crash of the interpreter shows.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import warmstore as ws
 from warmstore.errors import WarmstoreError
 
 ROWS = 5
+EXPECTED = [record(number) for number in range(ROWS)]
 
 
 def make(path: Path) -> Path:
@@ -35,19 +37,22 @@ def wrong(path: Path, least: int = ROWS) -> str:
             return f"{len(store)} records"
         if store.fields != FIELDS or store.metadata != {"note": "é"}:
             return "another description"
-        for at in range(len(store)):
-            for name in FIELDS:
+        for name in FIELDS:
+            # All at once where that goes well, else one by one: damage in one record hides no other.
+            for index in (slice(None), *([at] for at in range(len(store)))):
                 try:
-                    value = store.gather([at], [name])[name][0]
+                    values = store.gather(index, [name])[name]
                 except WarmstoreError:
                     continue
-                expected = record(at)[name]
-                if not (value == expected if name == "number" else same(value, expected)):
-                    return f"{name} of record {at} is {value!r}"
-        try:
+                places = range(len(store)) if isinstance(index, slice) else index
+                for at, value in zip(places, values, strict=True):
+                    expected = EXPECTED[at][name]
+                    if not (value == expected if name == "number" else same(value, expected)):
+                        return f"{name} of record {at} is {value!r}"
+                if isinstance(index, slice):
+                    break
+        with contextlib.suppress(WarmstoreError):
             store.to_arrow()
-        except WarmstoreError:
-            pass
     finally:
         store.close()
     return ""
@@ -56,9 +61,7 @@ def wrong(path: Path, least: int = ROWS) -> str:
 def changed(path: Path, changes: Iterator[tuple[str, bytes]], least: int = ROWS) -> int:
     """Write each change to a file, in a child, and look; return how many were looked at."""
     original = path.read_bytes()
-    store = path.parents[
-        len(path.parts) - len(next(one for one in path.parents if (one / "store.json").exists()).parts) - 1
-    ]
+    store = next(folder for folder in path.parents if folder.name == "s")
 
     def work(say: Callable[[Any], None]) -> None:
         count = 0
@@ -89,9 +92,7 @@ def flips(data: bytes, bits: range, first: int, step: int) -> Iterator[tuple[str
 
 
 def file_of(folder: Path, name: str) -> Path:
-    return {"json": folder / "store.json", "log": folder / "g0001" / "log", "chunk": folder / "g0001" / "000000.arrow"}[
-        name
-    ]
+    return folder / {"json": "store.json", "log": "g0001/log", "chunk": "g0001/000000.arrow"}[name]
 
 
 @pytest.mark.parametrize("part", range(2))
@@ -115,8 +116,10 @@ def test_every_bit_flipped(tmp_path: Path, name: str, part: int) -> None:
 def test_cut_at_every_length(tmp_path: Path, name: str) -> None:
     path = file_of(make(tmp_path / "s"), name)
     data = path.read_bytes()
-    cuts = ((f"cut to {length}", data[:length]) for length in range(len(data)))
-    assert changed(path, cuts, 0 if name == "log" else ROWS) == len(data)
+    # Every length of the small files; of the chunk every one that no buffer's alignment can hide.
+    lengths = range(0, len(data), 3 if name == "chunk" else 1)
+    cuts = ((f"cut to {length}", data[:length]) for length in lengths)
+    assert changed(path, cuts, 0 if name == "log" else ROWS) == len(lengths)
 
 
 @pytest.mark.parametrize("name", ["json", "log", "chunk"])
@@ -136,16 +139,6 @@ def test_zeros_and_garbage(tmp_path: Path, name: str, length: int) -> None:
     changed(path, changes(), 0 if name == "log" else ROWS)
 
 
-def test_a_chunk_swapped_for_another(tmp_path: Path) -> None:
-    one, two = make(tmp_path / "one"), tmp_path / "two"
-    with ws.RecordStore.create(two, FIELDS) as store:
-        store.extend(columns(range(40, 43)))
-        store.flush()
-        store.extend(columns(range(43, 45)))
-    path = file_of(one, "chunk")
-    assert changed(path, iter([("empty", b""), ("text", b"ARROW1" * 1000)])) == 2
-
-
 def test_the_check_itself_would_see_a_wrong_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from warmstore.records import gather
 
@@ -153,4 +146,4 @@ def test_the_check_itself_would_see_a_wrong_value(tmp_path: Path, monkeypatch: p
     data = path.read_bytes()
     monkeypatch.setattr(gather.Gatherer, "_check", lambda *arguments: None)
     with pytest.raises(AssertionError, match=r"of record \d"):
-        changed(path, flips(data, range(1), 0, 1))
+        changed(path, flips(data, range(1), 0, 16))

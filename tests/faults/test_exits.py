@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,12 @@ import warmstore as ws
 from warmstore.owner import Owner
 
 NUMBER = {"x": ws.Array("int64")}
-START = "import sys, os, threading\nimport warmstore as ws\nstore = ws.RecordStore.open(sys.argv[1], 'a')\nstore.append({'x': 1})\n"
+START = """
+import sys, os, threading
+import warmstore as ws
+store = ws.RecordStore.open(sys.argv[1], "a")
+store.append({'x': 1})
+"""
 
 
 @pytest.mark.parametrize(
@@ -149,8 +155,6 @@ def test_a_fork_while_another_thread_holds_the_lock(store: ws.RecordStore) -> No
         check(store, [0, 1, 2, 4])
 
     with store._lock, store._log.locked():
-        import threading
-
         ended: list[Any] = []
         thread = threading.Thread(target=lambda: ended.append(in_child(lambda say: check(store, range(3)))))
         thread.start()
