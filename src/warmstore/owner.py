@@ -22,12 +22,12 @@ class Owner(ABC):
     def own(self) -> None:
         """Have `close` called at the exit of this process, also of a multiprocessing child."""
         _owners.add(self)
-        if not _owners.pid:
+        if not _owners.registered:
+            _owners.registered = True
             os.register_at_fork(after_in_child=_after_fork)
-        if _owners.pid != os.getpid():
-            # multiprocessing children skip atexit and run these instead; the main process runs them at exit too.
-            _owners.pid = os.getpid()
-            util.Finalize(None, _close_all, exitpriority=100)
+            # A child of multiprocessing forgets, after it was forked, what was to be done at exit.
+            util.register_after_fork(_owners, _close_at_exit)
+            _close_at_exit()
 
     def disown(self) -> None:
         """The opposite of `own`: somebody else closes this."""
@@ -52,10 +52,15 @@ class Owner(ABC):
 
 
 class _Owners(weakref.WeakSet[Owner]):
-    pid = 0
+    registered = False
 
 
 _owners = _Owners()
+
+
+def _close_at_exit(owners: object = None) -> None:
+    # multiprocessing children skip atexit and run these instead; the main process runs them at exit too.
+    util.Finalize(None, _close_all, exitpriority=100)
 
 
 def _close_all() -> None:
@@ -73,3 +78,4 @@ def _close_quietly(owner: Owner) -> None:
 def _after_fork() -> None:
     for owner in list(_owners):
         owner._after_fork()
+    _close_at_exit()

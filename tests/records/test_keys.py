@@ -77,7 +77,7 @@ def test_what_is_not_a_list_of_ids(ids: Any) -> None:
 @pytest.mark.parametrize(
     "ids",
     [
-        *([1.0], [True], [b"a"], [(1,)], [np.bool_(True)], np.zeros(2), np.ones(2, bool), torch.ones(2), [object()]),
+        *([1.0], [True], [b"a"], [(1,)], [np.bool_(True)], np.zeros(2), np.ones(2, bool), torch.ones(2), [...]),
         *(np.array([b"a"]), np.array(["2020"], "M8[Y]"), [chr(0xD800)], [1, "a", 1.5]),
     ],
     ids=repr,

@@ -101,7 +101,7 @@ def test_only_buffers_are_bytes(value: Any) -> None:
 
 
 @pytest.mark.parametrize("field", [ws.Bytes(), ws.Text(), ws.Json(), ws.Ragged("int8")], ids=repr)
-@pytest.mark.parametrize("values", [5, None, iter([])], ids=repr)
+@pytest.mark.parametrize("values", [5, None, iter([])], ids=["int", "None", "iterator"])
 def test_a_batch_is_a_list(field: Any, values: Any) -> None:
     with pytest.raises(SchemaMismatch):
         encode("x", field, values)

@@ -1,7 +1,8 @@
 """The arguments of one call: which of them carry one value per sample, and how to cut those to the misses.
 
-A tensor or array whose first dimension is the number of ids is per sample, and so is a list of that length; dicts,
-tuples and other lists are looked into. Everything else goes to the module as it is, and is a setting of the call.
+A tensor or array whose first dimension is the number of ids is per sample, and so is a list of that length, or a tuple
+of so many strings, as torch's collate function makes them; dicts, other tuples and other lists are looked into.
+Everything else goes to the module as it is, and is a setting of the call.
 """
 
 from collections.abc import Collection
@@ -12,7 +13,7 @@ import torch
 import xxhash
 
 from warmstore.errors import AmbiguousBatch, BadIds
-from warmstore.features.fingerprint import tensor_bytes
+from warmstore.features.fingerprint import describe
 
 BatchArgs = Collection[int | str] | None
 
@@ -88,7 +89,7 @@ class Arguments:
                     "the samples"
                 )
             return True
-        return False
+        return isinstance(value, tuple) and len(value) == self._count and all(type(one) is str for one in value)
 
     def _cut(self, value: Any, wanted: bool | None, which: torch.Tensor, name: str) -> Any:
         if wanted is False:
@@ -98,7 +99,7 @@ class Arguments:
                 return value.index_select(0, which.to(value.device))
             if isinstance(value, np.ndarray):
                 return value[which.numpy()]
-            return [value[at] for at in which.tolist()]
+            return type(value)(value[at] for at in which.tolist())
         if isinstance(value, dict):
             cut = {key: self._cut(child, wanted, which, f"{name}[{key!r}]") for key, child in value.items()}
             return cut if type(value) is dict else _same_type(value, cut)
@@ -111,21 +112,13 @@ class Arguments:
     def _describe(self, value: Any, wanted: bool | None) -> str:
         if self._is_batch(value, wanted, "an argument"):
             return ""
-        if isinstance(value, torch.Tensor):
-            return f"{value.dtype}{tuple(value.shape)}{xxhash.xxh3_128_hexdigest(tensor_bytes(value))}"
-        if isinstance(value, np.ndarray):
-            return f"{value.dtype}{value.shape}{xxhash.xxh3_128_hexdigest(np.ascontiguousarray(value).data)}"
         if isinstance(value, dict):
             parts = {key: self._describe(child, wanted) for key, child in value.items()}
             return repr({key: text for key, text in parts.items() if text}) if any(parts.values()) else ""
         if isinstance(value, list | tuple):
             texts = [self._describe(child, wanted) for child in value]
             return repr(texts) if any(texts) else ""
-        return (
-            repr(value)
-            if isinstance(value, bool | int | float | complex | str | bytes | type(None) | torch.dtype)
-            else ""
-        )
+        return describe(value)
 
 
 def _same_type(value: Any, cut: dict[Any, Any]) -> Any:

@@ -29,6 +29,9 @@ class Block:
         return len(self.keys)
 
 
+Commit = Callable[[Sequence[Block]], None]
+
+
 class Blocks:
     """The queue and, where `background` says so, the thread that empties it.
 
@@ -39,9 +42,7 @@ class Blocks:
         limit: bytes that may wait.
     """
 
-    def __init__(
-        self, commit: Callable[[Sequence[Block]], None], flush_every: int, limit: int, background: bool
-    ) -> None:
+    def __init__(self, commit: Commit, flush_every: int, limit: int, background: bool) -> None:
         self._commit = weakref.WeakMethod(commit)
         self._flush_every = flush_every
         self._limit = limit
@@ -55,7 +56,8 @@ class Blocks:
         self._samples = 0
         self._nbytes = 0
         self._wanted = False  # a commit is due though few samples wait
-        self._error: BaseException | None = None
+        self._error: BaseException | None = None  # of a commit in the background
+        self._lost: BaseException | None = None  # of a commit in the background that gave blocks up
         self._stopping = False
         self._thread: threading.Thread | None = None
         self._changed = threading.Condition()
@@ -91,7 +93,7 @@ class Blocks:
             self._samples += len(block)
             self._nbytes += block.nbytes
             self._found.update((key, (block, row)) for row, key in enumerate(block.keys.packed()))
-            due = self._samples >= self._flush_every
+            due = self._samples >= self._flush_every or (not self._background and self._nbytes > self._limit)
             if due and self._background:
                 self._start()
                 self._changed.notify_all()
@@ -99,15 +101,23 @@ class Blocks:
             self._drain_now()
         self.raise_error()
 
-    def flush(self) -> None:
+    def flush(self, commit: Commit) -> None:
         """Commit everything accepted so far.
 
+        Args:
+            commit: the method that the constructor was given. While its owner is collected the weak reference to it
+                may be dead already.
+
         Raises:
-            Exception: what a commit raised. Nothing is lost; the next flush tries again.
+            Exception: what a commit raised. Nothing is lost, and the next flush tries again, but for blocks that
+                could never be written.
         """
-        self._drain_now()
+        self._drain(commit)
         with self._changed:
-            self._error = None  # whatever failed before is written now
+            # Whatever failed before is written now, unless it was given up.
+            lost, self._lost, self._error = self._lost, None, None
+        if lost is not None:
+            raise lost
 
     def stop(self) -> None:
         """End the thread. What waits stays."""
@@ -115,7 +125,9 @@ class Blocks:
             self._stopping = True
             self._changed.notify_all()
             thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
+        if thread is threading.current_thread():
+            return  # the last reference to the cache died in the thread, which ends with it
+        if thread is not None:
             thread.join()
         self._thread = None
         self._stopping = False
@@ -128,6 +140,7 @@ class Blocks:
 
     def _raise_locked(self) -> None:
         error, self._error = self._error, None
+        self._lost = None
         if error is not None:
             raise error
 
@@ -141,15 +154,17 @@ class Blocks:
         if commit is not None:
             self._drain(commit)
 
-    def _drain(self, commit: Callable[[Sequence[Block]], None]) -> None:
+    def _drain(self, commit: Commit) -> None:
         with self._committing:
             blocks = self.waiting()
             if not blocks:
                 return
             try:
                 commit(blocks)
-            except (SchemaMismatch, StaleCache):
+            except (SchemaMismatch, StaleCache) as error:
                 self._forget(blocks)  # another process filled the cache with something else: these never fit
+                if threading.current_thread() is self._thread:
+                    self._lost = error  # also for a flush that comes before the thread has told
                 raise
             self._forget(blocks)
 

@@ -14,12 +14,12 @@ from urllib.parse import quote
 import numpy as np
 import torch
 
-from warmstore.errors import Closed, ReadOnly, StaleCache, StoreExists
+from warmstore.errors import Closed, ReadOnly, SchemaMismatch, StaleCache, StoreExists, WarmstoreError
 from warmstore.features.blocks import Block, Blocks
 from warmstore.features.reader import Reader, merge, no_values, open_index
 from warmstore.features.schema import KEY, Schema
 from warmstore.features.statistics import CacheStats, Cost
-from warmstore.features.structure import LISTS, Leaf, Structure, take_apart
+from warmstore.features.structure import LISTS, Leaf, Structure, check_structure, take_apart
 from warmstore.owner import Owner
 from warmstore.records.files import Files, is_read_only
 from warmstore.records.key_index import KeyIndex
@@ -31,6 +31,7 @@ from warmstore.sizes import parse_size
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 Fingerprint = dict[str, str]
+_LONGEST = 200  # characters of a folder's name; most file systems take 255, of which drafts need some
 _NOWHERE = np.zeros(0, np.int64)
 
 
@@ -68,12 +69,17 @@ class FeatureCache(Owner):
     ) -> None:
         if not isinstance(id, str) or not id:
             raise ValueError(f"the cache's id is {id!r}; it must be a non-empty str such as 'resnet50_v1'")
+        name = quote(id, safe="")
+        if id in (".", "..") or len(name) > _LONGEST:
+            raise ValueError(
+                f"the cache's id {id!r:.80} cannot name a folder; use a shorter one with letters or digits"
+            )
         if flush_every < 1:
             raise ValueError(f"flush_every is {flush_every}; it must be at least 1")
         if lists not in LISTS:
             raise ValueError(f"lists is {lists!r}; it must be one of {LISTS}")
         self.id = id
-        self.path = Path(folder) / quote(id, safe="")
+        self.path = Path(folder) / name
         self.read_only = read_only
         self._options = {
             "flush_every": flush_every,
@@ -134,12 +140,10 @@ class FeatureCache(Owner):
         self._check_open()
         self._blocks.raise_error()
         if self._reader is not None and not len(self._blocks):
-            rows, complete = self._reader.find(keys)
-            if complete:
-                values, bad = self._reader.values(rows)
-                if bad is None:
-                    self._count(values, len(keys), 0)
-                    return values, _NOWHERE
+            values = self._reader.read_all(keys)
+            if values is not None:
+                self._count(values, len(keys), 0)
+                return values, _NOWHERE
         waiting = self._waiting(keys)
         return self._fetch_some(keys, self._find(keys, waiting), waiting)
 
@@ -183,7 +187,7 @@ class FeatureCache(Owner):
         news = self._reader is not None or self._see_others()
         while len(todo) and news:
             assert self._reader is not None
-            rows[todo], _ = self._reader.find(keys.take(todo))
+            rows[todo] = self._reader.find(keys.take(todo))
             todo = todo[rows[todo] < 0]
             news = bool(len(todo)) and self._see_others()
         return rows
@@ -264,10 +268,14 @@ class FeatureCache(Owner):
         with self._lock:
             if self._store is None:
                 self._find_store()
-            known = self._store.metadata.get("fingerprint") if self._store is not None else self._fingerprint
+            known = self._store.metadata.get("fingerprint") if self._store is not None else None
+            known = known or self._fingerprint
             if known is None:
                 self._fingerprint = fingerprint
                 return
+        self._compare(known, fingerprint)
+
+    def _compare(self, known: Fingerprint, fingerprint: Fingerprint) -> None:
         differing = [part for part in {**known, **fingerprint} if known.get(part) != fingerprint.get(part)]
         if differing:
             raise StaleCache(
@@ -288,7 +296,7 @@ class FeatureCache(Owner):
         """
         self._check_open()
         if not self.read_only:
-            self._blocks.flush()
+            self._blocks.flush(self._commit)
 
     def _commit(self, blocks: Sequence[Block]) -> None:
         with self._lock:
@@ -296,10 +304,14 @@ class FeatureCache(Owner):
             schema, index = self._schema, self._index
         assert schema is not None
         assert index is not None
-        for block in blocks[self._handed :]:
-            rows = schema.encode(block.leaves)
-            store.extend_rows({KEY: encode(KEY, store.fields[KEY], block.keys.halves), **rows})
-            self._handed += 1
+        try:
+            for block in blocks[self._handed :]:
+                rows = schema.encode(block.leaves)
+                store.extend_rows({KEY: encode(KEY, store.fields[KEY], block.keys.halves), **rows})
+                self._handed += 1
+        except SchemaMismatch:
+            self._handed = 0  # blocks that never fit are forgotten, all of them
+            raise
         store.flush()
         index.catch_up(store.snapshot.rows)
         self._handed = 0
@@ -367,10 +379,6 @@ class FeatureCache(Owner):
             if not self._find_store():
                 raise
             assert self._store is not None
-            if self._fingerprint is not None:
-                self.bind(self._fingerprint)
-            for block in self._blocks.waiting():
-                self._schema.check(block.leaves)
             return self._store
         self._adopt(store)
         return store
@@ -381,11 +389,28 @@ class FeatureCache(Owner):
         if structure is None or KEY not in store.fields:
             store.close()
             raise StoreExists(f"{self.path} is a record store and no feature cache; use another folder or cache id")
-        self._schema = Schema.of_store(structure, store.fields)
+        schema = Schema.of_store(structure, store.fields)
+        try:
+            self._check_joins(store, schema)
+        except WarmstoreError:
+            store.close()
+            raise
+        self._schema = schema
         self._index = open_index(store, self._files)
         self._index.catch_up(store.snapshot.rows)
         self._reader = Reader(store, self._index, self._schema)
         self._store = store
+
+    def _check_joins(self, store: RecordStore, schema: Schema) -> None:
+        """Raise where a store that another process made does not fit what this one works with already."""
+        known = store.metadata.get("fingerprint")
+        if self._fingerprint is not None and known is not None:
+            self._compare(known, self._fingerprint)
+        if len(self._blocks):
+            assert self._schema is not None
+            check_structure(schema.structure, self._schema.structure)
+            for block in self._blocks.waiting():
+                schema.check(block.leaves)
 
     def _after_fork(self) -> None:
         self._lock = threading.RLock()

@@ -1,14 +1,19 @@
 """What a module's outputs depend on, as hashes: its weights, its code, its settings.
 
 Weights are parameters and buffers, byte for byte. Code is the source of the module's own classes and of the functions
-they call in the same program, without comments; where no source can be read, the bytecode. Settings are the plain
-values that modules carry as attributes (a stride, an epsilon) and train or eval where the code looks at it.
+they call in the same program, without comments; where no source can be read, the bytecode. Settings are the values
+that modules carry as attributes (a stride, a list of means, a tensor that is no buffer) and train or eval where the
+code looks at it.
 """
 
 import ast
+import builtins
+import dataclasses
 import dis
 import enum
+import functools
 import inspect
+import sys
 import textwrap
 import types
 from collections.abc import Iterator
@@ -21,8 +26,14 @@ from torch import nn
 
 from warmstore.records.arrays import to_numpy
 
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, enum.Enum)
-_FOREIGN = ("torch", "numpy", "builtins", "typing", "collections", "functools", "math", "einops")
+_PLAIN = (bool, int, float, complex, str, bytes, slice, type(None), type(...), torch.dtype, enum.Enum, np.generic)
+_DATA = (*_PLAIN, tuple, frozenset, list, dict, set, torch.Tensor, np.ndarray)
+_FOREIGN = frozenset(("torch", "numpy", "einops")) | sys.stdlib_module_names
+_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+_MUTATORS = frozenset(
+    ("add", "append", "clear", "extend", "insert", "pop", "popitem", "remove", "setdefault", "update")
+)
+_DEPTH = 8
 
 
 def weights(module: nn.Module) -> str:
@@ -45,28 +56,68 @@ def code(module: nn.Module) -> str:
     """xxh3-128 over the code of every class in the module tree that is not torch's own."""
     digest = xxhash.xxh3_128()
     seen: set[Any] = set()
-    for name, child in module.named_modules():
-        digest.update(f"{_stable(name)} {type(child).__module__}.{type(child).__qualname__};".encode())
-        for cls in type(child).__mro__:
-            if not _is_foreign(cls):
-                _add_code(digest, cls, seen)
+    for name, child in _named_modules(module):
+        cls = type(child)
+        # A class of the program is its code, wherever it lies: the main module has another name in spawned processes.
+        digest.update(f"{name} {_name_of(cls) if _is_foreign(cls) else cls.__qualname__};".encode())
+        for base in cls.__mro__:
+            if not _is_foreign(base):
+                _add_code(digest, base, seen)
+        for hook in (*child._forward_pre_hooks.values(), *child._forward_hooks.values()):
+            digest.update(f"hook={describe(hook)};".encode())
     return digest.hexdigest()
 
 
 def settings(module: nn.Module) -> str:
-    """xxh3-128 over the plain attributes of every module in the tree."""
+    """xxh3-128 over the attributes of every module in the tree that `describe` has words for."""
     digest = xxhash.xxh3_128()
-    for name, child in module.named_modules():
-        changing = _assigned_in_methods(type(child))
+    for name, child in _named_modules(module):
+        changing = _changed_in_methods(type(child))
         for attribute, value in sorted(vars(child).items()):
-            if attribute in changing or attribute == "training" or attribute.startswith("_"):
+            if attribute in changing or attribute in _OF_EVERY_MODULE:
                 continue
-            if _is_plain(value):
-                digest.update(f"{_stable(name)}.{attribute}={value!r};".encode())
-            elif isinstance(value, types.FunctionType):
-                digest.update(f"{_stable(name)}.{attribute}=".encode())
-                _add_code(digest, value, set())
+            text = describe(value)
+            if text:
+                digest.update(f"{name}.{attribute}={text};".encode())
     return digest.hexdigest()
+
+
+def describe(value: Any, depth: int = 0) -> str:
+    """A text that differs where two values would make a difference, or "" for objects of which that cannot be told.
+
+    Plain values, tensors and arrays by their bytes, functions and classes by their code, and dicts, lists, tuples, sets
+    and dataclasses of these.
+    """
+    if isinstance(value, _PLAIN):
+        return repr(value)
+    if isinstance(value, torch.Tensor):
+        return f"{value.dtype}{tuple(value.shape)}{xxhash.xxh3_128_hexdigest(tensor_bytes(value))}"
+    if isinstance(value, np.ndarray):
+        content = repr(value.tolist()).encode() if value.dtype.hasobject else np.ascontiguousarray(value).tobytes()
+        return f"{value.dtype}{value.shape}{xxhash.xxh3_128_hexdigest(content)}"
+    if isinstance(value, types.MethodType):
+        value = value.__func__
+    if isinstance(value, types.FunctionType | type) and not _is_foreign(value):
+        digest = xxhash.xxh3_128()
+        _add_code(digest, value, set())
+        return digest.hexdigest()
+    if isinstance(value, types.FunctionType | types.BuiltinFunctionType | type):
+        return _name_of(value)
+    if depth == _DEPTH:
+        return ""
+    if isinstance(value, functools.partial):
+        value = [value.func, value.args, value.keywords]
+    elif isinstance(value, types.SimpleNamespace):
+        value = vars(value)
+    elif dataclasses.is_dataclass(value):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return repr({key: describe(child, depth + 1) for key, child in value.items() if isinstance(key, _PLAIN)})
+    if isinstance(value, list | tuple):
+        return repr([describe(child, depth + 1) for child in value])
+    if isinstance(value, set | frozenset):
+        return repr(sorted(describe(child, depth + 1) for child in value))  # its own order differs in each process
+    return ""
 
 
 def mode_sensitive(module: nn.Module) -> list[nn.Module]:
@@ -78,7 +129,7 @@ def random_in_training(child: nn.Module) -> bool:
     """Whether a mode-sensitive module changes its outputs, or itself, from call to call while it trains."""
     if isinstance(child, nn.modules.dropout._DropoutNd):
         return child.p > 0
-    if isinstance(child, nn.modules.batchnorm._NormBase):
+    if isinstance(child, nn.modules.batchnorm._NormBase | nn.RReLU):
         return True
     return any(_looks_random(cls) for cls in type(child).__mro__ if cls is not nn.Module and issubclass(cls, nn.Module))
 
@@ -104,17 +155,20 @@ def _names_used(cls: type) -> Iterator[tuple[str, ...]]:
             yield function.__code__.co_names
 
 
-def _assigned_in_methods(cls: type) -> set[str]:
-    # An attribute that the forward pass sets (a counter, a last shape) is state and no setting.
-    return {
-        instruction.argval
-        for base in cls.__mro__
-        if base not in (nn.Module, object)
-        for function in vars(base).values()
-        if isinstance(function, types.FunctionType) and function.__name__ != "__init__"
-        for instruction in dis.get_instructions(function)
-        if instruction.opname == "STORE_ATTR"
-    }
+def _changed_in_methods(cls: type) -> set[str]:
+    # An attribute that the forward pass sets or adds to (a counter, a list of shapes) is state and no setting.
+    changed = set()
+    for base in cls.__mro__:
+        for function in vars(base).values() if base not in (nn.Module, object) else ():
+            if isinstance(function, types.FunctionType) and function.__name__ != "__init__":
+                before = None
+                for instruction in dis.get_instructions(function):
+                    if instruction.opname == "STORE_ATTR":
+                        changed.add(instruction.argval)
+                    elif instruction.argval in _MUTATORS and before is not None and before.opname == "LOAD_ATTR":
+                        changed.add(before.argval)
+                    before = instruction
+    return changed
 
 
 def _add_code(digest: Any, thing: Any, seen: set[Any]) -> None:
@@ -124,27 +178,36 @@ def _add_code(digest: Any, thing: Any, seen: set[Any]) -> None:
     source = _source(thing)
     if source is not None:
         digest.update(source.encode())
+    elif isinstance(thing, type):
+        data = {name: value for name, value in vars(thing).items() if isinstance(value, _DATA) and name[:2] != "__"}
+        digest.update(describe(data).encode())
     functions = list(_functions(thing))
     for function in functions:
         if source is None:
             _add_bytecode(digest, function.__code__)
+            digest.update(describe([function.__defaults__, function.__kwdefaults__]).encode())
         _add_used(digest, function, seen)
 
 
 def _functions(thing: Any) -> Iterator[types.FunctionType]:
     candidates = vars(thing).values() if isinstance(thing, type) else [thing]
     for value in candidates:
-        value = getattr(value, "__func__", value)
+        value = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
         value = inspect.unwrap(value) if callable(value) else value
         if isinstance(value, types.FunctionType):
             yield value
 
 
 def _add_used(digest: Any, function: types.FunctionType, seen: set[Any]) -> None:
-    """Functions, classes and plain constants of the same program that a function names."""
-    names = set(function.__code__.co_names)
-    stored = {i.argval for i in dis.get_instructions(function) if i.opname in ("STORE_GLOBAL", "STORE_DEREF")}
+    """Functions, classes and constants of the same program that a function names, directly or through a module."""
+    codes = list(_nested(function.__code__))
+    names = {name for code in codes for name in code.co_names}
+    stored = {
+        i.argval for code in codes for i in dis.get_instructions(code) if i.opname in ("STORE_GLOBAL", "STORE_DEREF")
+    }
     used = {name: function.__globals__[name] for name in names if name in function.__globals__}
+    for module in [value for value in used.values() if isinstance(value, types.ModuleType) and not _is_foreign(value)]:
+        used |= {f"{module.__name__}.{name}": vars(module)[name] for name in names if name in vars(module)}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             used[name] = cell.cell_contents
@@ -155,8 +218,15 @@ def _add_used(digest: Any, function: types.FunctionType, seen: set[Any]) -> None
             continue
         if isinstance(value, types.FunctionType | type):
             _add_code(digest, value, seen)
-        elif _is_plain(value):
-            digest.update(f"{name}={value!r};".encode())
+        elif isinstance(value, _DATA):
+            digest.update(f"{name}={describe(value)};".encode())
+
+
+def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _nested(constant)
 
 
 def _add_bytecode(digest: Any, code: types.CodeType) -> None:
@@ -166,7 +236,7 @@ def _add_bytecode(digest: Any, code: types.CodeType) -> None:
         if isinstance(constant, types.CodeType):
             _add_bytecode(digest, constant)
         else:
-            digest.update(repr(constant).encode())
+            digest.update(describe(constant).encode())
 
 
 def _source(thing: Any) -> str | None:
@@ -187,16 +257,24 @@ def _source(thing: Any) -> str | None:
 
 
 def _is_foreign(value: Any) -> bool:
-    module = getattr(value, "__module__", None) if isinstance(value, types.FunctionType | type) else None
-    return module is not None and module.partition(".")[0] in _FOREIGN
+    if not isinstance(value, types.FunctionType | types.ModuleType | type):
+        return False
+    name = value.__name__ if isinstance(value, types.ModuleType) else value.__module__
+    if name == "builtins":
+        return vars(builtins).get(value.__name__) is value  # else it was made by exec, whose classes say so too
+    return (name or "").partition(".")[0] in _FOREIGN
 
 
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, tuple | frozenset):
-        return all(_is_plain(one) for one in value)
-    return isinstance(value, _PLAIN)
+def _name_of(value: Any) -> str:
+    return f"{getattr(value, '__module__', '')}.{value.__qualname__}"
+
+
+def _named_modules(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    # torch.compile wraps a module; what it computes is the same.
+    for name, child in module.named_modules():
+        if not type(child).__module__.startswith("torch._dynamo"):
+            yield _stable(name), child
 
 
 def _stable(name: str) -> str:
-    # torch.compile wraps a module; its weights and code are the same.
     return name.replace("_orig_mod.", "").removesuffix("_orig_mod")

@@ -190,6 +190,10 @@ def _detached(values: Any, device: torch.device | None) -> Any:
 
 def _strip_prefix(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
     _rename(state, f"{prefix}module.", prefix)
+    versions = getattr(state, "_metadata", {})
+    if f"{prefix}module" in versions:
+        versions[prefix[:-1]] = versions.pop(f"{prefix}module")
+    _rename(versions, f"{prefix}module.", prefix)
 
 
 def _add_prefix(module: nn.Module, state: dict[str, Any], prefix: str, *rest: Any) -> None:

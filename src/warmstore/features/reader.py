@@ -1,5 +1,6 @@
 """Reading a cache's rows: find them by key, believe only those that carry it, and turn them into leaf values."""
 
+import copy
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +12,7 @@ from warmstore.features.structure import Leaf, is_array
 from warmstore.records.arrays import to_numpy
 from warmstore.records.fields import Array, Field, Ragged
 from warmstore.records.files import Files
+from warmstore.records.gather import Gathered
 from warmstore.records.key_index import KeyIndex
 from warmstore.records.keys import Keys
 from warmstore.records.rows import decode, decode_array
@@ -26,57 +28,64 @@ class Reader:
         self._store = store
         self._index = index
         self._schema = schema
+        self._names = [KEY, *(schema.field_name(path) for path in schema.fields)]
         self.damaged_keys = 0
 
-    def find(self, keys: Keys) -> tuple[Int64, bool]:
-        """The row that holds each key, or -1, int64 [n]; and whether all were found."""
+    def read_all(self, keys: Keys) -> dict[str, Any] | None:
+        """The leaves of all keys, or None when any of them is not there as it should be."""
         rows = self._index.lookup(keys)
-        total = self._store.snapshot.rows
         # As unsigned numbers negative ones are huge: one pass tells that all are there.
-        if len(rows) and int(rows.view(np.uint64).max()) < total:
-            return self._confirm(keys, rows)
-        some = np.flatnonzero((rows >= 0) & (rows < total))
+        if not len(rows) or int(rows.view(np.uint64).max()) >= self._store.snapshot.rows:
+            return None
+        own, *leaves = self._store.read_rows(self._names, rows)
+        assert own.data is not None
+        if not (own.data.view(np.uint64) == keys.halves).all() or any(one.bad is not None for one in (own, *leaves)):
+            return None
+        return {path: _leaf(field, one) for (path, field), one in zip(self._schema.fields.items(), leaves, strict=True)}
+
+    def find(self, keys: Keys) -> Int64:
+        """The row that holds each key, or -1: int64 [n]."""
+        rows = self._index.lookup(keys)
+        some = np.flatnonzero((rows >= 0) & (rows < self._store.snapshot.rows))
         found = np.full(len(keys), -1, np.int64)
         if len(some):
-            found[some], _ = self._confirm(keys.take(some), rows[some])
-        return found, False
-
-    def _confirm(self, keys: Keys, rows: Int64) -> tuple[Int64, bool]:
-        # What the index proposes is believed only where the row itself carries the key.
-        gathered = self._store.read_rows(KEY, rows)
-        assert gathered.data is not None
-        same = gathered.data.view(np.uint64) == keys.halves
-        if gathered.bad is None and same.all():
-            return rows, True
-        good = same.all(axis=1)
-        if gathered.bad is not None:
-            self.damaged_keys += int(gathered.bad.sum())
-            good &= ~gathered.bad
-        return np.where(good, rows, -1), False
+            # What the index proposes is believed only where the row itself carries the key.
+            (own,) = self._store.read_rows([KEY], rows[some])
+            assert own.data is not None
+            good = (own.data.view(np.uint64) == keys.halves[some]).all(axis=1)
+            if own.bad is not None:
+                self.damaged_keys += int(own.bad.sum())
+                good &= ~own.bad
+            found[some[good]] = rows[some[good]]
+        return found
 
     def values(self, rows: Int64) -> tuple[dict[str, Any], Any]:
         """The leaves of some rows, [n, *shape] arrays or lists; and which rows are damaged, bool [n] or None."""
-        values: dict[str, Any] = {}
-        bad = None
-        for path, field in self._schema.fields.items():
-            gathered = self._store.read_rows(self._schema.field_name(path), rows)
-            if gathered.bad is not None:
-                bad = gathered.bad if bad is None else bad | gathered.bad
-            if isinstance(field, Array):
-                assert gathered.data is not None
-                values[path] = decode_array(field, gathered.data)
-                continue
-            views, shapes = gathered.views, gathered.shapes
-            assert views is not None
-            if gathered.bad is not None:
-                # Damaged bytes are not decoded; a stand-in keeps the places until the caller takes them out.
-                stand_in = memoryview(b"" if isinstance(field, Ragged) else b"null")
-                views = [stand_in if wrong else view for view, wrong in zip(views, gathered.bad, strict=True)]
-                shapes = None if shapes is None else np.where(gathered.bad[:, None], 0, shapes)
-            decoded = decode(field, views, shapes)
-            # The caller may write to what it gets; the mapped file is read-only.
-            values[path] = [one.copy() for one in decoded] if isinstance(field, Ragged) else decoded
-        return values, bad if bad is not None and bad.any() else None
+        leaves = self._store.read_rows(self._names[1:], rows)
+        bad = np.zeros(len(rows), bool)
+        for one in leaves:
+            if one.bad is not None:
+                bad |= one.bad
+        values = {
+            path: _leaf(field, one) for (path, field), one in zip(self._schema.fields.items(), leaves, strict=True)
+        }
+        return values, bad if bad.any() else None
+
+
+def _leaf(field: Field, gathered: Gathered) -> Any:
+    if isinstance(field, Array):
+        assert gathered.data is not None
+        return decode_array(field, gathered.data)
+    views, shapes = gathered.views, gathered.shapes
+    assert views is not None
+    if gathered.bad is not None:
+        # Damaged bytes are not decoded; a stand-in keeps the places until the caller takes them out.
+        stand_in = memoryview(b"" if isinstance(field, Ragged) else b"null")
+        views = [stand_in if wrong else view for view, wrong in zip(views, gathered.bad, strict=True)]
+        shapes = None if shapes is None else np.where(gathered.bad[:, None], 0, shapes)
+    decoded = decode(field, views, shapes)
+    # The caller may write to what it gets; the mapped file is read-only.
+    return [one.copy() for one in decoded] if isinstance(field, Ragged) else decoded
 
 
 def open_index(store: RecordStore, files: Files) -> KeyIndex:
@@ -87,7 +96,7 @@ def open_index(store: RecordStore, files: Files) -> KeyIndex:
 
 
 def _read_keys(store: RecordStore, first: int, last: int) -> Keys:
-    gathered = store.read_rows(KEY, np.arange(first, last, dtype=np.int64))
+    (gathered,) = store.read_rows([KEY], np.arange(first, last, dtype=np.int64))
     assert gathered.data is not None
     return Keys.of_halves(gathered.data.reshape(-1).view(np.uint64).reshape(-1, 2))
 
@@ -127,6 +136,6 @@ def merge(
         for place, value in zip(stored.tolist(), values[path], strict=True):
             listed[place] = value
         for place, value in fresh:
-            listed[place] = to_numpy(value).copy() if is_array(value) else value
+            listed[place] = to_numpy(value).copy() if is_array(value) else copy.deepcopy(value)
         merged[path] = listed
     return merged

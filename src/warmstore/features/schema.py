@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import torch
@@ -28,12 +29,13 @@ class Schema:
 
     def store_fields(self) -> Fields:
         """The fields of the cache's store."""
-        return {KEY: Array("uint64", (2,)), **{_PREFIX + path: field for path, field in self.fields.items()}}
+        return {KEY: Array("uint64", (2,)), **{self.field_name(path): field for path, field in self.fields.items()}}
 
     @classmethod
     def of_store(cls, structure: Structure, fields: Fields) -> "Schema":
         """The inverse of `store_fields`."""
-        return cls(structure, {name.removeprefix(_PREFIX): field for name, field in fields.items() if name != KEY})
+        leaves = {unquote(name.removeprefix(_PREFIX)): field for name, field in fields.items() if name != KEY}
+        return cls(structure, leaves)
 
     @classmethod
     def of_leaves(cls, structure: Structure, leaves: Sequence[Leaf], variable: bool) -> "Schema":
@@ -65,11 +67,12 @@ class Schema:
 
     def encode(self, leaves: Sequence[Leaf]) -> dict[str, Rows]:
         """Leaves as rows of the store's fields."""
-        return {_PREFIX + leaf.path: encode(leaf.path, self.fields[leaf.path], leaf.values) for leaf in leaves}
+        return {self.field_name(leaf.path): encode(leaf.path, self.fields[leaf.path], leaf.values) for leaf in leaves}
 
     def field_name(self, path: str) -> str:
         """The store's name of a leaf's field."""
-        return _PREFIX + path
+        # Field names cannot hold "::"; keys of an output can.
+        return _PREFIX + path.replace("%", "%25").replace(":", "%3A")
 
     def assemble(self, values: dict[str, Any], pad_value: float | None, device: torch.device | None) -> Any:
         """Put a batch together from NumPy values per leaf: [n, *shape] arrays, or lists of arrays or JSON values."""

@@ -7,7 +7,7 @@ array and not one value per sample is a constant: it is part of the structure an
 import dataclasses
 import json
 import sys
-from collections import namedtuple
+from collections import OrderedDict, namedtuple
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +21,8 @@ from warmstore.records.fields import Array, Field, Json, Ragged, dtype_name
 
 Structure = dict[str, Any]
 """A JSON tree. A "node" is a tensor, ndarray, values, items, constant, dict, list, tuple, namedtuple or dataclass."""
+
+_CONSTANTS = frozenset((type(None), bool, int, float, str))
 
 LISTS = ("auto", "structure", "per_sample")
 
@@ -78,15 +80,24 @@ def take_apart(output: Any, count: int, known: Structure | None, lists: str) -> 
     leaves: list[Leaf] = []
     structure = _split(output, "", count, known, lists, leaves)
     if known is not None:
-        difference = _difference(known, structure, "")
-        if difference:
-            raise SchemaMismatch(
-                f"the module's output changed: {difference}. The first batch fixed what this cache holds; "
-                "use another cache id for another kind of output"
-            )
+        check_structure(known, structure)
+    paths = [leaf.path for leaf in leaves]
+    if len(set(paths)) < len(paths):
+        twice = next(path for path in paths if paths.count(path) > 1)
+        raise UnsupportedType(f"two parts of the output are both called {twice!r}; rename a key of its dicts")
     if not leaves:
         raise SchemaMismatch(f"the output of type {type(output).__name__} holds nothing with one value per sample")
     return structure, leaves
+
+
+def check_structure(known: Structure, given: Structure) -> None:
+    """Raise SchemaMismatch, saying where, when an output's structure is not the known one."""
+    difference = _difference(known, given, "")
+    if difference:
+        raise SchemaMismatch(
+            f"the module's output changed: {difference}. The first batch fixed what this cache holds; "
+            "use another cache id for another kind of output"
+        )
 
 
 def put_together(structure: Structure, leaf: Callable[[str], Any]) -> Any:
@@ -112,23 +123,21 @@ def _split(value: Any, path: str, count: int, known: Structure | None, lists: st
     if isinstance(value, dict):
         if type(value) is not dict and dataclasses.is_dataclass(value):
             return _split_named(value, path, count, known, lists, leaves, "dataclass")
-        for key in value:
-            if not isinstance(key, str | int) or isinstance(key, bool):
-                raise UnsupportedType(f"{name} has the key {key!r}; keys of output dicts must be str or int")
+        _check_keys(name, value)
         children = [
             _split(v, _under(path, k), count, _child(known, i), lists, leaves) for i, (k, v) in enumerate(value.items())
         ]
-        return {"node": "dict", "keys": list(value), "children": children}
+        return {"node": "dict", **_type_of(value, dict), "keys": list(value), "children": children}
     if isinstance(value, list):
         return _split_list(value, path, count, known, lists, leaves)
     if isinstance(value, tuple):
         if hasattr(value, "_fields"):
             return _split_named(value, path, count, known, lists, leaves, "namedtuple")
         children = [_split(v, _under(path, i), count, _child(known, i), lists, leaves) for i, v in enumerate(value)]
-        return {"node": "tuple", "children": children}
+        return {"node": "tuple", **_type_of(value, tuple), "children": children}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _split_named(value, path, count, known, lists, leaves, "dataclass")
-    if value is None or isinstance(value, bool | int | float | str):
+    if type(value) in _CONSTANTS:
         return {"node": "constant", "value": value}
     raise UnsupportedType(
         f"{name} is a {type(value).__name__}; outputs may hold tensors, arrays, dicts, lists, tuples, dataclasses, "
@@ -141,8 +150,8 @@ def _split_list(
 ) -> Structure:
     name = path or "output"
     if _is_per_sample(value, name, count, known, lists):
-        if not value:
-            return known or {"node": "list", "children": []}
+        if len(value) != count:
+            raise SchemaMismatch(f"{name} is a list of {len(value)} items for {count} samples; it held one per sample")
         # One structure for all samples; each sample's leaf becomes one entry of the leaf's list.
         columns: list[list[Leaf]] = []
         item = None
@@ -173,19 +182,34 @@ def _split_item(value: Any, path: str, leaves: list[Leaf]) -> Structure:
             "ndim": value.ndim,
         }
     if isinstance(value, dict):
-        return {
-            "node": "dict",
-            "keys": list(value),
-            "children": [_split_item(v, _under(path, k), leaves) for k, v in value.items()],
-        }
+        _check_keys(name, value)
+        children = [_split_item(v, _under(path, k), leaves) for k, v in value.items()]
+        return {"node": "dict", **_type_of(value, dict), "keys": list(value), "children": children}
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
-        return {"node": "tuple", "children": [_split_item(v, _under(path, i), leaves) for i, v in enumerate(value)]}
-    if value is None or isinstance(value, bool | int | float | str | list):
+        children = [_split_item(v, _under(path, i), leaves) for i, v in enumerate(value)]
+        return {"node": "tuple", **_type_of(value, tuple), "children": children}
+    if _is_json(value):
         leaves.append(Leaf(name, value))
         return {"node": "values"}
     raise UnsupportedType(
-        f"{name} holds a {type(value).__name__} per sample; tensors, dicts, tuples and JSON values can be kept"
+        f"{name} holds a {type(value).__name__} per sample; tensors, dicts, tuples and JSON values can be kept, and "
+        "lists of JSON values. Other values would not come back as they were"
     )
+
+
+def _check_keys(name: str, value: dict[Any, Any]) -> None:
+    for key in value:
+        if type(key) not in (str, int):
+            raise UnsupportedType(f"{name} has the key {key!r}; keys of output dicts must be str or int")
+
+
+def _is_json(value: Any) -> bool:
+    """Whether a value comes back from JSON as it was."""
+    if type(value) is list:
+        return all(map(_is_json, value))
+    if type(value) is dict:
+        return all(type(key) is str and _is_json(child) for key, child in value.items())
+    return type(value) in _CONSTANTS
 
 
 def _is_per_sample(value: list[Any], name: str, count: int, known: Structure | None, lists: str) -> bool:
@@ -213,7 +237,24 @@ def _split_named(
         for at, name in enumerate(names)
     ]
     cls = type(value)
-    return {"node": node, "type": [cls.__module__, cls.__qualname__], "keys": list(names), "children": children}
+    if node == "dataclass" and _find_type(*_name_of(cls)) is not cls:
+        raise UnsupportedType(
+            f"{path or 'output'} is a {cls.__qualname__}, which {cls.__module__} does not have under that name; "
+            "define the dataclass at the top of a module"
+        )
+    return {"node": node, "type": _name_of(cls), "keys": list(names), "children": children}
+
+
+def _type_of(value: Any, plain: type) -> Structure:
+    # Beside plain dicts and tuples those that can be made from their children: OrderedDict, torch.return_types.max.
+    cls = type(value)
+    remade = cls is OrderedDict or (plain is tuple and hasattr(cls, "n_fields"))
+    return {"type": _name_of(cls)} if remade else {}
+
+
+def _name_of(cls: type) -> list[str]:
+    # A spawned process runs the main module under a name of its own, and knows it by both.
+    return ["__main__" if cls.__module__ == "__mp_main__" else cls.__module__, cls.__qualname__]
 
 
 def _join(structure: Structure, path: str, leaf: Callable[[str], Any]) -> Any:
@@ -241,13 +282,14 @@ def _join_items(structure: Structure, path: str, leaf: Callable[[str], Any]) -> 
 
 def _container(structure: Structure, children: list[Any]) -> Any:
     node = structure["node"]
+    cls = _find_type(*structure["type"]) if "type" in structure else None
     if node == "dict":
-        return dict(zip(structure["keys"], children, strict=True))
+        items = dict(zip(structure["keys"], children, strict=True))
+        return items if cls is None else cls(items)
     if node == "list":
         return children
     if node == "tuple":
-        return tuple(children)
-    cls = _find_type(*structure["type"])
+        return tuple(children) if cls is None else cls(children)
     if node == "namedtuple":
         cls = cls or namedtuple(structure["type"][1].rsplit(".", 1)[-1], structure["keys"])
         return cls(*children)

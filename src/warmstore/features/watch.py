@@ -1,7 +1,8 @@
 """Notices that a module changed, without hashing its weights at every call.
 
-Every write to a tensor through torch raises its version; a tensor that was replaced is another object. In-place writes
-through `.data` or NumPy raise no version and go unseen: docs/features.md says so.
+Every write to a tensor through torch raises its version; a tensor that was replaced is another object. What was seen
+last is kept alive, for a new tensor may else lie where a freed one lay and look the same. In-place writes through
+`.data` or NumPy raise no version and go unseen: docs/features.md says so.
 """
 
 from typing import Any
@@ -23,6 +24,7 @@ class Watch:
         self._settings = ""
         self._weights = ""
         self._seen: Any = None
+        self._alive: Any = None
         self._version = -1
         self._list()
 
@@ -31,7 +33,9 @@ class Watch:
         now = [_state(holder.get(name)) for holder, name in self._tensors]
         if now != self._seen:
             self._list()
-            self._seen = [_state(holder.get(name)) for holder, name in self._tensors]
+            tensors = [holder.get(name) for holder, name in self._tensors]
+            self._seen = [_state(tensor) for tensor in tensors]
+            self._alive = tensors, [_storage(tensor) for tensor in tensors]
             self._weights = ""
             self._version += 1
         return self._version, tuple(child.training for child in self._sensitive)
@@ -46,6 +50,9 @@ class Watch:
         modes = "".join("t" if child.training else "e" for child in self._sensitive)
         return {"weights": self._weights, "code": self._code, "settings": self._settings, "train/eval mode": modes}
 
+    def __reduce__(self) -> Any:
+        return Watch, (self._module,)
+
     def _list(self) -> None:
         children = list(self._module.modules())
         holders = [holder for child in children for holder in (child._parameters, child._buffers)]
@@ -57,4 +64,9 @@ def _state(tensor: torch.Tensor | None) -> Any:
     if tensor is None:
         return None
     # Tensors made in inference mode have no version; they cannot be written outside it either.
-    return id(tensor), None if tensor.is_inference() else tensor._version, tensor.data_ptr()
+    version = None if tensor.is_inference() else tensor._version
+    return id(tensor), version, tensor.data_ptr() if tensor.layout == torch.strided else 0
+
+
+def _storage(tensor: torch.Tensor | None) -> Any:
+    return None if tensor is None or tensor.layout != torch.strided else tensor.untyped_storage()

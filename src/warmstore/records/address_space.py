@@ -6,6 +6,7 @@ end of a file lies SIGBUS.
 """
 
 import ctypes
+import mmap
 import os
 import sys
 import weakref
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from warmstore.records.files import Files, release, reserve
+from warmstore.records.files import Files, advise, release, reserve
 
 SLOT = 1 << 30
 """Bytes of address space per chunk, and so the most a chunk may hold."""
@@ -23,6 +24,8 @@ _FIRST_SLOTS = 64
 _PARALLEL_BYTES = 1 << 15
 # torch's worker threads do not survive a fork: a child that uses them waits for ever (GNU OpenMP).
 _home = os.getpid()
+# Gaps of up to this many bytes are read along: one request costs more than they do.
+_CLOSE = 1 << 14
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -80,6 +83,20 @@ class AddressSpace:
             return rows.numpy().view(np.uint8)  # type: ignore[no-any-return]
         window = np.ndarray((len(self.memory) - width + 1,), f"V{width}", self.memory, strides=(1,))
         return window[addresses].view(np.uint8).reshape(count, width)
+
+    def will_need(self, addresses: Int64, width: int) -> None:
+        """Start reading `width` bytes at each scattered address, all at once, before the first is waited for.
+
+        Neighbours are left to the kernel's read-ahead, which is better at them.
+        """
+        ordered = np.sort(addresses)
+        breaks = np.flatnonzero(np.diff(ordered) > width + _CLOSE) + 1
+        if 4 * len(breaks) < len(ordered):
+            return
+        firsts = ordered[np.concatenate(([0], breaks))]
+        lasts = ordered[np.concatenate((breaks - 1, [len(ordered) - 1]))] + width
+        for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
+            advise(self.address + first, last - first, mmap.MADV_WILLNEED)
 
     def _window(self, torch: Any, width: int) -> Any:
         # A row of `width` bytes may start at any 8-byte word: overlapping windows, one select for all chunks.

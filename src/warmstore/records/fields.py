@@ -5,7 +5,9 @@ checksum per row. Values keep their dtype bit for bit: what Arrow does not know 
 bytes) is stored as the bits in an integer type of the same width, with the true dtype in the field's metadata.
 """
 
+import functools
 import json
+import math
 import operator
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
@@ -100,10 +102,15 @@ class Array:
             raise SchemaMismatch(f"Array shape {shape} has a negative size")
         object.__setattr__(self, "shape", shape)
 
-    @property
+    @functools.cached_property
     def width(self) -> int:
         """Bytes per row."""
-        return int(np.prod(self.shape, dtype=np.int64)) * numpy_dtype(self.dtype).itemsize
+        return math.prod(self.shape) * self.numpy.itemsize
+
+    @functools.cached_property
+    def numpy(self) -> np.dtype[Any]:
+        """The NumPy dtype."""
+        return numpy_dtype(self.dtype)
 
 
 @dataclass(frozen=True)

@@ -107,6 +107,7 @@ _MAP_NORESERVE = {"Linux": 0x4000, "Darwin": 0x40}[os.uname().sysname]
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 
@@ -121,6 +122,12 @@ def _mmap(address: int | None, length: int, protection: int, flags: int, descrip
 def reserve(length: int) -> int:
     """Take `length` bytes of address space, backed by nothing yet, and return where they start."""
     return _mmap(None, length, _PROT_NONE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE, -1)
+
+
+def advise(address: int, length: int, advice: int) -> None:
+    """Tell the kernel how mapped bytes will be read. Only a hint: nothing depends on it."""
+    start = address & -mmap.PAGESIZE
+    _libc.madvise(start, address + length - start, advice)
 
 
 def release(address: int, length: int) -> None:

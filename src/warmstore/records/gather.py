@@ -37,48 +37,67 @@ class Gatherer:
 
     def __init__(self, batches: Batches, fields: Fields) -> None:
         self._batches = batches
-        self._fields = fields
-        self._checked = {name: _Bits() for name in fields}
+        self._plans = {name: _plan(name, field, batches.slots) for name, field in fields.items()}
 
     @property
     def snapshot(self) -> Snapshot:
-        """The newest snapshot of the rows it can gather."""
+        """The rows that are known to be committed."""
         return self._batches.snapshot
 
-    def gather(self, snapshot: Snapshot, name: str, rows: Int64) -> Gathered:
+    def gather(self, snapshot: Snapshot, name: str, rows: Int64, which: Int64) -> Gathered:
         """Read one field of some rows.
 
         Args:
             rows: int64 [n], row numbers below `snapshot.rows`.
+            which: int64 [n], the batch of each, `snapshot.batch_of(rows)`.
         """
-        field = self._fields[name]
-        which = snapshot.batch_of(rows)
+        plan = self._plans[name]
         bad = None
         if snapshot.unreadable:
-            rows, which, bad = self._readable(snapshot, name, rows, which)
+            rows, which, bad = _readable(snapshot, plan, rows, which)
             if rows is None:
-                return self._nothing(field, len(which))
+                return _nothing(plan, len(which))
+        fresh = self._fresh(snapshot, plan, rows, which)
         data = views = shapes = None
-        if isinstance(field, Array):
-            data = self._fixed(snapshot, name, rows, which, field.width)
+        if plan.width is not None:
+            data = self._fixed(snapshot, plan.data, rows, which, plan.width)
         else:
-            views, out = self._varying(snapshot, name, rows, which)
+            views, out = self._varying(snapshot, plan, rows, which, ahead=fresh is not None and self._batches.scarce)
             bad = _either(bad, out)
-            if isinstance(field, Ragged):
-                raw = self._fixed(snapshot, name + SHAPE, rows, which, 8 * field.ndim)
-                shapes = raw.view(np.int64)
-        wrong = self._check(snapshot, name, rows, which, data, views, shapes)
-        return Gathered(data, views, shapes, _either(bad, wrong))
+            if plan.ndim:
+                shapes = self._fixed(snapshot, plan.shapes, rows, which, 8 * plan.ndim).view(np.int64)
+        if fresh is not None:
+            bad = _either(bad, self._check(snapshot, plan, rows, which, fresh, data, views, shapes))
+        return Gathered(data, views, shapes, bad)
 
-    def _fixed(self, snapshot: Snapshot, column: str, rows: Int64, which: Int64, width: int) -> Any:
+    def _fresh(self, snapshot: Snapshot, plan: "_Plan", rows: Int64, which: Int64) -> Int64 | None:
+        """Where in `rows` this process reads a row for the first time, or None."""
+        if plan.checked.all_set(snapshot.rows):
+            return None
+        fresh = plan.checked.unset(rows, snapshot.rows)
+        if not len(fresh):
+            return None
+        if self._batches.scarce:
+            self._will_need(snapshot, plan, rows[fresh], which[fresh])
+        return fresh
+
+    def _will_need(self, snapshot: Snapshot, plan: "_Plan", rows: Int64, which: Int64) -> None:
+        space = self._batches.space
+        space.will_need(snapshot.address[plan.checksums][which] + rows * 8, 8)
+        if plan.width is None:
+            space.will_need(snapshot.address[plan.data][which] + rows * 8, 16)
+        elif plan.width:
+            space.will_need(snapshot.address[plan.data][which] + rows * plan.width, plan.width)
+
+    def _fixed(self, snapshot: Snapshot, slot: int, rows: Int64, which: Int64, width: int) -> Any:
         if not width:
             return np.zeros((len(rows), 0), np.uint8)
-        base = snapshot.address[self._batches.slots[column]]
-        return self._batches.space.gather(base[which] + rows * width, width)
+        return self._batches.space.gather(snapshot.address[slot][which] + rows * width, width)
 
-    def _varying(self, snapshot: Snapshot, name: str, rows: Int64, which: Int64) -> tuple[list[memoryview], Any]:
-        slot = self._batches.slots[name]
-        space = self._batches.space
+    def _varying(
+        self, snapshot: Snapshot, plan: "_Plan", rows: Int64, which: Int64, *, ahead: bool
+    ) -> tuple[list[memoryview], Any]:
+        slot, space = plan.data, self._batches.space
         # Offset i and i + 1 lie side by side: one window of 16 bytes holds where a value starts and ends.
         pairs = space.gather(snapshot.address[slot][which] + rows * 8, 16).view(np.int64)
         first, last = pairs[:, 0], pairs[:, 1]
@@ -86,49 +105,75 @@ class Gatherer:
         if wrong.any():
             first, last = np.where(wrong, 0, first), np.where(wrong, 0, last)
         start = snapshot.address[slot + 1][which]
+        if ahead:
+            space.will_need(start + first, int((last - first).max(initial=0)))
         edges = zip((start + first).tolist(), (last - first).tolist(), strict=True)
         return [space.span(address, length) for address, length in edges], wrong
 
     def _check(
-        self, snapshot: Snapshot, name: str, rows: Int64, which: Int64, data: Any, views: Any, shapes: Any
+        self,
+        snapshot: Snapshot,
+        plan: "_Plan",
+        rows: Int64,
+        which: Int64,
+        fresh: Int64,
+        data: Any,
+        views: Any,
+        shapes: Any,
     ) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
-        bits = self._checked[name]
-        if bits.all_set(snapshot.rows):
-            return None
-        fresh = bits.unset(rows, snapshot.rows)
-        if not len(fresh):
-            return None
         if data is not None:
             some = data if len(fresh) == len(rows) else data[fresh]
             views = Rows(len(fresh), some).views()
         else:
             views = [views[at] for at in fresh.tolist()]
-        expected = self._fixed(snapshot, name + CHECKSUM, rows[fresh], which[fresh], 8).view(np.uint64)[:, 0]
+        expected = self._fixed(snapshot, plan.checksums, rows[fresh], which[fresh], 8).view(np.uint64)[:, 0]
         good = checksums(views, None if shapes is None else shapes[fresh]) == expected
         if good.all():
-            bits.set(rows[fresh], snapshot.rows)
+            plan.checked.set(rows[fresh], snapshot.rows)
             return None
-        bits.set(rows[fresh[good]], snapshot.rows)
+        plan.checked.set(rows[fresh[good]], snapshot.rows)
         bad = np.zeros(len(rows), bool)
         bad[fresh[~good]] = True
         return bad
 
-    def _readable(self, snapshot: Snapshot, name: str, rows: Int64, which: Int64) -> Any:
-        """Point rows of unreadable batches at a readable one, so that the gather stays in mapped bytes; mark them."""
-        bad = snapshot.address[self._batches.slots[name + CHECKSUM]][which] < 0
-        if not bad.any():
-            return rows, which, None
-        if bad.all():
-            return None, which, bad
-        good = int(np.argmin(bad))
-        return np.where(bad, rows[good], rows), np.where(bad, which[good], which), bad
 
-    def _nothing(self, field: Field, count: int) -> Gathered:
-        bad = np.ones(count, bool)
-        if isinstance(field, Array):
-            return Gathered(np.zeros((count, field.width), np.uint8), None, None, bad)
-        shapes = np.zeros((count, field.ndim), np.int64) if isinstance(field, Ragged) else None
-        return Gathered(None, [memoryview(b"")] * count, shapes, bad)
+def _readable(snapshot: Snapshot, plan: "_Plan", rows: Int64, which: Int64) -> Any:
+    """Point rows of unreadable batches at a readable one, so that the gather stays in mapped bytes; mark them."""
+    bad = snapshot.address[plan.checksums][which] < 0
+    if not bad.any():
+        return rows, which, None
+    if bad.all():
+        return None, which, bad
+    good = int(np.argmin(bad))
+    return np.where(bad, rows[good], rows), np.where(bad, which[good], which), bad
+
+
+def _nothing(plan: "_Plan", count: int) -> Gathered:
+    bad = np.ones(count, bool)
+    if plan.width is not None:
+        return Gathered(np.zeros((count, plan.width), np.uint8), None, None, bad)
+    return Gathered(None, [memoryview(b"")] * count, np.zeros((count, plan.ndim), np.int64) if plan.ndim else None, bad)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How one field is read: the buffers it lies in, and which rows were checked.
+
+    width: bytes per row, None where rows vary. ndim: of a ragged field, else 0.
+    """
+
+    width: int | None
+    ndim: int
+    data: int
+    shapes: int
+    checksums: int
+    checked: "_Bits"
+
+
+def _plan(name: str, field: Field, slots: dict[str, int]) -> _Plan:
+    width = field.width if isinstance(field, Array) else None
+    ndim = field.ndim if isinstance(field, Ragged) else 0
+    return _Plan(width, ndim, slots.get(name, -1), slots.get(name + SHAPE, -1), slots[name + CHECKSUM], _Bits())
 
 
 class _Bits:

@@ -99,7 +99,7 @@ def encode(name: str, field: Field, values: Any) -> Rows:
         SchemaMismatch: dtype, shape or type differ from the field's.
     """
     if isinstance(field, Array):
-        array = exact_array(name, values, numpy_dtype(field.dtype), field.shape)
+        array = exact_array(name, values, field.numpy, field.shape)
         return Rows(len(array), array.reshape(-1).view(np.uint8).reshape(len(array), field.width))
     if isinstance(field, Ragged):
         return _encode_ragged(name, field, values)
@@ -123,21 +123,21 @@ def decode(field: Field, views: Sequence[memoryview], shapes: np.ndarray[Any, An
 
 def decode_array(field: Array, data: np.ndarray[Any, np.dtype[np.uint8]]) -> np.ndarray[Any, Any]:
     """uint8 [n, width] seen as [n, *shape] in the field's dtype; no copy."""
-    dtype = numpy_dtype(field.dtype)
     if not field.width:
-        return np.zeros((len(data), *field.shape), dtype)
-    return data.reshape(-1).view(dtype).reshape(len(data), *field.shape)
+        return np.zeros((len(data), *field.shape), field.numpy)
+    return data.view(field.numpy).reshape(len(data), *field.shape)
 
 
 def to_arrow(name: str, field: Field, rows: Rows) -> list[pa.Array]:
     """The Arrow columns of a field, in the order of `columns_of`; they share memory with `rows`."""
     columns = columns_of(name, field)
-    checksum = pa.array(rows.checksums())
+    # Not pa.array: that imports pandas where it is installed, a quarter of a second in the first flush.
+    checksum = pa.Array.from_buffers(pa.uint64(), rows.count, [None, pa.py_buffer(rows.checksums())])
     if rows.offsets is not None:
         buffers = [None, pa.py_buffer(rows.offsets), pa.py_buffer(rows.data)]
         arrays = [pa.Array.from_buffers(columns[0].type, rows.count, buffers)]
         if rows.shapes is not None:
-            arrays.append(pa.FixedSizeListArray.from_arrays(pa.array(rows.shapes.reshape(-1)), rows.shapes.shape[1]))
+            arrays.append(_lists(columns[1].type, rows.count, pa.py_buffer(np.ascontiguousarray(rows.shapes))))
         return [*arrays, checksum]
     return [*(_fixed_arrow(column, rows) for column in columns[:-1]), checksum]
 
@@ -146,10 +146,12 @@ def _fixed_arrow(column: Column, rows: Rows) -> pa.Array:
     buffer = pa.py_buffer(np.ascontiguousarray(rows.data))
     if not isinstance(column.type, pa.FixedShapeTensorType):
         return pa.Array.from_buffers(column.type, rows.count, [None, buffer])
-    storage = column.type.storage_type
-    values = pa.Array.from_buffers(storage.value_type, rows.count * storage.list_size, [None, buffer])
-    lists = pa.Array.from_buffers(storage, rows.count, [None], children=[values])
-    return pa.ExtensionArray.from_storage(column.type, lists)
+    return pa.ExtensionArray.from_storage(column.type, _lists(column.type.storage_type, rows.count, buffer))
+
+
+def _lists(kind: pa.DataType, count: int, buffer: pa.Buffer) -> pa.Array:
+    values = pa.Array.from_buffers(kind.value_type, count * kind.list_size, [None, buffer])
+    return pa.Array.from_buffers(kind, count, [None], children=[values])
 
 
 def _encode_ragged(name: str, field: Ragged, values: Any) -> Rows:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pyarrow as pa
 import xxhash
 
@@ -70,6 +71,7 @@ class Batches:
         self._files = files
         self._layouts: dict[int, Layout] = {}
         self._file_sizes: dict[int, int] = {}
+        self._scarce = False
         self.columns = columns
         # One buffer for a fixed-width column, offsets and data for a varying one.
         self.slots: dict[str, int] = {}
@@ -157,6 +159,12 @@ class Batches:
             finally:
                 self._files.close(descriptor)
         self.space = space  # with everything in it: other threads may be gathering
+        self._scarce = 2 * sum(self._file_sizes.values()) > psutil.virtual_memory().available
+
+    @property
+    def scarce(self) -> bool:
+        """Whether the chunks are too large to expect them in memory, so that reading around a row is a waste."""
+        return self._scarce
 
     def chunk_path(self, chunk: int) -> Path:
         return self._folder / f"{chunk:06d}.arrow"

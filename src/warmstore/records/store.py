@@ -71,9 +71,9 @@ class RecordStore(Owner):
         columns = [column for name, field in self.fields.items() for column in columns_of(name, field)]
         batches = Batches(folder, self._schema, columns, self._files)
         batches.extend(self._log.read(0))
-        # Other threads may be reading: they get the old pair or the new one.
-        self._batches = batches
+        # Complete before anybody sees it: other threads read without a lock.
         self._gatherer = Gatherer(batches, self.fields)
+        self._batches = batches
 
     @classmethod
     def create(
@@ -345,7 +345,7 @@ class RecordStore(Owner):
             Damaged: a row does not match its checksum.
         """
         self._check_open()
-        names = list(self.fields) if fields is None else list(fields)
+        names = self.fields if fields is None else fields
         for name in names:
             if name not in self.fields:
                 raise KeyError(f"{self.path} has no field {name!r}; it has {list(self.fields)}")
@@ -358,14 +358,16 @@ class RecordStore(Owner):
         positions = as_positions(index, gatherer.snapshot.rows)
         return {name: self._values(name, self._read(gatherer, name, positions)) for name in names}
 
-    def read_rows(self, name: str, rows: Int64) -> Gathered:
-        """Read committed rows by number, all below `snapshot.rows`; damaged ones are marked instead of raised."""
+    def read_rows(self, names: Sequence[str], rows: Int64) -> list[Gathered]:
+        """Read fields of committed rows by number, all below `snapshot.rows`; damaged rows are marked, not raised."""
         gatherer = self._gatherer
-        return gatherer.gather(gatherer.snapshot, name, rows)
+        snapshot = gatherer.snapshot
+        which = snapshot.batch_of(rows)
+        return [gatherer.gather(snapshot, name, rows, which) for name in names]
 
     def _read(self, gatherer: Gatherer, name: str, rows: Int64) -> Gathered:
         snapshot = gatherer.snapshot
-        gathered = gatherer.gather(snapshot, name, rows)
+        gathered = gatherer.gather(snapshot, name, rows, snapshot.batch_of(rows))
         if gathered.bad is not None and gathered.bad.any():
             bad = rows[gathered.bad]
             chunk = self._batches.chunk_path(int(snapshot.chunk[snapshot.batch_of(bad[:1])][0]))
@@ -383,13 +385,13 @@ class RecordStore(Owner):
         return decode(field, gathered.views, gathered.shapes)  # type: ignore[arg-type]
 
     def _gather_with_pending(self, name: str, positions: Int64) -> Any:
-        field = self.fields[name]
-        committed = self.snapshot.rows
-        late = positions >= committed
-        pending = _take(self._pending.joined()[name], positions[late] - committed)
+        gatherer, field = self._gatherer, self.fields[name]
+        snapshot = gatherer.snapshot
+        late = positions >= snapshot.rows
+        pending = _take(self._pending.joined()[name], positions[late] - snapshot.rows)
         if late.all():
             return self._pending_values(field, pending)
-        early = self._values(name, self._read(self._gatherer, name, positions[~late]))
+        early = self._values(name, self._read(gatherer, name, positions[~late]))
         rest = self._pending_values(field, pending)
         if isinstance(field, Array):
             merged = np.empty((len(positions), *field.shape), early.dtype)

@@ -1,0 +1,1 @@
+"""What warmstore costs beside the limit and beside its peers: one file a question, one report for all."""

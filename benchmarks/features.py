@@ -1,0 +1,161 @@
+"""How fast does a cached module answer when it knows every sample, and what do people get who build it by hand?"""
+
+from __future__ import annotations
+
+import dbm
+import shelve
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+import warmstore as ws
+from benchmarks.backbones import DeepEcho, Echo, count_rows, fill, frozen
+from benchmarks.keepers import BATCH, FLUSH, WIDTH
+from benchmarks.report import Bar, Report, broken_rows, timings
+from benchmarks.settings import Settings
+from benchmarks.side_by_side import Call, Contestant, WrongValuesError, named, side_by_side
+
+
+@dataclass(frozen=True)
+class Ask:
+    """The same samples, named in each of the ways a caller may have at hand."""
+
+    positions: torch.Tensor
+    numbers: list[int]
+    names: list[str]
+
+
+def run(settings: Settings) -> Report:
+    count = settings.pick(400_000, 8_192)
+    values = torch.from_numpy(np.random.default_rng(0).standard_normal((count, WIDTH), dtype=np.float32))
+    names = [f"train/{number:08d}.jpg" for number in range(count)]
+    draws = np.random.default_rng(1).integers(0, count, (settings.pick(1000, 20), BATCH))
+    # Names are made anew: a caller's strings are never the very objects that were stored.
+    asks = [Ask(torch.from_numpy(d), d.tolist(), [f"train/{number:08d}.jpg" for number in d]) for d in draws]
+    nothing = torch.zeros(FLUSH, WIDTH)
+
+    def cached(ids: Callable[[Ask], object], keys: str, backbone: Callable = Echo) -> Callable:
+        """A cached module over int or string keys ("positions" or "names"), filled once for all contestants."""
+
+        @contextmanager
+        def setup() -> Iterator[Call]:
+            with closing(_cache(settings, keys, backbone, values, names)) as cache:
+                module = frozen(backbone())
+                computed = count_rows(module)
+                features = ws.CachedModule(module, cache)
+                read_all(lambda ask: features(nothing[: len(ask.numbers)], cache_ids=ids(ask)), values)
+                yield lambda ask: features(nothing[:BATCH], cache_ids=ids(ask))
+                if computed:
+                    raise WrongValuesError(f"{sum(computed)} rows were computed again")
+
+        return setup
+
+    @contextmanager
+    def get_batch(keys: str) -> Iterator[Call]:
+        with closing(_cache(settings, keys, Echo, values, names)) as cache:
+            read_all(lambda ask: cache.get_batch(getattr(ask, keys))[0], values)
+            yield lambda ask: cache.get_batch(getattr(ask, keys))[0]
+
+    @contextmanager
+    def limit() -> Iterator[Call]:
+        yield lambda ask: torch.index_select(values, 0, ask.positions)
+
+    @contextmanager
+    def dictionary() -> Iterator[Call]:
+        known = dict(zip(names, values.unbind(), strict=True))
+        yield lambda ask: torch.stack([known[name] for name in ask.names])
+
+    @contextmanager
+    def shelf() -> Iterator[Call]:
+        path = str(settings.folder / "shelf")
+        with shelve.open(path, "n") as known:
+            for name, value in zip(names, values.numpy(), strict=True):
+                known[name] = value
+        with shelve.open(path, "r") as known:
+            yield lambda ask: torch.from_numpy(np.stack([known[name] for name in ask.names]))
+
+    @contextmanager
+    def lmdb_names() -> Iterator[Call]:
+        import lmdb
+
+        with lmdb.open(str(settings.folder / "lmdb"), map_size=1 << 36, readahead=False) as environment:
+            with environment.begin(write=True) as transaction:
+                pairs = zip(map(str.encode, names), map(memoryview, values.numpy()), strict=True)
+                transaction.cursor().putmulti(pairs, append=True)
+
+            def gather(ask: Ask) -> torch.Tensor:
+                with environment.begin(buffers=True) as transaction:
+                    joined = bytearray().join(map(transaction.get, map(str.encode, ask.names)))
+                return torch.frombuffer(joined, dtype=torch.float32).view(-1, WIDTH)
+
+            yield gather
+
+    found = side_by_side(
+        [
+            Contestant("torch.index_select in RAM", limit, "limit"),
+            Contestant("CachedModule, int ids, tensor", cached(lambda ask: ask.positions, "positions"), "warmstore"),
+            Contestant("CachedModule, int ids, list", cached(lambda ask: ask.numbers, "positions"), "warmstore"),
+            Contestant("CachedModule, string ids", cached(lambda ask: ask.names, "names"), "warmstore"),
+            Contestant(
+                "CachedModule, int ids, tensor, 318 tensors",
+                cached(lambda ask: ask.positions, "positions", DeepEcho),
+                "warmstore",
+                "as many parameters and buffers as a ResNet-50",
+            ),
+            Contestant("get_batch, int ids, tensor", lambda: get_batch("positions"), "warmstore"),
+            Contestant("get_batch, string ids", lambda: get_batch("names"), "warmstore"),
+            Contestant("dict of tensors + torch.stack", dictionary, note="all in RAM, of this process only"),
+            Contestant("LMDB by name", lmdb_names),
+            Contestant("shelve by name", shelf),
+        ],
+        asks,
+        lambda ask, result: torch.equal(result, values[ask.positions]),
+        reads=True,
+    )
+
+    def bar(name: str, bound: float) -> Bar:
+        return Bar.at_most(f"{name}, over the limit", named(found, name).ratio, bound)
+
+    return Report(
+        "features",
+        f"{BATCH} random samples of {WIDTH * 4} bytes, all known, out of {count:,}; the backbone is never called.",
+        (timings("", found),),
+        (
+            bar("CachedModule, int ids, tensor", 4.0),
+            bar("CachedModule, int ids, list", 4.0),
+            bar("CachedModule, string ids", 6.0),
+        ),
+        (
+            'String ids look like "train/00012345.jpg".',
+            f"shelve keeps its rows with {dbm.whichdb(str(settings.folder / 'shelf'))} here.",
+            "torchcachex cannot be installed from a package index and so is not in this table.",
+        ),
+        broken_rows(found),
+    )
+
+
+def read_all(call: Call, values: torch.Tensor, step: int = FLUSH) -> None:
+    """Bring every row into the page cache, and see that it is the right one."""
+    for first in range(0, len(values), step):
+        positions = torch.arange(first, min(first + step, len(values)))
+        numbers = positions.tolist()
+        if not torch.equal(call(Ask(positions, numbers, [f"train/{n:08d}.jpg" for n in numbers])), values[positions]):
+            raise WrongValuesError(f"within samples {first} to {first + step}")
+
+
+def _cache(
+    settings: Settings, keys: str, backbone: Callable, values: torch.Tensor, names: list[str]
+) -> ws.FeatureCache:
+    folder = settings.folder / f"cache-{keys}-{backbone.__name__}"
+    if not folder.exists():
+        try:
+            with closing(ws.FeatureCache(folder, "echo")) as cache:
+                fill(cache, range(len(values)) if keys == "positions" else names, values, frozen(backbone()))
+        except BaseException:
+            shutil.rmtree(folder)  # the next contestant would take half a cache for a whole one
+            raise
+    return ws.FeatureCache(folder, "echo")

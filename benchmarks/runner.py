@@ -1,0 +1,60 @@
+"""One benchmark, run in a process and a folder of its own: nothing it starts, keeps or writes outlives it."""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import shutil
+import tempfile
+import time
+import traceback
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+
+from benchmarks.report import Report
+from benchmarks.settings import Settings
+from benchmarks.side_by_side import describe
+
+
+def in_own_process(name: str, parent: Path, quick: bool) -> Report:
+    """Run one benchmark in a new process over a new folder, which is removed whatever happens."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        folder = Path(tempfile.mkdtemp(prefix="warmstore-bench-", dir=parent))
+        try:
+            return pool.submit(run_one, name, Settings(folder, quick)).result()
+        finally:
+            shutil.rmtree(folder)
+
+
+def run_one(name: str, settings: Settings) -> Report:
+    """Run the benchmark of that name; the report says when, how long, and how busy the machine was with other work."""
+    began, idle_before, own_before = time.perf_counter(), _idle(), _own()
+    try:
+        report: Report = importlib.import_module(f"benchmarks.{name}").run(settings)
+    except Exception as error:  # the other benchmarks still have something to say
+        traceback.print_exc()
+        report = Report(name, "This benchmark did not come to its end.", (), broken=(describe(error),))
+    spent = time.perf_counter() - began
+    others = (psutil.cpu_count() or 1) - (_idle() - idle_before + _own() - own_before) / spent
+    facts = {
+        "run on": datetime.now(UTC).date().isoformat(),
+        "took": f"{spent:.0f} s",
+        "sizes": "quick" if settings.quick else "full",
+        "cores busy with other work": f"{max(0.0, others):.1f}",
+    }
+    return replace(report, run=facts)
+
+
+def _idle() -> float:
+    """Seconds all cores together have been idle, or waiting for a disk."""
+    times = psutil.cpu_times()
+    return float(times.idle + getattr(times, "iowait", 0.0))
+
+
+def _own() -> float:
+    """Seconds of computing of this process and those it has waited for."""
+    return sum(psutil.Process().cpu_times()[:4])

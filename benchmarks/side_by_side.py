@@ -1,0 +1,162 @@
+"""The one way a benchmark measures: contestants take turns, call by call, in one process and one run.
+
+A busy machine then slows all of them alike, and the ratio between two of them stays true where their times do not.
+A contestant that returns wrong values gets no figure, and one that cannot be imported gets a row that says so:
+nothing is ever silently missing.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+Call = Callable[[Any], Any]
+Role = Literal["limit", "warmstore", "peer"]
+
+
+class WrongValuesError(Exception):
+    """A contestant returned something else than the source data; also raised by set-ups and clean-ups that check."""
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One way of doing the work. `setup()` is a context manager that gives the call to be timed.
+
+    Exactly one contestant of a run has the role "limit": the fastest the hardware and torch or the kernel allow.
+    """
+
+    name: str
+    setup: Callable[[], AbstractContextManager[Call]]
+    role: Role = "peer"
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Seconds each of a contestant's calls took, and its median over the limit's; or the `trouble` it had instead."""
+
+    name: str
+    role: Role
+    seconds: tuple[float, ...] = ()
+    ratio: float | None = None
+    note: str = ""
+    trouble: str = ""
+
+    @property
+    def median(self) -> float | None:
+        return float(np.median(self.seconds)) if self.seconds else None
+
+    @property
+    def p99(self) -> float | None:
+        return float(np.percentile(self.seconds, 99)) if self.seconds else None
+
+    @property
+    def worst(self) -> float | None:
+        return max(self.seconds) if self.seconds else None
+
+
+@dataclass
+class _Running:
+    contestant: Contestant
+    cleanup: ExitStack = field(default_factory=ExitStack)
+    call: Call | None = None
+    seconds: list[float] = field(default_factory=list)
+    trouble: str = ""
+
+    def attempt(self, work: Callable[[], Any]) -> Any:
+        """Do `work`, unless there was trouble before: that is kept for the row, and ends a contestant's part.
+
+        Trouble of the limit is raised: there is nothing to compare with then. A clean-up happens all the same.
+        """
+        if self.trouble and work != self.cleanup.close:
+            return None
+        try:
+            return work()
+        except Exception as error:
+            if self.contestant.role == "limit":
+                raise
+            self.trouble = self.trouble or describe(error)
+            return None
+
+    def turn(self, ask: Any) -> Any:
+        began = time.perf_counter()
+        result = self.call(ask)  # type: ignore[misc]
+        self.seconds.append(time.perf_counter() - began)
+        return result
+
+
+def side_by_side(
+    contestants: Sequence[Contestant],
+    asks: Sequence[Any],
+    right: Callable[[Any, Any], bool],
+    *,
+    reads: bool = False,
+    check_every: int = 20,
+) -> list[Row]:
+    """Give every ask to every contestant, in turn: a b c a b c ...
+
+    `right(ask, result)` compares a result with the source data; it sees the first result and every `check_every`-th
+    after it, outside the timing. A warm-up is the set-up's affair.
+
+    `reads` says that asks may come in any order and be repeated. Two things are then kept from telling: contestants may
+    share memory, so in one round each gets another ask (`rows.take` just after `rows[...]` on one file: 24 µs for 66);
+    and each turn begins with an untimed call, on the contestant's ask before, lest the fast ones pay for the caches and
+    the still busy threads of whoever came before (the limit after a peer with a thread pool: 139 µs for 48).
+    """
+    running = [_Running(contestant) for contestant in contestants]
+    apart = len(asks) // len(running) if reads else 0
+    try:
+        for one in running:
+            one.call = one.attempt(lambda one=one: one.cleanup.enter_context(one.contestant.setup()))
+        gc.collect()
+        gc.disable()  # as timeit does: a collection would be charged to whoever it happens to hit
+        for number in range(len(asks)):
+            for place, one in enumerate(running):
+                own = number + place * apart
+                if reads and number:
+                    one.attempt(lambda one=one, own=own: one.call(asks[(own - 1) % len(asks)]))
+                ask = asks[own % len(asks)]
+                result = one.attempt(lambda one=one, ask=ask: one.turn(ask))
+                if number % check_every == 0 and not one.trouble and not right(ask, result):
+                    one.trouble = describe(WrongValuesError(f"in call {number}"))
+                del result  # the next one may have its memory
+    finally:
+        gc.enable()
+        for one in running:
+            one.attempt(one.cleanup.close)
+    limit = next(float(np.median(one.seconds)) for one in running if one.contestant.role == "limit")
+    return [_row(one, limit) for one in running]
+
+
+def named(rows: Sequence[Row], name: str) -> Row:
+    """The row of that contestant."""
+    return next(row for row in rows if row.name == name)
+
+
+def over(row: Row, other: Row) -> float | None:
+    """How many times the other's median the row's is."""
+    return row.median / other.median if row.median and other.median else None
+
+
+def describe(error: Exception) -> str:
+    """One line for a table: what kept a contestant from having a figure."""
+    if isinstance(error, ModuleNotFoundError):
+        return f"not installed ({error.name})"
+    if isinstance(error, ImportError):
+        return f"not installed ({error})"
+    if isinstance(error, WrongValuesError):
+        return f"wrong values {error}".rstrip()
+    return " ".join(f"failed: {type(error).__name__}: {error}".split())[:120]
+
+
+def _row(one: _Running, limit: float) -> Row:
+    who = one.contestant
+    if one.trouble:
+        return Row(who.name, who.role, note=who.note, trouble=one.trouble)
+    return Row(who.name, who.role, tuple(one.seconds), float(np.median(one.seconds)) / limit, who.note)

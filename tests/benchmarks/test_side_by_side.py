@@ -1,0 +1,101 @@
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from benchmarks.side_by_side import Contestant, Role, WrongValuesError, named, over, side_by_side
+
+
+def contestant(name: str, call: Callable, role: Role = "peer") -> Contestant:
+    @contextmanager
+    def setup() -> Iterator[Callable]:
+        yield call
+
+    return Contestant(name, setup, role)
+
+
+def always(ask: object, result: object) -> bool:
+    return True
+
+
+def test_contestants_take_turns_in_the_order_of_the_asks() -> None:
+    calls = []
+    rows = side_by_side(
+        [contestant(n, lambda ask, n=n: calls.append((n, ask)), "limit" if n == "a" else "peer") for n in "abc"],
+        [1, 2],
+        always,
+    )
+    assert calls == [("a", 1), ("b", 1), ("c", 1), ("a", 2), ("b", 2), ("c", 2)]
+    assert [len(row.seconds) for row in rows] == [2, 2, 2]
+    assert named(rows, "a").ratio == 1
+
+
+def test_reads_settle_and_share_no_ask_in_a_round() -> None:
+    calls = []
+    rows = side_by_side(
+        [contestant(n, lambda ask, n=n: calls.append((n, ask)), "limit" if n == "a" else "peer") for n in "ab"],
+        [1, 2, 3, 4],
+        always,
+        reads=True,
+    )
+    # The second round: each first repeats its own ask of the first one, untimed.
+    assert calls[:6] == [("a", 1), ("b", 3), ("a", 1), ("a", 2), ("b", 3), ("b", 4)]
+    assert [len(row.seconds) for row in rows] == [4, 4]
+
+
+def test_wrong_values_leave_no_figure() -> None:
+    rows = side_by_side(
+        [contestant("double", lambda ask: 2 * ask, "limit"), contestant("square", lambda ask: ask * ask)],
+        [2, 3],
+        lambda ask, result: result == 2 * ask,
+        check_every=1,
+    )
+    wrong = named(rows, "square")
+    assert wrong.trouble == "wrong values in call 1"
+    assert (wrong.seconds, wrong.median, wrong.ratio) == ((), None, None)
+    assert over(wrong, named(rows, "double")) is None
+
+
+def test_wrong_values_found_at_the_end_leave_no_figure() -> None:
+    @contextmanager
+    def setup() -> Iterator[Callable]:
+        yield lambda ask: None
+        raise WrongValuesError("in the file")
+
+    rows = side_by_side([contestant("limit", always_none, "limit"), Contestant("writer", setup)], [1], always)
+    assert named(rows, "writer").trouble == "wrong values in the file"
+
+
+def test_a_missing_peer_has_a_row_that_says_so() -> None:
+    @contextmanager
+    def setup() -> Iterator[Callable]:
+        import no_such_peer
+
+        yield no_such_peer.gather
+
+    rows = side_by_side([contestant("limit", always_none, "limit"), Contestant("peer", setup)], [1], always)
+    assert named(rows, "peer").trouble == "not installed (no_such_peer)"
+
+
+def test_a_peer_that_fails_is_cleaned_up_and_the_others_go_on() -> None:
+    left = []
+
+    @contextmanager
+    def setup() -> Iterator[Callable]:
+        try:
+            yield lambda ask: 1 // ask
+        finally:
+            left.append(True)
+
+    rows = side_by_side([contestant("limit", always_none, "limit"), Contestant("peer", setup)], [1, 0, 1], always)
+    assert named(rows, "peer").trouble.startswith("failed: ZeroDivisionError")
+    assert left == [True]
+    assert len(named(rows, "limit").seconds) == 3
+
+
+def test_a_limit_that_fails_is_an_error() -> None:
+    with pytest.raises(ZeroDivisionError):
+        side_by_side([contestant("limit", lambda ask: 1 // ask, "limit")], [0], always)
+
+
+def always_none(ask: object) -> None:
+    return None
