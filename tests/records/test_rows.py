@@ -1,5 +1,6 @@
 """Values without a fixed shape: what goes in comes back, and what would not is refused."""
 
+import itertools
 import math
 from typing import Any
 
@@ -56,8 +57,10 @@ CIRCLE.append(CIRCLE)
 
 @pytest.mark.parametrize(
     "value",
-    [(1, 2), {"a": (1,)}, {1: 2}, {1, 2}, b"bytes", object(), np.int64(1), np.zeros(2), 1j, "\ud800", {"\ud800": 1}]
-    + [CIRCLE, DEEP, [NAN, (1,)], {"a": NAN, 1: 2}],
+    [
+        *((1, 2), {"a": (1,)}, {1: 2}, {1, 2}, b"bytes", object(), np.int64(1), np.zeros(2), 1j),
+        *(chr(0xD800), {chr(0xD800): 1}, CIRCLE, DEEP, [NAN, (1,)], {"a": NAN, 1: 2}),
+    ],
     ids=lambda value: type(value).__name__,
 )
 def test_what_json_would_change_is_refused(value: Any) -> None:
@@ -98,7 +101,7 @@ def test_only_buffers_are_bytes(value: Any) -> None:
 
 
 @pytest.mark.parametrize("field", [ws.Bytes(), ws.Text(), ws.Json(), ws.Ragged("int8")], ids=repr)
-@pytest.mark.parametrize("values", [5, None, iter([])], ids=repr)
+@pytest.mark.parametrize("values", [5, None, iter([])], ids=["int", "None", "iterator"])
 def test_a_batch_is_a_list(field: Any, values: Any) -> None:
     with pytest.raises(SchemaMismatch):
         encode("x", field, values)
@@ -113,8 +116,10 @@ def test_a_string_is_no_batch_of_strings(field: Any, values: Any) -> None:
 
 @pytest.mark.parametrize(
     "field",
-    [ws.Array("float32"), ws.Array("float32", (3,)), ws.Array("complex128", (2, 2)), ws.Array("int8", (0,))]
-    + [ws.Ragged("bfloat16", 2), ws.Bytes(), ws.Text(), ws.Json()],
+    [
+        *(ws.Array("float32"), ws.Array("float32", (3,)), ws.Array("complex128", (2, 2)), ws.Array("int8", (0,))),
+        *(ws.Ragged("bfloat16", 2), ws.Bytes(), ws.Text(), ws.Json()),
+    ],
     ids=repr,
 )
 def test_a_batch_of_none(field: Any) -> None:
@@ -132,7 +137,7 @@ def test_a_batch_of_none(field: Any) -> None:
     ids=repr,
 )
 def test_ragged_arrays_of_another_dtype_or_rank_are_refused(value: Any) -> None:
-    with pytest.raises(SchemaMismatch, match="int64 arrays of 1 dimensions"):
+    with pytest.raises(SchemaMismatch, match="holds int64 arrays"):
         encode("x", ws.Ragged("int64"), [value])
 
 
@@ -147,7 +152,7 @@ def test_slices_and_joins(values: list[bytes], data: st.DataObject) -> None:
     rows = encode("x", ws.Bytes(), values)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(values)), max_size=4)))
     edges = [0, *cuts, len(values)]
-    parts = [rows.slice(first, last) for first, last in zip(edges, edges[1:], strict=False)]
+    parts = [rows.slice(first, last) for first, last in itertools.pairwise(edges)]
     assert [bytes(view) for part in parts for view in part.views()] == values
     joined = join(parts)
     assert [bytes(view) for view in joined.views()] == values

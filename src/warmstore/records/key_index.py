@@ -237,6 +237,7 @@ class KeyIndex:
             and int(header["token"]) == int(direct.memory[:8].view(np.int64)[0])
             and direct.size >= _PAGE + 8 * int(header["direct"])
             and (same_boot or int(header["synced"]) == int(header["covered"]))
+            and opened.table.is_sound(int(header["covered"]))
         )
         if good:
             self._opened = opened

@@ -18,7 +18,7 @@ UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
 
 # High halves of int keys; a string's hash equals one of them by chance once in 2**64.
 _SIGNED, _UNSIGNED = 0x77735F7369676E64, 0x77735F756E736967
-_LARGE = b"int:"
+_LARGE = 0x77735F6C61726765  # seeds the hash, so that no string's is equal but by chance
 _STRINGS = frozenset((str, np.str_))
 
 
@@ -125,4 +125,4 @@ def _from_one(at: int, value: Any) -> UInt64:
     number = int(value)
     if -(1 << 63) <= number < 1 << 64:
         return _from_integers(np.array([number], np.int64 if number < 1 << 63 else np.uint64)).halves
-    return np.frombuffer(xxhash.xxh3_128_digest(_LARGE + str(number).encode()), np.uint64).reshape(1, 2)
+    return np.frombuffer(xxhash.xxh3_128_digest(str(number).encode(), _LARGE), np.uint64).reshape(1, 2)

@@ -48,6 +48,8 @@ def read_manifest(folder: Path, files: Files) -> Manifest:
         ) from None
     try:
         data = files.read(descriptor, files.size(descriptor), 0)
+    except IsADirectoryError:
+        raise Damaged(f"{path} is a folder; restore the file from a copy") from None
     finally:
         files.close(descriptor)
     try:
@@ -55,7 +57,7 @@ def read_manifest(folder: Path, files: Files) -> Manifest:
         version = content["format"]
         if not isinstance(version, int):
             raise TypeError
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise Damaged(f"{path} is not readable as a store description; restore it from a copy") from None
     if version > FORMAT:
         raise NewerFormat(

@@ -19,14 +19,14 @@ from warmstore.errors import Closed, Damaged, ReadOnly, SchemaMismatch, StoreExi
 from warmstore.owner import Owner
 from warmstore.records.address_space import SLOT
 from warmstore.records.chunk import ChunkWriter
-from warmstore.records.fields import Array, Field, Fields, Ragged, arrow_schema, check_fields, columns_of
+from warmstore.records.fields import Array, Field, Fields, Json, Ragged, arrow_schema, check_fields, columns_of
 from warmstore.records.files import Files, is_read_only
 from warmstore.records.gather import Gathered, Gatherer
 from warmstore.records.log import Log, create_log
 from warmstore.records.manifest import NAME, Manifest, read_manifest, write_manifest
-from warmstore.records.pending import Pending, block_of
+from warmstore.records.pending import Pending, block_of, largest_record
 from warmstore.records.positions import as_positions
-from warmstore.records.rows import Rows, decode, decode_array, join, to_arrow
+from warmstore.records.rows import Rows, decode, decode_array, encode, join, to_arrow
 from warmstore.records.snapshot import Batches, Int64, Snapshot
 from warmstore.sizes import parse_size
 
@@ -43,7 +43,7 @@ class RecordStore(Owner):
     """
 
     def __init__(self, path: Path, manifest: Manifest, mode: str, chunk_size: int, files: Files) -> None:
-        self.path = path
+        self.path = path.absolute()
         self.manifest = manifest
         self.mode = mode
         self._chunk_size = chunk_size
@@ -59,7 +59,11 @@ class RecordStore(Owner):
         self._pending = Pending(self.fields)
         self._writer: ChunkWriter | None = None
         self._log = Log(folder / "log", self._files, write=self.mode == "a")
-        self._load()
+        try:
+            self._load()
+        except BaseException:
+            self._log.close()
+            raise
         self.closed = False
 
     def _load(self) -> None:
@@ -92,13 +96,18 @@ class RecordStore(Owner):
         Raises:
             StoreExists: the folder holds something already.
             SchemaMismatch: fields that cannot be.
+            UnsupportedType: metadata that JSON cannot say.
             ReadOnly: the folder cannot be written.
         """
-        folder, files = Path(path), files or Files()
+        folder, files = Path(path).absolute(), files or Files()
+        limit = _chunk_limit(chunk_size)
         manifest = Manifest(check_fields(fields), dict(metadata or {}))
-        if (folder / NAME).exists():
+        encode("metadata", Json(), [manifest.metadata])
+        if folder.exists() and (not folder.is_dir() or (folder / NAME).exists()):
             raise StoreExists(
                 f"{folder} holds a store already; open it with RecordStore.open({str(folder)!r}, mode='a')"
+                if folder.is_dir()
+                else f"{folder} is a file; name a new folder"
             )
         draft = folder.parent / f".{folder.name}.{manifest.id}.tmp"
         try:
@@ -106,7 +115,7 @@ class RecordStore(Owner):
             generation.mkdir(parents=True)
             create_log(generation, files)
             write_manifest(draft, manifest, files)
-            draft.rename(folder)
+            files.rename(draft, folder)
             files.sync_folder(folder.parent)
         except OSError as error:
             if is_read_only(error):
@@ -116,7 +125,7 @@ class RecordStore(Owner):
             raise
         finally:
             _remove_draft(draft)
-        return cls(folder, manifest, "a", _chunk_limit(chunk_size), files)
+        return cls(folder, manifest, "a", limit, files)
 
     @classmethod
     def open(
@@ -137,10 +146,10 @@ class RecordStore(Owner):
         """
         if mode not in ("r", "a"):
             raise ValueError(f"mode is {mode!r}; it must be 'r' (read) or 'a' (read and append)")
-        files = files or Files()
+        files, limit = files or Files(), _chunk_limit(chunk_size)
         manifest = read_manifest(Path(path), files)
         try:
-            return cls(Path(path), manifest, mode, _chunk_limit(chunk_size), files)
+            return cls(Path(path), manifest, mode, limit, files)
         except OSError as error:
             if is_read_only(error):
                 raise ReadOnly(error.errno, "the store cannot be written; open it with mode='r'", str(path)) from error
@@ -167,7 +176,10 @@ class RecordStore(Owner):
         return sum(path.stat().st_size for path in self.path.rglob("*") if path.is_file())
 
     def __len__(self) -> int:
-        return self.snapshot.rows + self._pending.count
+        if not self._pending.count:  # looked at before the snapshot: what leaves the one is in the other by then
+            return self.snapshot.rows
+        with self._lock:
+            return self.snapshot.rows + self._pending.count
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}: {field}" for name, field in self.fields.items())
@@ -199,7 +211,7 @@ class RecordStore(Owner):
     def extend_rows(self, block: dict[str, Rows]) -> None:
         """Add a batch that is encoded already, without flushing; its arrays must not change afterwards."""
         self._check_writable()
-        widest = max(rows.nbytes // max(rows.count, 1) for rows in block.values())
+        widest = largest_record(block)
         if widest > SLOT // 2:
             raise SchemaMismatch(f"a record of {widest:,} bytes is too large: a chunk holds 1 GiB. Split it")
         with self._lock:
@@ -221,7 +233,7 @@ class RecordStore(Owner):
     def _commit(self, count: int, block: dict[str, Rows]) -> None:
         arrays = [array for name, field in self.fields.items() for array in to_arrow(name, field, block[name])]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-        writer = self._writer_for(batch.nbytes)
+        writer = self._writer_for(batch)
         entry = None
         try:
             entry = writer.append(batch)
@@ -231,16 +243,24 @@ class RecordStore(Owner):
             self._writer = None
             writer.abandon()
             if entry is not None and self._log.holds(entry):
-                self._pending.drop(count)
+                self._committed(count)
             raise
-        self._pending.drop(count)
+        self._committed(count)
 
-    def _writer_for(self, bytes_wanted: int) -> ChunkWriter:
-        if self._writer is not None and not self._writer.has_room(bytes_wanted, self._chunk_size):
+    def _committed(self, count: int) -> None:
+        # In this order: other threads read pending rows until the snapshot has them.
+        try:
+            self.refresh()
+        finally:
+            self._pending.drop(count)
+
+    def _writer_for(self, batch: pa.RecordBatch) -> ChunkWriter:
+        if self._writer is not None and not self._writer.has_room(batch, self._chunk_size):
             self._seal()
         if self._writer is None:
             folder = self.path / self.manifest.generation_folder
-            number = max((int(path.stem) for path in folder.glob("*.arrow")), default=-1) + 1
+            taken = (path.stem for path in folder.glob("*.arrow"))
+            number = max((int(stem) for stem in taken if stem.isdecimal()), default=-1) + 1
             while self._writer is None:
                 try:
                     self._writer = ChunkWriter(folder, number, self._schema, self._files)
@@ -261,15 +281,15 @@ class RecordStore(Owner):
     def refresh(self) -> None:
         """See what other processes committed since. A store's own flush does this too."""
         self._check_open()
-        if self._log.length() == self.snapshot.entries:
+        snapshot = self.snapshot
+        if self._log.ends_with(snapshot.entries, snapshot.last_entry):
             return
         with self._lock:
-            # Read again under the lock: this store's own flush may have come in between.
-            seen = self.snapshot.entries
-            if self._log.length() < seen:
-                self._load()  # a writer took its last entry back when its disk failed
+            snapshot = self.snapshot
+            if self._log.continues(snapshot.entries, snapshot.last_entry):
+                self._batches.extend(self._log.read(snapshot.entries))
             else:
-                self._batches.extend(self._log.read(seen))
+                self._load()  # a writer took its last entry back when its disk failed
 
     def close(self) -> None:
         """Flush, seal this writer's chunk and let go of the folder. Closing twice is fine.
@@ -329,13 +349,14 @@ class RecordStore(Owner):
         for name in names:
             if name not in self.fields:
                 raise KeyError(f"{self.path} has no field {name!r}; it has {list(self.fields)}")
-        if not self._pending.count:
-            gatherer = self._gatherer
-            positions = as_positions(index, gatherer.snapshot.rows)
-            return {name: self._values(name, self._read(gatherer, name, positions)) for name in names}
-        with self._lock:
-            positions = as_positions(index, len(self))
-            return {name: self._gather_with_pending(name, positions) for name in names}
+        if self._pending.count:  # looked at before the snapshot: what leaves the one is in the other by then
+            with self._lock:
+                if self._pending.count:
+                    positions = as_positions(index, len(self))
+                    return {name: self._gather_with_pending(name, positions) for name in names}
+        gatherer = self._gatherer
+        positions = as_positions(index, gatherer.snapshot.rows)
+        return {name: self._values(name, self._read(gatherer, name, positions)) for name in names}
 
     def read_rows(self, names: Sequence[str], rows: Int64) -> list[Gathered]:
         """Read fields of committed rows by number, all below `snapshot.rows`; damaged rows are marked, not raised."""
