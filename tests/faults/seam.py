@@ -48,12 +48,12 @@ for _name in CHANGING:
 
 
 class Counting(Watched):
-    """Keeps the names of all operations."""
+    """Keeps the names of all operations that went well."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
 
-    def before(self, name: str) -> None:
+    def after(self, name: str) -> None:
         self.seen.append(name)
 
 

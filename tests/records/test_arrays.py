@@ -82,7 +82,7 @@ def test_takes_nan(dtype: str) -> None:
         ([None], "float64"),
         ([None], "int64"),
         ([[1], [2, 3]], "int64"),
-        ([object()], "int64"),
+        ([Ellipsis], "int64"),
         ([{}], "int64"),
         (np.array([1], np.int32), "int64"),
         (np.array([1], ">i8"), "int64"),

@@ -75,24 +75,8 @@ def test_every_dtype_comes_back_ragged(tmp_path: Path, dtype: str) -> None:
 @pytest.mark.parametrize(
     "dtype",
     [
-        ">f4",
-        ">i8",
-        "longdouble",
-        "clongdouble",
-        "O",
-        "object",
-        "S3",
-        "U3",
-        "str",
-        "V3",
-        "f4,i4",
-        "(2,)f4",
-        "",
-        "flaot32",
-        "None",
-        "int4",
-        "torch.float32",
-        "float128x",
+        *(">f4", ">i8", "longdouble", "clongdouble", "O", "object", "S3", "U3", "str", "V3", "f4,i4", "(2,)f4"),
+        *("", "flaot32", "None", "int4", "torch.float32", "float128x"),
     ],
 )
 @pytest.mark.parametrize("kind", [ws.Array, ws.Ragged])

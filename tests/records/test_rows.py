@@ -58,21 +58,8 @@ CIRCLE.append(CIRCLE)
 @pytest.mark.parametrize(
     "value",
     [
-        (1, 2),
-        {"a": (1,)},
-        {1: 2},
-        {1, 2},
-        b"bytes",
-        object(),
-        np.int64(1),
-        np.zeros(2),
-        1j,
-        "�",
-        {"�": 1},
-        CIRCLE,
-        DEEP,
-        [NAN, (1,)],
-        {"a": NAN, 1: 2},
+        *((1, 2), {"a": (1,)}, {1: 2}, {1, 2}, b"bytes", object(), np.int64(1), np.zeros(2), 1j),
+        *(chr(0xD800), {chr(0xD800): 1}, CIRCLE, DEEP, [NAN, (1,)], {"a": NAN, 1: 2}),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -114,7 +101,7 @@ def test_only_buffers_are_bytes(value: Any) -> None:
 
 
 @pytest.mark.parametrize("field", [ws.Bytes(), ws.Text(), ws.Json(), ws.Ragged("int8")], ids=repr)
-@pytest.mark.parametrize("values", [5, None, iter([])], ids=repr)
+@pytest.mark.parametrize("values", [5, None, iter([])], ids=["int", "None", "iterator"])
 def test_a_batch_is_a_list(field: Any, values: Any) -> None:
     with pytest.raises(SchemaMismatch):
         encode("x", field, values)
@@ -130,14 +117,8 @@ def test_a_string_is_no_batch_of_strings(field: Any, values: Any) -> None:
 @pytest.mark.parametrize(
     "field",
     [
-        ws.Array("float32"),
-        ws.Array("float32", (3,)),
-        ws.Array("complex128", (2, 2)),
-        ws.Array("int8", (0,)),
-        ws.Ragged("bfloat16", 2),
-        ws.Bytes(),
-        ws.Text(),
-        ws.Json(),
+        *(ws.Array("float32"), ws.Array("float32", (3,)), ws.Array("complex128", (2, 2)), ws.Array("int8", (0,))),
+        *(ws.Ragged("bfloat16", 2), ws.Bytes(), ws.Text(), ws.Json()),
     ],
     ids=repr,
 )
@@ -156,7 +137,7 @@ def test_a_batch_of_none(field: Any) -> None:
     ids=repr,
 )
 def test_ragged_arrays_of_another_dtype_or_rank_are_refused(value: Any) -> None:
-    with pytest.raises(SchemaMismatch, match="int64 arrays of 1 dimensions"):
+    with pytest.raises(SchemaMismatch, match="holds int64 arrays"):
         encode("x", ws.Ragged("int64"), [value])
 
 

@@ -7,6 +7,7 @@ end of a file lies SIGBUS.
 
 import ctypes
 import mmap
+import os
 import sys
 import weakref
 from typing import Any
@@ -21,6 +22,8 @@ SLOT = 1 << 30
 _FIRST_SLOTS = 64
 # From this many bytes a parallel copy pays; below it numpy's single thread is ahead of torch's dispatch.
 _PARALLEL_BYTES = 1 << 15
+# torch's worker threads do not survive a fork: a child that uses them waits for ever (GNU OpenMP).
+_home = os.getpid()
 # Gaps of up to this many bytes are read along: one request costs more than they do.
 _CLOSE = 1 << 14
 
@@ -75,7 +78,7 @@ class AddressSpace:
             words: Int64 = self._words[addresses >> 3]
             return words.view(np.uint8).reshape(count, 8)
         torch = sys.modules.get("torch")  # never imported for this: numpy does it too, on one thread
-        if torch is not None and width % 8 == 0 and count * width >= _PARALLEL_BYTES:
+        if torch is not None and width % 8 == 0 and count * width >= _PARALLEL_BYTES and os.getpid() == _home:
             rows = torch.index_select(self._window(torch, width), 0, torch.from_numpy(addresses >> 3))
             return rows.numpy().view(np.uint8)  # type: ignore[no-any-return]
         window = np.ndarray((len(self.memory) - width + 1,), f"V{width}", self.memory, strides=(1,))

@@ -5,6 +5,7 @@ of what is on the disk. A chunk whose write failed is poisoned: cut back to its 
 """
 
 import contextlib
+import errno
 import io
 import struct
 from collections.abc import Sequence
@@ -14,8 +15,7 @@ from typing import Any
 import pyarrow as pa
 import xxhash
 
-from warmstore.errors import WriteFailed
-from warmstore.records.files import Buffer, Files, write_all
+from warmstore.records.files import Buffer, Files, write_all, write_failed
 from warmstore.records.log import BATCH, SEALED, Entries, new_entry
 
 
@@ -26,25 +26,32 @@ class ChunkWriter:
         self.number = number
         self.path = folder / f"{number:06d}.arrow"
         self._files = files
-        self._descriptor = files.create(self.path)
+        try:
+            self._descriptor: int | None = files.create(self.path)
+        except FileExistsError:
+            raise
+        except OSError as error:
+            raise write_failed(error, self.path) from error
         self._staged = _Staged()
         # pyarrow writes the file's magic and schema together with the first batch, before the batch's header.
         self._lead = 8 + schema.serialize().size
         self._end = 0
         try:
             if not files.lock(self._descriptor, wait=False):
-                raise BlockingIOError(f"{self.path} was locked by another process while being created")
+                raise BlockingIOError(errno.EAGAIN, "another process locked the file while it was being created")
             files.sync_folder(folder)
             # Through one Arrow stream, so that its writer counts the bytes that we put between its batches.
             self._stream = pa.PythonFile(self._staged, mode="w")
             self._arrow = pa.ipc.new_file(self._stream, schema)
-        except BaseException:
-            files.close(self._descriptor)
+        except BaseException as error:
+            self.abandon()
+            if isinstance(error, OSError):
+                raise write_failed(error, self.path) from error
             raise
 
-    def has_room(self, bytes_wanted: int, limit: int) -> bool:
-        """Whether a batch of about that size still fits under `limit` and the chunk's slot."""
-        return not self._end or self._end + bytes_wanted <= limit
+    def has_room(self, batch: pa.RecordBatch, limit: int) -> bool:
+        """Whether a batch, its header included, still fits under `limit`. In an empty chunk every batch does."""
+        return not self._end or self._end + pa.ipc.get_record_batch_size(batch) <= limit
 
     def append(self, batch: pa.RecordBatch, trailer: bytes = b"") -> Entries:
         """Write one batch, and a trailer behind it, and return their log entry; both are on the disk then.
@@ -87,29 +94,28 @@ class ChunkWriter:
         return entry
 
     def abandon(self) -> None:
-        """Let go of the file as it is, without a footer; an empty one is removed."""
+        """Let go of the file as it is, without a footer; an empty one is removed where the disk allows it."""
         self.let_go()
         if not self._end:
-            self._files.remove(self.path)
+            with contextlib.suppress(OSError):
+                self._files.remove(self.path)
 
     def let_go(self) -> None:
-        """Close the descriptor, and with it the lock unless another process shares it."""
-        self._files.close(self._descriptor)
+        """Close the descriptor, and with it the lock unless another process shares it. Once: its number is reused."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            self._files.close(descriptor)
 
     def _write(self, parts: Sequence[Buffer]) -> None:
+        assert self._descriptor is not None
         try:
             write_all(self._files, self._descriptor, parts, self._end)
             self._files.sync(self._descriptor)
         except OSError as error:
-            self._cut_back()
-            raise WriteFailed(
-                error.errno, f"the disk refused a write ({error.strerror}); the rows are still pending", str(self.path)
-            ) from error
-
-    def _cut_back(self) -> None:
-        # Best effort: what lies behind the last commit is never read, it only takes room.
-        with contextlib.suppress(OSError):
-            self._files.truncate(self._descriptor, self._end)
+            # Best effort: what lies behind the last commit is never read, it only takes room.
+            with contextlib.suppress(OSError):
+                self._files.truncate(self._descriptor, self._end)
+            raise write_failed(error, self.path) from error
 
 
 class _Staged(io.RawIOBase):

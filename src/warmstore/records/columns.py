@@ -67,8 +67,8 @@ def filter_store(
                 mask = np.asarray(keep(store.gather(slice(first, last))))
                 if mask.dtype != np.bool_ or mask.shape != (last - first,):
                     raise SchemaMismatch(
-                        f"the filter must return one bool per record, {last - first} of them; it returned {mask.dtype} of "
-                        f"shape {mask.shape}"
+                        f"the filter must return one bool per record, {last - first} of them; it returned {mask.dtype} "
+                        f"of shape {mask.shape}"
                     )
                 positions = first + np.flatnonzero(mask)
             else:

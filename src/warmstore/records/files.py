@@ -12,6 +12,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from warmstore.errors import WriteFailed
+
 Buffer = bytes | bytearray | memoryview
 
 # macOS has no fdatasync in Python.
@@ -156,6 +158,13 @@ def is_read_only(error: OSError) -> bool:
     return error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) or isinstance(error, PermissionError)
 
 
+def write_failed(error: OSError, path: Path) -> WriteFailed:
+    """The error to raise when an operation on a file that takes rows went wrong."""
+    return WriteFailed(
+        error.errno, f"the disk refused a write ({error.strerror}); the rows are still pending", str(path)
+    )
+
+
 def write_all(files: Files, descriptor: int, buffers: Sequence[Buffer], offset: int) -> int:
     """Write every byte of the buffers from `offset`, however short each write stops; return the bytes written.
 
@@ -167,6 +176,8 @@ def write_all(files: Files, descriptor: int, buffers: Sequence[Buffer], offset: 
     at = 0
     while at < len(views):
         taken = files.write(descriptor, views[at : at + 512], offset)  # IOV_MAX is 1024 on Linux and macOS
+        if not taken:
+            raise OSError(errno.EIO, "a write took nothing")
         offset += taken
         while at < len(views) and taken >= len(views[at]):
             taken -= len(views[at])

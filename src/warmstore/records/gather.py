@@ -118,9 +118,9 @@ class Gatherer:
         if plan.data in snapshot.absent or not plan.has_bytes:
             good |= expected == ABSENT
         if good.all():
-            plan.checked.set(rows[fresh])
+            plan.checked.set(rows[fresh], snapshot.rows)
             return None
-        plan.checked.set(rows[fresh[good]])
+        plan.checked.set(rows[fresh[good]], snapshot.rows)
         bad = np.zeros(len(rows), bool)
         bad[fresh[~good]] = True
         return bad
@@ -194,8 +194,8 @@ class _Bits:
                     self._complete = total
         return fresh
 
-    def set(self, rows: Int64) -> None:
-        np.bitwise_or.at(self._bytes, rows >> 3, _BIT[rows & 7])
+    def set(self, rows: Int64, total: int) -> None:
+        np.bitwise_or.at(self._room(total), rows >> 3, _BIT[rows & 7])
 
     def _room(self, total: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         held = self._bytes

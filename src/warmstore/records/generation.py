@@ -36,7 +36,11 @@ class Generation:
         self._writer: ChunkWriter | None = None
         self.commits = 0  # of this process; an interrupt may hide what became of one
         self.log = Log(self.folder / "log", files, self._superseded, write=write)
-        self._load()
+        try:
+            self._load()
+        except BaseException:
+            self.log.close()
+            raise
 
     def _superseded(self) -> bool:
         try:
@@ -59,8 +63,8 @@ class Generation:
         return self.gatherer.snapshot
 
     def is_current(self) -> bool:
-        """Whether nothing was committed since, as far as one look at the log's length tells."""
-        return self.log.length() == self.snapshot.entries
+        """Whether nothing was committed since."""
+        return self.log.ends_with(self.snapshot.entries, self.snapshot.last_entry)
 
     def refresh(self) -> None:
         """Take in what was committed since.
@@ -68,11 +72,11 @@ class Generation:
         Raises:
             GenerationClosed: the store goes on in a later generation; the files of this one may be gone.
         """
-        seen = self.snapshot.entries
-        if self.log.length() < seen:
+        snapshot = self.snapshot
+        if not self.log.continues(snapshot.entries, snapshot.last_entry):
             self._load()  # a writer took its last entry back when its disk failed
             return
-        entries = self.log.read(seen)
+        entries = self.log.read(snapshot.entries)
         if len(entries) and entries["kind"][-1] == CLOSED:
             raise GenerationClosed(str(self.folder))
         self._batches.extend(entries)
@@ -96,7 +100,7 @@ class Generation:
     def commit_batch(self, arrays: list[pa.Array], kind: int = BATCH, positions: Int64 | None = None) -> None:
         """`commit` of Arrow columns."""
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-        writer = self._writer_for(batch.nbytes + (0 if positions is None else 8 * len(positions)))
+        writer = self._writer_for(batch, 0 if positions is None else 8 * len(positions) + 8)
         entry = None
         try:
             entry = writer.append(batch, b"" if positions is None else trailer_of(positions))
@@ -112,10 +116,13 @@ class Generation:
             raise
         self.commits += 1
 
-    def _writer_for(self, bytes_wanted: int) -> ChunkWriter:
-        if self._writer is not None and not self._writer.has_room(bytes_wanted, self._chunk_size):
+    def _writer_for(self, batch: pa.RecordBatch, more: int) -> ChunkWriter:
+        if self._writer is not None and not self._writer.has_room(batch, self._chunk_size - more):
             self.seal()
-        number = max((int(path.stem) for path in self.folder.glob("*.arrow")), default=-1) + 1
+        if self._writer is not None:
+            return self._writer
+        taken = (path.stem for path in self.folder.glob("*.arrow"))
+        number = max((int(stem) for stem in taken if stem.isdecimal()), default=-1) + 1
         while self._writer is None:
             try:
                 self._writer = ChunkWriter(self.folder, number, self._schema, self._files)

@@ -93,13 +93,14 @@ class KeyIndex:
         if opened is None:
             return np.full(len(keys), -1, np.int64)
         direct = int(opened.header["direct"][0])
-        if not keys.small or not direct:
+        if not direct:
             return opened.table.lookup(keys.fingerprints())
         numbers = keys.halves[:, 0]
-        if len(numbers) and int(numbers.max()) < direct:
+        if keys.small and len(numbers) and int(numbers.max()) < direct:
             rows: Int64 = opened.rows[numbers.view(np.int64)] - 1
         else:
-            rows = np.where(numbers < direct, opened.rows[np.where(numbers < direct, numbers, 0)] - 1, -1)
+            near = keys.below(direct)
+            rows = np.where(near, opened.rows[np.where(near, numbers, 0)] - 1, -1)
         missing = np.flatnonzero(rows < 0)
         if len(missing):
             rows[missing] = opened.table.lookup(keys.take(missing).fingerprints())
@@ -181,7 +182,7 @@ class KeyIndex:
             values = np.arange(first, last, dtype=np.int64)
             direct = self._direct_room(keys, rows)
             numbers = keys.halves[:, 0]
-            near = (numbers < direct) if keys.small else np.zeros(len(keys), bool)
+            near = keys.below(direct)
             # Of equal numbers NumPy keeps the last, which is the newest row.
             opened.rows[numbers[near]] = values[near] + 1
             far = np.flatnonzero(~near)
@@ -236,6 +237,7 @@ class KeyIndex:
             and int(header["token"]) == int(direct.memory[:8].view(np.int64)[0])
             and direct.size >= _PAGE + 8 * int(header["direct"])
             and (same_boot or int(header["synced"]) == int(header["covered"]))
+            and opened.table.is_sound(int(header["covered"]))
         )
         if good:
             self._opened = opened

@@ -48,6 +48,22 @@ class KeyTable:
         self._allocated = allocated
         self._allocate = allocate
 
+    def is_sound(self, keys: int) -> bool:
+        """Whether every partition lies in memory that exists and overlaps no other, and none counts more than `keys`.
+
+        Inserting trusts this: by a damaged place it would write anywhere, by a damaged count fill the disk.
+        """
+        directory, counts = self._directory, self._counts
+        levels = directory & 0xFF
+        if directory.min() < 0 or levels.max() > 40 or counts.min() < 0 or counts.max() > keys:
+            return False
+        used = directory > 0
+        starts, sizes = directory[used] >> 8, np.int64(1) << levels[used]
+        order = np.argsort(starts)
+        starts, ends = starts[order], (starts + sizes)[order]
+        edges = np.append(starts[1:], self._allocated())
+        return not len(starts) or bool(starts[0] >= 1 and (ends <= edges).all())
+
     def lookup(self, fingerprints: UInt64) -> Int64:
         """The value of each fingerprint, or -1."""
         found = np.full(len(fingerprints), -1, np.int64)

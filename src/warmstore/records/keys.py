@@ -18,7 +18,7 @@ UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
 
 # High halves of int keys; a string's hash equals one of them by chance once in 2**64.
 _SIGNED, _UNSIGNED = 0x77735F7369676E64, 0x77735F756E736967
-_LARGE = b"int:"
+_LARGE = 0x77735F6C61726765  # seeds the hash, so that no string's is equal but by chance
 _STRINGS = frozenset((str, np.str_))
 
 
@@ -39,6 +39,11 @@ class Keys:
 
     def take(self, which: Any) -> "Keys":
         return Keys(self.halves[which], self.small)
+
+    def below(self, limit: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Which keys are ints from 0 to `limit` - 1."""
+        below = self.halves[:, 0] < np.uint64(limit)
+        return below if self.small else below & (self.halves[:, 1] == np.uint64(_SIGNED))
 
     def packed(self) -> list[bytes]:
         """Each key as 16 bytes, to use in a dict."""
@@ -120,4 +125,4 @@ def _from_one(at: int, value: Any) -> UInt64:
     number = int(value)
     if -(1 << 63) <= number < 1 << 64:
         return _from_integers(np.array([number], np.int64 if number < 1 << 63 else np.uint64)).halves
-    return np.frombuffer(xxhash.xxh3_128_digest(_LARGE + str(number).encode()), np.uint64).reshape(1, 2)
+    return np.frombuffer(xxhash.xxh3_128_digest(str(number).encode(), _LARGE), np.uint64).reshape(1, 2)

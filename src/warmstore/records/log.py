@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from warmstore.errors import Damaged, NotAStore, WriteFailed
-from warmstore.records.files import Files, write_all
+from warmstore.errors import Damaged, NotAStore
+from warmstore.records.files import Files, write_all, write_failed
 
 ENTRY = np.dtype(
     [
@@ -70,9 +70,13 @@ class Log:
     def close(self) -> None:
         self._files.close(self._descriptor)
 
-    def length(self) -> int:
-        """Whole entries in the file, a torn last one included."""
-        return self._files.size(self._descriptor) // _SIZE
+    def ends_with(self, entries: int, last: bytes) -> bool:
+        """Whether the log is still the one of so many entries whose last one is `last`."""
+        return self._files.size(self._descriptor) // _SIZE == entries and self.continues(entries, last)
+
+    def continues(self, entries: int, last: bytes) -> bool:
+        """Whether the log begins with the one of so many entries; not so when a failing disk had one taken back."""
+        return not entries or self._files.read(self._descriptor, _SIZE, (entries - 1) * _SIZE) == last
 
     def read(self, first: int) -> Entries:
         """The committed entries from number `first` on; an empty array when there are none.
@@ -116,25 +120,28 @@ class Log:
             WriteFailed: it is not; the log is as it was.
             GenerationClosed: the store goes on in another generation.
         """
-        with self.locked():
-            self.append_locked(entry)
+        try:
+            with self.locked():
+                self.append_locked(entry)
+        except OSError as error:
+            raise write_failed(error, self.path) from error
 
     def append_locked(self, entry: Entries) -> None:
-        """`append` by somebody who holds the lock."""
+        """`append` by somebody who holds the lock.
+
+        Raises:
+            OSError: it is not on the disk; the log is as it was.
+        """
         length = self._committed_length()
         entry["sequence"] = length
         entry["hash"] = xxhash.xxh3_64_intdigest(entry.tobytes()[:-8])
         try:
             write_all(self._files, self._descriptor, [entry.tobytes()], length * _SIZE)
             self._files.sync(self._descriptor)
-        except OSError as error:
+        except OSError:
             with contextlib.suppress(OSError):
                 self._files.truncate(self._descriptor, length * _SIZE)
-            raise WriteFailed(
-                error.errno,
-                f"the disk refused a write ({error.strerror}); the rows are still pending",
-                str(self.path),
-            ) from error
+            raise
 
     def holds(self, entry: Entries) -> bool:
         """Whether an entry given to `append` is committed: an interrupt may hide what became of it."""

@@ -50,6 +50,8 @@ def read_manifest(folder: Path, files: Files) -> Manifest:
         ) from None
     try:
         data = files.read(descriptor, files.size(descriptor), 0)
+    except IsADirectoryError:
+        raise Damaged(f"{path} is a folder; restore the file from a copy") from None
     finally:
         files.close(descriptor)
     try:
@@ -57,7 +59,7 @@ def read_manifest(folder: Path, files: Files) -> Manifest:
         version = content["format"]
         if not isinstance(version, int):
             raise TypeError
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise Damaged(f"{path} is not readable as a store description; restore it from a copy") from None
     if version > FORMAT:
         raise NewerFormat(
@@ -97,6 +99,8 @@ def create_folder(folder: Path, manifest: Manifest, files: Files) -> None:
         StoreExists: the folder holds something already.
         ReadOnly: its parent cannot be written.
     """
+    if folder.exists() and not folder.is_dir():
+        raise StoreExists(f"{folder} is a file; name a new folder")
     if (folder / NAME).exists():
         raise StoreExists(f"{folder} holds a store already; open it with RecordStore.open({str(folder)!r}, mode='a')")
     draft = folder.parent / f".{folder.name}.{manifest.id}.tmp"
@@ -105,7 +109,7 @@ def create_folder(folder: Path, manifest: Manifest, files: Files) -> None:
         generation.mkdir(parents=True)
         create_log(generation, files)
         write_manifest(draft, manifest, files)
-        draft.rename(folder)
+        files.rename(draft, folder)
         files.sync_folder(folder.parent)
     except OSError as error:
         if is_read_only(error):

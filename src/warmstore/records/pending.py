@@ -52,10 +52,21 @@ class Pending:
     def drop(self, count: int) -> None:
         """Forget the first `count` rows: they are committed."""
         rest = {name: rows.slice(count, rows.count) for name, rows in self.joined().items()}
-        self.count = self.nbytes = 0
-        self._blocks = []
-        if next(iter(rest.values())).count:
-            self.add(rest)
+        left = self.count - count
+        self._blocks = [rest] if left else []
+        self.nbytes = sum(rows.nbytes for rows in rest.values()) if left else 0
+        self.count = left  # in one step: other threads look at it
+
+
+def largest_record(block: dict[str, Rows]) -> int:
+    """Bytes of the largest record of a block, over all its fields."""
+    fixed, varying = 0, []
+    for rows in block.values():
+        if rows.offsets is None:
+            fixed += rows.data.shape[1]
+        else:
+            varying.append(np.diff(rows.offsets))
+    return fixed + int(np.max(sum(varying), initial=0)) if varying else fixed
 
 
 def block_of(fields: Fields, columns: dict[str, Any]) -> dict[str, Rows]:

@@ -45,6 +45,7 @@ class Snapshot:
 
     rows: int = 0
     entries: int = 0
+    last_entry: bytes = b""
     batches: int = 0
     span: int = 0  # rows per batch where all but the last have as many, else 0
     unreadable: int = 0  # batches that cannot be read
@@ -117,6 +118,7 @@ class Batches:
         self.snapshot = Snapshot(
             rows=total,
             entries=old.entries + len(entries),
+            last_entry=entries[-1:].tobytes() or old.last_entry,
             batches=batches,
             span=self._span(first_row, total, old),
             unreadable=unreadable,
@@ -189,11 +191,10 @@ class Batches:
 
     def _map_chunks(self, chunks: list[int]) -> None:
         needed = max(chunks, default=-1) + 1
-        if needed > self.space.slots:
-            grown = self.space.grown(needed)
-            known = sorted(self._file_sizes)
-            self.space = grown
-            chunks = sorted({*known, *chunks})
+        space = self.space
+        if needed > space.slots:
+            space = space.grown(needed)
+            chunks = sorted({*self._file_sizes, *chunks})
         for chunk in chunks:
             try:
                 descriptor = self._files.open(self.chunk_path(chunk))
@@ -202,10 +203,11 @@ class Batches:
                 continue
             try:
                 self._file_sizes[chunk] = self._files.size(descriptor)
-                if chunk not in self.space:
-                    self.space.map(chunk, descriptor)
+                if chunk not in space:
+                    space.map(chunk, descriptor)
             finally:
                 self._files.close(descriptor)
+        self.space = space  # with everything in it: other threads may be gathering
         self._scarce = 2 * sum(self._file_sizes.values()) > psutil.virtual_memory().available
 
     @property

@@ -20,15 +20,15 @@ from warmstore.errors import Closed, NotAStore, PositionError, ReadOnly, SchemaM
 from warmstore.owner import Owner
 from warmstore.records.address_space import SLOT
 from warmstore.records.columns import add_field, drop_field, filter_store, map_field
-from warmstore.records.fields import Field, Fields, check_fields
+from warmstore.records.fields import Field, Fields, Json, check_fields
 from warmstore.records.files import FileLock, Files, is_read_only
 from warmstore.records.generation import Generation
 from warmstore.records.log import BATCH, DELETE, UPDATE, GenerationClosed
 from warmstore.records.manifest import Manifest, create_folder, read_manifest
-from warmstore.records.pending import Pending, block_of
+from warmstore.records.pending import Pending, block_of, largest_record
 from warmstore.records.positions import as_positions
 from warmstore.records.rewrite import Utilisation, rewrite
-from warmstore.records.rows import Gathered, Rows, absent_rows, decode_gathered, decode_rows
+from warmstore.records.rows import Gathered, Rows, absent_rows, decode_gathered, decode_rows, encode
 from warmstore.records.snapshot import Int64, Snapshot
 from warmstore.records.verify import Report, check
 from warmstore.records.view import FieldView
@@ -47,7 +47,7 @@ class RecordStore(Owner):
     """
 
     def __init__(self, path: Path, manifest: Manifest, mode: str, chunk_size: int, files: Files) -> None:
-        self.path = path
+        self.path = path.absolute()
         self.mode = mode
         self.chunk_size = chunk_size
         self.files = files
@@ -112,12 +112,15 @@ class RecordStore(Owner):
         Raises:
             StoreExists: the folder holds something already.
             SchemaMismatch: fields that cannot be.
+            UnsupportedType: metadata that JSON cannot say.
             ReadOnly: the folder cannot be written.
         """
-        folder, files = Path(path), files or Files()
+        folder, files = Path(path).absolute(), files or Files()
+        limit = _chunk_limit(chunk_size)
         manifest = Manifest(check_fields(fields), dict(metadata or {}))
+        encode("metadata", Json(), [manifest.metadata])
         create_folder(folder, manifest, files)
-        return cls(folder, manifest, "a", _chunk_limit(chunk_size), files)
+        return cls(folder, manifest, "a", limit, files)
 
     @classmethod
     def open(
@@ -138,10 +141,10 @@ class RecordStore(Owner):
         """
         if mode not in ("r", "a"):
             raise ValueError(f"mode is {mode!r}; it must be 'r' (read) or 'a' (read and append)")
-        files = files or Files()
+        files, limit = files or Files(), _chunk_limit(chunk_size)
         manifest = read_manifest(Path(path), files)
         try:
-            return cls(Path(path), manifest, mode, _chunk_limit(chunk_size), files)
+            return cls(Path(path), manifest, mode, limit, files)
         except OSError as error:
             if is_read_only(error):
                 raise ReadOnly(error.errno, "the store cannot be written; open it with mode='r'", str(path)) from error
@@ -173,7 +176,10 @@ class RecordStore(Owner):
         return sum(path.stat().st_size for path in self.path.rglob("*") if path.is_file())
 
     def __len__(self) -> int:
-        return self.snapshot.length + self._pending.count
+        if not self._pending.count:  # looked at before the snapshot: what leaves the one is in the other by then
+            return self.snapshot.length
+        with self._lock:
+            return self.snapshot.length + self._pending.count
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}: {field}" for name, field in self.fields.items())
@@ -205,7 +211,7 @@ class RecordStore(Owner):
     def extend_rows(self, block: dict[str, Rows]) -> None:
         """Add a batch that is encoded already, without flushing; its arrays must not change afterwards."""
         self._check_writable()
-        widest = max(rows.nbytes // max(rows.count, 1) for rows in block.values())
+        widest = largest_record(block)
         if widest > SLOT // 2:
             raise SchemaMismatch(f"a record of {widest:,} bytes is too large: a chunk holds 1 GiB. Split it")
         with self._lock:
@@ -236,8 +242,13 @@ class RecordStore(Owner):
             except GenerationClosed:
                 self._follow()
             finally:
-                if generation.commits > commits and count:
-                    self._pending.drop(count)
+                if generation.commits > commits:
+                    # In this order: other threads read pending rows until the snapshot has them.
+                    try:
+                        self.refresh()
+                    finally:
+                        if count:
+                            self._pending.drop(count)
 
     def update(self, index: Any, values: dict[str, Any]) -> None:
         """Replace values of records in place. Committed at once, with what was pending; positions stay as they are.
@@ -458,14 +469,15 @@ class RecordStore(Owner):
         for name in names:
             if name not in self.fields:
                 raise KeyError(f"{self.path} has no field {name!r}; it has {list(self.fields)}")
-        if not self._pending.count:
-            generation = self.generation
-            snapshot = generation.snapshot
-            rows = snapshot.rows_at(as_positions(index, snapshot.length))
-            return {name: self._values(generation, name, rows) for name in names}
-        with self._lock:
-            positions = as_positions(index, len(self))
-            return {name: self._gather_with_pending(name, positions) for name in names}
+        if self._pending.count:  # looked at before the snapshot: what leaves the one is in the other by then
+            with self._lock:
+                if self._pending.count:
+                    positions = as_positions(index, len(self))
+                    return {name: self._gather_with_pending(name, positions) for name in names}
+        generation = self.generation
+        snapshot = generation.snapshot
+        rows = snapshot.rows_at(as_positions(index, snapshot.length))
+        return {name: self._values(generation, name, rows) for name in names}
 
     def read_rows(self, names: Sequence[str], rows: Int64) -> list[Gathered]:
         """Read fields of committed rows by number, all below `snapshot.rows`; damaged rows are marked, not raised."""

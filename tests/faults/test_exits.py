@@ -1,0 +1,247 @@
+"""The ends of processes, and forks: pending rows are flushed by whoever owns them, once."""
+
+import fcntl
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.faults import processes
+from tests.faults.children import FIELDS, check, columns, in_child, record, well
+
+import warmstore as ws
+from warmstore.owner import Owner
+
+NUMBER = {"x": ws.Array("int64")}
+START = """
+import sys, os, threading
+import warmstore as ws
+store = ws.RecordStore.open(sys.argv[1], "a")
+store.append({'x': 1})
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        ("", 0),
+        ("sys.exit(3)", 3),
+        ("raise RuntimeError", 1),
+        ("del store; os._exit(0)", 0),
+        ("store = None; os._exit(0)", 0),
+        ("kept = [store]; kept.append(kept); del store", 0),
+        ("thread = threading.Thread(target=lambda: store.append({'x': 1})); thread.start()", 0),
+        ("import atexit; atexit.register(lambda: None)", 0),
+        ("sys.settrace(None); store.flush(); store.append({'x': 1})", 0),
+        ("import torch, multiprocessing", 0),
+    ],
+)
+def test_rows_pending_at_the_end_of_a_process_are_flushed(tmp_path: Path, end: str, code: int) -> None:
+    ws.RecordStore.create(tmp_path / "s", NUMBER).close()
+    ran = subprocess.run(
+        [sys.executable, "-c", START + end, str(tmp_path / "s")], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == code, ran.stderr
+    assert ("Traceback" in ran.stderr) == ("raise" in end)
+    rows = 2 if end.count("append({") else 1
+    assert ws.RecordStore.open(tmp_path / "s")[:]["x"].tolist() == [1] * rows
+    (chunk,) = (tmp_path / "s").rglob("*.arrow")
+    assert chunk.read_bytes().endswith(b"ARROW1")  # sealed
+
+
+def test_a_full_disk_at_exit_is_said(tmp_path: Path) -> None:
+    ws.RecordStore.create(tmp_path / "s", NUMBER).close()
+    code = START + "import resource, signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+    code += "resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))\n"
+    ran = subprocess.run([sys.executable, "-c", code, str(tmp_path / "s")], capture_output=True, text=True, check=True)
+    assert "could not be closed" in ran.stderr
+    assert "File too large" in ran.stderr
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
+def test_rows_pending_in_a_multiprocessing_child_that_returns(tmp_path: Path, start: str) -> None:
+    path = tmp_path / "s"
+    ws.RecordStore.create(path, FIELDS).close()
+    child = multiprocessing.get_context(start).Process(target=processes.append, args=(path, 0, 5))
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    check(ws.RecordStore.open(path), range(5))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ws.RecordStore:
+    store = ws.RecordStore.create(tmp_path / "s", FIELDS)
+    store.extend(columns(range(3)))
+    store.flush()
+    store.append(record(3))
+    return store
+
+
+def test_an_inherited_writer_is_inert(store: ws.RecordStore) -> None:
+    files = {path: path.read_bytes() for path in store.path.rglob("*") if path.is_file()}
+
+    def child(say: Callable[[Any], None]) -> None:
+        check(store, range(3))  # the pending row is the parent's
+        store.flush()
+        store.close()
+        say("closed")
+
+    assert well(in_child(child)) == ["closed"]
+    assert {path: path.read_bytes() for path in store.path.rglob("*") if path.is_file()} == files
+    check(store, range(4))
+    store.close()
+    check(ws.RecordStore.open(store.path), range(4))
+
+
+def test_a_child_may_append_on_its_own(store: ws.RecordStore) -> None:
+    def child(say: Callable[[Any], None]) -> None:
+        store.append(record(10))
+        check(store, [0, 1, 2, 10])
+        store.close()
+
+    well(in_child(child))
+    store.refresh()
+    check(store, [0, 1, 2, 10, 3])
+    store.close()
+    check(ws.RecordStore.open(store.path), [0, 1, 2, 10, 3])
+    assert len(list(store.path.rglob("*.arrow"))) == 2
+
+
+def test_a_multiprocessing_child_may_append_to_what_it_inherits(store: ws.RecordStore) -> None:
+    def child() -> None:
+        store.append(record(10))
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    store.refresh()
+    check(store, [0, 1, 2, 10, 3])
+
+
+def test_a_child_that_lives_on_holds_none_of_the_locks(store: ws.RecordStore) -> None:
+    (chunk,) = store.path.rglob("*.arrow")
+    ready, done = os.pipe(), os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.write(ready[1], b".")
+        os.read(done[0], 1)
+        os._exit(0)
+    os.read(ready[0], 1)
+    descriptor = os.open(chunk, os.O_RDWR)
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    store.flush()
+    store.close()
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody but the parent held it
+    os.close(descriptor)
+    os.write(done[1], b".")
+    assert os.waitpid(pid, 0)[1] == 0
+    for one in (*ready, *done):
+        os.close(one)
+
+
+def test_a_fork_while_another_thread_holds_the_lock(store: ws.RecordStore) -> None:
+    def child(say: Callable[[Any], None]) -> None:
+        store.append(record(4))
+        store.flush()
+        check(store, [0, 1, 2, 4])
+
+    with store._lock, store._log.locked():
+        ended: list[Any] = []
+        thread = threading.Thread(target=lambda: ended.append(in_child(lambda say: check(store, range(3)))))
+        thread.start()
+        thread.join()
+        well(ended[0])
+    well(in_child(child))
+
+
+def test_a_reader_goes_on_in_the_child(store: ws.RecordStore) -> None:
+    read = ws.RecordStore.open(store.path)
+    store.flush()
+
+    def child(say: Callable[[Any], None]) -> None:
+        read.refresh()
+        check(read, range(4))
+        read.close()
+
+    well(in_child(child))
+    check(read, range(3))
+    read.refresh()
+    check(read, range(4))
+
+
+def test_a_fork_after_torch_gathered_does_not_wait_for_ever(tmp_path: Path) -> None:
+    """torch's threads do not survive a fork. The alarm is there to end a child that waits for them."""
+    code = (
+        "import os, signal, sys, numpy as np, torch, warmstore as ws\n"
+        "torch.set_num_threads(2)\n"
+        "store = ws.RecordStore.create(sys.argv[1], {'x': ws.Array('float32', (1024,))})\n"
+        "values = np.random.default_rng(0).random((1000, 1024), np.float32)\n"
+        "store.extend({'x': values})\n"
+        "store.flush()\n"
+        "assert (store[:]['x'] == values).all()\n"
+        "torch.ones(1000, 1000) @ torch.ones(1000, 1000)\n"
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    signal.alarm(60)\n"
+        "    os._exit(0 if (store[:]['x'] == values).all() else 3)\n"
+        "sys.exit(os.waitpid(child, 0)[1] != 0)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path / "s")], check=False).returncode == 0
+
+
+class Counted(Owner):
+    def __init__(self) -> None:
+        self.closes = 0
+        self.forks = 0
+        self.closed = False
+
+    def close(self) -> None:
+        self.closes += 1
+
+    def _after_fork(self) -> None:
+        self.forks += 1
+
+
+def test_an_owner_is_told_of_forks_until_it_is_disowned() -> None:
+    kept, let_go = Counted(), Counted()
+    for one in (kept, let_go):
+        one.own()
+        one.own()
+    let_go.disown()
+
+    def child(say: Callable[[Any], None]) -> None:
+        say((kept.forks, let_go.forks))
+
+    assert well(in_child(child)) == [(1, 0)]
+    assert kept.forks == 0
+    with kept as same:
+        assert same is kept
+    assert kept.closes == 1
+    kept.disown()
+
+
+def test_a_failing_close_is_logged_where_nobody_can_catch_it(caplog: pytest.LogCaptureFixture) -> None:
+    class Failing(Counted):
+        def close(self) -> None:
+            raise OSError("no")
+
+    Failing().__del__()
+    assert "could not be closed" in caplog.text
+    caplog.clear()
+
+
+def test_a_signal_that_ends_the_process_loses_only_what_was_pending(tmp_path: Path) -> None:
+    ws.RecordStore.create(tmp_path / "s", NUMBER).close()
+    end = "store.flush(); store.append({'x': 2}); import signal; os.kill(os.getpid(), signal.SIGTERM)"
+    ran = subprocess.run([sys.executable, "-c", START + end, str(tmp_path / "s")], check=False)
+    assert ran.returncode == -signal.SIGTERM
+    assert ws.RecordStore.open(tmp_path / "s")[:]["x"].tolist() == [1]

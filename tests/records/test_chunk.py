@@ -1,0 +1,116 @@
+"""Chunks: the bytes pyarrow would have written, room for what is to come, and one owner each."""
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tests.faults.seam import OneByte, Refusing
+
+import warmstore as ws
+from warmstore.errors import WriteFailed
+from warmstore.records.chunk import ChunkWriter
+from warmstore.records.fields import arrow_schema
+from warmstore.records.files import Files
+from warmstore.records.pending import block_of
+from warmstore.records.rows import to_arrow
+
+FIELDS: dict[str, Any] = {"a": ws.Array("uint8", (3,)), "b": ws.Text(), "r": ws.Ragged("int16")}
+SCHEMA = arrow_schema(FIELDS)
+
+
+def batch(count: int) -> pa.RecordBatch:
+    values = {
+        "a": np.arange(3 * count, dtype=np.uint8).reshape(count, 3),
+        "b": [str(number) * (number % 7) for number in range(count)],
+        "r": [np.arange(number % 3, dtype=np.int16) for number in range(count)],
+    }
+    block = block_of(FIELDS, values)
+    arrays = [array for name, field in FIELDS.items() for array in to_arrow(name, field, block[name])]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+@pytest.mark.parametrize("files", [Files(), OneByte()], ids=["whole", "one byte"])
+def test_a_sealed_chunk_is_what_pyarrow_writes(tmp_path: Path, files: Files) -> None:
+    batches = [batch(count) for count in (1, 5, 5, 200)]
+    writer = ChunkWriter(tmp_path, 3, SCHEMA, files)
+    entries = [writer.append(one) for one in batches]
+    writer.seal()
+    with pa.OSFile(str(tmp_path / "other"), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as other:
+        for one in batches:
+            other.write_batch(one)
+    assert writer.path.name == "000003.arrow"
+    assert writer.path.read_bytes() == (tmp_path / "other").read_bytes()
+    for entry, one in zip(entries, batches, strict=True):
+        assert entry["rows"][0] == one.num_rows
+        assert entry["offset"][0] % 8 == 0
+        start = int(entry["offset"][0])
+        stored = writer.path.read_bytes()[start : start + int(entry["header"][0] + entry["body"][0])]
+        assert pa.ipc.read_record_batch(pa.py_buffer(stored), SCHEMA).equals(one)
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 64])
+def test_has_room_counts_the_header_too(tmp_path: Path, count: int) -> None:
+    writer = ChunkWriter(tmp_path, 0, SCHEMA, Files())
+    one = batch(count)
+    assert writer.has_room(one, 1)  # whatever its size, an empty chunk takes it
+    writer.append(one)
+    before = writer.path.stat().st_size
+    limits = [limit for limit in range(before, before + one.nbytes + 2000) if writer.has_room(one, limit)]
+    writer.append(one)
+    assert limits[0] >= writer.path.stat().st_size
+    assert limits[0] < writer.path.stat().st_size + 64
+    writer.let_go()
+
+
+def test_a_number_is_taken_by_one_writer(tmp_path: Path) -> None:
+    writer = ChunkWriter(tmp_path, 0, SCHEMA, Files())
+    with pytest.raises(FileExistsError):
+        ChunkWriter(tmp_path, 0, SCHEMA, Files())
+    other = os.open(writer.path, os.O_RDWR)
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    writer.let_go()
+    fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(other)
+
+
+@pytest.mark.parametrize("operation", range(4))
+def test_whatever_is_refused_at_first_leaves_no_file(tmp_path: Path, operation: int) -> None:
+    files = Refusing(errno.EDQUOT)
+    files.at = operation
+    with pytest.raises(WriteFailed) as caught:
+        ChunkWriter(tmp_path, 0, SCHEMA, files).append(batch(1))
+    assert files.refused == [("create", "sync_folder", "write", "sync")[operation]]
+    assert caught.value.errno == errno.EDQUOT
+    assert caught.value.filename == str(tmp_path / "000000.arrow")
+    if operation < 2:
+        assert not list(tmp_path.iterdir())
+
+
+def test_a_refused_batch_is_cut_off_again(tmp_path: Path) -> None:
+    files = Refusing()
+    writer = ChunkWriter(tmp_path, 0, SCHEMA, files)
+    writer.append(batch(3))
+    before = writer.path.read_bytes()
+    for operation in (0, 1):
+        files.at = operation
+        with pytest.raises(WriteFailed):
+            writer.append(batch(3))
+        assert writer.path.read_bytes() == before
+    writer.abandon()
+    assert writer.path.read_bytes() == before
+
+
+def test_an_empty_chunk_is_removed_and_letting_go_twice_is_fine(tmp_path: Path) -> None:
+    writer = ChunkWriter(tmp_path, 0, SCHEMA, Files())
+    writer.abandon()
+    assert not writer.path.exists()
+    number = os.open(tmp_path, os.O_RDONLY)  # takes the descriptor that was let go of
+    writer.let_go()
+    os.fstat(number)
+    os.close(number)
