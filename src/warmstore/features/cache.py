@@ -16,7 +16,7 @@ import torch
 
 from warmstore.errors import Closed, ReadOnly, SchemaMismatch, StaleCache, StoreExists, WarmstoreError
 from warmstore.features.blocks import Block, Blocks
-from warmstore.features.reader import Reader, merge, no_values, open_index
+from warmstore.features.reader import DAMAGED, MISSING, Reader, merge, no_values, open_index
 from warmstore.features.schema import KEY, Schema
 from warmstore.features.statistics import CacheStats, Cost
 from warmstore.features.structure import LISTS, Leaf, Structure, check_structure, take_apart
@@ -181,8 +181,8 @@ class FeatureCache(Owner):
         return {at: entry for at, entry in entries if entry is not None}
 
     def _find(self, keys: Keys, waiting: dict[int, Any]) -> Int64:
-        """The confirmed row of each key, or -1. Looks what others committed since before it calls anything a miss."""
-        rows = np.full(len(keys), -1, np.int64)
+        """The confirmed row of each key, or less. Looks what others committed since before it calls anything a miss."""
+        rows = np.full(len(keys), MISSING, np.int64)
         todo = np.delete(np.arange(len(keys)), list(waiting))
         news = self._reader is not None or self._see_others()
         while len(todo) and news:
@@ -190,6 +190,7 @@ class FeatureCache(Owner):
             rows[todo] = self._reader.find(keys.take(todo))
             todo = todo[rows[todo] < 0]
             news = bool(len(todo)) and self._see_others()
+        self._damaged += int((rows == DAMAGED).sum())
         return rows
 
     def _see_others(self) -> bool:
@@ -244,7 +245,7 @@ class FeatureCache(Owner):
         """`put_batch` with keys; nothing is kept when the cache is read-only. Returns the outputs taken apart."""
         self._check_open()
         with self._lock:
-            if self._schema is None:
+            if self._store is None:
                 self._find_store()
             known = self._schema
             structure, leaves = take_apart(outputs, len(keys), known.structure if known else None, self._lists)
@@ -343,7 +344,7 @@ class FeatureCache(Owner):
             pending=len(self._blocks),
             hits=self._hits,
             misses=self._misses,
-            damaged=self._damaged + (self._reader.damaged_keys if self._reader is not None else 0),
+            damaged=self._damaged,
             bytes=self._store.nbytes if self._store is not None else 0,
             bytes_read=self._bytes_read,
             computed_seconds=self._cost.seconds,
@@ -356,7 +357,10 @@ class FeatureCache(Owner):
         """Open the store if some process has made it."""
         if not (self.path / NAME).exists():
             return False
-        store = RecordStore.open(self.path, "r" if self.read_only else "a", files=self._files)
+        try:
+            store = RecordStore.open(self.path, "r" if self.read_only else "a", files=self._files)
+        except ReadOnly as error:
+            raise _read_only(error, self.path) from error
         self._adopt(store)
         return True
 
@@ -368,11 +372,7 @@ class FeatureCache(Owner):
             store = RecordStore.create(self.path, self._schema.store_fields(), metadata=metadata, files=self._files)
         except OSError as error:
             if is_read_only(error):
-                raise ReadOnly(
-                    error.errno,
-                    "the cache's folder cannot be written; pass read_only=True to only read",
-                    str(self._folder),
-                ) from error
+                raise _read_only(error, self._folder) from error
             if not isinstance(error, StoreExists):
                 raise
             # Another process was first. Its schema and fingerprint stand; ours must fit them.
@@ -430,6 +430,10 @@ class FeatureCache(Owner):
     def _check_open(self) -> None:
         if self.closed:
             raise Closed(f"the cache {self.path} is closed; open it again with FeatureCache")
+
+
+def _read_only(error: OSError, path: Path) -> ReadOnly:
+    return ReadOnly(error.errno, "the cache's folder cannot be written; pass read_only=True to only read", str(path))
 
 
 def _reopen(folder: str, id: str, options: dict[str, Any]) -> FeatureCache:

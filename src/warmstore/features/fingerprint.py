@@ -252,7 +252,7 @@ def _source(thing: Any) -> str | None:
             isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
             and ast.get_docstring(node) is not None
         ):
-            node.body[0] = ast.Pass()
+            node.body = node.body[1:] or [ast.Pass()]
     return ast.unparse(tree)
 
 

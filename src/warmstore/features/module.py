@@ -85,6 +85,11 @@ class CachedModule(nn.Module):
         """
         if not self.enabled:
             return self.module(*args, **kwargs)
+        if torch.compiler.is_compiling():
+            return torch.compiler.disable(self._call)(args, kwargs, cache_ids)  # files and locks are no graph
+        return self._call(args, kwargs, cache_ids)
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any], cache_ids: Any) -> Any:
         keys = as_keys(self._ids(cache_ids, args, kwargs))
         arguments = Arguments(args, kwargs, len(keys), self._batch_args)
         arguments.check()

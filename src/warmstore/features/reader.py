@@ -19,6 +19,7 @@ from warmstore.records.rows import decode, decode_array
 from warmstore.records.store import RecordStore
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
+MISSING, DAMAGED = -1, -2  # in place of a row; any row is larger
 
 
 class Reader:
@@ -29,7 +30,6 @@ class Reader:
         self._index = index
         self._schema = schema
         self._names = [KEY, *(schema.field_name(path) for path in schema.fields)]
-        self.damaged_keys = 0
 
     def read_all(self, keys: Keys) -> dict[str, Any] | None:
         """The leaves of all keys, or None when any of them is not there as it should be."""
@@ -44,19 +44,18 @@ class Reader:
         return {path: _leaf(field, one) for (path, field), one in zip(self._schema.fields.items(), leaves, strict=True)}
 
     def find(self, keys: Keys) -> Int64:
-        """The row that holds each key, or -1: int64 [n]."""
+        """The row that holds each key, MISSING or DAMAGED: int64 [n]."""
         rows = self._index.lookup(keys)
         some = np.flatnonzero((rows >= 0) & (rows < self._store.snapshot.rows))
-        found = np.full(len(keys), -1, np.int64)
+        found = np.full(len(keys), MISSING, np.int64)
         if len(some):
             # What the index proposes is believed only where the row itself carries the key.
             (own,) = self._store.read_rows([KEY], rows[some])
             assert own.data is not None
-            good = (own.data.view(np.uint64) == keys.halves[some]).all(axis=1)
+            same = (own.data.view(np.uint64) == keys.halves[some]).all(axis=1)
+            found[some] = np.where(same, rows[some], MISSING)
             if own.bad is not None:
-                self.damaged_keys += int(own.bad.sum())
-                good &= ~own.bad
-            found[some[good]] = rows[some[good]]
+                found[some[own.bad]] = DAMAGED
         return found
 
     def values(self, rows: Int64) -> tuple[dict[str, Any], Any]:

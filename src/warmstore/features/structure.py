@@ -374,6 +374,8 @@ def _arrays(value: Any) -> Iterator[Any]:
 
 def _dtype_of(path: str, value: Any) -> str:
     if isinstance(value, np.ndarray):
+        if not value.dtype.isnative:
+            raise UnsupportedType(f"{path} is an array of {value.dtype.str}; only native byte order can be cached")
         return dtype_name(value.dtype)
     if value.is_quantized or value.is_sparse or value.layout != torch.strided:
         raise UnsupportedType(f"{path} is a {value.layout} {value.dtype} tensor; only dense ones can be cached")

@@ -30,12 +30,11 @@ class Watch:
 
     def version(self) -> tuple[int, tuple[bool, ...]]:
         """A value that changes when weights, or the mode of a module whose code looks at it, may have changed."""
-        now = [_state(holder.get(name)) for holder, name in self._tensors]
-        if now != self._seen:
+        if [_state(part) for holder in self._holders for part in holder.values()] != self._seen:
             self._list()
-            tensors = [holder.get(name) for holder, name in self._tensors]
-            self._seen = [_state(tensor) for tensor in tensors]
-            self._alive = tensors, [_storage(tensor) for tensor in tensors]
+            parts = [part for holder in self._holders for part in holder.values()]
+            self._seen = [_state(part) for part in parts]
+            self._alive = parts, [_storage(part) for part in parts]
             self._weights = ""
             self._version += 1
         return self._version, tuple(child.training for child in self._sensitive)
@@ -55,18 +54,19 @@ class Watch:
 
     def _list(self) -> None:
         children = list(self._module.modules())
-        holders = [holder for child in children for holder in (child._parameters, child._buffers)]
-        self._tensors = [(holder, name) for holder in holders for name in holder]
+        self._holders: list[dict[str, Any]] = [
+            holder for child in children for holder in (child._parameters, child._buffers, child._modules)
+        ]
         self._sensitive = fingerprint.mode_sensitive(self._module)
 
 
-def _state(tensor: torch.Tensor | None) -> Any:
-    if tensor is None:
-        return None
+def _state(part: Any) -> Any:
+    if not isinstance(part, torch.Tensor):
+        return id(part)
     # Tensors made in inference mode have no version; they cannot be written outside it either.
-    version = None if tensor.is_inference() else tensor._version
-    return id(tensor), version, tensor.data_ptr() if tensor.layout == torch.strided else 0
+    version = None if part.is_inference() else part._version
+    return id(part), version, part.data_ptr() if part.layout == torch.strided else 0
 
 
-def _storage(tensor: torch.Tensor | None) -> Any:
-    return None if tensor is None or tensor.layout != torch.strided else tensor.untyped_storage()
+def _storage(part: Any) -> Any:
+    return part.untyped_storage() if isinstance(part, torch.Tensor) and part.layout == torch.strided else None

@@ -93,13 +93,13 @@ class KeyIndex:
         if opened is None:
             return np.full(len(keys), -1, np.int64)
         direct = int(opened.header["direct"][0])
-        near = keys.below(direct)
-        if not near.any():
+        if not direct:
             return opened.table.lookup(keys.fingerprints())
         numbers = keys.halves[:, 0]
-        if near.all():
+        if keys.small and len(numbers) and int(numbers.max()) < direct:
             rows: Int64 = opened.rows[numbers.view(np.int64)] - 1
         else:
+            near = keys.below(direct)
             rows = np.where(near, opened.rows[np.where(near, numbers, 0)] - 1, -1)
         missing = np.flatnonzero(rows < 0)
         if len(missing):

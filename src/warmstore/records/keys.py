@@ -41,8 +41,8 @@ class Keys:
         return Keys(self.halves[which], self.small)
 
     def below(self, limit: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """bool [n]: which are ints in [0, limit)."""
-        below = self.halves[:, 0] < limit
+        """Which keys are ints from 0 to `limit` - 1."""
+        below = self.halves[:, 0] < np.uint64(limit)
         return below if self.small else below & (self.halves[:, 1] == np.uint64(_SIGNED))
 
     def packed(self) -> list[bytes]:
