@@ -1,0 +1,123 @@
+"""The hash table by itself: against a dict, with fingerprints that all want the same place."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from warmstore.records.key_table import BUCKET, PARTITIONS, SLOTS, KeyTable
+
+
+class Memory:
+    """A table in plain memory."""
+
+    def __init__(self, buckets: int = 1 << 14) -> None:
+        self.directory = np.zeros(PARTITIONS, np.int64)
+        self.counts = np.zeros(PARTITIONS, np.int64)
+        self.words = np.zeros(buckets * BUCKET, np.uint64)
+        self.buckets = 1
+        self.table = KeyTable(self.directory, self.counts, self.words, lambda: self.buckets, self.allocate)
+
+    def allocate(self, buckets: int) -> None:
+        assert self.buckets <= buckets <= len(self.words) // BUCKET
+        self.buckets = buckets
+
+    def insert(self, prints: Any, values: Any) -> None:
+        self.table.insert(np.array(prints, np.uint64), np.array(values, np.int64))
+        assert not self.words[:BUCKET].any()  # bucket 0 belongs to nobody
+        assert self.table.is_sound(int(self.counts.sum()))
+
+    def lookup(self, prints: Any) -> list[int]:
+        return self.table.lookup(np.array(prints, np.uint64)).tolist()
+
+
+PRINT = (
+    st.integers(1, (1 << 64) - 1)
+    | st.integers(1, 40)  # one partition, side by side
+    | st.integers(0, 60).map(lambda one: (one << 40) + 7)  # one bucket
+    | st.integers(0, 60).map(lambda one: (5 << 52) + (one << 20) + 15)  # the last bucket, whose next is the first
+)
+
+
+@given(st.lists(st.lists(PRINT, max_size=60), max_size=5), st.lists(PRINT, max_size=20))
+@settings(max_examples=60, deadline=None)
+def test_is_a_dict(batches: list[list[int]], asked: list[int]) -> None:
+    memory, known, value = Memory(), dict[int, int](), 0
+    for batch in batches:
+        values = list(range(value, value + len(batch)))
+        value += len(batch)
+        memory.insert(batch, values)
+        known.update(zip(batch, values, strict=True))
+        assert memory.lookup([*known]) == [*known.values()]
+        assert memory.lookup(asked) == [known.get(one, -1) for one in asked]
+        assert memory.counts.sum() == len(known)
+
+
+@pytest.mark.parametrize("count", [1, SLOTS - 1, SLOTS, SLOTS + 1, 500])
+def test_fingerprints_that_share_one_bucket_overflow_into_the_next(count: int) -> None:
+    memory = Memory()
+    prints = [(3 << 52) + (one << 30) for one in range(1, count + 1)]
+    for one in range(count):
+        memory.insert(prints[one : one + 1], [one])
+    assert memory.lookup(prints) == list(range(count))
+    assert memory.lookup([(3 << 52) + (one << 30) for one in range(count + 1, count + 9)]) == [-1] * 8
+
+
+def test_counts_lost_in_a_crash_do_no_harm() -> None:
+    memory = Memory()
+    prints = np.random.default_rng(0).integers(1, 1 << 52, 3000, np.uint64)  # one partition
+    for first in range(0, 3000, 100):
+        memory.insert(prints[first : first + 100], np.arange(first, first + 100))
+        memory.counts[:] = 0
+    assert memory.lookup(prints) == list(range(3000))
+
+
+def soundly(change: Any) -> bool:
+    memory = Memory()
+    memory.insert(np.random.default_rng(0).integers(1, 1 << 63, 2000, np.uint64), range(2000))
+    used = np.flatnonzero(memory.directory)
+    change(memory, int(used[0]), int(used[1]))
+    return memory.table.is_sound(2000)
+
+
+@pytest.mark.parametrize("bit", range(64))
+def test_a_flipped_bit_of_a_place_is_seen_or_does_no_harm(bit: int) -> None:
+    """A place may become that of unused room; never one outside the memory, or another partition's."""
+
+    def flip(memory: Memory, one: int, two: int) -> None:
+        memory.directory.view(np.uint64)[one] ^= np.uint64(1 << bit)
+        changed.append((memory, one))
+
+    changed: list[Any] = []
+    if soundly(flip):
+        memory, one = changed[0]
+        entry = int(memory.directory[one])
+        own = set(range(entry >> 8, (entry >> 8) + (1 << (entry & 0xFF))))
+        assert max(own) < memory.buckets
+        for other in np.flatnonzero(memory.directory).tolist():
+            there = int(memory.directory[other])
+            assert other == one or not own & set(range(there >> 8, (there >> 8) + (1 << (there & 0xFF))))
+
+
+def test_what_is_not_sound() -> None:
+    def nothing(memory: Memory, one: int, two: int) -> None: ...
+
+    def twice(memory: Memory, one: int, two: int) -> None:
+        memory.directory[one] = memory.directory[two]
+
+    def outside(memory: Memory, one: int, two: int) -> None:
+        memory.directory[one] = memory.buckets << 8
+
+    def empty(memory: Memory, one: int, two: int) -> None:
+        memory.directory[one] = 3  # in bucket 0
+
+    def negative(memory: Memory, one: int, two: int) -> None:
+        memory.counts[one] = -1
+
+    def many(memory: Memory, one: int, two: int) -> None:
+        memory.counts[one] = 2001
+
+    assert soundly(nothing)
+    assert not any(map(soundly, (twice, outside, empty, negative, many)))
