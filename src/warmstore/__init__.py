@@ -20,6 +20,7 @@ from warmstore.errors import (
     WarmstoreError,
     WriteFailed,
 )
+from warmstore.records.codecs import train_dictionary
 from warmstore.records.fields import Array, Bytes, Json, Ragged, Text
 from warmstore.records.store import RecordStore
 
@@ -56,6 +57,7 @@ __all__ = [
     "UnsupportedType",
     "WarmstoreError",
     "WriteFailed",
+    "train_dictionary",
 ]
 
 # These need torch, which takes seconds to import: only who asks for them pays.

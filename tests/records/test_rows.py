@@ -73,7 +73,7 @@ def test_text_comes_back(value: str) -> None:
     assert back(ws.Text(), value) == value
 
 
-@pytest.mark.parametrize("value", [1, None, b"x", ["x"], 1.5])
+@pytest.mark.parametrize("value", [1, b"x", ["x"], 1.5])
 def test_only_str_is_text(value: Any) -> None:
     with pytest.raises(SchemaMismatch, match="holds str"):
         encode("x", ws.Text(), [value])
@@ -94,7 +94,7 @@ def test_bytes_come_back_read_only(value: Any) -> None:
     assert bytes(view) == bytes(value)
 
 
-@pytest.mark.parametrize("value", ["text", 1, None, [1], 1.5])
+@pytest.mark.parametrize("value", ["text", 1, [1], 1.5])
 def test_only_buffers_are_bytes(value: Any) -> None:
     with pytest.raises(SchemaMismatch, match="holds bytes"):
         encode("x", ws.Bytes(), [value])
@@ -133,7 +133,7 @@ def test_a_batch_of_none(field: Any) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [np.zeros(3, "i4"), np.zeros((3, 1), "i8"), np.int32(5), [1.5], np.zeros(3, ">i8"), "text", None, [1, [2]]],
+    [np.zeros(3, "i4"), np.zeros((3, 1), "i8"), np.int32(5), [1.5], np.zeros(3, ">i8"), "text", [1, [2]]],
     ids=repr,
 )
 def test_ragged_arrays_of_another_dtype_or_rank_are_refused(value: Any) -> None:
@@ -156,7 +156,7 @@ def test_slices_and_joins(values: list[bytes], data: st.DataObject) -> None:
     assert [bytes(view) for part in parts for view in part.views()] == values
     joined = join(parts)
     assert [bytes(view) for view in joined.views()] == values
-    assert joined.checksums().tolist() == rows.checksums().tolist()
+    assert checksums(joined.views(), joined.shapes).tolist() == checksums(rows.views(), rows.shapes).tolist()
 
 
 def test_a_checksum_knows_bytes_and_shape() -> None:

@@ -88,7 +88,6 @@ def test_a_batch_of_no_records_adds_none(store: ws.RecordStore) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"image": None},  # left out
         {"more": [1, 2]},
         {"number": [1]},
         {"number": [1.5, 2]},
@@ -112,7 +111,6 @@ def test_what_does_not_fit_adds_nothing(store: ws.RecordStore, change: dict[str,
     if flushed:
         store.flush()
     batch: dict[str, Any] = {**columns([7, 8]), **change}
-    batch = {name: values for name, values in batch.items() if values is not None}
     with pytest.raises(SchemaMismatch):
         store.extend(batch)
     check(store, range(2))

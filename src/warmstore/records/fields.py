@@ -248,17 +248,20 @@ def fields_from_json(described: list[dict[str, Any]]) -> Fields:
             raise NewerFormat(f"field {name!r} is of kind {kind!r}, which this warmstore does not know; upgrade it")
         if "shape" in options:
             options["shape"] = tuple(options["shape"])
-        if options.get("dictionary") is not None:
+        if "dictionary" in options:
             options["dictionary"] = base64.b64decode(options["dictionary"])
         fields[name] = _KINDS[kind](**options)
     return fields
 
 
 def _describe(field: Field) -> dict[str, Any]:
-    options = asdict(field)
-    if options["dictionary"] is not None:
-        options["dictionary"] = base64.b64encode(options["dictionary"]).decode()
-    return {"kind": field.kind, **options}
+    options = {"kind": field.kind, **asdict(field)}
+    dictionary = options.pop("dictionary")
+    if dictionary is not None:
+        options["dictionary"] = base64.b64encode(dictionary).decode()
+    if field.codec == "raw":
+        del options["codec"]
+    return options
 
 
 def _metadata(field: Field) -> dict[str, str]:

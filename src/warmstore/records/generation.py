@@ -4,6 +4,7 @@ A store lives in one generation at a time. Rewriting it (to rebalance, to change
 beside it and closes this one's log; whoever meets the closed log goes on in the next.
 """
 
+import errno
 import logging
 from pathlib import Path
 
@@ -35,7 +36,7 @@ class Generation:
         self._schema = arrow_schema(manifest.fields)
         self._writer: ChunkWriter | None = None
         self.commits = 0  # of this process; an interrupt may hide what became of one
-        self.log = Log(self.folder / "log", files, self._superseded, write=write)
+        self.log = Log(self.folder / "log", files, write=write, superseded=self._superseded)
         try:
             self._load()
         except BaseException:
@@ -128,8 +129,8 @@ class Generation:
                 self._writer = ChunkWriter(self.folder, number, self._schema, self._files)
             except FileExistsError:
                 number += 1
-            except FileNotFoundError:
-                if self._superseded():
+            except OSError as error:
+                if error.errno == errno.ENOENT and self._superseded():
                     raise GenerationClosed(str(self.folder)) from None
                 raise
         return self._writer
@@ -151,21 +152,23 @@ class Generation:
             self._writer = None
         self.log.close()
 
-    def read(self, name: str, rows: Int64) -> Gathered:
-        """Read one field of some committed rows.
+    def read(self, name: str, positions: Int64) -> Gathered:
+        """Read one field at some positions, all below `snapshot.length`.
 
         Raises:
-            Damaged: a row does not match its checksum.
+            Damaged: a record does not match its checksum.
         """
         snapshot = self.snapshot
-        gathered = self.gatherer.gather(snapshot, name, rows, snapshot.batch_of(rows))
+        rows = snapshot.rows_at(positions)
+        which = snapshot.batch_of(rows)
+        gathered = self.gatherer.gather(snapshot, name, rows, which)
         if gathered.bad is not None and gathered.bad.any():
-            bad = rows[gathered.bad]
-            chunk = self._batches.chunk_path(int(snapshot.chunk[snapshot.batch_of(bad[:1])][0]))
+            bad = positions[gathered.bad]
+            chunk = self._batches.chunk_path(int(snapshot.chunk[which[gathered.bad][0]]))
             raise Damaged(
-                f"{chunk}: {len(bad)} of {len(rows)} rows of field {name!r} do not match their checksums or are "
-                f"missing, the first at row {int(bad[0])}. The file changed after it was written; restore it from a "
-                "copy, or save the rest with verify(repair=True)"
+                f"{chunk}: {len(bad)} of {len(positions)} rows of field {name!r} do not match their checksums or are "
+                f"missing, the first at position {int(bad[0])}. The file changed after it was written; restore it from "
+                "a copy, or save the rest with verify(repair=True)"
             )
         return gathered
 

@@ -58,7 +58,9 @@ class Log:
             the rebalance that wrote the entry died before its work was in place.
     """
 
-    def __init__(self, path: Path, files: Files, superseded: Callable[[], bool], *, write: bool) -> None:
+    def __init__(
+        self, path: Path, files: Files, *, write: bool, superseded: Callable[[], bool] = lambda: False
+    ) -> None:
         self.path = path
         self._files = files
         self._superseded = superseded

@@ -113,24 +113,25 @@ def _copy(old: Generation, new: Generation, make: dict[str, Make], done: int, re
     """Copy positions from `done` on to the end of what is known; return where that is."""
     snapshot = old.snapshot
     for first, last in _blocks(old, snapshot, done):
-        rows = snapshot.rows_at(np.arange(first, last, dtype=np.int64))
+        positions = np.arange(first, last, dtype=np.int64)
         arrays: list[pa.Array] = []
         for name, field in new.manifest.fields.items():
             if name in make:
                 arrays += to_arrow(name, field, encode(name, field, make[name](first, last)))
             elif repair:
-                arrays += to_arrow(name, field, _healthy(old, name, rows), compressed=True)
+                arrays += to_arrow(name, field, _healthy(old, name, positions), compressed=True)
             else:
-                arrays += to_arrow(name, field, stored_rows(old.read(name, rows)), compressed=True)
+                arrays += to_arrow(name, field, stored_rows(old.read(name, positions)), compressed=True)
         new.commit_batch(arrays)
         bar.update(last - first)
     new.refresh()
     return snapshot.length
 
 
-def _healthy(old: Generation, name: str, rows: Int64) -> Rows:
+def _healthy(old: Generation, name: str, positions: Int64) -> Rows:
     """Stored rows, where damaged ones are absent."""
     snapshot = old.snapshot
+    rows = snapshot.rows_at(positions)
     gathered = old.gatherer.gather(snapshot, name, rows, snapshot.batch_of(rows))
     if gathered.bad is None or not gathered.bad.any():
         return stored_rows(gathered)

@@ -263,11 +263,7 @@ class RecordStore(Owner):
         if isinstance(index, int | np.integer) and not isinstance(index, bool | np.bool_):
             index, values = [index], {name: [value] for name, value in values.items()}
         with self._editing_at(index) as positions:
-            kept = {
-                name: self._values(self.generation, name, self.snapshot.rows_at(positions))
-                for name in self.fields
-                if name not in values
-            }
+            kept = {name: self._values(self.generation, name, positions) for name in self.fields if name not in values}
             block = block_of(self.fields, {**kept, **values})
             count = next(iter(block.values())).count
             if count != len(positions):
@@ -446,7 +442,7 @@ class RecordStore(Owner):
         if isinstance(index, str):
             return FieldView(self, index)
         if isinstance(index, int | np.integer) and not isinstance(index, bool | np.bool_):
-            return {name: values[0] for name, values in self.gather([index]).items()}
+            return {name: _one(values) for name, values in self.gather([index]).items()}
         return self.gather(index)
 
     def gather(self, index: Any, fields: Sequence[str] | None = None) -> dict[str, Any]:
@@ -475,9 +471,8 @@ class RecordStore(Owner):
                     positions = as_positions(index, len(self))
                     return {name: self._gather_with_pending(name, positions) for name in names}
         generation = self.generation
-        snapshot = generation.snapshot
-        rows = snapshot.rows_at(as_positions(index, snapshot.length))
-        return {name: self._values(generation, name, rows) for name in names}
+        positions = as_positions(index, generation.snapshot.length)
+        return {name: self._values(generation, name, positions) for name in names}
 
     def read_rows(self, names: Sequence[str], rows: Int64) -> list[Gathered]:
         """Read fields of committed rows by number, all below `snapshot.rows`; damaged rows are marked, not raised."""
@@ -487,8 +482,8 @@ class RecordStore(Owner):
         return [gatherer.gather(snapshot, name, rows, which) for name in names]
 
     @staticmethod
-    def _values(generation: Generation, name: str, rows: Int64) -> Any:
-        return decode_gathered(generation.manifest.fields[name], generation.read(name, rows))
+    def _values(generation: Generation, name: str, positions: Int64) -> Any:
+        return decode_gathered(generation.manifest.fields[name], generation.read(name, positions))
 
     def _gather_with_pending(self, name: str, positions: Int64) -> Any:
         field, snapshot = self.fields[name], self.snapshot
@@ -496,7 +491,7 @@ class RecordStore(Owner):
         rest = decode_rows(field, self._pending.take(name, positions[late] - snapshot.length))
         if late.all():
             return rest
-        early = self._values(self.generation, name, snapshot.rows_at(positions[~late]))
+        early = self._values(self.generation, name, positions[~late])
         # Where each comes to stand: first all committed ones were read, then all pending ones.
         place = np.argsort(np.concatenate((np.flatnonzero(~late), np.flatnonzero(late))))
         if isinstance(early, list):
@@ -536,6 +531,10 @@ class RecordStore(Owner):
         self.own()
         if self.mode != "a":
             raise ReadOnly(f"{self.path} was opened with mode='r'; open it with mode='a' to append")
+
+
+def _one(values: Any) -> Any:
+    return None if isinstance(values, np.ma.MaskedArray) else values[0]
 
 
 def _masked(*arrays: Any) -> bool:

@@ -46,7 +46,8 @@ class FieldView:
         if index is Ellipsis:
             index = slice(None)
         if isinstance(index, int | np.integer) and not isinstance(index, bool | np.bool_):
-            return self.store.gather([index], [self.name])[self.name][0]
+            values = self.store.gather([index], [self.name])[self.name]
+            return None if isinstance(values, np.ma.MaskedArray) else values[0]
         return self.store.gather(index, [self.name])[self.name]
 
     def __getitems__(self, index: Any) -> list[Any]:
