@@ -28,7 +28,7 @@ _SUFFIXES = {
     ".parquet": "parquet",
     ".pq": "parquet",
 }
-_REOPEN = 256 << 20
+_REOPEN = 128 << 20
 """Bytes after which the store is opened anew: what was read stays mapped, and counted as ours, until then."""
 
 

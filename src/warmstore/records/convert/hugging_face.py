@@ -16,7 +16,7 @@ from warmstore.records.convert.arrow_types import field_of_column
 from warmstore.records.convert.source import Batch, Request, Source, needed, rows_at_once
 from warmstore.records.fields import Array, Field
 
-_REOPEN = 256 << 20
+_REOPEN = 128 << 20
 """Bytes after which a folder is opened anew: what was read from it stays mapped until then."""
 
 

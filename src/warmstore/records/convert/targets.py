@@ -17,8 +17,8 @@ from warmstore.records.rows import encode
 
 Values = Iterator[dict[str, Any]]
 _Maker = Callable[[Path, bool, Fields, int, Values], None]
-_ROW_GROUP = 64 << 20
-"""Bytes of a Parquet row group: large enough to compress, small enough to be read by others without care."""
+_ROW_GROUP = 32 << 20
+"""Bytes of a Parquet row group: large enough to compress, small enough to be held in memory twice."""
 
 
 def write_npy(draft: Path, single: bool, fields: Fields, rows: int, values: Values) -> None:
