@@ -85,7 +85,8 @@ def convert(
     paths = paths_of(source)
     found = named(format) if format is not None else detect(source, paths)
     request = Request(
-        source if paths is None else paths,
+        source,
+        None if paths is None else tuple(paths),
         fields_asked(fields),
         decode,
         _size(size),
@@ -250,8 +251,8 @@ def _made_from(found: Format, request: Request, files: Sequence[Path]) -> dict[s
     """What a store remembers of a conversion, to go on with the same and with no other."""
     asked = request.fields
     decode = request.decode
-    if isinstance(request.source, list):
-        source: Any = [str(path.resolve()) for path in request.source]
+    if request.paths is not None:
+        source: Any = [str(path.resolve()) for path in request.paths]
     else:
         source = getattr(request.source, "_fingerprint", None)  # of a datasets.Dataset
     state = xxhash.xxh3_128()

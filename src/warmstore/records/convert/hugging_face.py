@@ -30,8 +30,8 @@ def list_files(folder: Path) -> list[Path]:
 
 def open_source(request: Request, files: Sequence[Path]) -> Source:
     datasets = needed("datasets", "Hugging Face datasets", "hf")
-    folder = request.source[0] if isinstance(request.source, list) else None
-    if isinstance(request.source, list) and len(request.source) > 1:
+    folder = request.paths[0] if request.paths else None
+    if request.paths and len(request.paths) > 1:
         raise BadSource("several data sets; join them with datasets.concatenate_datasets and convert the result")
 
     def opened() -> Any:

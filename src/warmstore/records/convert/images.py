@@ -37,10 +37,10 @@ def list_files(folder: Path) -> list[Path]:
 
 
 def open_source(request: Request, files: Sequence[Path]) -> Source:
-    folders = request.source
-    if len(folders) > 1:
-        raise BadSource(f"{len(folders)} folders of images; convert one, with a subfolder for each class")
-    folder = Path(folders[0])
+    assert request.paths
+    if len(request.paths) > 1:
+        raise BadSource(f"{len(request.paths)} folders of images; convert one, with a subfolder for each class")
+    folder = request.paths[0]
     classes = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     numbers = {name: number for number, name in enumerate(classes)}
     if request.decode:

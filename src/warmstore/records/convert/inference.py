@@ -42,11 +42,8 @@ def array_field(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Fiel
     """
     if dtype.kind in "US" and not shape:
         return Text() if dtype.kind == "U" else Bytes()
-    if dtype.kind == "O":
-        raise UnsupportedType(
-            f"field {name!r} is an array of Python objects, which only pickle can store; nothing is ever unpickled. "
-            "Save it as an array of numbers, or convert a list of records with ws.Json() fields"
-        )
+    if dtype.hasobject:
+        raise no_objects(name)
     if dtype.type is np.void:
         raise UnsupportedType(
             f"field {name!r} has the dtype {dtype}, which says nothing of its values. Where it is bfloat16 or float8, "
@@ -55,6 +52,14 @@ def array_field(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Fiel
     if not dtype.isnative:
         dtype = dtype.newbyteorder("=")
     return Array(dtype_name(numpy_dtype(dtype_name(dtype))), shape)
+
+
+def no_objects(name: str) -> UnsupportedType:
+    """What to raise for an array of objects."""
+    return UnsupportedType(
+        f"field {name!r} is an array of Python objects, which only pickle can store; nothing is ever unpickled. Save it "
+        "as an array of numbers, or convert an iterable of records with ws.Json() fields"
+    )
 
 
 def native(array: np.ndarray[Any, Any], field: Field) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 
 from warmstore.errors import BadSource
 from warmstore.records.convert.arrays import drop_pages
-from warmstore.records.convert.inference import array_field, native
+from warmstore.records.convert.inference import array_field, native, no_objects
 from warmstore.records.convert.source import Batch, Request, Source, equal_lengths, rows_at_once
 from warmstore.records.fields import Fields
 
@@ -27,6 +27,8 @@ class Npy:
             self.shape, self.column_major, self.dtype = read.get(version, np.lib.format.read_array_header_2_0)(file)
         except (ValueError, EOFError) as error:
             raise BadSource(f"{name} is not an array in NumPy's format: {error}") from None
+        if self.dtype.hasobject:
+            raise no_objects(name)
         self.start = file.tell()
         if not self.shape:
             raise BadSource(

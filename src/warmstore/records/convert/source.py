@@ -55,10 +55,11 @@ class Source:
 class Request:
     """What a caller of `convert` asked for, checked.
 
-    source: one or more paths, or an object. fields: None for all, names, or names with their fields.
+    source: the object to convert, where there are no `paths`. fields: None for all, names, or names with their fields.
     """
 
     source: Any
+    paths: tuple[Path, ...] | None = None
     fields: Fields | tuple[str, ...] | None = None
     decode: bool | Callable[[bytes], dict[str, Any]] | None = None
     size: tuple[int, int] | None = None

@@ -44,8 +44,10 @@ def write_npy(draft: Path, single: bool, fields: Fields, rows: int, values: Valu
             path = draft if single else draft / f"{name}.npy"
             files[name] = stack.enter_context(open(path, "wb"))
             # Its own writer, for arrays that are whole, would have nothing for 0 rows.
+            # bfloat16 and float8 have no name there; of some the format would even write one that NumPy cannot read.
+            descr = f"|V{field.numpy.itemsize}" if field.numpy.num >= 256 else field.numpy.str
             header = {
-                "descr": np.lib.format.dtype_to_descr(field.numpy),
+                "descr": descr,
                 "fortran_order": False,
                 "shape": (rows, *field.shape),
             }

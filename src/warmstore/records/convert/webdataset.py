@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from warmstore.errors import BadSource, SchemaMismatch, UnsupportedType
-from warmstore.records.convert.inference import field_of, native
+from warmstore.errors import BadSource, SchemaMismatch
+from warmstore.records.convert.inference import field_of, native, no_objects
 from warmstore.records.convert.iterable import columns_of_records, nbytes_of
 from warmstore.records.convert.source import BATCH_BYTES, BATCH_ROWS, Batch, Request, Source, total_bytes
 from warmstore.records.fields import Array, Bytes, Field, Fields, Json, Ragged, Text
@@ -124,9 +124,7 @@ def _array(name: str, data: bytes, field: Field | None) -> Any:
     except ValueError as error:
         if "allow_pickle" not in str(error):
             raise
-        raise UnsupportedType(
-            f"field {name!r} is an array of Python objects, which only pickle can store; nothing is ever unpickled"
-        ) from None
+        raise no_objects(name) from None
     if field is not None and isinstance(field, Array | Ragged) and array.dtype.kind != "O":
         return native(array, field)
     return array if array.dtype.isnative else native(array, Bytes())
