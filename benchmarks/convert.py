@@ -78,9 +78,9 @@ def make_tables(path: Path, size: int, writer_of: Callable) -> None:
     rng = np.random.default_rng(0)
     rows = (32 << 20) // WIDTH
     schema = pa.schema([("image", pa.large_binary()), ("label", pa.int64())])
+    blob = [rng.bytes(WIDTH) for _ in range(rows)]
     with writer_of(path, schema) as writer:
         for _ in range(-(-size // (rows * WIDTH))):
-            blob = [rng.bytes(WIDTH) for _ in range(rows)]
             writer.write_table(pa.table({"image": blob, "label": np.arange(rows)}, schema))
 
 

@@ -92,7 +92,9 @@ def show(found: dict[str, Any], console: Console) -> None:
         for name, value in found["metadata"].items():
             if name == "converted" and isinstance(value, dict):
                 value = converted(value)
-            console.print(Text(f" {name}: {_shortened(value if isinstance(value, str) else _plain(value), 3 * _CHARACTERS)}"))
+            console.print(
+                Text(f" {name}: {_shortened(value if isinstance(value, str) else _plain(value), 3 * _CHARACTERS)}")
+            )
 
 
 def converted(made_from: dict[str, Any]) -> str:

@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
+from tests.faults.children import same
 
 import warmstore as ws
-from tests.faults.children import same
 from warmstore.records.convert import arrow_columns, conversion, iterable, source, webdataset
 
 ALL_DTYPES = [

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
-
-import warmstore as ws
 from tests.faults.children import columns as records_of
 from tests.records.convert.common import ALL_DTYPES, ML_DTYPES, holds, small_batches
 from tests.records.convert.test_numpy import bits
+
+import warmstore as ws
 
 Save = Callable[[pa.Table, Path], None]
 

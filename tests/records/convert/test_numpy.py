@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.records.convert.common import ALL_DTYPES, ML_DTYPES, holds, small_batches
 
 import warmstore as ws
-from tests.records.convert.common import ALL_DTYPES, ML_DTYPES, holds, small_batches
 from warmstore.records.fields import numpy_dtype
 
 

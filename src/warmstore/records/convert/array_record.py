@@ -1,7 +1,7 @@
 """ArrayRecord files: records are byte strings, which `decode` may turn into dicts of values."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ def open_source(request: Request, files: Sequence[Path]) -> Source:
     counts = []
     first = None
     for path in files:
-        with closing(_open(reader_of, path)) as reader:
+        with _opened(reader_of, path) as reader:
             counts.append(reader.num_records())
             if first is None and counts[-1]:
                 first = reader.read([0])[0]
@@ -42,27 +42,44 @@ def open_source(request: Request, files: Sequence[Path]) -> Source:
         before = 0
         for path, count in zip(files, counts, strict=True):
             if before + count > start:
-                with closing(_open(reader_of, path)) as reader:
-                    yield from _batches(reader, max(start - before, 0), count, record, fields)
+                with _opened(reader_of, path) as reader:
+                    yield from _batches(path, reader, max(start - before, 0), record, fields)
             before += count
 
     return Source(fields, read, sum(counts))
 
 
-def _open(reader_of: Any, path: Path) -> Any:
+@contextmanager
+def _opened(reader_of: Any, path: Path) -> Iterator[Any]:
+    with _named(path):
+        reader = reader_of(str(path), options="readahead_buffer_size:0,max_parallelism:0")
+        if not reader.ok():
+            reader.close()  # raises what was wrong
+            raise ValueError("it is damaged")
     try:
-        return reader_of(str(path), options="readahead_buffer_size:0,max_parallelism:0")
+        yield reader
+    finally:
+        reader.close()
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """What the library says of a file, with the file's name."""
+    try:
+        yield
     except (OSError, RuntimeError, ValueError) as error:
-        raise BadSource(f"{path} is not an ArrayRecord file: {error}") from None
+        raise BadSource(f"{path} cannot be read as an ArrayRecord file: {error}") from None
 
 
-def _batches(reader: Any, first: int, count: int, record: Any, fields: Fields) -> Iterator[Batch]:
+def _batches(path: Path, reader: Any, first: int, record: Any, fields: Fields) -> Iterator[Batch]:
     at_once = _GROUP
+    count = reader.num_records()
     while first < count:
         last = min(first + at_once, count)
-        group = reader.read(first, last)
+        with _named(path):
+            group = reader.read(first, last)
         if len(group) < last - first:
-            raise BadSource(f"record {first + len(group)} of {count} cannot be read: the file is damaged")
+            raise BadSource(f"{path}: record {first + len(group)} of {count} cannot be read: the file is damaged")
         yield columns_of_records([record(data) for data in group], fields)
         average = max(sum(map(len, group)) // len(group), 64)
         at_once = max(1, min(BATCH_BYTES // average, 4 * at_once, 1 << 14))

@@ -252,13 +252,13 @@ def _made_from(found: Format, request: Request, files: Sequence[Path]) -> dict[s
     asked = request.fields
     decode = request.decode
     if request.paths is not None:
-        source: Any = [str(path.resolve()) for path in request.paths]
+        source: Any = [str(path.absolute()) for path in request.paths]
     else:
         source = getattr(request.source, "_fingerprint", None)  # of a datasets.Dataset
     state = xxhash.xxh3_128()
     for file in files:
         stat = file.stat()
-        state.update(f"{file}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
+        state.update(f"{file.absolute()}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
     return {
         "format": found.name,
         "source": source,

@@ -128,8 +128,8 @@ def detect(source: Any, paths: Sequence[Path] | None) -> Format:
     )
     if found is None:
         raise UnknownFormat(
-            f"what {path} is cannot be told from its name{' and files' if path.is_dir() else ''}; say it with format=, "
-            f"one of {', '.join(name for name in FORMATS if name not in ('arrays', 'iterable'))}"
+            f"the format of {path} cannot be told from {'the files in it' if path.is_dir() else 'its name'}; say it "
+            f"with format=, one of {', '.join(name for name in FORMATS if name not in ('arrays', 'iterable'))}"
         )
     return FORMATS[found]
 
@@ -162,6 +162,7 @@ def _kind_of_folder(path: Path) -> str | None:
     below = [one for one in path.rglob("*") if one.is_file() and not _hidden(one, path)]
     # A folder of images may hold a table of labels, and one of tables a picture: most files decide.
     counts = {name: sum(map(found.matches, below)) for name, found in FORMATS.items()}
+    del counts["images"]  # they come last where as many speak for something else
     counts["images"] = sum(one.suffix.lower() in IMAGES for one in below)
     if any((one / "segments").is_dir() for one in path.iterdir()):
         return "torchcachex"

@@ -57,8 +57,8 @@ def array_field(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Fiel
 def no_objects(name: str) -> UnsupportedType:
     """What to raise for an array of objects."""
     return UnsupportedType(
-        f"field {name!r} is an array of Python objects, which only pickle can store; nothing is ever unpickled. Save it "
-        "as an array of numbers, or convert an iterable of records with ws.Json() fields"
+        f"field {name!r} is an array of Python objects, which only pickle can store; nothing is ever unpickled. Save "
+        "it as an array of numbers, or convert an iterable of records with ws.Json() fields"
     )
 
 
