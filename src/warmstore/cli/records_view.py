@@ -90,11 +90,8 @@ def show(found: dict[str, Any], console: Console) -> None:
     if found["metadata"]:
         console.print(Text("Metadata", "bold"))
         for name, value in found["metadata"].items():
-            if name == "converted" and isinstance(value, dict):
-                value = converted(value)
-            console.print(
-                Text(f" {name}: {_shortened(value if isinstance(value, str) else _plain(value), 3 * _CHARACTERS)}")
-            )
+            told = converted(value) if name == "converted" and isinstance(value, dict) else _plain(value)
+            console.print(Text(f" {name}: {_shortened(told, 3 * _CHARACTERS)}"))
 
 
 def converted(made_from: dict[str, Any]) -> str:
