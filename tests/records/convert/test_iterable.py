@@ -110,3 +110,22 @@ def test_going_on_needs_the_same_records(tmp_path: Path) -> None:
     for other in others:
         with pytest.raises(ws.StoreExists, match="made from something else"):
             ws.convert(other, tmp_path / "store")
+
+
+def test_a_complete_store_is_only_returned_for_the_same_records(tmp_path: Path) -> None:
+    def records(count: int, change: int = -1) -> Iterator[dict[str, Any]]:
+        return ({"x": n + (n == change), "r": np.arange(n % 3)} for n in range(count))
+
+    for source in (lambda *a: records(*a), lambda *a: {"x": np.array([r["x"] for r in records(*a)])}):
+        store = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+        fields: Any = {"x": ws.Array("int64")}
+        if isinstance(source(1), Iterator):
+            fields |= {"r": ws.Ragged("int64")}
+        ws.convert(source(100), store, fields=fields).close()
+        with ws.convert(source(100), store, fields=fields) as same:
+            assert len(same) == 100
+        for other in (source(100, 99), source(99)):
+            with pytest.raises(ws.StoreExists, match="made from something else"):
+                ws.convert(other, store, fields=fields)
+        with pytest.raises(ws.StoreExists, match="complete with 100 records, and the source has more"):
+            ws.convert(source(101), store, fields=fields)

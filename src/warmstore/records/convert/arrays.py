@@ -25,7 +25,8 @@ def open_source(request: Request, files: Sequence[Path]) -> Source:
     def read(start: int) -> Iterator[Batch]:
         return slices(fields, arrays, rows, rows_at_once(sum(map(_nbytes, arrays.values())) / rows), start)
 
-    return Source(fields, read, rows)
+    # Arrays in memory have no name or time to know them by: what is there already is compared.
+    return Source(fields, read, rows, skippable=False)
 
 
 def _nbytes(values: Any) -> int:

@@ -5,6 +5,7 @@ rows: nothing else needs to be remembered, so nothing can disagree after a kill.
 """
 
 import contextlib
+import json
 import os
 import tarfile
 import zipfile
@@ -101,7 +102,8 @@ def convert(
         start = 0
         if (folder / NAME).exists():
             manifest = _unfinished(folder, made_from, stack)
-            if manifest.metadata[CONVERTED]["complete"]:
+            complete = manifest.metadata[CONVERTED]["complete"]
+            if complete and (made_from["files"] or made_from["source"]):
                 return RecordStore.open(folder)
             request = replace(request, fields=manifest.fields)
             store = stack.enter_context(RecordStore.open(folder, "a", chunk_size=chunk_size))
@@ -120,8 +122,11 @@ def convert(
             stack.enter_context(store)
             _hold(folder, stack)
             blocks = _with_first(first, blocks)
+            complete = False
         if not opened.skippable:
             blocks = _skip(blocks, store, start)
+            if complete:
+                blocks = _nothing_more(blocks, store)
         with progress_bar(opened.rows, opened.size, start, folder.name, progress) as advance:
             _fill(store, blocks, start, advance)
         store.close()
@@ -209,6 +214,12 @@ def _skip(
         raise StoreExists(f"{store.path} was made from something else: it has {start:,} records, the source {at:,}")
 
 
+def _nothing_more(blocks: Iterator[Any], store: RecordStore) -> Iterator[Any]:
+    for _ in blocks:
+        raise StoreExists(f"{store.path} is complete with {len(store):,} records, and the source has more; append them")
+    yield from ()
+
+
 def _check_same(store: RecordStore, block: Block, first: int) -> None:
     count = next(iter(block.values())).count
     stored = store.read_rows(list(block), np.arange(first, first + count))
@@ -294,8 +305,6 @@ def _unfinished(folder: Path, made_from: dict[str, Any], stack: contextlib.ExitS
 
 
 def _as_json(value: Any) -> Any:
-    import json
-
     return json.loads(json.dumps(value))
 
 
