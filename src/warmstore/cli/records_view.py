@@ -65,7 +65,7 @@ def show(found: dict[str, Any], console: Console) -> None:
 
     fields = _table("Fields", "name", "type", ">bytes", ">a record")
     for field in found["fields"]:
-        each = f"{field['bytes'] / found['records']:,.1f} B" if found["records"] else ""
+        each = size(field["bytes"] / found["records"]) if found["records"] else ""
         fields.add_row(Text(field["name"]), Text(field["says"]), size(field["bytes"]), each)
     console.print(fields)
 

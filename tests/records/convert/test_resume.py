@@ -161,12 +161,13 @@ def test_two_conversions_into_one_store_at_a_time_are_refused(tmp_path: Path, mo
     assert said == [40]
 
 
-def test_rows_of_somebody_else_stop_a_conversion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [100, 199])
+def test_rows_of_somebody_else_stop_a_conversion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     small_batches(monkeypatch)
 
     def records() -> Any:
         for n in range(200):
-            if n == 100:
+            if n == number:
                 with ws.RecordStore.open(tmp_path / "store", "a") as other:
                     other.append({"x": -1})
             yield {"x": n}
