@@ -35,6 +35,7 @@ def names() -> dict[str, Any]:
         "labels": np.arange(10),
         "points": [np.ones((at, 3), np.float32) for at in range(10)],
         "jpegs": [b"\xff\xd8" * at for at in range(10)],
+        "np": np,
     }
 
 

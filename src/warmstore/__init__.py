@@ -6,16 +6,21 @@ from warmstore.errors import (
     AmbiguousBatch,
     BadIds,
     BadIdType,
+    BadSource,
     Closed,
     Damaged,
     NewerFormat,
+    NoSource,
     NotAStore,
+    NotInstalled,
     NotStateless,
     PositionError,
     ReadOnly,
     SchemaMismatch,
     StaleCache,
     StoreExists,
+    TargetExists,
+    UnknownFormat,
     UnsupportedType,
     WarmstoreError,
     WriteFailed,
@@ -28,6 +33,8 @@ if TYPE_CHECKING:
     from warmstore.features.cache import FeatureCache
     from warmstore.features.module import CachedModule
     from warmstore.features.statistics import CacheStats
+    from warmstore.records.convert.conversion import convert
+    from warmstore.records.convert.export import export
 
 __version__ = "0.1.0"
 
@@ -36,6 +43,7 @@ __all__ = [
     "Array",
     "BadIdType",
     "BadIds",
+    "BadSource",
     "Bytes",
     "CacheStats",
     "CachedModule",
@@ -44,7 +52,9 @@ __all__ = [
     "FeatureCache",
     "Json",
     "NewerFormat",
+    "NoSource",
     "NotAStore",
+    "NotInstalled",
     "NotStateless",
     "PositionError",
     "Ragged",
@@ -53,18 +63,24 @@ __all__ = [
     "SchemaMismatch",
     "StaleCache",
     "StoreExists",
+    "TargetExists",
     "Text",
+    "UnknownFormat",
     "UnsupportedType",
     "WarmstoreError",
     "WriteFailed",
+    "convert",
+    "export",
     "train_dictionary",
 ]
 
-# These need torch, which takes seconds to import: only who asks for them pays.
+# These need torch, tqdm or more of pyarrow, which take time to import: only who asks for them pays.
 _LAZY = {
     "CacheStats": "warmstore.features.statistics",
     "CachedModule": "warmstore.features.module",
     "FeatureCache": "warmstore.features.cache",
+    "convert": "warmstore.records.convert.conversion",
+    "export": "warmstore.records.convert.export",
 }
 
 

@@ -15,7 +15,12 @@ WarmstoreError
 ├── BadIdType        (TypeError)          ids that are neither str nor int
 ├── StaleCache       (ValueError)         cached under other weights, code or arguments
 ├── NotStateless     (RuntimeError)       a module whose output may change between calls
-└── AmbiguousBatch   (ValueError)         which values are per sample cannot be told
+├── AmbiguousBatch   (ValueError)         which values are per sample cannot be told
+├── NoSource         (FileNotFoundError)  what was to be converted is not there
+├── BadSource        (ValueError)         what was to be converted is empty, uneven, broken or has nulls
+├── UnknownFormat    (ValueError)         a format that is not known, or cannot be told
+├── NotInstalled     (ImportError)        an optional package that a format needs
+└── TargetExists     (FileExistsError)    export() to a file or folder that is there already
 """
 
 
@@ -81,3 +86,23 @@ class NotStateless(WarmstoreError, RuntimeError):
 
 class AmbiguousBatch(WarmstoreError, ValueError):
     """Which values belong to single samples, and which to the whole batch, cannot be told apart."""
+
+
+class NoSource(WarmstoreError, FileNotFoundError):
+    """What was to be converted is not there."""
+
+
+class BadSource(WarmstoreError, ValueError):
+    """What was to be converted is empty, of unequal lengths, broken, or holds nulls."""
+
+
+class UnknownFormat(WarmstoreError, ValueError):
+    """A format that is not known, or one that cannot be told from the source or target."""
+
+
+class NotInstalled(WarmstoreError, ImportError):
+    """A format needs an optional package that is not installed."""
+
+
+class TargetExists(WarmstoreError, FileExistsError):
+    """`export` was asked for a file or folder that is there already."""

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from warmstore.cli import demo
+from warmstore.cli import demo, records
 
 __all__ = ["app", "main"]
 
@@ -40,6 +40,7 @@ def warmstore(
 
 
 app.command()(demo.demo)
+records.register(app)
 
 
 def main() -> None:

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tqdm import tqdm
 
 from warmstore.errors import SchemaMismatch
 from warmstore.records.fields import Field, check_fields
 from warmstore.records.positions import as_positions
+from warmstore.records.progress import progress_bar
 from warmstore.records.rewrite import Make, Utilisation, rewrite
 
 if TYPE_CHECKING:
@@ -59,8 +59,7 @@ def filter_store(
     length = len(store)
     chosen = None if callable(keep) else as_positions(keep, length)
     total = length if chosen is None else len(chosen)
-    bar = tqdm(total=total, desc="filter", unit=" records", disable=None if progress is None else not progress)
-    with bar:
+    with progress_bar(total, None, 0, "filter", progress) as advance:
         for first in range(0, total, _BLOCK):
             last = min(first + _BLOCK, total)
             if chosen is None:
@@ -75,7 +74,7 @@ def filter_store(
                 positions = chosen[first:last]
             if len(positions):
                 target.extend(store.gather(positions, names))
-            bar.update(last - first)
+            advance(last - first, None)
     target.flush()
     return target
 

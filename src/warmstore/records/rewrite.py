@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from tqdm import tqdm
-
 from warmstore.records.fields import Fields
 from warmstore.records.generation import Generation
 from warmstore.records.log import CLOSED, create_log, new_entry
 from warmstore.records.manifest import write_manifest
+from warmstore.records.progress import Advance, progress_bar
 from warmstore.records.rows import Gathered, Rows, encode, stored_rows, to_arrow
 from warmstore.records.snapshot import Int64, Snapshot
 
@@ -81,21 +80,18 @@ def rewrite(
         folder.mkdir()
         create_log(folder, store.files)
         new = Generation(store.path, manifest, store.chunk_size, store.files, write=True)
-        bar = tqdm(
-            total=old.snapshot.length, desc=label, unit=" records", disable=None if progress is None else not progress
-        )
         try:
-            with bar:
+            with progress_bar(old.snapshot.length, None, 0, label, progress) as advance:
                 done = 0
                 while done < old.snapshot.length:
-                    done = _copy(old, new, make, done, repair, bar)
+                    done = _copy(old, new, make, done, repair, advance)
                     old.refresh()
                 new.seal()
                 store.files.sync_folder(store.path)
                 with old.log.locked():
                     old.refresh()
                     while done < old.snapshot.length:
-                        done = _copy(old, new, make, done, repair, bar)
+                        done = _copy(old, new, make, done, repair, advance)
                     new.seal()
                     old.log.append_locked(new_entry(CLOSED, 0))
                     write_manifest(store.path, manifest, store.files)
@@ -109,7 +105,7 @@ def rewrite(
         return Utilisation(new.snapshot.length, rows_before, bytes_before, _chunk_bytes(new.folder))
 
 
-def _copy(old: Generation, new: Generation, make: dict[str, Make], done: int, repair: bool, bar: Any) -> int:
+def _copy(old: Generation, new: Generation, make: dict[str, Make], done: int, repair: bool, advance: Advance) -> int:
     """Copy positions from `done` on to the end of what is known; return where that is."""
     snapshot = old.snapshot
     for first, last in _blocks(old, snapshot, done):
@@ -123,7 +119,7 @@ def _copy(old: Generation, new: Generation, make: dict[str, Make], done: int, re
             else:
                 arrays += to_arrow(name, field, stored_rows(old.read(name, positions)), compressed=True)
         new.commit_batch(arrays)
-        bar.update(last - first)
+        advance(last - first, None)
     new.refresh()
     return snapshot.length
 

@@ -10,6 +10,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -24,7 +25,7 @@ from warmstore.records.fields import Field, Fields, Json, check_fields
 from warmstore.records.files import FileLock, Files, is_read_only
 from warmstore.records.generation import Generation
 from warmstore.records.log import BATCH, DELETE, UPDATE, GenerationClosed
-from warmstore.records.manifest import Manifest, create_folder, read_manifest
+from warmstore.records.manifest import Manifest, create_folder, read_manifest, write_manifest
 from warmstore.records.pending import Pending, block_of, largest_record
 from warmstore.records.positions import as_positions
 from warmstore.records.rewrite import Utilisation, rewrite
@@ -395,6 +396,13 @@ class RecordStore(Owner):
             finally:
                 self._editors -= 1
                 self.refresh()
+
+    def annotate(self, **metadata: Any) -> None:
+        """Change what stands in the store's metadata; other processes see it when they open the store."""
+        with self.editing():
+            manifest = self.generation.manifest
+            self.generation.manifest = replace(manifest, metadata={**manifest.metadata, **metadata})
+            write_manifest(self.path, self.generation.manifest, self.files)
 
     def refresh(self) -> None:
         """See what other processes committed since. A store's own flush does this too."""

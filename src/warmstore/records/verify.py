@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tqdm import tqdm
 
 from warmstore.records.generation import Generation
+from warmstore.records.progress import progress_bar
 from warmstore.records.rewrite import rewrite
 
 if TYPE_CHECKING:
@@ -62,14 +62,13 @@ def check(store: "RecordStore", *, repair: bool, progress: bool | None) -> Repor
     """Check every live value against its checksum; see `RecordStore.verify`."""
     generation = store.generation
     length = generation.snapshot.length
-    bar = tqdm(total=length, desc="verify", unit=" records", disable=None if progress is None else not progress)
     found: dict[tuple[str, str], list[int]] = {}
-    with bar:
+    with progress_bar(length, None, 0, "verify", progress) as advance:
         for first in range(0, length, _ROWS):
             positions = np.arange(first, min(first + _ROWS, length), dtype=np.int64)
             for chunk, field, bad in _damaged(generation, positions):
                 found.setdefault((chunk, field), []).extend(bad)
-            bar.update(len(positions))
+            advance(len(positions), None)
     problems = tuple(Problem(chunk, field, tuple(sorted(bad))) for (chunk, field), bad in sorted(found.items()))
     size = sum(path.stat().st_size for path in generation.folder.glob("*.arrow"))
     if repair and problems:

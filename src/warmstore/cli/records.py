@@ -1,0 +1,142 @@
+"""`warmstore convert`, `export` and `inspect`: record stores from the command line."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+FORMATS = "array_record, arrow, hugging_face, images, npy, npz, parquet, torchcachex, webdataset"
+Progress = Annotated[
+    bool | None,
+    typer.Option("--progress/--no-progress", help="Show a progress bar.", show_default="on a terminal"),
+]
+Fields = Annotated[
+    list[str] | None,
+    typer.Option("--field", "-f", metavar="NAME", help="Take this field only; may be given again.", show_default="all"),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this group."""
+    for command in (convert, export, inspect, verify, rebalance):
+        app.command()(command)
+
+
+def convert(
+    source: Annotated[list[str], typer.Argument(metavar="SOURCE", help="Files, a folder, or a pattern.")],
+    store: Annotated[Path, typer.Argument(help="The new store's folder, or one left unfinished: it goes on there.")],
+    format: Annotated[
+        str | None, typer.Option(metavar="FORMAT", help=f"One of {FORMATS}.", show_default="by the files' names")
+    ] = None,
+    field: Fields = None,
+    decode: Annotated[bool, typer.Option("--decode", help="Decode images to uint8, height x width x 3.")] = False,
+    size: Annotated[
+        str | None, typer.Option(metavar="HxW", help='Resize decoded images to this, such as "224x224".')
+    ] = None,
+    progress: Progress = None,
+) -> None:
+    """Make a store from files in another format."""
+    with _errors_told():
+        from warmstore.records.convert import convert as convert_records
+
+        paths: Any = source if len(source) > 1 else source[0]
+        made = convert_records(
+            paths, store, format=format, fields=field, decode=decode, size=_pixels(size), progress=progress
+        )
+        with made:
+            typer.echo(f"{store}: {len(made):,} records, {_megabytes(made.nbytes)}")
+
+
+def export(
+    store: Annotated[Path, typer.Argument(help="The store's folder.")],
+    target: Annotated[Path, typer.Argument(help="A .npy, .arrow or .parquet file, or a folder of .npy files.")],
+    format: Annotated[
+        str | None, typer.Option(metavar="FORMAT", help="npy, arrow or parquet.", show_default="by the target's name")
+    ] = None,
+    field: Fields = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the target.")] = False,
+    progress: Progress = None,
+) -> None:
+    """Write a store's records to files that other programs read."""
+    with _errors_told():
+        from warmstore.records.convert import export as export_records
+
+        made = export_records(store, target, format=format, fields=field, overwrite=overwrite, progress=progress)
+        files = [made] if made.is_file() else sorted(made.iterdir())
+        typer.echo(f"{made}: {_megabytes(sum(file.stat().st_size for file in files))}")
+
+
+def inspect(
+    store: Annotated[Path, typer.Argument(help="The store's folder.")],
+    samples: Annotated[int, typer.Option(min=0, help="How many of the first records to show.")] = 3,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
+) -> None:
+    """Show what a store holds: fields, chunks, bytes, who is writing, and its first records."""
+    with _errors_told():
+        from warmstore.cli.records_view import description, show
+
+        found = description(store, samples)
+        if as_json:
+            typer.echo(json.dumps(found, indent=2))
+        else:
+            show(found, Console(highlight=False))
+
+
+@contextmanager
+def _errors_told() -> Iterator[None]:
+    """What a user did wrong is one line, not a traceback."""
+    from warmstore.errors import WarmstoreError
+
+    try:
+        yield
+    except (WarmstoreError, ValueError, OSError) as error:
+        typer.echo(f"Error: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+def verify(
+    store: Annotated[Path, typer.Argument(help="The store's folder.")],
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Write the store anew, with damaged values absent and all others kept.")
+    ] = False,
+    progress: Progress = None,
+) -> None:
+    """Check every record against its checksums. Exits with 1 when something is damaged."""
+    with _errors_told():
+        from warmstore.records.store import RecordStore
+
+        with RecordStore.open(store, "a" if repair else "r") as opened:
+            report = opened.verify(repair=repair, progress=progress)
+        typer.echo(f"{store}: {report}")
+    if not report.ok and not report.repaired:
+        raise typer.Exit(1)
+
+
+def rebalance(
+    store: Annotated[Path, typer.Argument(help="The store's folder.")],
+    progress: Progress = None,
+) -> None:
+    """Write a store's live records densely and give back the room of updated and deleted ones."""
+    with _errors_told():
+        from warmstore.records.store import RecordStore
+
+        with RecordStore.open(store, "a") as opened:
+            done = opened.rebalance(progress=progress)
+        typer.echo(f"{store}: {done}")
+
+
+def _pixels(size: str | None) -> tuple[int, int] | None:
+    if size is None:
+        return None
+    height, _, width = size.lower().partition("x")
+    if not height.isdigit() or not (width or height).isdigit():
+        raise ValueError(f'--size is {size!r}; it must be pixels, such as "224" or "224x320" (height x width)')
+    return int(height), int(width or height)
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"

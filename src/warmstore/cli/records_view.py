@@ -1,0 +1,159 @@
+"""What `warmstore inspect` shows: a store described as plain data, and that as tables."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from warmstore.errors import Damaged
+from warmstore.records.fields import Array, Field, Ragged, fields_to_json
+from warmstore.records.inspection import chunk_states, field_bytes
+from warmstore.records.store import RecordStore
+
+_CHUNKS_SHOWN = 12
+_CHARACTERS = 60  # of a sample value, at most
+_ITEMS = 6
+
+
+def description(path: Path, samples: int) -> dict[str, Any]:
+    """Everything about a store that JSON can say.
+
+    Raises:
+        NotAStore, Damaged, NewerFormat: as when the store is opened.
+    """
+    with RecordStore.open(path) as store:
+        chunks = chunk_states(store.path)
+        described = fields_to_json(store.fields)
+        taken = field_bytes(store)
+        return {
+            "path": str(path),
+            "records": len(store),
+            "bytes": store.nbytes,
+            "generation": store.manifest.generation,
+            "id": store.manifest.id,
+            "writers": sum(chunk.writing for chunk in chunks),
+            "fields": [
+                {**entry, "says": says(store.fields[entry["name"]]), "bytes": taken[entry["name"]]}
+                for entry in described
+            ],
+            "chunks": [vars(chunk) for chunk in chunks],
+            "metadata": store.metadata,
+            "samples": _samples(store, min(samples, len(store))),
+        }
+
+
+def says(field: Field) -> str:
+    """A field in a few words: `uint8 [96, 96]`."""
+    if isinstance(field, Array):
+        return f"{field.dtype} {list(field.shape)}" if field.shape else field.dtype
+    if isinstance(field, Ragged):
+        return f"{field.dtype} [{', '.join('?' * field.ndim)}]"
+    return type(field).__name__
+
+
+def show(found: dict[str, Any], console: Console) -> None:
+    """Print a description as tables."""
+    console.print(Text(found["path"], "bold"), soft_wrap=True)
+    parts = [f"{found['records']:,} records", size(found["bytes"]), f"generation {found['generation']}"]
+    parts.append(f"{found['writers'] or 'no'} live writer{'s' if found['writers'] != 1 else ''}")
+    console.print(", ".join(parts) + "\n")
+
+    fields = _table("Fields", "name", "type", ">bytes", ">a record")
+    for field in found["fields"]:
+        each = size(field["bytes"] / found["records"]) if found["records"] else ""
+        fields.add_row(Text(field["name"]), Text(field["says"]), size(field["bytes"]), each)
+    console.print(fields)
+
+    chunks = _table("Chunks", "file", ">records", ">batches", ">size", "state")
+    # The last ones are those that something happens to.
+    shown = found["chunks"] if len(found["chunks"]) <= _CHUNKS_SHOWN else found["chunks"][-_CHUNKS_SHOWN:]
+    for chunk in shown:
+        state = chunk["state"] + (", being written" if chunk["writing"] else "")
+        style = {"missing": "bold red", "sealed": "dim"}.get(chunk["state"], "")
+        numbers = (f"{chunk['records']:,}", f"{chunk['batches']:,}", size(chunk["nbytes"]))
+        chunks.add_row(chunk["name"], *numbers, state, style=style)
+    console.print(chunks)
+    if len(shown) < len(found["chunks"]):
+        console.print(f"{len(found['chunks']) - len(shown):,} earlier chunks are not shown; --json has all.\n")
+
+    if found["samples"]:
+        samples = _table("First records", "", *(str(number) for number in range(len(found["samples"]))), wrap=True)
+        for field in found["fields"]:
+            name = field["name"]
+            samples.add_row(Text(name), *(Text(sample[name]) for sample in found["samples"]))
+        console.print(samples)
+    if found["metadata"]:
+        console.print(Text("Metadata", "bold"))
+        for name, value in found["metadata"].items():
+            told = converted(value) if name == "converted" and isinstance(value, dict) else _plain(value)
+            console.print(Text(f" {name}: {_shortened(told, 3 * _CHARACTERS)}"))
+
+
+def converted(made_from: dict[str, Any]) -> str:
+    """What a store was converted from, and whether all of it was."""
+    source = made_from.get("source")
+    where = f" {', '.join(source)}" if isinstance(source, list) else ""
+    return f"from {made_from.get('format')}{where}, {'complete' if made_from.get('complete') else 'not finished'}"
+
+
+def size(count: float) -> str:
+    """Bytes with a unit of 1000."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
+        count /= 1000
+    return f"{count:,.1f} TB"
+
+
+def rendered(value: Any) -> str:
+    """A value in one short line."""
+    if isinstance(value, np.ndarray) and value.ndim:
+        items = ", ".join(f"{one}" for one in value.reshape(-1)[:_ITEMS].tolist())
+        more = ", ..." if value.size > _ITEMS else ""
+        return _shortened(f"{list(value.shape)} {items}{more}")
+    if isinstance(value, np.generic | np.ndarray):
+        return _shortened(str(value))
+    if isinstance(value, memoryview):
+        return _shortened(f"{len(value):,} B {bytes(value[:16])!r}" + ("..." if len(value) > 16 else ""))
+    return _shortened(repr(value) if isinstance(value, str) else _plain(value))
+
+
+def _samples(store: RecordStore, count: int) -> list[dict[str, str]]:
+    if not count:
+        return []
+    columns = {}
+    for name in store.fields:
+        try:
+            columns[name] = [rendered(value) for value in store.gather(slice(0, count), [name])[name]]
+        except Damaged:
+            columns[name] = ["damaged"] * count  # the rest is worth seeing all the more
+    return [{name: values[at] for name, values in columns.items()} for at in range(count)]
+
+
+def _plain(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _shortened(text: str, characters: int = _CHARACTERS) -> str:
+    return text if len(text) <= characters else text[: characters - 3] + "..."
+
+
+def _table(title: str, *columns: str, wrap: bool = False) -> Table:
+    table = Table(
+        title=title, title_justify="left", title_style="bold", box=box.SIMPLE, padding=(0, 1, 0, 0), pad_edge=False
+    )
+    for number, column in enumerate(columns):
+        right = column.startswith(">")
+        # File and field names must be readable to the end; sample values fold instead.
+        table.add_column(
+            column.removeprefix(">"),
+            justify="right" if right else "left",
+            no_wrap=not wrap and (right or number == 0),
+            overflow="fold",
+        )
+    return table

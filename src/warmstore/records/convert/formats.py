@@ -1,0 +1,174 @@
+"""Which formats there are, and which one a source is in."""
+
+import glob
+import importlib
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from warmstore.errors import BadSource, NoSource, UnknownFormat
+from warmstore.records.arrays import is_tensor
+from warmstore.records.convert.source import Request, Source
+from warmstore.records.manifest import NAME as STORE_NAME
+
+
+@dataclass(frozen=True)
+class Format:
+    """One format to convert from.
+
+    suffixes: how names of its files end. folder: it is a folder whose files its module lists.
+    options: the arguments of `convert` that only some formats take and this one does.
+    """
+
+    name: str
+    suffixes: tuple[str, ...] = ()
+    folder: bool = False
+    options: frozenset[str] = frozenset()
+
+    def matches(self, path: Path) -> bool:
+        name = path.name.lower()
+        # Shards may carry their number behind the suffix: train.array_record-00000-of-00010
+        return any(name.endswith(one) or re.search(re.escape(one) + r"-\d+-of-\d+$", name) for one in self.suffixes)
+
+    def open(self, request: Request, files: Sequence[Path]) -> Source:
+        source: Source = self._module.open_source(request, files)
+        return source
+
+    def files(self, paths: Sequence[Path]) -> list[Path]:
+        """The files of a source, in the order of its records.
+
+        Raises:
+            NoSource: a path is not there. BadSource: nothing of this format in it.
+        """
+        found: list[Path] = []
+        for path in paths:
+            if not path.exists():
+                raise NoSource(f"{path} does not exist")
+            if self.folder:
+                if not path.is_dir():
+                    raise BadSource(f"{path} is a file; the format {self.name!r} is a folder")
+                found += self._module.list_files(path)
+            elif path.is_dir():
+                found += sorted(one for one in path.rglob("*") if self.matches(one) and not _hidden(one, path))
+            else:
+                found.append(path)
+        if not found:
+            raise BadSource(f"{', '.join(map(str, paths))}: no files of the format {self.name!r} in it")
+        return found
+
+    @property
+    def _module(self) -> Any:
+        return importlib.import_module(f"warmstore.records.convert.{self.name}")
+
+
+FORMATS = {
+    one.name: one
+    for one in (
+        Format("array_record", (".array_record", ".arrayrecord", ".arecord"), options=frozenset({"decode"})),
+        Format("arrays"),
+        Format("arrow", (".arrow", ".feather", ".ipc")),
+        Format("hugging_face", folder=True),
+        Format("images", folder=True, options=frozenset({"decode", "size"})),
+        Format("iterable", options=frozenset({"batched"})),
+        Format("npy", (".npy",)),
+        Format("npz", (".npz",)),
+        Format("parquet", (".parquet", ".pq")),
+        Format("torchcachex", folder=True),
+        Format("webdataset", (".tar", ".tar.gz", ".tgz")),
+    )
+}
+IMAGES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+_OBJECTS = ("arrays", "hugging_face", "iterable")
+
+
+def named(name: str) -> Format:
+    """The format of that name.
+
+    Raises:
+        UnknownFormat: there is none; the message lists those there are.
+    """
+    if name not in FORMATS:
+        raise UnknownFormat(f"there is no format {name!r} to convert from; known are {', '.join(FORMATS)}")
+    return FORMATS[name]
+
+
+def paths_of(source: Any) -> list[Path] | None:
+    """The paths that a source names, or None when it is an object. A pattern such as "train-*.tar" is taken apart."""
+    if isinstance(source, str | os.PathLike):
+        path = Path(source)
+        if not path.exists() and glob.has_magic(str(path)):
+            found = [Path(one) for one in sorted(glob.glob(str(path)))]  # noqa: PTH207 - takes absolute patterns too
+            if not found:
+                raise NoSource(f"nothing matches {str(path)!r}")
+            return found
+        return [path]
+    if isinstance(source, list | tuple) and source and all(isinstance(one, str | os.PathLike) for one in source):
+        return [path for one in source for path in paths_of(one) or []]
+    return None
+
+
+def detect(source: Any, paths: Sequence[Path] | None) -> Format:
+    """The format of a source.
+
+    Raises:
+        NoSource: a path is not there. UnknownFormat: it cannot be told.
+    """
+    if paths is None:
+        return FORMATS[_kind_of_object(source)]
+    path = paths[0]
+    if not path.exists():
+        raise NoSource(f"{path} does not exist")
+    found = (
+        _kind_of_folder(path) if path.is_dir() else next((f.name for f in FORMATS.values() if f.matches(path)), None)
+    )
+    if found is None:
+        raise UnknownFormat(
+            f"the format of {path} cannot be told from {'the files in it' if path.is_dir() else 'its name'}; say it "
+            f"with format=, one of {', '.join(name for name in FORMATS if name not in ('arrays', 'iterable'))}"
+        )
+    return FORMATS[found]
+
+
+def _kind_of_object(source: Any) -> str:
+    names = {f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(source).__mro__}
+    if "datasets.DatasetDict" in names:
+        raise UnknownFormat(
+            f"a DatasetDict holds several data sets; convert one, such as source[{next(iter(source))!r}]"
+        )
+    if "datasets.Dataset" in names:
+        return "hugging_face"
+    if isinstance(source, np.ndarray | Mapping) or is_tensor(source):
+        return "arrays"
+    if isinstance(source, Iterable) and not isinstance(source, bytes):
+        return "iterable"
+    raise UnknownFormat(
+        f"a {type(source).__name__} cannot be converted; pass a path, an array, a dict of arrays, a datasets.Dataset, "
+        "or an iterable of records"
+    )
+
+
+def _kind_of_folder(path: Path) -> str | None:
+    if (path / STORE_NAME).exists():
+        raise UnknownFormat(f"{path} is a store already; open it with RecordStore.open({str(path)!r})")
+    if (path / "segments").is_dir():
+        return "torchcachex"
+    if (path / "dataset_info.json").exists() or (path / "dataset_dict.json").exists():
+        return "hugging_face"
+    below = [one for one in path.rglob("*") if one.is_file() and not _hidden(one, path)]
+    # A folder of images may hold a table of labels, and one of tables a picture: most files decide.
+    counts = {name: sum(map(found.matches, below)) for name, found in FORMATS.items()}
+    del counts["images"]  # they come last where as many speak for something else
+    counts["images"] = sum(one.suffix.lower() in IMAGES for one in below)
+    if any((one / "segments").is_dir() for one in path.iterdir()):
+        return "torchcachex"
+    most = max(counts, key=lambda name: counts[name])
+    return most if counts[most] else None
+
+
+def _hidden(path: Path, folder: Path) -> bool:
+    return any(part.startswith((".", "_")) for part in path.relative_to(folder).parts)
