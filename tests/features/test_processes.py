@@ -1,5 +1,8 @@
 """F8, F9, F12: many processes, killed at any moment. Each test is a script of its own."""
 
+import tempfile
+from pathlib import Path
+
 import pytest
 
 COMMON = """
@@ -272,16 +275,11 @@ def test_data_loader_workers(run_script):
 
 
 READ_ONLY = """
-import tempfile
-
 if __name__ == "__main__":
-    # A folder of its own, since pytest's can be reached by its own user only.
-    base = tempfile.TemporaryDirectory()
-    folder = base.name + "/cache"
     module = open_module()
     call(module, range(5))
     module.cache.close()
-    os.chmod(base.name, 0o755)
+    os.chmod(sys.argv[1], 0o755)
     for path in (folder, *(os.path.join(top, name) for top, names, files in os.walk(folder) for name in names + files)):
         os.chmod(path, 0o555 if os.path.isdir(path) else 0o444)
     if os.fork() == 0:
@@ -297,7 +295,7 @@ if __name__ == "__main__":
         call(module, range(8))
         assert Double.rows == 5 + 3
         module.cache.close()
-        cache = ws.FeatureCache(base.name, "other")
+        cache = ws.FeatureCache(sys.argv[1], "other")
         cache.put_batch([1], torch.ones(1))
         try:
             cache.flush()
@@ -307,12 +305,13 @@ if __name__ == "__main__":
             os._exit(4)
         os._exit(0)
     assert os.wait()[1] == 0
-    base.cleanup()
 """
 
 
 def test_folder_that_cannot_be_written(run_script):
-    run_script(COMMON + READ_ONLY)
+    # Not in pytest's folder, which other users do not get to.
+    with tempfile.TemporaryDirectory() as folder:
+        run_script(COMMON + READ_ONLY, Path(folder))
 
 
 SPAWNED = """
