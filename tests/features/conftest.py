@@ -51,11 +51,11 @@ def linear():
 def run_script(tmp_path):
     """Run Python source in a new process and return what it printed."""
 
-    def run(source, *arguments, status=0, **environment):
-        path = tmp_path / "script.py"
+    def run(source, folder=tmp_path, status=0, **environment):
+        path = folder / "script.py"
         path.write_text(textwrap.dedent(source))
         done = subprocess.run(
-            [sys.executable, str(path), str(tmp_path), *map(str, arguments)],
+            [sys.executable, str(path), str(folder)],
             capture_output=True,
             text=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sys.path)), **environment},
