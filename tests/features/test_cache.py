@@ -4,6 +4,7 @@ import copy
 import os
 import pickle
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -453,3 +454,12 @@ def test_like_a_dict(tmp_path_factory, counting, actions, flush_every, asynchron
 
 def hash_of(one):
     return one if isinstance(one, int) else 100 + sum(map(ord, one))
+
+
+def test_a_cache_filled_by_hand_is_tied_to_the_first_module_for_good(tmp_path: Path) -> None:
+    with ws.FeatureCache(tmp_path, "c") as cache:
+        cache.put_batch([1], torch.zeros(1, 2))
+    with ws.FeatureCache(tmp_path, "c") as cache:
+        cache.bind({"weights": "mine"})
+    with ws.FeatureCache(tmp_path, "c") as cache, pytest.raises(ws.StaleCache, match="weights"):
+        cache.bind({"weights": "others"})

@@ -273,7 +273,9 @@ class FeatureCache(Owner):
             known = known or self._fingerprint
             if known is None:
                 self._fingerprint = fingerprint
-                return
+                if self._store is None or self.read_only:
+                    return
+                known = self._store.annotate("fingerprint", fingerprint)  # filled by put_batch so far
         self._compare(known, fingerprint)
 
     def _compare(self, known: Fingerprint, fingerprint: Fingerprint) -> None:

@@ -1,4 +1,4 @@
-"""The progress bar of whatever goes through a whole store: records where their number is known, bytes read otherwise."""
+"""The progress bar of what goes through a whole store: records where their number is known, else bytes."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+
 from warmstore.records.fields import Fields
 from warmstore.records.generation import Generation
 from warmstore.records.log import CLOSED, create_log, new_entry

@@ -397,12 +397,15 @@ class RecordStore(Owner):
                 self._editors -= 1
                 self.refresh()
 
-    def annotate(self, **metadata: Any) -> None:
-        """Change what stands in the store's metadata; other processes see it when they open the store."""
+    def annotate(self, name: str, value: Any) -> Any:
+        """Keep something in the store's metadata unless it is there already; returns what stands there now."""
         with self.editing():
-            manifest = self.generation.manifest
-            self.generation.manifest = replace(manifest, metadata={**manifest.metadata, **metadata})
-            write_manifest(self.path, self.generation.manifest, self.files)
+            manifest = read_manifest(self.path, self.files)
+            if manifest.metadata.get(name) is None:
+                manifest = replace(manifest, metadata={**manifest.metadata, name: value})
+                write_manifest(self.path, manifest, self.files)
+            self.generation.manifest = replace(self.generation.manifest, metadata=manifest.metadata)
+            return manifest.metadata[name]
 
     def refresh(self) -> None:
         """See what other processes committed since. A store's own flush does this too."""

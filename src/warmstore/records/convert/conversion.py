@@ -22,11 +22,11 @@ import xxhash
 from warmstore.errors import BadSource, SchemaMismatch, StoreExists
 from warmstore.records.address_space import SLOT
 from warmstore.records.convert.formats import Format, detect, named, paths_of
-from warmstore.records.progress import progress_bar
 from warmstore.records.convert.source import Batch, Request, Source, fields_asked
 from warmstore.records.fields import Field, Fields, fields_to_json
 from warmstore.records.files import Files
 from warmstore.records.manifest import NAME, read_manifest, write_manifest
+from warmstore.records.progress import progress_bar
 from warmstore.records.rows import Rows, encode
 from warmstore.records.store import RecordStore
 

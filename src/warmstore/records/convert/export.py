@@ -11,13 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from warmstore.errors import SchemaMismatch, TargetExists, UnknownFormat
-from warmstore.records.progress import progress_bar
 from warmstore.records.convert.source import BATCH_BYTES, BATCH_ROWS
 from warmstore.records.convert.targets import TARGETS
 from warmstore.records.fields import Fields
+from warmstore.records.progress import progress_bar
 from warmstore.records.store import RecordStore
 
 _SUFFIXES = {

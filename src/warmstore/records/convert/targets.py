@@ -56,8 +56,8 @@ def write_npy(draft: Path, single: bool, fields: Fields, rows: int, values: Valu
             for name, file in files.items():
                 if isinstance(batch[name], np.ma.MaskedArray):
                     raise SchemaMismatch(
-                        f"field {name!r} has records without a value, which .npy cannot say; export to Arrow or Parquet, "
-                        "or fill them with map_field first"
+                        f"field {name!r} has records without a value, which .npy cannot say; export to Arrow or "
+                        "Parquet, or fill them with map_field first"
                     )
                 file.write(np.ascontiguousarray(batch[name]).reshape(-1).view(np.uint8).data)
         for file in files.values():
