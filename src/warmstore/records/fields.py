@@ -261,6 +261,8 @@ def _describe(field: Field) -> dict[str, Any]:
         options["dictionary"] = base64.b64encode(dictionary).decode()
     if field.codec == "raw":
         del options["codec"]
+    if "shape" in options:
+        options["shape"] = list(options["shape"])  # as JSON gives it back
     return options
 
 
