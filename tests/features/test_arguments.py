@@ -145,7 +145,6 @@ class TestOtherArguments:
             (torch.tanh, torch.sigmoid),
             (lambda v: v + 1, lambda v: v + 2),
         ],
-        ids=repr,
     )
     def test_change_is_stale(self, cached, one, other):
         module = cached(lambda x, option=0: x)

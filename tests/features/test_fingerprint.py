@@ -157,7 +157,6 @@ class Plain:
         (types.SimpleNamespace(k=1), types.SimpleNamespace(k=2)),
         (torch.float16, torch.bfloat16),
     ],
-    ids=repr,
 )
 def test_settings(one, other):
     before = fingerprint.settings(with_attribute(one))
@@ -253,7 +252,6 @@ def test_compiled_module_is_the_same(linear):
             True,
         ),
     ],
-    ids=repr,
 )
 def test_modes_that_matter(tmp_path, module, sensitive, random):
     module.requires_grad_(False)

@@ -94,7 +94,6 @@ class TestIds:
             (torch.ones(3, 1, dtype=torch.int64), ws.BadIds),
             (torch.tensor(1), ws.BadIds),
         ],
-        ids=repr,
     )
     def test_bad_ones_compute_and_keep_nothing(self, cached, ids, error, flushed):
         """Fewer ids than rows were once accepted."""

@@ -179,7 +179,6 @@ def test_every_dtype_comes_back_bit_for_bit(tmp_path, dtype, ragged):
         ({"a": None}, ws.SchemaMismatch),
         (3, ws.SchemaMismatch),
     ],
-    ids=repr,
 )
 def test_what_would_not_come_back_is_refused_at_once(tmp_path, value, error):
     cache = ws.FeatureCache(tmp_path, "id", lists="per_sample")

@@ -108,7 +108,7 @@ class Gatherer:
         if ahead:
             space.will_need(start + first, int((last - first).max(initial=0)))
         edges = zip((start + first).tolist(), (last - first).tolist(), strict=True)
-        return [space.span(address, length) for address, length in edges], wrong
+        return [space.span(address, length) for address, length in edges], wrong if wrong.any() else None
 
     def _check(
         self,
