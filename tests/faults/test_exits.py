@@ -128,24 +128,32 @@ def test_a_multiprocessing_child_may_append_to_what_it_inherits(store: ws.Record
 
 def test_a_child_that_lives_on_holds_none_of_the_locks(store: ws.RecordStore) -> None:
     (chunk,) = store.path.rglob("*.arrow")
-    ready, done = os.pipe(), os.pipe()
-    pid = os.fork()
-    if not pid:
-        os.write(ready[1], b".")
-        os.read(done[0], 1)
-        os._exit(0)
-    os.read(ready[0], 1)
+    reading, writing = os.pipe()
+    child: list[Any] = []
+
+    started, start = os.pipe()
+
+    def wait(say: Callable[[Any], None]) -> None:
+        os.close(writing)
+        os.write(start, b".")
+        os.read(reading, 1)  # until the parent lets go
+
+    thread = threading.Thread(target=lambda: child.append(in_child(wait)))
+    thread.start()
+    os.read(started, 1)
     descriptor = os.open(chunk, os.O_RDWR)
-    with pytest.raises(BlockingIOError):
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    store.flush()
-    store.close()
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody but the parent held it
-    os.close(descriptor)
-    os.write(done[1], b".")
-    assert os.waitpid(pid, 0)[1] == 0
-    for one in (*ready, *done):
-        os.close(one)
+    try:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        store.close()
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody but the parent held it
+    finally:
+        os.close(descriptor)
+        os.close(writing)
+        thread.join()
+        for one in (reading, started, start):
+            os.close(one)
+    well(child[0])
 
 
 def test_a_fork_while_another_thread_holds_the_lock(store: ws.RecordStore) -> None:
