@@ -10,10 +10,10 @@ demo: .venv/has-demo
 	$(BIN)/warmstore demo
 
 test: .venv/has-dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 test-slow: .venv/has-dev
-	$(BIN)/python -m pytest --slow
+	$(BIN)/python -m pytest -n auto --slow
 
 lint: .venv/has-dev
 	$(BIN)/ruff format --check .

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 import warmstore as ws
-from benchmarks.backbones import DeepEcho, Echo, count_rows, fill, frozen
+from benchmarks.backbones import DeepEcho, Echo, fill, frozen
 from benchmarks.keepers import BATCH, FLUSH, WIDTH
 from benchmarks.report import Bar, Report, broken_rows, timings
 from benchmarks.settings import Settings
@@ -45,7 +45,7 @@ def run(settings: Settings) -> Report:
         def setup() -> Iterator[Call]:
             with closing(_cache(settings, keys, backbone, values, names)) as cache:
                 module = frozen(backbone())
-                computed = count_rows(module)
+                computed = module.counts
                 features = ws.CachedModule(module, cache)
                 read_all(lambda ask: features(nothing[: len(ask.numbers)], cache_ids=ids(ask)), values)
                 yield lambda ask: features(nothing[:BATCH], cache_ids=ids(ask))

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 import warmstore as ws
-from benchmarks.backbones import Echo, SlowEcho, count_rows, frozen
+from benchmarks.backbones import Echo, SlowEcho, frozen
 from benchmarks.keepers import BATCH, FLUSH
 from benchmarks.report import Bar, Report, Table
 from benchmarks.settings import Settings
@@ -88,7 +88,7 @@ def _answer(folder: Path, pipe: Connection, reads: bool) -> None:
     """One of the two in step: for each number asked, pass that flush's samples and tell (computed, wrong)."""
     with closing(ws.FeatureCache(folder, "live", flush_every=FLUSH)) as cache:
         backbone = frozen(Echo())
-        counts = count_rows(backbone)
+        counts = backbone.counts
         features = ws.CachedModule(backbone, cache)
         while True:
             try:
@@ -126,7 +126,7 @@ def _from_both_ends(folder: Path, count: int) -> list[int]:
 def _pass_all(folder: Path, count: int, backwards: bool, ready, told) -> None:
     with closing(ws.FeatureCache(folder, "live", flush_every=FLUSH)) as cache:
         backbone = frozen(SlowEcho())
-        counts = count_rows(backbone)
+        counts = backbone.counts
         features = ws.CachedModule(backbone, cache)
         ready.wait(timeout=60)  # not for ever: the other may have failed
         for first in range(0, count, BATCH):

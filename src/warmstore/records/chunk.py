@@ -17,6 +17,10 @@ import xxhash
 
 from warmstore.records.files import Buffer, Files, write_all, write_failed
 from warmstore.records.log import BATCH, SEALED, Entries, new_entry
+from warmstore.records.threads import pool
+
+_LARGE = 1 << 20
+"""Bytes of body that are worth another thread."""
 
 
 class ChunkWriter:
@@ -66,10 +70,9 @@ class ChunkWriter:
         lead = _cut(parts, 0 if self._end else self._lead)
         header = _cut(parts, 8)
         header += _cut(parts, struct.unpack_from("<i", header, 4)[0])
-        digest = xxhash.xxh3_64()
-        for part in parts:
-            digest.update(part)
         body = sum(len(part) for part in parts)
+        # Hashed while the disk writes: neither needs Python's lock.
+        hashing = pool().submit(_hash, parts) if body >= _LARGE else None
         self._write([lead, header, *parts])
         entry = new_entry(
             BATCH,
@@ -79,7 +82,7 @@ class ChunkWriter:
             header=len(header),
             body=body,
             header_hash=xxhash.xxh3_64_intdigest(header),
-            body_hash=digest.intdigest(),
+            body_hash=hashing.result() if hashing is not None else _hash(parts),
         )
         self._end += len(lead) + len(header) + body
         return entry
@@ -116,6 +119,13 @@ class ChunkWriter:
             with contextlib.suppress(OSError):
                 self._files.truncate(self._descriptor, self._end)
             raise write_failed(error, self.path) from error
+
+
+def _hash(parts: Sequence[Buffer]) -> int:
+    digest = xxhash.xxh3_64()
+    for part in parts:
+        digest.update(part)
+    return digest.intdigest()
 
 
 class _Staged(io.RawIOBase):

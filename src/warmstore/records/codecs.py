@@ -6,11 +6,9 @@ All codecs release Python's lock while they work, so many records go through sev
 import contextlib
 import functools
 import itertools
-import os
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import lz4.block
@@ -18,6 +16,7 @@ import numpy as np
 import zstandard
 
 from warmstore.errors import Damaged, SchemaMismatch
+from warmstore.records.threads import pool, thread_count
 from warmstore.sizes import parse_size
 
 CODECS = ("raw", "deflate", "zstd", "lz4")
@@ -138,7 +137,7 @@ def _spread(make: Callable[[], Transform], values: Sequence[Any]) -> list[bytes]
         transform = make()
         return [transform(value) for value in part]
 
-    threads = _threads()
+    threads = thread_count()
     sizes = [len(value) for value in values]
     if threads < 2 or len(values) < 2 or sum(sizes) < _SHARE:
         return work(values)
@@ -146,14 +145,4 @@ def _spread(make: Callable[[], Transform], values: Sequence[Any]) -> list[bytes]
     edges = np.searchsorted(np.cumsum(sizes), np.linspace(0, sum(sizes), 4 * threads + 1)[1:-1]).tolist()
     cuts = [0, *edges, len(values)]
     parts = [values[first:last] for first, last in itertools.pairwise(cuts) if first < last]
-    return [value for part in _pool(os.getpid()).map(work, parts) for value in part]
-
-
-def _threads() -> int:
-    return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 16)
-
-
-@functools.lru_cache(maxsize=1)
-def _pool(pid: int) -> ThreadPoolExecutor:
-    # By process: a forked child has none of its parent's threads.
-    return ThreadPoolExecutor(_threads(), thread_name_prefix="warmstore-codec")
+    return [value for part in pool().map(work, parts) for value in part]

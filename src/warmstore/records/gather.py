@@ -186,9 +186,9 @@ class _Bits:
         held = self._room(total)
         fresh = np.flatnonzero((held[rows >> 3] & _BIT[rows & 7]) == 0)
         if not len(fresh):
-            # Looking at every bit is cheap beside 256 gathers, and ends the looking for good once all are set.
+            # After 1, 2, 4, 8 ... gathers that checked nothing: looking at every bit ends the looking once all are set.
             self._quiet += 1
-            if self._quiet % 256 == 0 and bool((held[: total >> 3] == 255).all()):
+            if not self._quiet & (self._quiet - 1) and bool((held[: total >> 3] == 255).all()):
                 rest = np.arange(total >> 3 << 3, total)
                 if (held[rest >> 3] & _BIT[rest & 7]).all():
                     self._complete = total

@@ -6,6 +6,7 @@ beside it and closes this one's log; whoever meets the closed log goes on in the
 
 import errno
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
@@ -152,25 +153,29 @@ class Generation:
             self._writer = None
         self.log.close()
 
-    def read(self, name: str, positions: Int64) -> Gathered:
-        """Read one field at some positions, all below `snapshot.length`.
+    def read(self, names: Iterable[str], positions: Int64) -> list[Gathered]:
+        """Read fields at some positions, all below `snapshot.length`.
 
         Raises:
             Damaged: a record does not match its checksum.
         """
-        snapshot = self.snapshot
-        rows = snapshot.rows_at(positions)
+        gatherer = self.gatherer
+        snapshot = gatherer.snapshot
+        rows = positions if snapshot.order is None else snapshot.order[positions]
         which = snapshot.batch_of(rows)
-        gathered = self.gatherer.gather(snapshot, name, rows, which)
-        if gathered.bad is not None and gathered.bad.any():
-            bad = positions[gathered.bad]
-            chunk = self._batches.chunk_path(int(snapshot.chunk[which[gathered.bad][0]]))
-            raise Damaged(
-                f"{chunk}: {len(bad)} of {len(positions)} rows of field {name!r} do not match their checksums or are "
-                f"missing, the first at position {int(bad[0])}. The file changed after it was written; restore it from "
-                "a copy, or save the rest with verify(repair=True)"
-            )
-        return gathered
+        found = [gatherer.gather(snapshot, name, rows, which) for name in names]
+        for name, gathered in zip(names, found, strict=True):
+            if gathered.bad is not None and gathered.bad.any():
+                self._raise_damaged(name, positions[gathered.bad], which[gathered.bad], len(positions))
+        return found
+
+    def _raise_damaged(self, name: str, bad: Int64, which: Int64, count: int) -> None:
+        chunk = self._batches.chunk_path(int(self.snapshot.chunk[which[0]]))
+        raise Damaged(
+            f"{chunk}: {len(bad)} of {count} rows of field {name!r} do not match their checksums or are missing, the "
+            f"first at position {int(bad[0])}. The file changed after it was written; restore it from a copy, or save "
+            "the rest with verify(repair=True)"
+        )
 
     def to_arrow(self) -> pa.Table:
         """The committed records as a table over the mapped files; in their order, copied, where there were edits."""

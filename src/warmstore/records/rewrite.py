@@ -118,7 +118,7 @@ def _copy(old: Generation, new: Generation, make: dict[str, Make], done: int, re
             elif repair:
                 arrays += to_arrow(name, field, _healthy(old, name, positions), compressed=True)
             else:
-                arrays += to_arrow(name, field, stored_rows(old.read(name, positions)), compressed=True)
+                arrays += to_arrow(name, field, stored_rows(old.read([name], positions)[0]), compressed=True)
         new.commit_batch(arrays)
         advance(last - first, None)
     new.refresh()

@@ -21,11 +21,16 @@ from warmstore.records.address_space import SLOT, AddressSpace
 from warmstore.records.edits import Order, positions_in, trailer_size
 from warmstore.records.fields import Column
 from warmstore.records.files import Files
-from warmstore.records.log import BATCH, DELETE, UPDATE, Entries
+from warmstore.records.log import BATCH, CLOSED, DELETE, UPDATE, Entries
 
 _log = logging.getLogger("warmstore")
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
+# By kind of entry.
+_HAS_ROWS = np.array([kind in (BATCH, UPDATE) for kind in range(CLOSED + 1)])
+_IS_EDIT = np.array([kind in (UPDATE, DELETE) for kind in range(CLOSED + 1)])
+_IN_CHUNKS = _HAS_ROWS | _IS_EDIT
+
 _UNREADABLE = -(1 << 62)
 """The address of every buffer of a batch whose bytes are missing or whose header is damaged."""
 
@@ -86,6 +91,7 @@ class Batches:
         self._layouts: dict[int, Layout] = {}
         self._file_sizes: dict[int, int] = {}
         self._scarce = False
+        self._weighed = 0
         self._absent: frozenset[int] = frozenset()
         self.columns = columns
         # One buffer for a fixed-width column, offsets and data for a varying one.
@@ -102,7 +108,7 @@ class Batches:
     def extend(self, entries: Entries) -> Snapshot:
         """Take in the next log entries and return the snapshot that includes them."""
         old = self.snapshot
-        added = entries[np.isin(entries["kind"], (BATCH, UPDATE))]
+        added = entries[_HAS_ROWS[entries["kind"]]]
         batches = old.batches + len(added)
         self._make_room(batches)
         rows = added["rows"].astype(np.int64)
@@ -110,7 +116,7 @@ class Batches:
         firsts = old.rows + np.concatenate(([0], np.cumsum(rows)[:-1])) if len(rows) else rows
         self._table["first_row"][part] = firsts
         self._table["chunk"][part] = added["chunk"]
-        self._map_chunks(np.unique(entries["chunk"][np.isin(entries["kind"], (BATCH, UPDATE, DELETE))]).tolist())
+        self._map_chunks(np.unique(entries["chunk"][_IN_CHUNKS[entries["kind"]]]).tolist())
         unreadable = old.unreadable + self._place(added, part, firsts)
         total = old.rows + int(rows.sum())
         order = self._reorder(old, entries)
@@ -128,13 +134,13 @@ class Batches:
             address=tuple(column[:batches] for column in self._address),
             size=tuple(column[:batches] for column in self._size),
             order=order,
-            edits=old.edits + int(np.isin(entries["kind"], (UPDATE, DELETE)).sum()),
+            edits=old.edits + int(_IS_EDIT[entries["kind"]].sum()),
         )
         return self.snapshot
 
     def _reorder(self, old: Snapshot, entries: Entries) -> Int64 | None:
         kinds = entries["kind"]
-        if old.order is None and not np.isin(kinds, (UPDATE, DELETE)).any():
+        if old.order is None and not _IS_EDIT[kinds].any():
             return None
         order = Order(old.order, old.rows)
         row = old.rows
@@ -208,7 +214,10 @@ class Batches:
             finally:
                 self._files.close(descriptor)
         self.space = space  # with everything in it: other threads may be gathering
-        self._scarce = 2 * sum(self._file_sizes.values()) > psutil.virtual_memory().available
+        taken = sum(self._file_sizes.values())
+        if taken > 2 * self._weighed:  # asking the system costs as much as reading a batch
+            self._weighed = taken
+            self._scarce = 2 * taken > psutil.virtual_memory().available
 
     @property
     def scarce(self) -> bool:
@@ -283,7 +292,7 @@ class Batches:
         Raises:
             Damaged: a batch is missing or its header is damaged.
         """
-        for entry in entries[np.isin(entries["kind"], (BATCH, UPDATE))]:
+        for entry in entries[_HAS_ROWS[entries["kind"]]]:
             chunk, start = int(entry["chunk"]), int(entry["offset"])
             length = int(entry["header"]) + int(entry["body"])
             if start + length > self._file_sizes[chunk] or self._parse(entry) is None:

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -226,10 +226,11 @@ class RecordStore(Owner):
         """
         self._check_writable()
         with self._lock:
+            if not self._pending.count:
+                self.refresh()
             while self._pending.count:
                 count, block = self._pending.head(BATCH_BYTES)
                 self._commit(block, count)
-            self.refresh()
 
     def _commit(
         self, block: dict[str, Rows], count: int = 0, kind: int = BATCH, positions: Int64 | None = None
@@ -264,7 +265,7 @@ class RecordStore(Owner):
         if isinstance(index, int | np.integer) and not isinstance(index, bool | np.bool_):
             index, values = [index], {name: [value] for name, value in values.items()}
         with self._editing_at(index) as positions:
-            kept = {name: self._values(self.generation, name, positions) for name in self.fields if name not in values}
+            kept = _values(self.generation, [name for name in self.fields if name not in values], positions)
             block = block_of(self.fields, {**kept, **values})
             count = next(iter(block.values())).count
             if count != len(positions):
@@ -471,19 +472,20 @@ class RecordStore(Owner):
             PositionError: a position outside the store.
             Damaged: a row does not match its checksum.
         """
-        self._check_open()
-        names = self.fields if fields is None else fields
+        if self.closed:
+            self._check_open()
+        generation = self.generation
+        known = generation.manifest.fields
+        names = known if fields is None else fields
         for name in names:
-            if name not in self.fields:
-                raise KeyError(f"{self.path} has no field {name!r}; it has {list(self.fields)}")
+            if name not in known:
+                raise KeyError(f"{self.path} has no field {name!r}; it has {list(known)}")
         if self._pending.count:  # looked at before the snapshot: what leaves the one is in the other by then
             with self._lock:
                 if self._pending.count:
                     positions = as_positions(index, len(self))
                     return {name: self._gather_with_pending(name, positions) for name in names}
-        generation = self.generation
-        positions = as_positions(index, generation.snapshot.length)
-        return {name: self._values(generation, name, positions) for name in names}
+        return _values(generation, names, as_positions(index, generation.gatherer.snapshot.length))
 
     def read_rows(self, names: Sequence[str], rows: Int64) -> list[Gathered]:
         """Read fields of committed rows by number, all below `snapshot.rows`; damaged rows are marked, not raised."""
@@ -492,17 +494,13 @@ class RecordStore(Owner):
         which = snapshot.batch_of(rows)
         return [gatherer.gather(snapshot, name, rows, which) for name in names]
 
-    @staticmethod
-    def _values(generation: Generation, name: str, positions: Int64) -> Any:
-        return decode_gathered(generation.manifest.fields[name], generation.read(name, positions))
-
     def _gather_with_pending(self, name: str, positions: Int64) -> Any:
         field, snapshot = self.fields[name], self.snapshot
         late = positions >= snapshot.length
         rest = decode_rows(field, self._pending.take(name, positions[late] - snapshot.length))
         if late.all():
             return rest
-        early = self._values(self.generation, name, positions[~late])
+        early = _values(self.generation, [name], positions[~late])[name]
         # Where each comes to stand: first all committed ones were read, then all pending ones.
         place = np.argsort(np.concatenate((np.flatnonzero(~late), np.flatnonzero(late))))
         if isinstance(early, list):
@@ -542,6 +540,12 @@ class RecordStore(Owner):
         self.own()
         if self.mode != "a":
             raise ReadOnly(f"{self.path} was opened with mode='r'; open it with mode='a' to append")
+
+
+def _values(generation: Generation, names: Collection[str], positions: Int64) -> dict[str, Any]:
+    fields = generation.manifest.fields
+    found = zip(names, generation.read(names, positions), strict=True)
+    return {name: decode_gathered(fields[name], gathered) for name, gathered in found}
 
 
 def _one(values: Any) -> Any:
