@@ -485,14 +485,22 @@ class RecordStore(Owner):
                 if self._pending.count:
                     positions = as_positions(index, len(self))
                     return {name: self._gather_with_pending(name, positions) for name in names}
-        return _values(generation, names, as_positions(index, generation.gatherer.snapshot.length))
+        snapshot = generation.gatherer.snapshot
+        return _values(
+            generation, names, as_positions(index, snapshot.rows if snapshot.order is None else snapshot.length)
+        )
 
     def read_rows(self, names: Sequence[str], rows: Int64) -> list[Gathered]:
         """Read fields of committed rows by number, all below `snapshot.rows`; damaged rows are marked, not raised."""
         gatherer = self.generation.gatherer
         snapshot = gatherer.snapshot
         which = snapshot.batch_of(rows)
-        return [gatherer.gather(snapshot, name, rows, which) for name in names]
+        found = []
+        for name in names:
+            data = gatherer.steady(snapshot, name, rows)
+            whole = None if data is None else Gathered(data, None, None, None)
+            found.append(whole or gatherer.gather(snapshot, name, rows, which))
+        return found
 
     def _gather_with_pending(self, name: str, positions: Int64) -> Any:
         field, snapshot = self.fields[name], self.snapshot
@@ -543,9 +551,17 @@ class RecordStore(Owner):
 
 
 def _values(generation: Generation, names: Collection[str], positions: Int64) -> dict[str, Any]:
-    fields = generation.manifest.fields
-    found = zip(names, generation.read(names, positions), strict=True)
-    return {name: decode_gathered(fields[name], gathered) for name, gathered in found}
+    fields, gatherer = generation.manifest.fields, generation.gatherer
+    snapshot = gatherer.snapshot
+    rows = positions if snapshot.order is None else snapshot.order[positions]
+    values: dict[str, Any] = {}
+    for name in names:
+        field, data = fields[name], gatherer.steady(snapshot, name, rows)
+        if data is None:
+            values[name] = decode_gathered(field, generation.read([name], positions)[0])
+        else:
+            values[name] = data.view(field.numpy).reshape(len(rows), *field.shape)  # type: ignore[union-attr]
+    return values
 
 
 def _one(values: Any) -> Any:
