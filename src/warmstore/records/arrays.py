@@ -25,6 +25,10 @@ def to_numpy(value: Any) -> np.ndarray[Any, Any]:
     """
     if not is_tensor(value):
         return np.asarray(value)
+    try:
+        return value.numpy()  # type: ignore[no-any-return]
+    except (RuntimeError, TypeError):
+        pass  # it carries a gradient, is conjugated, lies elsewhere, or NumPy lacks the dtype
     tensor = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
     name = str(tensor.dtype).removeprefix("torch.")
     try:
