@@ -161,7 +161,7 @@ class Generation:
         """
         gatherer = self.gatherer
         snapshot = gatherer.snapshot
-        rows = positions if snapshot.order is None else snapshot.order[positions]
+        rows = snapshot.rows_at(positions)
         which = snapshot.batch_of(rows)
         found = [gatherer.gather(snapshot, name, rows, which) for name in names]
         for name, gathered in zip(names, found, strict=True):

@@ -486,9 +486,7 @@ class RecordStore(Owner):
                     positions = as_positions(index, len(self))
                     return {name: self._gather_with_pending(name, positions) for name in names}
         snapshot = generation.gatherer.snapshot
-        return _values(
-            generation, names, as_positions(index, snapshot.rows if snapshot.order is None else snapshot.length)
-        )
+        return _values(generation, names, as_positions(index, snapshot.length))
 
     def read_rows(self, names: Sequence[str], rows: Int64) -> list[Gathered]:
         """Read fields of committed rows by number, all below `snapshot.rows`; damaged rows are marked, not raised."""
@@ -553,7 +551,7 @@ class RecordStore(Owner):
 def _values(generation: Generation, names: Collection[str], positions: Int64) -> dict[str, Any]:
     fields, gatherer = generation.manifest.fields, generation.gatherer
     snapshot = gatherer.snapshot
-    rows = positions if snapshot.order is None else snapshot.order[positions]
+    rows = snapshot.rows_at(positions)
     values: dict[str, Any] = {}
     for name in names:
         field, data = fields[name], gatherer.steady(snapshot, name, rows)
