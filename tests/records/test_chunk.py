@@ -17,21 +17,24 @@ from warmstore.records.chunk import ChunkWriter
 from warmstore.records.fields import arrow_schema
 from warmstore.records.files import Files
 from warmstore.records.pending import block_of
-from warmstore.records.rows import to_arrow
+from warmstore.records.record_batch import batch_size, record_batch
+from warmstore.records.rows import Rows
 
 FIELDS: dict[str, Any] = {"a": ws.Array("uint8", (3,)), "b": ws.Text(), "r": ws.Ragged("int16")}
 SCHEMA = arrow_schema(FIELDS)
 
 
-def batch(count: int) -> pa.RecordBatch:
+def block(count: int) -> dict[str, Rows]:
     values = {
         "a": np.arange(3 * count, dtype=np.uint8).reshape(count, 3),
         "b": [str(number) * (number % 7) for number in range(count)],
         "r": [np.arange(number % 3, dtype=np.int16) for number in range(count)],
     }
-    block = block_of(FIELDS, values)
-    arrays = [array for name, field in FIELDS.items() for array in to_arrow(name, field, block[name])]
-    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+    return block_of(FIELDS, values)
+
+
+def batch(count: int) -> pa.RecordBatch:
+    return record_batch(FIELDS, block(count), SCHEMA, seed=7)
 
 
 @pytest.mark.parametrize("files", [Files(), OneByte()], ids=["whole", "one byte"])
@@ -54,16 +57,16 @@ def test_a_sealed_chunk_is_what_pyarrow_writes(tmp_path: Path, files: Files) -> 
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 64])
-def test_has_room_counts_the_header_too(tmp_path: Path, count: int) -> None:
+def test_a_batch_takes_no_more_room_than_was_said(tmp_path: Path, count: int) -> None:
     writer = ChunkWriter(tmp_path, 0, SCHEMA, Files())
-    one = batch(count)
-    assert writer.has_room(one, 1)  # whatever its size, an empty chunk takes it
-    writer.append(one)
+    size = batch_size(FIELDS, block(count))
+    assert writer.has_room(size, 1)  # whatever its size, an empty chunk takes it
+    writer.append(batch(count))
     before = writer.path.stat().st_size
-    limits = [limit for limit in range(before, before + one.nbytes + 2000) if writer.has_room(one, limit)]
-    writer.append(one)
-    assert limits[0] >= writer.path.stat().st_size
-    assert limits[0] < writer.path.stat().st_size + 64
+    assert writer.has_room(size, before + size)
+    assert not writer.has_room(size, before + size - 1)
+    writer.append(batch(count))
+    assert before + size - 2048 <= writer.path.stat().st_size <= before + size
     writer.let_go()
 
 

@@ -13,12 +13,13 @@ from warmstore.records.log import BATCH, ENTRY, Log, create_log, new_entry
 
 SIZE = ENTRY.itemsize
 COUNT = 5
+SEED = 77
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     create_log(tmp_path, Files())
-    log = Log(tmp_path / "log", Files(), write=True)
+    log = Log(tmp_path / "log", Files(), SEED, write=True)
     for number in range(COUNT):
         log.append(new_entry(BATCH, number, rows=10 + number))
     log.close()
@@ -26,7 +27,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def rows(path: Path) -> list[int]:
-    log = Log(path, Files(), write=False)
+    log = Log(path, Files(), SEED, write=False)
     try:
         return log.read(0)["rows"].tolist()
     finally:
@@ -34,7 +35,7 @@ def rows(path: Path) -> list[int]:
 
 
 def append(path: Path, number: int, files: Files | None = None) -> None:
-    log = Log(path, files or Files(), write=True)
+    log = Log(path, files or Files(), SEED, write=True)
     try:
         log.append(new_entry(BATCH, 0, rows=number))
     finally:
@@ -47,7 +48,7 @@ def test_an_entry_takes_64_bytes() -> None:
 
 def test_entries_come_back_in_order(path: Path) -> None:
     assert rows(path) == [10, 11, 12, 13, 14]
-    log = Log(path, Files(), write=False)
+    log = Log(path, Files(), SEED, write=False)
     assert log.read(3)["chunk"].tolist() == [3, 4]
     assert len(log.read(COUNT)) == 0
     assert log.read(0)["sequence"].tolist() == list(range(COUNT))
@@ -144,7 +145,7 @@ def test_a_refused_entry_leaves_the_log_as_it_was(path: Path, operation: int) ->
 
 
 def test_knows_when_its_last_entry_was_taken_back(path: Path) -> None:
-    log = Log(path, Files(), write=False)
+    log = Log(path, Files(), SEED, write=False)
     last = entries(path)[-1]
     assert log.ends_with(COUNT, last)
     append(path, 99)
@@ -159,11 +160,11 @@ def test_knows_when_its_last_entry_was_taken_back(path: Path) -> None:
 
 def test_a_missing_log_says_so(tmp_path: Path) -> None:
     with pytest.raises(NotAStore, match="incomplete"):
-        Log(tmp_path / "log", Files(), write=False)
+        Log(tmp_path / "log", Files(), SEED, write=False)
 
 
 def test_new_entries_are_held_only_once_committed(path: Path) -> None:
-    log = Log(path, Files(), write=True)
+    log = Log(path, Files(), SEED, write=True)
     entry = new_entry(BATCH, 0, rows=1)
     assert not log.holds(entry)
     log.append(entry)

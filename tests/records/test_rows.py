@@ -12,7 +12,8 @@ from tests.faults.children import same
 
 import warmstore as ws
 from warmstore.errors import SchemaMismatch, UnsupportedType
-from warmstore.records.rows import Rows, checksums, decode, encode, join
+from warmstore.records.rows import Rows, join
+from warmstore.records.values import decode, encode
 
 NAN = float("nan")
 
@@ -156,15 +157,6 @@ def test_slices_and_joins(values: list[bytes], data: st.DataObject) -> None:
     assert [bytes(view) for part in parts for view in part.views()] == values
     joined = join(parts)
     assert [bytes(view) for view in joined.views()] == values
-    assert checksums(joined.views(), joined.shapes).tolist() == checksums(rows.views(), rows.shapes).tolist()
-
-
-def test_a_checksum_knows_bytes_and_shape() -> None:
-    data = np.arange(6, dtype=np.uint8).data
-    wide, tall = np.array([[2, 3]]), np.array([[3, 2]])
-    sums = {int(checksums([data], shape)[0]) for shape in (None, wide, tall)}
-    assert len(sums) == 3
-    assert checksums([data[:0]], None) != checksums([data], None)
 
 
 def test_views_are_read_only() -> None:

@@ -25,8 +25,8 @@ from warmstore.records.files import Files, is_read_only
 from warmstore.records.key_index import KeyIndex
 from warmstore.records.keys import Keys, as_keys
 from warmstore.records.manifest import NAME
-from warmstore.records.rows import encode
 from warmstore.records.store import RecordStore
+from warmstore.records.values import encode
 from warmstore.sizes import parse_size
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]

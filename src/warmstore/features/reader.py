@@ -14,8 +14,9 @@ from warmstore.records.fields import Array, Field, Ragged
 from warmstore.records.files import Files
 from warmstore.records.key_index import KeyIndex
 from warmstore.records.keys import Keys
-from warmstore.records.rows import Gathered, decode, decode_array
+from warmstore.records.rows import Gathered
 from warmstore.records.store import RecordStore
+from warmstore.records.values import decode, decode_array
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 MISSING, DAMAGED = -1, -2  # in place of a row; any row is larger

@@ -12,7 +12,8 @@ from warmstore.errors import SchemaMismatch
 from warmstore.features.structure import Leaf, Structure, paths_of, put_together, ragged_of
 from warmstore.records.arrays import to_torch
 from warmstore.records.fields import Array, Field, Fields, Json, Ragged, numpy_dtype
-from warmstore.records.rows import Rows, encode
+from warmstore.records.rows import Rows
+from warmstore.records.values import encode
 
 KEY = "key"
 """The field that holds each row's 128-bit key. Leaf paths are prefixed, so that none can be called that."""

@@ -53,9 +53,9 @@ class ChunkWriter:
                 raise write_failed(error, self.path) from error
             raise
 
-    def has_room(self, batch: pa.RecordBatch, limit: int) -> bool:
-        """Whether a batch, its header included, still fits under `limit`. In an empty chunk every batch does."""
-        return not self._end or self._end + pa.ipc.get_record_batch_size(batch) <= limit
+    def has_room(self, size: int, limit: int) -> bool:
+        """Whether a batch of so many bytes still fits under `limit`. In an empty chunk every batch does."""
+        return not self._end or self._end + size <= limit
 
     def append(self, batch: pa.RecordBatch, trailer: bytes = b"") -> Entries:
         """Write one batch, and a trailer behind it, and return their log entry; both are on the disk then.

@@ -9,13 +9,14 @@ import itertools
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import lz4.block
 import numpy as np
 import zstandard
 
 from warmstore.errors import Damaged, SchemaMismatch
+from warmstore.records.buffers import take
 from warmstore.records.threads import pool, thread_count
 from warmstore.sizes import parse_size
 
@@ -23,8 +24,13 @@ CODECS = ("raw", "deflate", "zstd", "lz4")
 
 # Fewer bytes than this are not worth handing to another thread.
 _SHARE = 1 << 17
+# From here on zstd writes to where the value goes; a stream costs more than a copy of fewer bytes.
+_DIRECT = 1 << 12
 
 Transform = Callable[[Any], bytes]
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Int64 = np.ndarray[Any, np.dtype[np.int64]]
+T = TypeVar("T")
 
 
 class Codec:
@@ -44,15 +50,32 @@ class Codec:
         """Each value compressed, in order."""
         return _spread(self._compressor, values)
 
-    def decompress(self, values: Sequence[Any]) -> list[bytes]:
-        """Each value as it was.
+    def decompress(self, values: Sequence[Any]) -> tuple[Bytes, Int64]:
+        """The values as they were, one after the other in one buffer; an empty one stays empty.
+
+        Returns:
+            uint8 [bytes], and int64 [n + 1], where each value starts and the last one ends.
 
         Raises:
             Damaged: a value that this codec did not write.
         """
         try:
-            return _spread(self._decompressor, values)
-        except (zstandard.ZstdError, zlib.error, lz4.block.LZ4BlockError) as error:
+            if self._kind == "deflate":  # does not know how long its values are
+                results = _spread(lambda: _inflate, values)
+                return np.frombuffer(b"".join(results), np.uint8), _edges(map(len, results))
+            offsets = _edges(map(self._size, values))
+            data = take(int(offsets[-1]))
+            target, edges = data.data, offsets.tolist()
+
+            def work(first: int, last: int) -> None:
+                fill = self._filler()
+                for at in range(first, last):
+                    if len(values[at]):
+                        fill(values[at], target[edges[at] : edges[at + 1]])
+
+            _in_parts(work, values)
+            return data, offsets
+        except (zstandard.ZstdError, zlib.error, lz4.block.LZ4BlockError, ValueError) as error:
             raise Damaged(f"a record does not decompress: {error}") from error
 
     def _compressor(self) -> Transform:
@@ -63,12 +86,34 @@ class Codec:
             return lambda value: bytes(lz4.block.compress(value, store_size=True))
         return self._own("compressor", self._zstd_compressor).compress  # type: ignore[no-any-return]
 
-    def _decompressor(self) -> Transform:
-        if self._kind == "deflate":
-            return zlib.decompress
+    def _size(self, value: Any) -> int:
+        """Bytes a value had before it was compressed."""
+        if not len(value):
+            return 0
         if self._kind == "lz4":
-            return lambda value: bytes(lz4.block.decompress(value))
-        return self._own("decompressor", self._zstd_decompressor).decompress  # type: ignore[no-any-return]
+            return int.from_bytes(value[:4], "little")
+        size: int = zstandard.frame_content_size(value)
+        if size < 0:
+            raise ValueError("its zstd frame does not say how long it is")
+        return size
+
+    def _filler(self) -> Callable[[Any, memoryview], None]:
+        """What decompresses one value into memory of its size."""
+        if self._kind == "lz4":
+
+            def fill(value: Any, target: memoryview) -> None:
+                target[:] = lz4.block.decompress(value)
+
+            return fill
+        decompressor = self._own("decompressor", self._zstd_decompressor)
+
+        def fill_zstd(value: Any, target: memoryview) -> None:
+            if len(target) < _DIRECT:
+                target[:] = decompressor.decompress(value)
+            elif decompressor.stream_reader(value).readinto(target) != len(target):
+                raise ValueError("its zstd frame ends early")
+
+        return fill_zstd
 
     def _own(self, name: str, make: Callable[[], Any]) -> Any:
         # zstandard's objects serve one thread at a time.
@@ -130,19 +175,33 @@ def train_dictionary(samples: Iterable[Any], size: int | str = "112KB") -> bytes
         raise ValueError(f"{len(values)} samples are not enough to train a dictionary of {size}: {error}") from None
 
 
+def _edges(sizes: Iterable[int]) -> Int64:
+    """Where values of these sizes start, and the last one ends, one after the other."""
+    return np.array([0, *itertools.accumulate(sizes)], np.int64)
+
+
+def _inflate(value: Any) -> bytes:
+    return zlib.decompress(value) if len(value) else b""
+
+
 def _spread(make: Callable[[], Transform], values: Sequence[Any]) -> list[bytes]:
     """Apply a transform to all values, over several threads where there is enough to do."""
 
-    def work(part: Sequence[Any]) -> list[bytes]:
+    def work(first: int, last: int) -> list[bytes]:
         transform = make()
-        return [transform(value) for value in part]
+        return [transform(value) for value in values[first:last]]
 
+    return [value for part in _in_parts(work, values) for value in part]
+
+
+def _in_parts(work: Callable[[int, int], T], values: Sequence[Any]) -> list[T]:
+    """Call `work(first, last)` for parts that together are all values, over several threads where there is enough."""
     threads = thread_count()
     sizes = [len(value) for value in values]
     if threads < 2 or len(values) < 2 or sum(sizes) < _SHARE:
-        return work(values)
+        return [work(0, len(values))]
     # Parts of equal bytes, a few per thread, so that none waits long for the slowest.
     edges = np.searchsorted(np.cumsum(sizes), np.linspace(0, sum(sizes), 4 * threads + 1)[1:-1]).tolist()
     cuts = [0, *edges, len(values)]
-    parts = [values[first:last] for first, last in itertools.pairwise(cuts) if first < last]
-    return [value for part in pool().map(work, parts) for value in part]
+    parts = [(first, last) for first, last in itertools.pairwise(cuts) if first < last]
+    return list(pool().map(work, *zip(*parts, strict=True)))

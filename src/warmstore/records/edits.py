@@ -12,10 +12,10 @@ import xxhash
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 
 
-def trailer_of(positions: Int64) -> bytes:
-    """Positions as they are written: int64 each, then the xxh3-64 of them."""
+def trailer_of(positions: Int64, seed: int) -> bytes:
+    """Positions as they are written: int64 each, then the xxh3-64 of them with the seed of their chunk."""
     data = positions.astype("<i8").tobytes()
-    return data + xxhash.xxh3_64_intdigest(data).to_bytes(8, "little")
+    return data + xxhash.xxh3_64_intdigest(data, seed).to_bytes(8, "little")
 
 
 def trailer_size(count: int) -> int:
@@ -23,10 +23,10 @@ def trailer_size(count: int) -> int:
     return 8 * count + 8
 
 
-def positions_in(trailer: memoryview) -> Int64 | None:
+def positions_in(trailer: memoryview, seed: int) -> Int64 | None:
     """The inverse of `trailer_of`; None when it is damaged."""
     data = bytes(trailer[:-8])
-    if xxhash.xxh3_64_intdigest(data) != int.from_bytes(trailer[-8:], "little"):
+    if xxhash.xxh3_64_intdigest(data, seed) != int.from_bytes(trailer[-8:], "little"):
         return None
     return np.frombuffer(data, "<i8").astype(np.int64)
 

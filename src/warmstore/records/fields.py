@@ -202,6 +202,11 @@ def columns_of(name: str, field: Field) -> list[Column]:
     return [Column(name, pa.large_string() if text else pa.large_binary(), None), checksum]
 
 
+def field_has_bytes(field: Field) -> bool:
+    """Whether a field has a data column at all."""
+    return not isinstance(field, Array) or field.width > 0
+
+
 def arrow_schema(fields: Fields) -> pa.Schema:
     """The schema of every chunk of a store with these fields."""
     return pa.schema(

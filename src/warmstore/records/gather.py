@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from warmstore.records.fields import CHECKSUM, SHAPE, Array, Field, Fields, Ragged
-from warmstore.records.rows import ABSENT, Gathered, Rows, checksums, field_has_bytes
+from warmstore.records.checksums import absent_checksum, matrix_checksums, view_checksums
+from warmstore.records.fields import CHECKSUM, SHAPE, Array, Field, Fields, Ragged, field_has_bytes
+from warmstore.records.rows import Gathered
 from warmstore.records.snapshot import Batches, Int64, Snapshot
 
 _BIT = np.array([1 << bit for bit in range(8)], np.uint8)
@@ -52,7 +53,7 @@ class Gatherer:
                 shapes = self._fixed(snapshot, plan.shapes, rows, which, 8 * plan.ndim).view(np.int64)
         absent = None
         if plan.data in snapshot.absent or not plan.has_bytes:
-            absent = self._fixed(snapshot, plan.checksums, rows, which, 8).view(np.uint64)[:, 0] == ABSENT
+            absent = self._checksums(snapshot, plan, rows, which) == absent_checksum(snapshot.seed[which])
         if fresh is not None:
             bad = _either(bad, self._check(snapshot, plan, rows, which, fresh, data, views, shapes))
         return Gathered(data, views, shapes, bad, absent)
@@ -93,6 +94,10 @@ class Gatherer:
             return np.zeros((len(rows), 0), np.uint8)
         return self._batches.space.gather(snapshot.address[slot][which] + rows * width, width)
 
+    def _checksums(self, snapshot: Snapshot, plan: "_Plan", rows: Int64, which: Int64) -> Any:
+        """uint64 [n], as they stand in the file."""
+        return self._fixed(snapshot, plan.checksums, rows, which, 8).view(np.uint64)[:, 0]
+
     def _varying(
         self, snapshot: Snapshot, plan: "_Plan", rows: Int64, which: Int64, *, ahead: bool
     ) -> tuple[list[memoryview], Any]:
@@ -120,15 +125,16 @@ class Gatherer:
         views: Any,
         shapes: Any,
     ) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
+        seeds = snapshot.seed[which[fresh]]
         if data is not None:
-            some = data if len(fresh) == len(rows) else data[fresh]
-            views = Rows(len(fresh), some).views()
+            found = matrix_checksums(data if len(fresh) == len(rows) else data[fresh], seeds)
         else:
-            views = [views[at] for at in fresh.tolist()]
-        expected = self._fixed(snapshot, plan.checksums, rows[fresh], which[fresh], 8).view(np.uint64)[:, 0]
-        good = checksums(views, None if shapes is None else shapes[fresh]) == expected
+            some = [views[at] for at in fresh.tolist()]
+            found = view_checksums(some, None if shapes is None else shapes[fresh], seeds)
+        expected = self._checksums(snapshot, plan, rows[fresh], which[fresh])
+        good = found == expected
         if plan.data in snapshot.absent or not plan.has_bytes:
-            good |= expected == ABSENT
+            good |= expected == absent_checksum(seeds)
         if good.all():
             plan.checked.set(rows[fresh], snapshot.rows)
             return None

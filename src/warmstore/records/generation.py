@@ -12,15 +12,18 @@ from pathlib import Path
 import pyarrow as pa
 
 from warmstore.errors import Damaged, WarmstoreError
+from warmstore.records.checksums import chunk_seed, generation_seed
 from warmstore.records.chunk import ChunkWriter
-from warmstore.records.edits import trailer_of
+from warmstore.records.edits import trailer_of, trailer_size
 from warmstore.records.fields import arrow_schema, columns_of
 from warmstore.records.files import Files
 from warmstore.records.gather import Gatherer
 from warmstore.records.log import BATCH, CLOSED, GenerationClosed, Log
 from warmstore.records.manifest import Manifest, read_manifest
-from warmstore.records.rows import Gathered, Rows, to_arrow
+from warmstore.records.record_batch import batch_size, record_batch
+from warmstore.records.rows import Gathered, Rows
 from warmstore.records.snapshot import Batches, Int64, Snapshot
+from warmstore.records.values import compressed
 
 _log = logging.getLogger("warmstore")
 
@@ -35,9 +38,10 @@ class Generation:
         self._chunk_size = chunk_size
         self._files = files
         self._schema = arrow_schema(manifest.fields)
+        self._seed = generation_seed(manifest.id, manifest.generation)
         self._writer: ChunkWriter | None = None
         self.commits = 0  # of this process; an interrupt may hide what became of one
-        self.log = Log(self.folder / "log", files, write=write, superseded=self._superseded)
+        self.log = Log(self.folder / "log", files, self._seed, write=write, superseded=self._superseded)
         try:
             self._load()
         except BaseException:
@@ -52,7 +56,7 @@ class Generation:
 
     def _load(self) -> None:
         columns = [column for name, field in self.manifest.fields.items() for column in columns_of(name, field)]
-        batches = Batches(self.folder, self._schema, columns, self._files)
+        batches = Batches(self.folder, self._schema, columns, self._seed, self._files)
         entries = self.log.read(0)
         batches.extend(entries[entries["kind"] != CLOSED])
         # Complete before anybody sees it: other threads read without a lock.
@@ -83,29 +87,31 @@ class Generation:
             raise GenerationClosed(str(self.folder))
         self._batches.extend(entries)
 
-    def commit(self, block: dict[str, Rows], kind: int = BATCH, positions: Int64 | None = None) -> None:
+    def commit(
+        self, block: dict[str, Rows], kind: int = BATCH, positions: Int64 | None = None, *, stored: bool = False
+    ) -> None:
         """Write one batch and commit it; it is on the disk when this returns.
 
         Args:
-            block: rows of every field, values of fields with a codec not compressed yet.
+            block: rows of every field.
             kind: BATCH, or UPDATE or DELETE of `positions`.
+            stored: values of fields with a codec are compressed already.
 
         Raises:
             WriteFailed: nothing was committed.
             GenerationClosed: nothing was committed; the store goes on in a later generation.
         """
         fields = self.manifest.fields
-        self.commit_batch(
-            [array for name in fields for array in to_arrow(name, fields[name], block[name])], kind, positions
+        if not stored:
+            block = {name: compressed(field, block[name]) for name, field in fields.items()}
+        writer = self._writer_for(
+            batch_size(fields, block) + (0 if positions is None else trailer_size(len(positions)))
         )
-
-    def commit_batch(self, arrays: list[pa.Array], kind: int = BATCH, positions: Int64 | None = None) -> None:
-        """`commit` of Arrow columns."""
-        batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-        writer = self._writer_for(batch, 0 if positions is None else 8 * len(positions) + 8)
+        seed = chunk_seed(self._seed, writer.number)
         entry = None
         try:
-            entry = writer.append(batch, b"" if positions is None else trailer_of(positions))
+            batch = record_batch(fields, block, self._schema, seed)
+            entry = writer.append(batch, b"" if positions is None else trailer_of(positions, seed))
             entry["kind"] = kind
             if positions is not None:
                 entry["rows"] = len(positions)
@@ -118,8 +124,8 @@ class Generation:
             raise
         self.commits += 1
 
-    def _writer_for(self, batch: pa.RecordBatch, more: int) -> ChunkWriter:
-        if self._writer is not None and not self._writer.has_room(batch, self._chunk_size - more):
+    def _writer_for(self, size: int) -> ChunkWriter:
+        if self._writer is not None and not self._writer.has_room(size, self._chunk_size):
             self.seal()
         if self._writer is not None:
             return self._writer

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from warmstore.records.checksums import generation_seed
 from warmstore.records.fields import columns_of
 from warmstore.records.files import Files
-from warmstore.records.log import BATCH, SEALED, Log
+from warmstore.records.log import BATCH, DELETE, SEALED, UPDATE, Log
 from warmstore.records.manifest import read_manifest
 from warmstore.records.store import RecordStore
 
@@ -38,13 +39,14 @@ def chunk_states(path: Path) -> list[ChunkState]:
         NotAStore, Damaged: as when the store is opened.
     """
     files = Files()
-    folder = path / read_manifest(path, files).generation_folder
-    log = Log(folder / "log", files, write=False)
+    manifest = read_manifest(path, files)
+    folder = path / manifest.generation_folder
+    log = Log(folder / "log", files, generation_seed(manifest.id, manifest.generation), write=False)
     try:
         entries = log.read(0)
     finally:
         log.close()
-    batches = entries[entries["kind"] == BATCH]
+    batches = entries[np.isin(entries["kind"], (BATCH, UPDATE, DELETE))]
     sealed = set(entries["chunk"][entries["kind"] == SEALED].tolist())
     on_disk = {int(file.stem): file for file in folder.glob("*.arrow")}
     states = []
@@ -60,7 +62,7 @@ def chunk_states(path: Path) -> list[ChunkState]:
         states.append(
             ChunkState(
                 name=f"{folder.name}/{number:06d}.arrow",
-                records=int(mine["rows"].sum()),
+                records=int(mine["rows"][mine["kind"] != DELETE].sum()),
                 batches=len(mine),
                 nbytes=file.stat().st_size if file is not None else 0,
                 state=state,

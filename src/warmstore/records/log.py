@@ -27,7 +27,7 @@ ENTRY = np.dtype(
         ("header_hash", "<u8"),  # xxh3-64
         ("body_hash", "<u8"),  # xxh3-64
         ("sequence", "<u8"),  # this entry's own number, so that none can vanish from the middle
-        ("hash", "<u8"),  # xxh3-64 of the 56 bytes before
+        ("hash", "<u8"),  # xxh3-64 of the 56 bytes before, seeded
     ]
 )
 BATCH, SEALED, UPDATE, DELETE, CLOSED = 1, 2, 3, 4, 5
@@ -54,14 +54,22 @@ class Log:
     """One generation's log, opened for reading and, where the file allows it, for appending.
 
     Args:
+        seed: of the entries' hashes, so that the log of another store or generation is not taken for this one's.
         superseded: whether the store has gone on to a later generation. A `closed` entry counts only then: without it
             the rebalance that wrote the entry died before its work was in place.
     """
 
     def __init__(
-        self, path: Path, files: Files, *, write: bool, superseded: Callable[[], bool] = lambda: False
+        self,
+        path: Path,
+        files: Files,
+        seed: int,
+        *,
+        write: bool,
+        superseded: Callable[[], bool] = lambda: False,
     ) -> None:
         self.path = path
+        self._seed = seed
         self._files = files
         self._superseded = superseded
         try:
@@ -92,7 +100,7 @@ class Log:
             data = data[:-_SIZE]
         entries = np.frombuffer(data, ENTRY)
         digest = xxhash.xxh3_64_intdigest
-        hashes = [digest(data[at : at + _SIZE - 8]) for at in range(0, len(data), _SIZE)]
+        hashes = [digest(data[at : at + _SIZE - 8], self._seed) for at in range(0, len(data), _SIZE)]
         good = (entries["hash"] == np.array(hashes, np.uint64)) & (
             entries["sequence"] == np.arange(first, first + len(entries), dtype=np.uint64)
         )
@@ -136,7 +144,7 @@ class Log:
         """
         length = self._committed_length()
         entry["sequence"] = length
-        entry["hash"] = xxhash.xxh3_64_intdigest(entry.tobytes()[:-8])
+        entry["hash"] = xxhash.xxh3_64_intdigest(entry.tobytes()[:-8], self._seed)
         try:
             write_all(self._files, self._descriptor, [entry.tobytes()], length * _SIZE)
             self._files.sync(self._descriptor)

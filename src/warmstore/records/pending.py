@@ -6,7 +6,8 @@ import numpy as np
 
 from warmstore.errors import SchemaMismatch
 from warmstore.records.fields import Fields
-from warmstore.records.rows import Rows, absent_rows, encode, join
+from warmstore.records.rows import Rows, absent_rows, join
+from warmstore.records.values import encode
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 

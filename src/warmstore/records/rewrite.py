@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
 from warmstore.records.fields import Fields
 from warmstore.records.generation import Generation
 from warmstore.records.log import CLOSED, create_log, new_entry
 from warmstore.records.manifest import write_manifest
 from warmstore.records.progress import Advance, progress_bar
-from warmstore.records.rows import Gathered, Rows, encode, stored_rows, to_arrow
+from warmstore.records.rows import Gathered, Rows, stored_rows
 from warmstore.records.snapshot import Int64, Snapshot
+from warmstore.records.values import compressed, encode
 
 if TYPE_CHECKING:
     from warmstore.records.store import RecordStore
@@ -111,15 +111,15 @@ def _copy(old: Generation, new: Generation, make: dict[str, Make], done: int, re
     snapshot = old.snapshot
     for first, last in _blocks(old, snapshot, done):
         positions = np.arange(first, last, dtype=np.int64)
-        arrays: list[pa.Array] = []
+        block: dict[str, Rows] = {}
         for name, field in new.manifest.fields.items():
             if name in make:
-                arrays += to_arrow(name, field, encode(name, field, make[name](first, last)))
+                block[name] = compressed(field, encode(name, field, make[name](first, last)))
             elif repair:
-                arrays += to_arrow(name, field, _healthy(old, name, positions), compressed=True)
+                block[name] = _healthy(old, name, positions)
             else:
-                arrays += to_arrow(name, field, stored_rows(old.read([name], positions)[0]), compressed=True)
-        new.commit_batch(arrays)
+                block[name] = stored_rows(old.read([name], positions)[0])
+        new.commit(block, stored=True)
         advance(last - first, None)
     new.refresh()
     return snapshot.length

@@ -18,6 +18,7 @@ import xxhash
 
 from warmstore.errors import Damaged
 from warmstore.records.address_space import SLOT, AddressSpace
+from warmstore.records.checksums import chunk_seed
 from warmstore.records.edits import Order, positions_in, trailer_size
 from warmstore.records.fields import Column
 from warmstore.records.files import Files
@@ -26,6 +27,7 @@ from warmstore.records.log import BATCH, CLOSED, DELETE, UPDATE, Entries
 _log = logging.getLogger("warmstore")
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
+UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
 # By kind of entry.
 _HAS_ROWS = np.array([kind in (BATCH, UPDATE) for kind in range(CLOSED + 1)])
 _IS_EDIT = np.array([kind in (UPDATE, DELETE) for kind in range(CLOSED + 1)])
@@ -60,6 +62,7 @@ class Snapshot:
     address: tuple[Int64, ...] = ()
     size: tuple[Int64, ...] = ()
     chunk: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))
+    seed: UInt64 = field(default_factory=lambda: np.zeros(0, np.uint64))  # of the checksums of a batch's rows
     order: Int64 | None = None  # the row at each position; None while that is the identity
     edits: int = 0  # updates and deletes so far
 
@@ -82,11 +85,13 @@ class Snapshot:
 class Batches:
     """Reads log entries into snapshots. Not thread-safe; the snapshots are."""
 
-    def __init__(self, folder: Path, schema: pa.Schema, columns: list[Column], files: Files) -> None:
+    def __init__(self, folder: Path, schema: pa.Schema, columns: list[Column], seed: int, files: Files) -> None:
         self.space = AddressSpace(files)
         self.snapshot = Snapshot()
         self._folder = folder
         self._schema = schema
+        self._seed = seed
+        self._seeds: dict[int, int] = {}
         self._files = files
         self._layouts: dict[int, Layout] = {}
         self._file_sizes: dict[int, int] = {}
@@ -101,7 +106,7 @@ class Batches:
             self.slots[column.name] = len(self._widths)
             self._widths += [column.width] if column.width is not None else [8, 0]
         count = len(self._widths)
-        self._table = {name: np.zeros(64, np.int64) for name in ("first_row", "chunk")}
+        self._table = {name: np.zeros(64, np.int64) for name in ("first_row", "chunk", "seed")}
         self._address = [np.zeros(64, np.int64) for _ in range(count)]
         self._size = [np.zeros(64, np.int64) for _ in range(count)]
 
@@ -116,6 +121,8 @@ class Batches:
         firsts = old.rows + np.concatenate(([0], np.cumsum(rows)[:-1])) if len(rows) else rows
         self._table["first_row"][part] = firsts
         self._table["chunk"][part] = added["chunk"]
+        seeds = [self._chunk_seed(chunk) for chunk in added["chunk"].tolist()]
+        self._table["seed"][part] = np.array(seeds, np.uint64).view(np.int64)
         self._map_chunks(np.unique(entries["chunk"][_IN_CHUNKS[entries["kind"]]]).tolist())
         unreadable = old.unreadable + self._place(added, part, firsts)
         total = old.rows + int(rows.sum())
@@ -131,6 +138,7 @@ class Batches:
             absent=self._absent,
             first_row=first_row,
             chunk=self._table["chunk"][:batches],
+            seed=self._table["seed"][:batches].view(np.uint64),
             address=tuple(column[:batches] for column in self._address),
             size=tuple(column[:batches] for column in self._size),
             order=order,
@@ -160,13 +168,18 @@ class Batches:
         end = int(entry["offset"]) + int(entry["header"]) + int(entry["body"])
         found = None
         if end <= self._file_sizes[chunk]:
-            found = positions_in(self.space.span(chunk * SLOT + end - size, size))
+            found = positions_in(self.space.span(chunk * SLOT + end - size, size), self._chunk_seed(chunk))
         if found is None:
             raise Damaged(
                 f"{self.chunk_path(chunk)}: the positions of an edit are missing or damaged, and with them where every "
                 "record stands; restore the file from a copy"
             )
         return found
+
+    def _chunk_seed(self, chunk: int) -> int:
+        if chunk not in self._seeds:
+            self._seeds[chunk] = chunk_seed(self._seed, chunk)
+        return self._seeds[chunk]
 
     @staticmethod
     def _span(first_row: Int64, total: int, old: Snapshot) -> int:

@@ -29,8 +29,9 @@ from warmstore.records.manifest import Manifest, create_folder, read_manifest, w
 from warmstore.records.pending import Pending, block_of, largest_record
 from warmstore.records.positions import as_positions
 from warmstore.records.rewrite import Utilisation, rewrite
-from warmstore.records.rows import Gathered, Rows, absent_rows, decode_gathered, decode_rows, encode
+from warmstore.records.rows import Gathered, Rows, absent_rows
 from warmstore.records.snapshot import Int64, Snapshot
+from warmstore.records.values import decode_gathered, decode_rows, encode
 from warmstore.records.verify import Report, check
 from warmstore.records.view import FieldView
 from warmstore.sizes import parse_size

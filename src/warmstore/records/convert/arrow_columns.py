@@ -16,7 +16,8 @@ from warmstore.errors import BadSource, SchemaMismatch
 from warmstore.records.convert.arrow_types import described_field, field_of_column, is_file, is_list
 from warmstore.records.convert.source import BATCH_BYTES, BATCH_ROWS, Batch, Request
 from warmstore.records.fields import SHAPE, Array, Bytes, Field, Fields, Json, Ragged, Text
-from warmstore.records.rows import Rows, encode
+from warmstore.records.rows import Rows
+from warmstore.records.values import encode
 
 
 def fields_of_schema(request: Request, schema: pa.Schema) -> Fields:

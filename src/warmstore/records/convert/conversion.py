@@ -27,8 +27,9 @@ from warmstore.records.fields import Field, Fields, fields_to_json
 from warmstore.records.files import Files
 from warmstore.records.manifest import NAME, read_manifest, write_manifest
 from warmstore.records.progress import progress_bar
-from warmstore.records.rows import Rows, encode
+from warmstore.records.rows import Rows
 from warmstore.records.store import RecordStore
+from warmstore.records.values import encode
 
 CONVERTED = "converted"
 """Under this name the metadata of a store says what it was made from."""

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from warmstore.errors import SchemaMismatch
 from warmstore.records.convert.arrow_types import value_schema, value_type
 from warmstore.records.fields import Array, Field, Fields, Ragged
-from warmstore.records.rows import encode
+from warmstore.records.values import encode
 
 Values = Iterator[dict[str, Any]]
 _Maker = Callable[[Path, bool, Fields, int, Values], None]

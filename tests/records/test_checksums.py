@@ -1,0 +1,61 @@
+"""Checksums: xxh3-64 whichever way they are computed, and good in one place only."""
+
+import numpy as np
+import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmstore.records.checksums import (
+    absent_checksum,
+    chunk_seed,
+    generation_seed,
+    matrix_checksums,
+    view_checksums,
+)
+
+SEEDS = st.integers(0, 2**64 - 1)
+
+
+@pytest.mark.parametrize("width", [*range(131), 300])
+def test_many_at_once_are_what_xxhash_says_of_each(width: int) -> None:
+    random = np.random.default_rng(width)
+    rows = random.integers(0, 256, (50, width), np.uint8)
+    if width:
+        rows[0], rows[1] = 0, 255
+    seeds = random.integers(0, 2**64, 50, np.uint64)
+    seeds[:3] = [0, 2**64 - 1, 2**63]
+    each = [xxhash.xxh3_64_intdigest(row.tobytes(), seed) for row, seed in zip(rows, seeds.tolist(), strict=True)]
+    assert matrix_checksums(rows, seeds).tolist() == each
+    assert view_checksums([row.tobytes() for row in rows], None, seeds).tolist() == each
+    assert matrix_checksums(rows, 5).tolist() == [xxhash.xxh3_64_intdigest(row.tobytes(), 5) for row in rows]
+
+
+@given(st.integers(0, 40_000), st.integers(1, 20), SEEDS)
+def test_however_many_there_are(count: int, width: int, seed: int) -> None:
+    rows = np.arange(count * width).astype(np.uint8).reshape(count, width)
+    sums = matrix_checksums(rows, seed)
+    for at in {0, 1, 1 << 14, count // 2, count - 1} & set(range(count)):
+        assert int(sums[at]) == xxhash.xxh3_64_intdigest(rows[at].tobytes(), seed)
+
+
+def test_rows_need_not_lie_side_by_side() -> None:
+    rows = np.arange(600).astype(np.uint8).reshape(20, 30)
+    assert matrix_checksums(rows[::2, 3:11], 1).tolist() == matrix_checksums(rows[::2, 3:11].copy(), 1).tolist()
+
+
+def test_a_checksum_knows_bytes_shape_and_place() -> None:
+    data = np.arange(6, dtype=np.uint8).data
+    wide, tall = np.array([[2, 3]]), np.array([[3, 2]])
+    seeds = [chunk_seed(generation_seed(store, generation), 0) for store in ("a", "b") for generation in (1, 2)]
+    seeds.append(chunk_seed(generation_seed("a", 1), 1))
+    sums = {int(view_checksums([data], shape, seed)[0]) for shape in (None, wide, tall) for seed in seeds}
+    sums |= set(absent_checksum(np.array(seeds, np.uint64)).tolist())
+    assert len(sums) == 4 * len(seeds)
+    assert view_checksums([data[:0]], None, 0) != view_checksums([data], None, 0)
+
+
+def test_a_shape_is_the_seed_of_its_bytes() -> None:
+    shape = np.array([[2, 3]])
+    seed = xxhash.xxh3_64_intdigest(shape.tobytes(), 9)
+    assert view_checksums([b"abcdef"], shape, 9).tolist() == [xxhash.xxh3_64_intdigest(b"abcdef", seed)]
