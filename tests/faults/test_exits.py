@@ -162,7 +162,7 @@ def test_a_fork_while_another_thread_holds_the_lock(store: ws.RecordStore) -> No
         store.flush()
         check(store, [0, 1, 2, 4])
 
-    with store._lock, store.generation.log.locked():
+    with store.session.lock, store.session.generation.log.locked():
         ended: list[Any] = []
         thread = threading.Thread(target=lambda: ended.append(in_child(lambda say: check(store, range(3)))))
         thread.start()

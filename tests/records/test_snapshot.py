@@ -52,7 +52,7 @@ def test_an_older_snapshot_stays_valid(tmp_path: Path) -> None:
     assert old.rows == 6
     assert old.first_row.tolist() == first_row.tolist()
     rows = np.arange(6)
-    gathered = store.generation.gatherer.gather(old, "x", rows, old.batch_of(rows))
+    gathered = store.session.generation.gatherer.gather(old, "x", rows, old.batch_of(rows))
     assert gathered.data is not None
     assert gathered.data.view(np.int64).ravel().tolist() == rows.tolist()
 
@@ -63,11 +63,11 @@ def test_more_chunks_than_the_first_address_space_has_slots(tmp_path: Path) -> N
     fill(store, [2] * 40)
     live.refresh()
     early = live[:]["x"]
-    views = live.generation._batches.space.span(0, 8)
+    views = live.session.generation._batches.space.span(0, 8)
     fill(store, [2] * 160)
     assert len(list((tmp_path / "s").rglob("*.arrow"))) == 200
     live.refresh()
-    assert live.generation._batches.space.slots == 256
+    assert live.session.generation._batches.space.slots == 256
     for one in (store, live, ws.RecordStore.open(tmp_path / "s")):
         assert one[:]["x"].tolist() == list(range(400))
     assert early.tolist() == list(range(80))
@@ -104,7 +104,7 @@ def test_a_chunk_that_grows_is_seen_at_the_place_where_it_was_mapped(tmp_path: P
         assert live[-1]["x"].tolist() == [number] * 1000
         assert live[0]["x"].tolist() == [0] * 1000
     assert len(list((tmp_path / "s").rglob("*.arrow"))) == 1
-    assert live.generation._batches.space.slots * SLOT == len(live.generation._batches.space.memory)
+    assert live.session.generation._batches.space.slots * SLOT == len(live.session.generation._batches.space.memory)
 
 
 def test_a_thread_that_gathers_while_the_space_grows(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_to_arrow_shares_the_mapped_bytes(tmp_path: Path) -> None:
     table = store.to_arrow()
     assert table.num_rows == 12
     assert table.schema.names == ["x", "x::xxh3", "t", "t::xxh3"]
-    space = store.generation._batches.space
+    space = store.session.generation._batches.space
     for column in table.columns:
         assert column.num_chunks == 3
         for chunk in column.chunks:

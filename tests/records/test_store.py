@@ -166,7 +166,7 @@ def test_many_pending_bytes_are_flushed_by_themselves(tmp_path: Path) -> None:
         assert store.snapshot.rows == 0
         store.extend({"x": block})
     assert store.snapshot.rows == 64
-    assert store._pending.nbytes == 0
+    assert store.session.pending.nbytes == 0
 
 
 def test_a_large_flush_is_cut_into_batches(tmp_path: Path) -> None:
@@ -629,13 +629,13 @@ def test_a_queue_that_was_flushed_meanwhile_is_no_error(tmp_path: Path) -> None:
         """A lock that another thread holds until it has flushed."""
 
         def __enter__(self) -> None:
-            store._lock = lock
+            store.session.lock = lock
             store.flush()
 
         def __exit__(self, *exception: object) -> None: ...
 
-    lock = store._lock
-    store._lock = Late()  # type: ignore[assignment]
+    lock = store.session.lock
+    store.session.lock = Late()  # type: ignore[assignment]
     assert store[0]["x"] == 1
 
 

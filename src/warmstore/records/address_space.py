@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from warmstore.records.buffers import LARGE, take
 from warmstore.records.files import Files, advise, release, reserve
 
 SLOT = 1 << 30
@@ -63,26 +64,37 @@ class AddressSpace:
             size *= 2
         return AddressSpace(self._files, size)
 
-    def gather(self, addresses: Int64, width: int) -> Bytes:
+    def gather(self, addresses: Int64, width: int, out: Bytes | None = None) -> Bytes:
         """Copy `width` bytes from each address.
 
         Args:
             addresses: int64 [n], byte addresses relative to `memory`, multiples of 8 where `width` is one.
             width: bytes per row, at least 1.
+            out: contiguous uint8 [n, width] to copy into, or None.
 
         Returns:
-            uint8 [n, width], a fresh array.
+            uint8 [n, width], `out` or a new array.
         """
         count = len(addresses)
-        if width == 8:
+        if width == 8 and out is None:
             words: Int64 = self._words[addresses >> 3]
             return words.view(np.uint8).reshape(count, 8)
         torch = sys.modules.get("torch")  # never imported for this: numpy does it too, on one thread
         if torch is not None and width % 8 == 0 and count * width >= _PARALLEL_BYTES and os.getpid() == _home:
-            rows = torch.index_select(self._window(torch, width), 0, torch.from_numpy(addresses >> 3))
-            return rows.numpy().view(np.uint8)  # type: ignore[no-any-return]
+            window, words_at = self._window(torch, width), torch.from_numpy(addresses >> 3)
+            if out is None and count * width >= LARGE:
+                out = take(count * width).reshape(count, width)
+            if out is None:
+                return torch.index_select(window, 0, words_at).numpy().view(np.uint8)  # type: ignore[no-any-return]
+            if not out.ctypes.data & 7:
+                torch.index_select(window, 0, words_at, out=torch.from_numpy(out.view(np.int64)))
+                return out
         window = np.ndarray((len(self.memory) - width + 1,), f"V{width}", self.memory, strides=(1,))
-        return window[addresses].view(np.uint8).reshape(count, width)
+        rows: Bytes = window[addresses].view(np.uint8).reshape(count, width)
+        if out is None:
+            return rows
+        out[:] = rows
+        return out
 
     def will_need(self, addresses: Int64, width: int) -> None:
         """Start reading `width` bytes at each scattered address, all at once, before the first is waited for.

@@ -50,8 +50,8 @@ class Codec:
         """Each value compressed, in order."""
         return _spread(self._compressor, values)
 
-    def decompress(self, values: Sequence[Any]) -> tuple[Bytes, Int64]:
-        """The values as they were, one after the other in one buffer; an empty one stays empty.
+    def decompress(self, values: Sequence[Any], allocate: Callable[[int], Bytes] = take) -> tuple[Bytes, Int64]:
+        """The values as they were, one after the other in memory from `allocate`; an empty one stays empty.
 
         Returns:
             uint8 [bytes], and int64 [n + 1], where each value starts and the last one ends.
@@ -62,9 +62,12 @@ class Codec:
         try:
             if self._kind == "deflate":  # does not know how long its values are
                 results = _spread(lambda: _inflate, values)
-                return np.frombuffer(b"".join(results), np.uint8), _edges(map(len, results))
+                offsets = _edges(map(len, results))
+                data = allocate(int(offsets[-1]))
+                data[:] = np.frombuffer(b"".join(results), np.uint8)
+                return data, offsets
             offsets = _edges(map(self._size, values))
-            data = take(int(offsets[-1]))
+            data = allocate(int(offsets[-1]))
             target, edges = data.data, offsets.tolist()
 
             def work(first: int, last: int) -> None:

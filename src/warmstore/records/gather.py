@@ -58,8 +58,12 @@ class Gatherer:
             bad = _either(bad, self._check(snapshot, plan, rows, which, fresh, data, views, shapes))
         return Gathered(data, views, shapes, bad, absent)
 
-    def steady(self, snapshot: Snapshot, name: str, rows: Int64) -> np.ndarray[Any, np.dtype[np.uint8]] | None:
+    def steady(
+        self, snapshot: Snapshot, name: str, rows: Int64, out: np.ndarray[Any, np.dtype[np.uint8]] | None = None
+    ) -> np.ndarray[Any, np.dtype[np.uint8]] | None:
         """`gather` of a field of fixed width once nothing is left to check: uint8 [n, width]; None when there is.
+
+        The result is `out`, if that is given.
 
         This is what training does all day, so it takes no step it can spare.
         """
@@ -68,7 +72,7 @@ class Gatherer:
         if not width or plan.checked.complete < snapshot.rows or snapshot.unreadable or plan.data in snapshot.absent:
             return None
         which = rows // snapshot.span if snapshot.span else snapshot.batch_of(rows)
-        return self._batches.space.gather(snapshot.address[plan.data][which] + rows * width, width)
+        return self._batches.space.gather(snapshot.address[plan.data][which] + rows * width, width, out)
 
     def _fresh(self, snapshot: Snapshot, plan: "_Plan", rows: Int64, which: Int64) -> Int64 | None:
         """Where in `rows` this process reads a row for the first time, or None."""

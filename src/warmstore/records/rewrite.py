@@ -73,14 +73,14 @@ def rewrite(
         Damaged: a record does not match its checksum, and `repair` is off. The store is as it was.
     """
     with store.editing():
-        old = store.generation
+        old = store.session.generation
         rows_before, bytes_before = old.snapshot.rows, _chunk_bytes(old.folder)
         manifest = replace(old.manifest, generation=old.manifest.generation + 1, fields=fields)
         folder = store.path / manifest.generation_folder
         shutil.rmtree(folder, ignore_errors=True)  # left behind by a rewrite that was killed
         folder.mkdir()
         create_log(folder, store.files)
-        new = Generation(store.path, manifest, store.chunk_size, store.files, write=True)
+        new = Generation(store.path, manifest, store.session.chunk_size, store.files, write=True)
         try:
             with progress_bar(old.snapshot.length, None, 0, label, progress) as advance:
                 done = 0
@@ -100,7 +100,7 @@ def rewrite(
             new.let_go()
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        store.adopt(new)
+        store.session.adopt(new)
         old.let_go()
         shutil.rmtree(old.folder, ignore_errors=True)
         return Utilisation(new.snapshot.length, rows_before, bytes_before, _chunk_bytes(new.folder))

@@ -5,7 +5,7 @@ is the business of values.py.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -105,14 +105,18 @@ def absent_rows(field: Field, count: int) -> Rows:
     return Rows(count, np.zeros(0, np.uint8), np.zeros(count + 1, np.int64), shapes, absent)
 
 
-def packed(views: Sequence[Any], shapes: np.ndarray[Any, np.dtype[np.int64]] | None = None) -> Rows:
-    """Bytes-likes one after the other."""
+def packed(
+    views: Sequence[Any],
+    shapes: np.ndarray[Any, np.dtype[np.int64]] | None = None,
+    allocate: Callable[[int], np.ndarray[Any, np.dtype[np.uint8]]] = take,
+) -> Rows:
+    """Bytes-likes one after the other, in memory from `allocate`."""
     offsets = np.zeros(len(views) + 1, np.int64)
     np.cumsum([len(view) for view in views], out=offsets[1:])
     total = int(offsets[-1])
-    if total < LARGE:
+    if total < LARGE and allocate is take:
         return Rows(len(views), np.frombuffer(b"".join(views), np.uint8), offsets, shapes)
-    data = take(total)
+    data = allocate(total)
     target = data.data
     for first, last, view in zip(offsets[:-1].tolist(), offsets[1:].tolist(), views, strict=True):
         target[first:last] = view

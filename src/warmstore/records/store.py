@@ -8,38 +8,33 @@ others at `refresh`.
 import contextlib
 import logging
 import os
-import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
 import pyarrow as pa
 
-from warmstore.errors import Closed, NotAStore, PositionError, ReadOnly, SchemaMismatch
+from warmstore.errors import Closed, ReadOnly, SchemaMismatch
 from warmstore.owner import Owner
 from warmstore.records.address_space import SLOT
 from warmstore.records.columns import add_field, drop_field, filter_store, map_field
 from warmstore.records.fields import Field, Fields, Json, check_fields
-from warmstore.records.files import FileLock, Files, is_read_only
-from warmstore.records.generation import Generation
-from warmstore.records.log import BATCH, DELETE, UPDATE, GenerationClosed
-from warmstore.records.manifest import Manifest, create_folder, read_manifest, write_manifest
-from warmstore.records.pending import Pending, block_of, largest_record
+from warmstore.records.files import Files, is_read_only
+from warmstore.records.manifest import Manifest, create_folder, read_manifest
+from warmstore.records.pending import block_of, largest_record
 from warmstore.records.positions import as_positions
+from warmstore.records.reading import Options, read, read_as_wanted
 from warmstore.records.rewrite import Utilisation, rewrite
-from warmstore.records.rows import Gathered, Rows, absent_rows
+from warmstore.records.rows import Gathered, Rows
+from warmstore.records.session import BATCH_BYTES, Session
 from warmstore.records.snapshot import Int64, Snapshot
-from warmstore.records.values import decode_gathered, decode_rows, encode
+from warmstore.records.values import encode
 from warmstore.records.verify import Report, check
 from warmstore.records.view import FieldView
 from warmstore.sizes import parse_size
 
 _log = logging.getLogger("warmstore")
-
-BATCH_BYTES = 64 << 20
-"""Pending bytes that start a flush by themselves, and the most that one batch on the disk holds."""
 
 
 class RecordStore(Owner):
@@ -51,47 +46,11 @@ class RecordStore(Owner):
     def __init__(self, path: Path, manifest: Manifest, mode: str, chunk_size: int, files: Files) -> None:
         self.path = path.absolute()
         self.mode = mode
-        self.chunk_size = chunk_size
         self.files = files
-        self._start(manifest)
+        self.session = Session(self.path, manifest, chunk_size, files, write=mode == "a")
+        self.closed = False
         if mode == "a":
             self.own()
-
-    def _start(self, manifest: Manifest) -> None:
-        self._lock = threading.RLock()
-        self._pending = Pending(manifest.fields)
-        self._editors = 0
-        self.generation = self._open_generation(manifest)
-        self.closed = False
-
-    def _open_generation(self, manifest: Manifest) -> Generation:
-        while True:
-            try:
-                return Generation(self.path, manifest, self.chunk_size, self.files, write=self.mode == "a")
-            except NotAStore:
-                # Its folder may have gone because the store went on to the next generation in this moment.
-                now = read_manifest(self.path, self.files)
-                if now.generation == manifest.generation:
-                    raise
-                manifest = now
-
-    def adopt(self, generation: Generation) -> None:
-        """Go on in a generation that this process has just written."""
-        self.generation = generation
-        self._pending = Pending(generation.manifest.fields)
-
-    def _follow(self) -> None:
-        """Go on in the store's present generation."""
-        manifest = read_manifest(self.path, self.files)
-        if self._pending.count and manifest.fields != self.fields:
-            raise SchemaMismatch(
-                f"the fields of {self.path} were changed by another process while {self._pending.count} records were "
-                f"pending here; they are {list(manifest.fields)} now. Open the store again and add the records anew"
-            )
-        old, self.generation = self.generation, self._open_generation(manifest)
-        old.let_go()
-        if not self._pending.count:
-            self._pending = Pending(manifest.fields)
 
     @classmethod
     def create(
@@ -155,7 +114,7 @@ class RecordStore(Owner):
     @property
     def manifest(self) -> Manifest:
         """What store.json says, in this process's generation."""
-        return self.generation.manifest
+        return self.session.generation.manifest
 
     @property
     def fields(self) -> Fields:
@@ -170,7 +129,7 @@ class RecordStore(Owner):
     @property
     def snapshot(self) -> Snapshot:
         """The committed rows this process knows of."""
-        return self.generation.snapshot
+        return self.session.snapshot
 
     @property
     def nbytes(self) -> int:
@@ -178,10 +137,7 @@ class RecordStore(Owner):
         return sum(path.stat().st_size for path in self.path.rglob("*") if path.is_file())
 
     def __len__(self) -> int:
-        if not self._pending.count:  # looked at before the snapshot: what leaves the one is in the other by then
-            return self.snapshot.length
-        with self._lock:
-            return self.snapshot.length + self._pending.count
+        return len(self.session)
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}: {field}" for name, field in self.fields.items())
@@ -207,7 +163,7 @@ class RecordStore(Owner):
             WriteFailed: a flush that came due failed; the rows are pending.
         """
         self.extend_rows(block_of(self.fields, columns))
-        if self._pending.nbytes >= BATCH_BYTES:
+        if self.session.pending.nbytes >= BATCH_BYTES:
             self.flush()
 
     def extend_rows(self, block: dict[str, Rows]) -> None:
@@ -216,8 +172,8 @@ class RecordStore(Owner):
         widest = largest_record(block)
         if widest > SLOT // 2:
             raise SchemaMismatch(f"a record of {widest:,} bytes is too large: a chunk holds 1 GiB. Split it")
-        with self._lock:
-            self._pending.add(block)
+        with self.session.lock:
+            self.session.pending.add(block)
 
     def flush(self) -> None:
         """Commit all pending rows; they are on the disk, and visible to others, when this returns.
@@ -226,32 +182,7 @@ class RecordStore(Owner):
             WriteFailed: the disk refused. Rows not committed are still pending and the next flush tries them again.
         """
         self._check_writable()
-        with self._lock:
-            if not self._pending.count:
-                self.refresh()
-            while self._pending.count:
-                count, block = self._pending.head(BATCH_BYTES)
-                self._commit(block, count)
-
-    def _commit(
-        self, block: dict[str, Rows], count: int = 0, kind: int = BATCH, positions: Int64 | None = None
-    ) -> None:
-        while True:
-            generation = self.generation
-            commits = generation.commits
-            try:
-                generation.commit(block, kind, positions)
-                return
-            except GenerationClosed:
-                self._follow()
-            finally:
-                if generation.commits > commits:
-                    # In this order: other threads read pending rows until the snapshot has them.
-                    try:
-                        self.refresh()
-                    finally:
-                        if count:
-                            self._pending.drop(count)
+        self.session.flush()
 
     def update(self, index: Any, values: dict[str, Any]) -> None:
         """Replace values of records in place. Committed at once, with what was pending; positions stay as they are.
@@ -265,15 +196,8 @@ class RecordStore(Owner):
         """
         if isinstance(index, int | np.integer) and not isinstance(index, bool | np.bool_):
             index, values = [index], {name: [value] for name, value in values.items()}
-        with self._editing_at(index) as positions:
-            kept = _values(self.generation, [name for name in self.fields if name not in values], positions)
-            block = block_of(self.fields, {**kept, **values})
-            count = next(iter(block.values())).count
-            if count != len(positions):
-                raise SchemaMismatch(f"update of {len(positions)} records got {count} values per field")
-            for first in range(0, count, step := _rows_per_batch(block)):
-                part = {name: rows.slice(first, min(first + step, count)) for name, rows in block.items()}
-                self._commit(part, kind=UPDATE, positions=positions[first : first + step])
+        self._check_writable()
+        self.session.update(index, values)
 
     def delete(self, index: Any) -> None:
         """Take records away: the last ones fill their places. Committed at once, with what was pending.
@@ -288,11 +212,8 @@ class RecordStore(Owner):
         """
         if isinstance(index, int | np.integer) and not isinstance(index, bool | np.bool_):
             index = [index]
-        with self._editing_at(index) as positions:
-            positions = np.unique(positions)
-            if len(positions):
-                nothing = {name: absent_rows(field, 0) for name, field in self.fields.items()}
-                self._commit(nothing, kind=DELETE, positions=positions)
+        self._check_writable()
+        self.session.delete(index)
 
     def rebalance(self, *, progress: bool | None = None) -> Utilisation:
         """Write the live records densely into new chunks and remove the old ones; others may read and append meanwhile.
@@ -368,57 +289,20 @@ class RecordStore(Owner):
         """
         return filter_store(self, path, keep, fields, progress)
 
-    @contextlib.contextmanager
-    def _editing_at(self, index: Any) -> Iterator[Int64]:
-        """`editing`, and the positions meant by an index that was found before the lock was had."""
-        with self._lock:
-            before, pending = self.snapshot, self._pending.count
-            positions = as_positions(index, len(self))
-            with self.editing():
-                now = self.snapshot
-                moved = len(positions) > 0 and int(positions.max()) >= before.length
-                if now.edits != before.edits or (moved and now.length != before.length + pending):
-                    raise PositionError(
-                        f"other processes changed {self.path} since this one last looked, so position {positions[0]} "
-                        "may be another record now: look it up again, then edit"
-                    )
-                yield positions
-
-    @contextlib.contextmanager
-    def editing(self) -> Iterator[None]:
+    def editing(self) -> contextlib.AbstractContextManager[None]:
         """Hold the lock of editors, with nothing pending and everything seen, and see the edits afterwards."""
         self._check_writable()
-        with self._lock, contextlib.ExitStack() as stack:
-            if not self._editors:  # a lock held twice by one process would wait for itself
-                stack.enter_context(FileLock(self.path / "edit.lock", self.files))
-            self._editors += 1
-            try:
-                self.flush()
-                yield
-            finally:
-                self._editors -= 1
-                self.refresh()
+        return self.session.editing()
 
     def annotate(self, name: str, value: Any) -> Any:
         """Keep something in the store's metadata unless it is there already; returns what stands there now."""
-        with self.editing():
-            manifest = read_manifest(self.path, self.files)
-            if manifest.metadata.get(name) is None:
-                manifest = replace(manifest, metadata={**manifest.metadata, name: value})
-                write_manifest(self.path, manifest, self.files)
-            self.generation.manifest = replace(self.generation.manifest, metadata=manifest.metadata)
-            return manifest.metadata[name]
+        self._check_writable()
+        return self.session.annotate(name, value)
 
     def refresh(self) -> None:
         """See what other processes committed since. A store's own flush does this too."""
         self._check_open()
-        if not self.generation.is_current():
-            with self._lock:
-                try:
-                    # Looks again under the lock: this store's own flush may have come in between.
-                    self.generation.refresh()
-                except GenerationClosed:
-                    self._follow()
+        self.session.refresh()
 
     def close(self) -> None:
         """Flush, seal this writer's chunk and let go of the folder. Closing twice is fine.
@@ -428,19 +312,20 @@ class RecordStore(Owner):
         """
         if self.closed:
             return
-        with self._lock:
+        with self.session.lock:
             if self.mode == "a":
-                self.flush()
-                self.generation.seal()
-            self.generation.let_go()
+                self.session.flush()
+                self.session.generation.seal()
+            self.session.generation.let_go()
             self.closed = True
             self.disown()
 
     def _after_fork(self) -> None:
         # In a forked child: the parent's pending rows, chunk and locks stay the parent's.
-        self.generation.let_go()
+        old = self.session
+        old.generation.let_go()
         try:
-            self._start(self.manifest)
+            self.session = Session(self.path, self.manifest, old.chunk_size, self.files, write=self.mode == "a")
         except OSError as error:
             self.closed = True
             _log.warning("%s could not be opened again after a fork: %s", self.path, error)
@@ -458,40 +343,56 @@ class RecordStore(Owner):
             return {name: _one(values) for name, values in self.gather([index]).items()}
         return self.gather(index)
 
-    def gather(self, index: Any, fields: Sequence[str] | None = None) -> dict[str, Any]:
+    def gather(
+        self,
+        index: Any,
+        fields: Sequence[str] | None = None,
+        *,
+        packed: bool = False,
+        out: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
         """Read many records at once, in the order asked for.
 
         Args:
             index: integers (negative ones count from the end), a slice, or a boolean mask.
             fields: the fields to read; all by default.
+            packed: values that are no arrays of one shape come one after the other in one array, with their offsets.
+            out: per field a NumPy array or CPU tensor to read into: for an Array field [n, *shape] of its dtype; with
+                `packed` one dimension of the field's dtype (uint8 for bytes and text), large enough. Not needed for
+                speed: memory of large batches that were dropped is used again.
 
         Returns:
             Per field: [n, *shape] for an Array; otherwise a list of n read-only arrays (Ragged), memoryviews (Bytes),
-            str (Text) or JSON values (Json).
+            str (Text) or JSON values (Json); or a `Packed`. What is in `out` is given back as it is.
 
         Raises:
             PositionError: a position outside the store.
+            SchemaMismatch: `out` does not fit.
             Damaged: a row does not match its checksum.
         """
         if self.closed:
             self._check_open()
-        generation = self.generation
+        session = self.session
+        generation = session.generation
         known = generation.manifest.fields
         names = known if fields is None else fields
         for name in names:
             if name not in known:
                 raise KeyError(f"{self.path} has no field {name!r}; it has {list(known)}")
-        if self._pending.count:  # looked at before the snapshot: what leaves the one is in the other by then
-            with self._lock:
-                if self._pending.count:
-                    positions = as_positions(index, len(self))
-                    return {name: self._gather_with_pending(name, positions) for name in names}
-        snapshot = generation.gatherer.snapshot
-        return _values(generation, names, as_positions(index, snapshot.length))
+        options = Options(packed, out or {}, names) if packed or out else None
+        if session.pending.count:  # looked at before the snapshot: what leaves the one is in the other by then
+            with session.lock:
+                if session.pending.count:
+                    positions = as_positions(index, len(session))
+                    return read_as_wanted(session.generation, session.pending, names, positions, options)
+        positions = as_positions(index, generation.gatherer.snapshot.length)
+        if options is not None:
+            return read_as_wanted(generation, None, names, positions, options)
+        return read(generation, names, positions)
 
     def read_rows(self, names: Sequence[str], rows: Int64) -> list[Gathered]:
         """Read fields of committed rows by number, all below `snapshot.rows`; damaged rows are marked, not raised."""
-        gatherer = self.generation.gatherer
+        gatherer = self.session.generation.gatherer
         snapshot = gatherer.snapshot
         which = snapshot.batch_of(rows)
         found = []
@@ -500,21 +401,6 @@ class RecordStore(Owner):
             whole = None if data is None else Gathered(data, None, None, None)
             found.append(whole or gatherer.gather(snapshot, name, rows, which))
         return found
-
-    def _gather_with_pending(self, name: str, positions: Int64) -> Any:
-        field, snapshot = self.fields[name], self.snapshot
-        late = positions >= snapshot.length
-        rest = decode_rows(field, self._pending.take(name, positions[late] - snapshot.length))
-        if late.all():
-            return rest
-        early = _values(self.generation, [name], positions[~late])[name]
-        # Where each comes to stand: first all committed ones were read, then all pending ones.
-        place = np.argsort(np.concatenate((np.flatnonzero(~late), np.flatnonzero(late))))
-        if isinstance(early, list):
-            both = early + rest
-            return [both[at] for at in place.tolist()]
-        joined = np.ma.concatenate if _masked(early, rest) else np.concatenate
-        return joined((early, rest))[place]
 
     def present(self, field: str, index: Any = slice(None)) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Which of the committed records have a value for a field: bool [n]."""
@@ -533,8 +419,8 @@ class RecordStore(Owner):
             Damaged: a batch is missing or its header is damaged.
         """
         self._check_open()
-        with self._lock:
-            return self.generation.to_arrow()
+        with self.session.lock:
+            return self.session.generation.to_arrow()
 
     # Housekeeping
 
@@ -549,31 +435,8 @@ class RecordStore(Owner):
             raise ReadOnly(f"{self.path} was opened with mode='r'; open it with mode='a' to append")
 
 
-def _values(generation: Generation, names: Collection[str], positions: Int64) -> dict[str, Any]:
-    fields, gatherer = generation.manifest.fields, generation.gatherer
-    snapshot = gatherer.snapshot
-    rows = snapshot.rows_at(positions)
-    values: dict[str, Any] = {}
-    for name in names:
-        field, data = fields[name], gatherer.steady(snapshot, name, rows)
-        if data is None:
-            values[name] = decode_gathered(field, generation.read([name], positions)[0])
-        else:
-            values[name] = data.view(field.numpy).reshape(len(rows), *field.shape)  # type: ignore[union-attr]
-    return values
-
-
 def _one(values: Any) -> Any:
     return None if isinstance(values, np.ma.MaskedArray) else values[0]
-
-
-def _masked(*arrays: Any) -> bool:
-    return any(isinstance(array, np.ma.MaskedArray) for array in arrays)
-
-
-def _rows_per_batch(block: dict[str, Rows]) -> int:
-    rows = next(iter(block.values())).count
-    return max(1, rows * BATCH_BYTES // max(sum(part.nbytes for part in block.values()), 1))
 
 
 def _chunk_limit(size: int | str) -> int:

@@ -60,7 +60,7 @@ class Report:
 
 def check(store: "RecordStore", *, repair: bool, progress: bool | None) -> Report:
     """Check every live value against its checksum; see `RecordStore.verify`."""
-    generation = store.generation
+    generation = store.session.generation
     length = generation.snapshot.length
     found: dict[tuple[str, str], list[int]] = {}
     with progress_bar(length, None, 0, "verify", progress) as advance:

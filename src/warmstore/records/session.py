@@ -1,0 +1,183 @@
+"""A store as one process has it open: the generation it reads and writes, and its pending rows.
+
+RecordStore is the face; this is what happens behind it. Whatever meets the closed log of a generation goes on in the
+next one here, so nobody else needs to know that generations end.
+"""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from warmstore.errors import NotAStore, PositionError, SchemaMismatch
+from warmstore.records.files import FileLock, Files
+from warmstore.records.generation import Generation
+from warmstore.records.log import BATCH, DELETE, UPDATE, GenerationClosed
+from warmstore.records.manifest import Manifest, read_manifest, write_manifest
+from warmstore.records.pending import Pending, block_of
+from warmstore.records.positions import as_positions
+from warmstore.records.reading import read
+from warmstore.records.rows import Rows, absent_rows
+from warmstore.records.snapshot import Int64, Snapshot
+
+BATCH_BYTES = 64 << 20
+"""Pending bytes that start a flush by themselves, and the most that one batch on the disk holds."""
+
+
+class Session:
+    """Safe to use from several threads: `lock` is held by whoever changes anything."""
+
+    def __init__(self, path: Path, manifest: Manifest, chunk_size: int, files: Files, *, write: bool) -> None:
+        self.path = path
+        self.chunk_size = chunk_size
+        self.files = files
+        self.lock = threading.RLock()
+        self.pending = Pending(manifest.fields)
+        self._write = write
+        self._editors = 0
+        self.generation = self._open_generation(manifest)
+
+    def _open_generation(self, manifest: Manifest) -> Generation:
+        while True:
+            try:
+                return Generation(self.path, manifest, self.chunk_size, self.files, write=self._write)
+            except NotAStore:
+                # Its folder may have gone because the store went on to the next generation in this moment.
+                now = read_manifest(self.path, self.files)
+                if now.generation == manifest.generation:
+                    raise
+                manifest = now
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The committed rows this process knows of."""
+        return self.generation.snapshot
+
+    def __len__(self) -> int:
+        if not self.pending.count:  # looked at before the snapshot: what leaves the one is in the other by then
+            return self.snapshot.length
+        with self.lock:
+            return self.snapshot.length + self.pending.count
+
+    def adopt(self, generation: Generation) -> None:
+        """Go on in a generation that this process has just written."""
+        self.generation = generation
+        self.pending = Pending(generation.manifest.fields)
+
+    def _follow(self) -> None:
+        """Go on in the store's present generation."""
+        manifest = read_manifest(self.path, self.files)
+        if self.pending.count and manifest.fields != self.generation.manifest.fields:
+            raise SchemaMismatch(
+                f"the fields of {self.path} were changed by another process while {self.pending.count} records were "
+                f"pending here; they are {list(manifest.fields)} now. Open the store again and add the records anew"
+            )
+        old, self.generation = self.generation, self._open_generation(manifest)
+        old.let_go()
+        if not self.pending.count:
+            self.pending = Pending(manifest.fields)
+
+    def refresh(self) -> None:
+        """See what other processes committed since."""
+        if not self.generation.is_current():
+            with self.lock:
+                try:
+                    # Looks again under the lock: this store's own flush may have come in between.
+                    self.generation.refresh()
+                except GenerationClosed:
+                    self._follow()
+
+    def flush(self) -> None:
+        """Commit all pending rows."""
+        with self.lock:
+            if not self.pending.count:
+                self.refresh()
+            while self.pending.count:
+                count, block = self.pending.head(BATCH_BYTES)
+                self._commit(block, count)
+
+    def _commit(
+        self, block: dict[str, Rows], count: int = 0, kind: int = BATCH, positions: Int64 | None = None
+    ) -> None:
+        while True:
+            generation = self.generation
+            commits = generation.commits
+            try:
+                generation.commit(block, kind, positions)
+                return
+            except GenerationClosed:
+                self._follow()
+            finally:
+                if generation.commits > commits:
+                    # In this order: other threads read pending rows until the snapshot has them.
+                    try:
+                        self.refresh()
+                    finally:
+                        if count:
+                            self.pending.drop(count)
+
+    def update(self, index: Any, values: dict[str, Any]) -> None:
+        """Replace values of records; see `RecordStore.update`."""
+        fields = self.generation.manifest.fields
+        with self._editing_at(index) as positions:
+            kept = read(self.generation, [name for name in fields if name not in values], positions)
+            block = block_of(fields, {**kept, **values})
+            count = next(iter(block.values())).count
+            if count != len(positions):
+                raise SchemaMismatch(f"update of {len(positions)} records got {count} values per field")
+            step = max(1, count * BATCH_BYTES // max(sum(rows.nbytes for rows in block.values()), 1))
+            for first in range(0, count, step):
+                part = {name: rows.slice(first, min(first + step, count)) for name, rows in block.items()}
+                self._commit(part, kind=UPDATE, positions=positions[first : first + step])
+
+    def delete(self, index: Any) -> None:
+        """Take records away; see `RecordStore.delete`."""
+        with self._editing_at(index) as positions:
+            positions = np.unique(positions)
+            if len(positions):
+                nothing = {name: absent_rows(field, 0) for name, field in self.generation.manifest.fields.items()}
+                self._commit(nothing, kind=DELETE, positions=positions)
+
+    @contextlib.contextmanager
+    def _editing_at(self, index: Any) -> Iterator[Int64]:
+        """`editing`, and the positions meant by an index that was found before the lock was had."""
+        with self.lock:
+            before, pending = self.snapshot, self.pending.count
+            positions = as_positions(index, len(self))
+            with self.editing():
+                now = self.snapshot
+                moved = len(positions) > 0 and int(positions.max()) >= before.length
+                if now.edits != before.edits or (moved and now.length != before.length + pending):
+                    raise PositionError(
+                        f"other processes changed {self.path} since this one last looked, so position {positions[0]} "
+                        "may be another record now: look it up again, then edit"
+                    )
+                yield positions
+
+    @contextlib.contextmanager
+    def editing(self) -> Iterator[None]:
+        """Hold the lock of editors, with nothing pending and everything seen, and see the edits afterwards."""
+        with self.lock, contextlib.ExitStack() as stack:
+            if not self._editors:  # a lock held twice by one process would wait for itself
+                stack.enter_context(FileLock(self.path / "edit.lock", self.files))
+            self._editors += 1
+            try:
+                self.flush()
+                yield
+            finally:
+                self._editors -= 1
+                self.refresh()
+
+    def annotate(self, name: str, value: Any) -> Any:
+        """Keep something in the store's metadata unless it is there already; returns what stands there now."""
+        with self.editing():
+            manifest = read_manifest(self.path, self.files)
+            if manifest.metadata.get(name) is None:
+                manifest = replace(manifest, metadata={**manifest.metadata, name: value})
+                write_manifest(self.path, manifest, self.files)
+            self.generation.manifest = replace(self.generation.manifest, metadata=manifest.metadata)
+            return manifest.metadata[name]
