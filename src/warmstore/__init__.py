@@ -28,6 +28,7 @@ from warmstore.errors import (
 from warmstore.records.codecs import train_dictionary
 from warmstore.records.fields import Array, Bytes, Json, Ragged, Text
 from warmstore.records.store import RecordStore
+from warmstore.records.values import Packed
 
 if TYPE_CHECKING:
     from warmstore.features.cache import FeatureCache
@@ -56,6 +57,7 @@ __all__ = [
     "NotAStore",
     "NotInstalled",
     "NotStateless",
+    "Packed",
     "PositionError",
     "Ragged",
     "ReadOnly",

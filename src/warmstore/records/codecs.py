@@ -46,9 +46,9 @@ class Codec:
         self._dictionary = zstandard.ZstdCompressionDict(dictionary) if dictionary else None
         self._local = threading.local()
 
-    def compress(self, values: Sequence[Any]) -> list[bytes]:
-        """Each value compressed, in order."""
-        return _spread(self._compressor, values)
+    def compress(self, values: Sequence[Any], threads: int | None = None) -> list[bytes]:
+        """Each value compressed, in order, by so many threads; by one per core if None."""
+        return _spread(self._compressor, values, threads)
 
     def decompress(self, values: Sequence[Any], allocate: Callable[[int], Bytes] = take) -> tuple[Bytes, Int64]:
         """The values as they were, one after the other in memory from `allocate`; an empty one stays empty.
@@ -187,19 +187,19 @@ def _inflate(value: Any) -> bytes:
     return zlib.decompress(value) if len(value) else b""
 
 
-def _spread(make: Callable[[], Transform], values: Sequence[Any]) -> list[bytes]:
+def _spread(make: Callable[[], Transform], values: Sequence[Any], threads: int | None = None) -> list[bytes]:
     """Apply a transform to all values, over several threads where there is enough to do."""
 
     def work(first: int, last: int) -> list[bytes]:
         transform = make()
         return [transform(value) for value in values[first:last]]
 
-    return [value for part in _in_parts(work, values) for value in part]
+    return [value for part in _in_parts(work, values, threads) for value in part]
 
 
-def _in_parts(work: Callable[[int, int], T], values: Sequence[Any]) -> list[T]:
+def _in_parts(work: Callable[[int, int], T], values: Sequence[Any], threads: int | None = None) -> list[T]:
     """Call `work(first, last)` for parts that together are all values, over several threads where there is enough."""
-    threads = thread_count()
+    threads = threads or thread_count()
     sizes = [len(value) for value in values]
     if threads < 2 or len(values) < 2 or sum(sizes) < _SHARE:
         return [work(0, len(values))]
@@ -207,4 +207,4 @@ def _in_parts(work: Callable[[int, int], T], values: Sequence[Any]) -> list[T]:
     edges = np.searchsorted(np.cumsum(sizes), np.linspace(0, sum(sizes), 4 * threads + 1)[1:-1]).tolist()
     cuts = [0, *edges, len(values)]
     parts = [(first, last) for first, last in itertools.pairwise(cuts) if first < last]
-    return list(pool().map(work, *zip(*parts, strict=True)))
+    return list(pool(threads).map(work, *zip(*parts, strict=True)))

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from warmstore.records.positions import sorted_unique
+
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -63,7 +65,7 @@ class Order:
         """Take positions away: surviving rows of the end, the last one first, fill the holes in rising order."""
         self._own()
         assert self._order is not None
-        gone = np.unique(positions)
+        gone = sorted_unique(positions)
         length = self._length - len(gone)
         holes = gone[gone < length]
         kept = np.ones(self._length - length, bool)

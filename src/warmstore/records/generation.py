@@ -24,6 +24,7 @@ from warmstore.records.record_batch import batch_size, record_batch
 from warmstore.records.rows import Gathered, Rows
 from warmstore.records.snapshot import Batches, Int64, Snapshot
 from warmstore.records.values import compressed
+from warmstore.records.writing import Writing
 
 _log = logging.getLogger("warmstore")
 
@@ -31,11 +32,11 @@ _log = logging.getLogger("warmstore")
 class Generation:
     """Reading needs no lock; everything else is for one thread at a time."""
 
-    def __init__(self, path: Path, manifest: Manifest, chunk_size: int, files: Files, *, write: bool) -> None:
+    def __init__(self, path: Path, manifest: Manifest, writing: Writing, files: Files, *, write: bool) -> None:
         self.manifest = manifest
         self.folder = path / manifest.generation_folder
         self._path = path
-        self._chunk_size = chunk_size
+        self._writing = writing
         self._files = files
         self._schema = arrow_schema(manifest.fields)
         self._seed = generation_seed(manifest.id, manifest.generation)
@@ -103,7 +104,7 @@ class Generation:
         """
         fields = self.manifest.fields
         if not stored:
-            block = {name: compressed(field, block[name]) for name, field in fields.items()}
+            block = {name: compressed(field, block[name], self._writing.threads) for name, field in fields.items()}
         writer = self._writer_for(
             batch_size(fields, block) + (0 if positions is None else trailer_size(len(positions)))
         )
@@ -125,7 +126,7 @@ class Generation:
         self.commits += 1
 
     def _writer_for(self, size: int) -> ChunkWriter:
-        if self._writer is not None and not self._writer.has_room(size, self._chunk_size):
+        if self._writer is not None and not self._writer.has_room(size, self._writing.chunk_size):
             self.seal()
         if self._writer is not None:
             return self._writer

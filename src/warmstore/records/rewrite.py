@@ -80,7 +80,7 @@ def rewrite(
         shutil.rmtree(folder, ignore_errors=True)  # left behind by a rewrite that was killed
         folder.mkdir()
         create_log(folder, store.files)
-        new = Generation(store.path, manifest, store.session.chunk_size, store.files, write=True)
+        new = Generation(store.path, manifest, store.session.writing, store.files, write=True)
         try:
             with progress_bar(old.snapshot.length, None, 0, label, progress) as advance:
                 done = 0

@@ -11,18 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from warmstore.errors import NotAStore, PositionError, SchemaMismatch
 from warmstore.records.files import FileLock, Files
 from warmstore.records.generation import Generation
 from warmstore.records.log import BATCH, DELETE, UPDATE, GenerationClosed
 from warmstore.records.manifest import Manifest, read_manifest, write_manifest
 from warmstore.records.pending import Pending, block_of
-from warmstore.records.positions import as_positions
+from warmstore.records.positions import as_positions, sorted_unique
 from warmstore.records.reading import read
 from warmstore.records.rows import Rows, absent_rows
 from warmstore.records.snapshot import Int64, Snapshot
+from warmstore.records.writing import Writing
 
 BATCH_BYTES = 64 << 20
 """Pending bytes that start a flush by themselves, and the most that one batch on the disk holds."""
@@ -31,9 +30,9 @@ BATCH_BYTES = 64 << 20
 class Session:
     """Safe to use from several threads: `lock` is held by whoever changes anything."""
 
-    def __init__(self, path: Path, manifest: Manifest, chunk_size: int, files: Files, *, write: bool) -> None:
+    def __init__(self, path: Path, manifest: Manifest, writing: Writing, files: Files, *, write: bool) -> None:
         self.path = path
-        self.chunk_size = chunk_size
+        self.writing = writing
         self.files = files
         self.lock = threading.RLock()
         self.pending = Pending(manifest.fields)
@@ -44,7 +43,7 @@ class Session:
     def _open_generation(self, manifest: Manifest) -> Generation:
         while True:
             try:
-                return Generation(self.path, manifest, self.chunk_size, self.files, write=self._write)
+                return Generation(self.path, manifest, self.writing, self.files, write=self._write)
             except NotAStore:
                 # Its folder may have gone because the store went on to the next generation in this moment.
                 now = read_manifest(self.path, self.files)
@@ -137,7 +136,7 @@ class Session:
     def delete(self, index: Any) -> None:
         """Take records away; see `RecordStore.delete`."""
         with self._editing_at(index) as positions:
-            positions = np.unique(positions)
+            positions = sorted_unique(positions)
             if len(positions):
                 nothing = {name: absent_rows(field, 0) for name, field in self.generation.manifest.fields.items()}
                 self._commit(nothing, kind=DELETE, positions=positions)

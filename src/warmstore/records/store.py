@@ -32,7 +32,7 @@ from warmstore.records.snapshot import Int64, Snapshot
 from warmstore.records.values import encode
 from warmstore.records.verify import Report, check
 from warmstore.records.view import FieldView
-from warmstore.sizes import parse_size
+from warmstore.records.writing import Writing
 
 _log = logging.getLogger("warmstore")
 
@@ -43,11 +43,11 @@ class RecordStore(Owner):
     Safe to use from several threads. Make one with `create` or `open`.
     """
 
-    def __init__(self, path: Path, manifest: Manifest, mode: str, chunk_size: int, files: Files) -> None:
+    def __init__(self, path: Path, manifest: Manifest, mode: str, writing: Writing, files: Files) -> None:
         self.path = path.absolute()
         self.mode = mode
         self.files = files
-        self.session = Session(self.path, manifest, chunk_size, files, write=mode == "a")
+        self.session = Session(self.path, manifest, writing, files, write=mode == "a")
         self.closed = False
         if mode == "a":
             self.own()
@@ -60,6 +60,7 @@ class RecordStore(Owner):
         *,
         metadata: dict[str, Any] | None = None,
         chunk_size: int | str = SLOT,
+        writer_threads: int | None = None,
         files: Files | None = None,
     ) -> Self:
         """Make a new store and open it for appending. The folder appears whole or not at all.
@@ -69,6 +70,7 @@ class RecordStore(Owner):
             fields: the typed fields of every record, by name.
             metadata: anything JSON can say, kept with the store.
             chunk_size: bytes after which a chunk is sealed and the next begun, at most 1 GiB.
+            writer_threads: threads that compress what this process writes; None for one per core.
 
         Raises:
             StoreExists: the folder holds something already.
@@ -77,11 +79,11 @@ class RecordStore(Owner):
             ReadOnly: the folder cannot be written.
         """
         folder, files = Path(path).absolute(), files or Files()
-        limit = _chunk_limit(chunk_size)
+        writing = Writing.of(chunk_size, writer_threads)
         manifest = Manifest(check_fields(fields), dict(metadata or {}))
         encode("metadata", Json(), [manifest.metadata])
         create_folder(folder, manifest, files)
-        return cls(folder, manifest, "a", limit, files)
+        return cls(folder, manifest, "a", writing, files)
 
     @classmethod
     def open(
@@ -90,9 +92,10 @@ class RecordStore(Owner):
         mode: Literal["r", "a"] = "r",
         *,
         chunk_size: int | str = SLOT,
+        writer_threads: int | None = None,
         files: Files | None = None,
     ) -> Self:
-        """Open a store for reading ("r") or for appending too ("a").
+        """Open a store for reading ("r") or for appending too ("a"); the other options are those of `create`.
 
         Raises:
             NotAStore: the folder holds none.
@@ -102,10 +105,10 @@ class RecordStore(Owner):
         """
         if mode not in ("r", "a"):
             raise ValueError(f"mode is {mode!r}; it must be 'r' (read) or 'a' (read and append)")
-        files, limit = files or Files(), _chunk_limit(chunk_size)
+        files, writing = files or Files(), Writing.of(chunk_size, writer_threads)
         manifest = read_manifest(Path(path), files)
         try:
-            return cls(Path(path), manifest, mode, limit, files)
+            return cls(Path(path), manifest, mode, writing, files)
         except OSError as error:
             if is_read_only(error):
                 raise ReadOnly(error.errno, "the store cannot be written; open it with mode='r'", str(path)) from error
@@ -325,7 +328,7 @@ class RecordStore(Owner):
         old = self.session
         old.generation.let_go()
         try:
-            self.session = Session(self.path, self.manifest, old.chunk_size, self.files, write=self.mode == "a")
+            self.session = Session(self.path, self.manifest, old.writing, self.files, write=self.mode == "a")
         except OSError as error:
             self.closed = True
             _log.warning("%s could not be opened again after a fork: %s", self.path, error)
@@ -437,10 +440,3 @@ class RecordStore(Owner):
 
 def _one(values: Any) -> Any:
     return None if isinstance(values, np.ma.MaskedArray) else values[0]
-
-
-def _chunk_limit(size: int | str) -> int:
-    limit = parse_size(size)
-    if limit > SLOT:
-        raise ValueError(f"chunk_size is {size!r}; a chunk holds at most 1 GiB")
-    return limit

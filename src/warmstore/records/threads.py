@@ -10,11 +10,12 @@ def thread_count() -> int:
     return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 16)
 
 
-def pool() -> ThreadPoolExecutor:
-    """The threads, started when first needed; a forked child gets its own."""
-    return _pool(os.getpid())
+def pool(threads: int | None = None) -> ThreadPoolExecutor:
+    """So many threads, as many as are worth having by default, started when first needed."""
+    return _pool(os.getpid(), threads or thread_count())
 
 
-@functools.lru_cache(maxsize=1)
-def _pool(pid: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(thread_count(), thread_name_prefix="warmstore")
+@functools.lru_cache(maxsize=4)
+def _pool(pid: int, threads: int) -> ThreadPoolExecutor:
+    # A forked child has another pid, and so its own.
+    return ThreadPoolExecutor(threads, thread_name_prefix="warmstore")

@@ -144,15 +144,15 @@ def decode_packed(field: Field, rows: Rows) -> Packed:
     return Packed(rows.data.view(dtype), rows.offsets // dtype.itemsize, rows.shapes, absent)
 
 
-def compressed(field: Field, rows: Rows) -> Rows:
-    """Rows as they are stored: each value through the field's codec; absent ones stay empty."""
+def compressed(field: Field, rows: Rows, threads: int | None = None) -> Rows:
+    """Rows as they are stored: each value through the field's codec, in so many threads; absent ones stay empty."""
     codec = codec_of(field.codec, field.dictionary)
     if codec is None or not field_has_bytes(field):
         return rows
     values = rows.views()
     if rows.absent is not None:
         values = [view for view, absent in zip(values, rows.absent.tolist(), strict=True) if not absent]
-    results = iter(codec.compress(values))
+    results = iter(codec.compress(values, threads))
     gone = np.zeros(rows.count, bool) if rows.absent is None else rows.absent
     return replace(
         packed([b"" if absent else next(results) for absent in gone.tolist()], rows.shapes), absent=rows.absent

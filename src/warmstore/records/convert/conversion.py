@@ -52,6 +52,7 @@ def convert(
     batched: bool = False,
     metadata: dict[str, Any] | None = None,
     chunk_size: int | str = SLOT,
+    writer_threads: int | None = None,
     progress: bool | None = None,
 ) -> RecordStore:
     """Make a store from data in another format. Killed and called again, it goes on where it stopped.
@@ -70,6 +71,7 @@ def convert(
         batched: an iterable yields batches: dicts of n values per field, arrays [n, ...].
         metadata: anything JSON can say, kept with the store.
         chunk_size: bytes after which a chunk is sealed, at most 1 GiB.
+        writer_threads: threads that compress; None for one per core.
         progress: show a progress bar; by default only on a terminal.
 
     Returns:
@@ -99,6 +101,7 @@ def convert(
     if metadata and CONVERTED in metadata:
         raise ValueError(f"metadata has the name {CONVERTED!r}, under which the store remembers what it was made from")
     folder = Path(path)
+    writing: dict[str, Any] = {"chunk_size": chunk_size, "writer_threads": writer_threads}
     with contextlib.ExitStack() as stack:
         start = 0
         if (folder / NAME).exists():
@@ -107,7 +110,7 @@ def convert(
             if complete and (made_from["files"] or made_from["source"]):
                 return RecordStore.open(folder)
             request = replace(request, fields=manifest.fields)
-            store = stack.enter_context(RecordStore.open(folder, "a", chunk_size=chunk_size))
+            store = stack.enter_context(RecordStore.open(folder, "a", **writing))
             start = len(store)
             opened = found.open(request, files)
             blocks = _blocks(opened, start, str(source) if paths else found.name)
@@ -119,7 +122,7 @@ def convert(
             if first is None:
                 raise BadSource(f"{source if paths else 'the source'} holds no records")
             remembered = {**opened.metadata, **(metadata or {}), CONVERTED: {**made_from, "complete": False}}
-            store = RecordStore.create(folder, opened.fields, metadata=remembered, chunk_size=chunk_size)
+            store = RecordStore.create(folder, opened.fields, metadata=remembered, **writing)
             stack.enter_context(store)
             _hold(folder, stack)
             blocks = _with_first(first, blocks)
