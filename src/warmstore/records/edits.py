@@ -34,60 +34,55 @@ def positions_in(trailer: memoryview, seed: int) -> Int64 | None:
 
 
 class Order:
-    """Positions to rows, built up from one snapshot to the next.
+    """Positions to rows, kept up to date from one snapshot to the next.
+
+    What was published is seen by snapshots and does not change any more: rows are appended behind it, and any other
+    edit begins with a copy.
 
     Args:
-        order: int64 [n], shared with older snapshots and not changed; None for the identity over `rows`.
+        order: int64 [n], published; None for the identity over `rows`.
     """
 
     def __init__(self, order: Int64 | None, rows: int) -> None:
-        self._order = order
         self._length = rows if order is None else len(order)
-        self._shared = True
+        self._order: Int64 = np.arange(rows, dtype=np.int64) if order is None else order
+        self._published = order is not None
 
     def append(self, first: int, last: int) -> None:
         """Rows [first, last) stand at the end."""
-        if self._order is None:
-            self._length = last
-            return
-        self._reserve(self._length + last - first)
-        assert self._order is not None
-        self._order[self._length : self._length + last - first] = np.arange(first, last)
-        self._length += last - first
+        length = self._length + last - first
+        if length > len(self._order):
+            self._copy(2 * length)
+        self._order[self._length : length] = np.arange(first, last)
+        self._length = length
 
     def update(self, positions: Int64, first: int) -> None:
         """The rows from `first` on replace those at the positions; of equal positions the last counts."""
         self._own()
-        assert self._order is not None
         self._order[positions] = np.arange(first, first + len(positions))
 
     def delete(self, positions: Int64) -> None:
         """Take positions away: surviving rows of the end, the last one first, fill the holes in rising order."""
         self._own()
-        assert self._order is not None
         gone = sorted_unique(positions)
         length = self._length - len(gone)
-        holes = gone[gone < length]
+        inside = int(np.searchsorted(gone, length))
         kept = np.ones(self._length - length, bool)
-        kept[gone[gone >= length] - length] = False
-        self._order[holes] = self._order[length + np.flatnonzero(kept)[::-1]]
+        kept[gone[inside:] - length] = False
+        self._order[gone[:inside]] = self._order[length + np.flatnonzero(kept)[::-1]]
         self._length = length
 
-    def result(self) -> Int64 | None:
-        """The order now; None for the identity."""
-        return None if self._order is None else self._order[: self._length]
+    def publish(self) -> Int64:
+        """The order now, int64 [n], which stays as it is."""
+        self._published = True
+        return self._order[: self._length]
 
     def _own(self) -> None:
-        if self._order is None:
-            self._order = np.arange(self._length, dtype=np.int64)
-        elif self._shared:
-            self._order = self._order[: self._length].copy()
-        self._shared = False
+        if self._published:
+            self._copy(len(self._order))
 
-    def _reserve(self, length: int) -> None:
-        assert self._order is not None
-        if self._shared or length > len(self._order):
-            larger = np.empty(max(length, 2 * self._length), np.int64)
-            larger[: self._length] = self._order[: self._length]
-            self._order = larger
-            self._shared = False
+    def _copy(self, capacity: int) -> None:
+        copy = np.empty(capacity, np.int64)
+        copy[: self._length] = self._order[: self._length]
+        self._order = copy
+        self._published = False

@@ -33,7 +33,7 @@ class Gatherer:
         """Read one field of some rows.
 
         Args:
-            rows: int64 [n], row numbers below `snapshot.rows`.
+            rows: int64 [n], row numbers below `snapshot.rows`, of live rows where there were edits.
             which: int64 [n], the batch of each, `snapshot.batch_of(rows)`.
         """
         plan = self._plans[name]
@@ -69,16 +69,16 @@ class Gatherer:
         """
         plan = self._plans[name]
         width = plan.width
-        if not width or plan.checked.complete < snapshot.rows or snapshot.unreadable or plan.data in snapshot.absent:
+        if not width or not plan.checked.covers(snapshot) or snapshot.unreadable or plan.data in snapshot.absent:
             return None
         which = rows // snapshot.span if snapshot.span else snapshot.batch_of(rows)
         return self._batches.space.gather(snapshot.address[plan.data][which] + rows * width, width, out)
 
     def _fresh(self, snapshot: Snapshot, plan: "_Plan", rows: Int64, which: Int64) -> Int64 | None:
         """Where in `rows` this process reads a row for the first time, or None."""
-        if plan.checked.complete >= snapshot.rows:
+        if plan.checked.covers(snapshot):
             return None
-        fresh = plan.checked.unset(rows, snapshot.rows)
+        fresh = plan.checked.unset(rows, snapshot)
         if not len(fresh):
             return None
         if self._batches.scarce:
@@ -197,21 +197,35 @@ class _Bits:
 
     def __init__(self) -> None:
         self._bytes = np.zeros(1024, np.uint8)
-        self.complete = 0  # rows below this are known to be set
+        # Once all live rows of a snapshot are set: how many rows and edits it had.
+        self._complete = (0, 0)
         self._quiet = 0
 
-    def unset(self, rows: Int64, total: int) -> Int64:
-        """Where in `rows` the bit is not set, out of `total` rows there are."""
-        held = self._room(total)
+    def covers(self, snapshot: Snapshot) -> bool:
+        """Whether every live row is known to be set."""
+        rows, edits = self._complete
+        return rows >= snapshot.rows and edits == snapshot.edits
+
+    def unset(self, rows: Int64, snapshot: Snapshot) -> Int64:
+        """Where in `rows` the bit is not set."""
+        held = self._room(snapshot.rows)
         fresh = np.flatnonzero((held[rows >> 3] & _BIT[rows & 7]) == 0)
-        if not len(fresh):
+        if len(fresh):
+            self._quiet = 0
+        else:
             # After 1, 2, 4, 8 ... gathers that checked nothing: looking at every bit ends the looking once all are set.
             self._quiet += 1
-            if not self._quiet & (self._quiet - 1) and bool((held[: total >> 3] == 255).all()):
-                rest = np.arange(total >> 3 << 3, total)
-                if (held[rest >> 3] & _BIT[rest & 7]).all():
-                    self.complete = total
+            if not self._quiet & (self._quiet - 1) and self._all_set(held, snapshot):
+                self._complete = (snapshot.rows, snapshot.edits)
+                self._quiet = 0
         return fresh
+
+    @staticmethod
+    def _all_set(held: np.ndarray[Any, np.dtype[np.uint8]], snapshot: Snapshot) -> bool:
+        if snapshot.order is not None:
+            return bool((held[snapshot.order >> 3] & _BIT[snapshot.order & 7]).all())
+        rest = np.arange(snapshot.rows >> 3 << 3, snapshot.rows)
+        return bool((held[: snapshot.rows >> 3] == 255).all() and (held[rest >> 3] & _BIT[rest & 7]).all())
 
     def set(self, rows: Int64, total: int) -> None:
         np.bitwise_or.at(self._room(total), rows >> 3, _BIT[rows & 7])

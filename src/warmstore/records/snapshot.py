@@ -95,6 +95,7 @@ class Batches:
         self._files = files
         self._layouts: dict[int, Layout] = {}
         self._file_sizes: dict[int, int] = {}
+        self._order: Order | None = None
         self._scarce = False
         self._weighed = 0
         self._absent: frozenset[int] = frozenset()
@@ -148,9 +149,12 @@ class Batches:
 
     def _reorder(self, old: Snapshot, entries: Entries) -> Int64 | None:
         kinds = entries["kind"]
-        if old.order is None and not _IS_EDIT[kinds].any():
+        if self._order is None and old.order is not None:
+            self._order = Order(old.order, old.rows)
+        if self._order is None and not _IS_EDIT[kinds].any():
             return None
-        order = Order(old.order, old.rows)
+        order = self._order or Order(None, old.rows)
+        self._order = None  # until all of it went well
         row = old.rows
         for entry, kind, count in zip(entries, kinds.tolist(), entries["rows"].tolist(), strict=True):
             if kind == BATCH:
@@ -161,7 +165,8 @@ class Batches:
                 order.delete(self._positions(entry))
             if kind in (BATCH, UPDATE):
                 row += count
-        return order.result()
+        self._order = order
+        return order.publish()
 
     def _positions(self, entry: Any) -> Int64:
         chunk, size = int(entry["chunk"]), trailer_size(int(entry["rows"]))

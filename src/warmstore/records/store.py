@@ -394,7 +394,7 @@ class RecordStore(Owner):
         return read(generation, names, positions)
 
     def read_rows(self, names: Sequence[str], rows: Int64) -> list[Gathered]:
-        """Read fields of committed rows by number, all below `snapshot.rows`; damaged rows are marked, not raised."""
+        """Read fields of live committed rows by number; damaged rows are marked, not raised."""
         gatherer = self.session.generation.gatherer
         snapshot = gatherer.snapshot
         which = snapshot.batch_of(rows)
