@@ -16,7 +16,19 @@ from benchmarks import machine
 from benchmarks.report import load, page, show
 from benchmarks.runner import in_own_process
 
-NAMES = ("gather", "features", "processes", "reopen", "write", "cache_write", "convert", "scaling")
+NAMES = (
+    "gather",
+    "records",
+    "labels",
+    "features",
+    "processes",
+    "reopen",
+    "write",
+    "edits",
+    "cache_write",
+    "convert",
+    "scaling",
+)
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "benchmarks.md"
 

@@ -88,9 +88,9 @@ def run(settings: Settings) -> Report:
     )
 
 
-def read_all(gather: Gather, rows: np.ndarray) -> None:
-    """Bring every row into the page cache, and see that it is the right one."""
-    for first in range(0, len(rows), FLUSH):
-        positions = np.arange(first, min(first + FLUSH, len(rows)))
+def read_all(gather: Gather, rows: np.ndarray, step: int = FLUSH) -> None:
+    """Bring every row into the page cache, and see that it is the right one; `step` rows at a time."""
+    for first in range(0, len(rows), step):
+        positions = np.arange(first, min(first + step, len(rows)))
         if not np.array_equal(gather(positions), rows[positions]):
-            raise WrongValuesError(f"within rows {first} to {first + FLUSH}")
+            raise WrongValuesError(f"within rows {first} to {first + step}")

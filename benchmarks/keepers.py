@@ -126,7 +126,7 @@ def lmdb_writer(folder: Path) -> Iterator[Append]:
 
         def append(rows: np.ndarray) -> None:
             nonlocal rows_so_far
-            keys = _big_endian(np.arange(rows_so_far, rows_so_far + len(rows)))
+            keys = big_endian(np.arange(rows_so_far, rows_so_far + len(rows)))
             with environment.begin(write=True) as transaction:
                 transaction.cursor().putmulti(zip(keys, map(memoryview, rows), strict=True), append=True)
             rows_so_far += len(rows)
@@ -143,13 +143,13 @@ def lmdb_reader(folder: Path) -> Iterator[Gather]:
 
         def gather(positions: np.ndarray) -> np.ndarray:
             with environment.begin(buffers=True) as transaction:
-                joined = b"".join(map(transaction.get, _big_endian(positions)))
+                joined = b"".join(map(transaction.get, big_endian(positions)))
             return np.frombuffer(joined, np.float32).reshape(-1, WIDTH)
 
         yield gather
 
 
-def _big_endian(positions: np.ndarray) -> list[bytes]:
+def big_endian(positions: np.ndarray) -> list[bytes]:
     packed = positions.astype(">i8").tobytes()
     return [packed[first : first + 8] for first in range(0, len(packed), 8)]
 

@@ -73,11 +73,19 @@ def load(path: Path) -> Report:
     return Report(tables=tables, bars=bars, **{key: tuple(v) if isinstance(v, list) else v for key, v in found.items()})
 
 
-def timings(title: str, rows: Sequence[Row], *, unit: str = "µs", megabytes: float | None = None) -> Table:
-    """The table of a side-by-side run. With `megabytes` (a call's) there is a column of rates."""
+def timings(
+    title: str,
+    rows: Sequence[Row],
+    *,
+    unit: str = "µs",
+    megabytes: float | None = None,
+    records: int | None = None,
+) -> Table:
+    """The table of a side-by-side run. With `megabytes` or `records` (a call's) there is a column of rates."""
     scale = {"µs": 1e6, "ms": 1e3}[unit]
-    columns = ["", f"median {unit}", f"p99 {unit}", "x limit", *(["MB/s"] if megabytes else []), "note"]
-    return Table(title, tuple(columns), tuple(_timing(row, scale, megabytes) for row in rows))
+    amounts = {name: amount for name, amount in (("MB/s", megabytes), ("rows/s", records)) if amount}
+    columns = ("", f"median {unit}", f"p99 {unit}", "x limit", *amounts, "note")
+    return Table(title, columns, tuple(_timing(row, scale, tuple(amounts.values())) for row in rows))
 
 
 def broken_rows(rows: Sequence[Row]) -> tuple[str, ...]:
@@ -129,12 +137,11 @@ def page(reports: Sequence[Report], facts: dict[str, str]) -> str:
     return "\n".join(lines)
 
 
-def _timing(row: Row, scale: float, megabytes: float | None) -> tuple[Cell, ...]:
+def _timing(row: Row, scale: float, amounts: tuple[float, ...]) -> tuple[Cell, ...]:
     median, p99 = row.median, row.p99
-    rate = [None if median is None else megabytes / median] if megabytes else []
     if median is None or p99 is None:
-        return (row.name, None, None, None, *rate, row.trouble)
-    return (row.name, median * scale, p99 * scale, row.ratio, *rate, row.note)
+        return (row.name, None, None, None, *(None for _ in amounts), row.trouble)
+    return (row.name, median * scale, p99 * scale, row.ratio, *(amount / median for amount in amounts), row.note)
 
 
 def _text(cell: Cell) -> str:

@@ -29,12 +29,14 @@ class Contestant:
     """One way of doing the work. `setup()` is a context manager that gives the call to be timed.
 
     Exactly one contestant of a run has the role "limit": the fastest the hardware and torch or the kernel allow.
+    `prepare(ask)` runs untimed before each call, for work that uses up what it works on; not for `reads`.
     """
 
     name: str
     setup: Callable[[], AbstractContextManager[Call]]
     role: Role = "peer"
     note: str = ""
+    prepare: Callable[[Any], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,8 @@ def side_by_side(
                 if reads and number:
                     one.attempt(lambda one=one, own=own: one.call(asks[(own - 1) % len(asks)]))
                 ask = asks[own % len(asks)]
+                if prepare := one.contestant.prepare:
+                    one.attempt(lambda prepare=prepare, ask=ask: prepare(ask))
                 result = one.attempt(lambda one=one, ask=ask: one.turn(ask))
                 if number % check_every == 0 and not one.trouble and not right(ask, result):
                     one.trouble = describe(WrongValuesError(f"in call {number}"))

@@ -1,6 +1,10 @@
 from pathlib import Path
 
+import numpy as np
+import pytest
 from benchmarks.__main__ import main
+from benchmarks.editors import deleted
+from benchmarks.record_keepers import Values
 from benchmarks.report import load
 
 
@@ -19,3 +23,31 @@ def test_the_quick_gather_has_the_limit_warmstore_and_a_ratio(tmp_path: Path) ->
     assert rows["LMDB"]["median µs"] or "not installed" in rows["LMDB"]["note"]
     assert report.bars[0].figure == rows["warmstore"]["x limit"]
     assert report.run["sizes"] == "quick"
+
+
+@pytest.mark.parametrize(("name", "tables", "bars"), [("records", 3, 4), ("labels", 3, 3), ("edits", 5, 5)])
+def test_the_quick_benchmark_has_a_figure_for_each_bar(name: str, tables: int, bars: int, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    status = main(["--quick", "--only", name, "--folder", f"{tmp_path / 'data'}", "--results", f"{tmp_path}"])
+    report = load(tmp_path / f"{name}.json")
+    assert status == 0, report.broken
+    assert list((tmp_path / "data").iterdir()) == []
+    assert (len(report.tables), len(report.bars)) == (tables, bars)
+    assert all(bar.figure is not None and bar.figure > 0 for bar in report.bars)
+    for table in report.tables:  # a peer has a figure, or a note that says why not
+        assert all(row[1] or "not installed" in row[-1] for row in table.rows), table
+
+
+def test_values_know_when_a_result_is_theirs() -> None:
+    values = Values.of(np.array([2, 1, 3]), np.arange(6, dtype=np.uint8))
+    positions = np.array([2, 0])
+    assert values.size(positions) == 5
+    assert values.are(positions, [b"\3\4\5", b"\0\1"])
+    assert values.are(positions, (np.array([3, 4, 5, 0, 1], np.uint8), np.array([0, 3, 5])))
+    assert not values.are(positions, [b"\3\4\5", b"\0\2"])
+    assert not values.are(positions, [b"\3\4\5"])
+
+
+def test_a_delete_fills_its_holes_from_the_end() -> None:
+    assert deleted(np.arange(6), np.array([4, 0, 1])).tolist() == [5, 3, 2]
+    assert deleted(np.arange(4), np.array([3, 2])).tolist() == [0, 1]

@@ -30,6 +30,13 @@ def test_the_table_has_medians_and_says_what_is_missing() -> None:
     assert REPORT.broken == ("warmstore: wrong values in call 1",)
 
 
+def test_rates_are_of_bytes_or_of_rows() -> None:
+    table = timings("one", ROWS, unit="ms", records=200)
+    assert table.columns == ("", "median ms", "p99 ms", "x limit", "rows/s", "note")
+    assert table.rows[1][4] == 200 / 4e-5
+    assert table.rows[2] == ("absent", None, None, None, None, "not installed (absent)")
+
+
 def test_a_bar_without_a_figure_is_missed() -> None:
     assert [bar.passed for bar in REPORT.bars] == [True, False, False]
 

@@ -1,5 +1,6 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 from benchmarks.side_by_side import Contestant, Role, WrongValuesError, named, over, side_by_side
@@ -40,6 +41,29 @@ def test_reads_settle_and_share_no_ask_in_a_round() -> None:
     # The second round: each first repeats its own ask of the first one, untimed.
     assert calls[:6] == [("a", 1), ("b", 3), ("a", 1), ("a", 2), ("b", 3), ("b", 4)]
     assert [len(row.seconds) for row in rows] == [4, 4]
+
+
+def test_what_a_contestant_prepares_comes_before_each_of_its_calls() -> None:
+    done = []
+
+    @contextmanager
+    def setup() -> Iterator[Callable]:
+        yield lambda ask: done.append(("call", ask))
+
+    rows = side_by_side(
+        [Contestant("a", setup, "limit", prepare=lambda ask: done.append(("prepare", ask)))], [1, 2], always
+    )
+    assert done == [("prepare", 1), ("call", 1), ("prepare", 2), ("call", 2)]
+    assert len(named(rows, "a").seconds) == 2
+
+
+def test_a_contestant_that_cannot_prepare_has_no_figure() -> None:
+    def prepare(ask: int) -> None:
+        1 // ask
+
+    peer = replace(contestant("peer", always_none), prepare=prepare)
+    rows = side_by_side([contestant("limit", always_none, "limit"), peer], [1, 0, 1], always)
+    assert named(rows, "peer").trouble.startswith("failed: ZeroDivisionError")
 
 
 def test_wrong_values_leave_no_figure() -> None:
