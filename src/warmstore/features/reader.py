@@ -75,8 +75,8 @@ def _leaf(field: Field, gathered: Gathered) -> Any:
     if isinstance(field, Array):
         assert gathered.data is not None
         return decode_array(field, gathered.data)
-    views, shapes = gathered.views, gathered.shapes
-    assert views is not None
+    assert gathered.spans is not None
+    views, shapes = gathered.spans.views(), gathered.shapes
     if gathered.bad is not None:
         # Damaged bytes are not decoded; a stand-in keeps the places until the caller takes them out.
         stand_in = memoryview(b"" if isinstance(field, Ragged) else b"null")

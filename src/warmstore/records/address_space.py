@@ -23,6 +23,8 @@ SLOT = 1 << 30
 _FIRST_SLOTS = 64
 # From this many bytes a parallel copy pays; below it numpy's single thread is ahead of torch's dispatch.
 _PARALLEL_BYTES = 1 << 15
+_BLOCK = 1 << 12
+_PARALLEL_BLOCKS = 256
 # torch's worker threads do not survive a fork: a child that uses them waits for ever (GNU OpenMP).
 _home = os.getpid()
 # Gaps of up to this many bytes are read along: one request costs more than they do.
@@ -33,7 +35,7 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class AddressSpace:
-    """`slots` chunk slots. `memory` is all of it as bytes; an array over it keeps it alive."""
+    """`slots` chunk slots. `memory` is all of it as bytes, `view` too; what is made over them keeps it alive."""
 
     def __init__(self, files: Files, slots: int = _FIRST_SLOTS) -> None:
         self.slots = slots
@@ -46,7 +48,7 @@ class AddressSpace:
         weakref.finalize(owner, release, self.address, length).atexit = False
         self.memory: Bytes = np.ctypeslib.as_array(owner)
         self._words: Int64 = self.memory.view(np.int64)
-        self._view = self.memory.data.toreadonly()
+        self.view = self.memory.data.toreadonly()
         self._windows: dict[int, Any] = {}
 
     def __contains__(self, slot: int) -> bool:
@@ -96,6 +98,40 @@ class AddressSpace:
         out[:] = rows
         return out
 
+    def gather_spans(self, starts: Int64, lengths: Int64, out: Bytes) -> None:
+        """Copy spans of different lengths one after the other.
+
+        Args:
+            starts, lengths: int64 [n], byte addresses relative to `memory`, and bytes.
+            out: uint8 [sum of lengths].
+        """
+        ends = np.cumsum(lengths)
+        firsts = ends - lengths
+        # Blocks of the output that lie within one span are rows of one width, and so one parallel gather.
+        inner_first, inner_last = -(-firsts // _BLOCK), ends // _BLOCK
+        torch = sys.modules.get("torch")
+        blocks = np.maximum(inner_last - inner_first, 0)
+        if torch is None or os.getpid() != _home or int(blocks.sum()) < _PARALLEL_BLOCKS:
+            inner_first = inner_last = firsts // _BLOCK + 1  # none
+        else:
+            span = np.repeat(np.arange(len(starts)), blocks)
+            block = np.arange(len(span)) + (inner_first - (np.cumsum(blocks) - blocks))[span]
+            addresses = np.zeros(len(out) // _BLOCK, np.int64)  # of a block with a border any: it is copied below
+            addresses[block] = (starts - firsts)[span] + block * _BLOCK
+            target = torch.from_numpy(out[: len(addresses) * _BLOCK].reshape(-1, _BLOCK))
+            flat = torch.from_numpy(self.memory)
+            windows = torch.as_strided(flat, (flat.numel() - _BLOCK + 1, _BLOCK), (1, 1))
+            torch.index_select(windows, 0, torch.from_numpy(addresses), out=target)
+        heads = np.minimum(inner_first * _BLOCK, ends)
+        tails = np.maximum(inner_last * _BLOCK, heads)
+        view, into = self.view, out.data
+        edges = zip(*(part.tolist() for part in (starts - firsts, firsts, heads, tails, ends)), strict=True)
+        for shift, first, head, tail, end in edges:
+            if first < head:
+                into[first:head] = view[first + shift : head + shift]
+            if tail < end:
+                into[tail:end] = view[tail + shift : end + shift]
+
     def will_need(self, addresses: Int64, width: int) -> None:
         """Start reading `width` bytes at each scattered address, all at once, before the first is waited for.
 
@@ -122,4 +158,4 @@ class AddressSpace:
 
     def span(self, address: int, length: int) -> memoryview:
         """A read-only view of `length` bytes, which keeps the mapping alive."""
-        return self._view[address : address + length]
+        return self.view[address : address + length]

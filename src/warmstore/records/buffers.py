@@ -8,11 +8,15 @@ has dropped serves a later one. Arrays and tensors over it keep it theirs for as
 import functools
 import os
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+Allocate = Callable[[int], Bytes]
+"""Gives uint8 [length]."""
 
 LARGE = 1 << 20
 """Bytes from which memory is worth keeping; below it the allocator keeps it itself."""

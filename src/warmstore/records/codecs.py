@@ -16,7 +16,7 @@ import numpy as np
 import zstandard
 
 from warmstore.errors import Damaged, SchemaMismatch
-from warmstore.records.buffers import take
+from warmstore.records.buffers import Allocate, take
 from warmstore.records.threads import pool, thread_count
 from warmstore.sizes import parse_size
 
@@ -50,7 +50,7 @@ class Codec:
         """Each value compressed, in order, by so many threads; by one per core if None."""
         return _spread(self._compressor, values, threads)
 
-    def decompress(self, values: Sequence[Any], allocate: Callable[[int], Bytes] = take) -> tuple[Bytes, Int64]:
+    def decompress(self, values: Sequence[Any], allocate: Allocate = take) -> tuple[Bytes, Int64]:
         """The values as they were, one after the other in memory from `allocate`; an empty one stays empty.
 
         Returns:

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from warmstore.records.address_space import AddressSpace
 from warmstore.records.checksums import absent_checksum, matrix_checksums, view_checksums
 from warmstore.records.fields import CHECKSUM, SHAPE, Array, Field, Fields, Ragged, field_has_bytes
-from warmstore.records.rows import Gathered
+from warmstore.records.rows import Gathered, Spans
 from warmstore.records.snapshot import Batches, Int64, Snapshot
 
 _BIT = np.array([1 << bit for bit in range(8)], np.uint8)
@@ -41,13 +42,13 @@ class Gatherer:
         if snapshot.unreadable:
             rows, which, bad = _readable(snapshot, plan, rows, which)
             if rows is None:
-                return _nothing(plan, len(which))
+                return _nothing(self._batches.space, plan, len(which))
         fresh = self._fresh(snapshot, plan, rows, which)
-        data = views = shapes = None
+        data = spans = shapes = None
         if plan.width is not None:
             data = self._fixed(snapshot, plan.data, rows, which, plan.width)
         else:
-            views, out = self._varying(snapshot, plan, rows, which, ahead=fresh is not None and self._batches.scarce)
+            spans, out = self._varying(snapshot, plan, rows, which, ahead=fresh is not None and self._batches.scarce)
             bad = _either(bad, out)
             if plan.ndim:
                 shapes = self._fixed(snapshot, plan.shapes, rows, which, 8 * plan.ndim).view(np.int64)
@@ -55,8 +56,8 @@ class Gatherer:
         if plan.data in snapshot.absent or not plan.has_bytes:
             absent = self._checksums(snapshot, plan, rows, which) == absent_checksum(snapshot.seed[which])
         if fresh is not None:
-            bad = _either(bad, self._check(snapshot, plan, rows, which, fresh, data, views, shapes))
-        return Gathered(data, views, shapes, bad, absent)
+            bad = _either(bad, self._check(snapshot, plan, rows, which, fresh, data, spans, shapes))
+        return Gathered(data, spans, shapes, bad, absent)
 
     def steady(
         self, snapshot: Snapshot, name: str, rows: Int64, out: np.ndarray[Any, np.dtype[np.uint8]] | None = None
@@ -104,7 +105,7 @@ class Gatherer:
 
     def _varying(
         self, snapshot: Snapshot, plan: "_Plan", rows: Int64, which: Int64, *, ahead: bool
-    ) -> tuple[list[memoryview], Any]:
+    ) -> tuple[Spans, Any]:
         slot, space = plan.data, self._batches.space
         # Offset i and i + 1 lie side by side: one window of 16 bytes holds where a value starts and ends.
         pairs = space.gather(snapshot.address[slot][which] + rows * 8, 16).view(np.int64)
@@ -115,8 +116,7 @@ class Gatherer:
         start = snapshot.address[slot + 1][which]
         if ahead:
             space.will_need(start + first, int((last - first).max(initial=0)))
-        edges = zip((start + first).tolist(), (last - first).tolist(), strict=True)
-        return [space.span(address, length) for address, length in edges], wrong if wrong.any() else None
+        return Spans(space, start + first, last - first), wrong if wrong.any() else None
 
     def _check(
         self,
@@ -126,15 +126,16 @@ class Gatherer:
         which: Int64,
         fresh: Int64,
         data: Any,
-        views: Any,
+        spans: Spans | None,
         shapes: Any,
     ) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
         seeds = snapshot.seed[which[fresh]]
         if data is not None:
             found = matrix_checksums(data if len(fresh) == len(rows) else data[fresh], seeds)
         else:
-            some = [views[at] for at in fresh.tolist()]
-            found = view_checksums(some, None if shapes is None else shapes[fresh], seeds)
+            assert spans is not None
+            some = Spans(spans.space, spans.starts[fresh], spans.lengths[fresh])
+            found = view_checksums(some.views(), None if shapes is None else shapes[fresh], seeds)
         expected = self._checksums(snapshot, plan, rows[fresh], which[fresh])
         good = found == expected
         if plan.data in snapshot.absent or not plan.has_bytes:
@@ -159,11 +160,13 @@ def _readable(snapshot: Snapshot, plan: "_Plan", rows: Int64, which: Int64) -> A
     return np.where(bad, rows[good], rows), np.where(bad, which[good], which), bad
 
 
-def _nothing(plan: "_Plan", count: int) -> Gathered:
+def _nothing(space: AddressSpace, plan: "_Plan", count: int) -> Gathered:
     bad = np.ones(count, bool)
     if plan.width is not None:
         return Gathered(np.zeros((count, plan.width), np.uint8), None, None, bad)
-    return Gathered(None, [memoryview(b"")] * count, np.zeros((count, plan.ndim), np.int64) if plan.ndim else None, bad)
+    nowhere = np.zeros(count, np.int64)
+    shapes = np.zeros((count, plan.ndim), np.int64) if plan.ndim else None
+    return Gathered(None, Spans(space, nowhere, nowhere), shapes, bad)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What a gather gives its caller: values of committed and pending rows, stacked, as lists, or packed in one array."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import InitVar, dataclass, replace
 from typing import Any
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from warmstore.errors import SchemaMismatch
 from warmstore.records.arrays import is_tensor, to_numpy
-from warmstore.records.buffers import take
+from warmstore.records.buffers import Allocate, take
 from warmstore.records.fields import Array, Field, Ragged, numpy_dtype
 from warmstore.records.generation import Generation
 from warmstore.records.pending import Pending
@@ -24,7 +24,6 @@ from warmstore.records.values import (
 )
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-Allocate = Callable[[int], Bytes]
 
 
 def read(generation: Generation, names: Collection[str], positions: Int64) -> dict[str, Any]:

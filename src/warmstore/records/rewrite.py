@@ -136,10 +136,10 @@ def _healthy(old: Generation, name: str, positions: Int64) -> Rows:
     absent = bad if gathered.absent is None else bad | gathered.absent
     if gathered.data is not None:
         return stored_rows(Gathered(np.where(bad[:, None], 0, gathered.data), None, None, None, absent))
-    assert gathered.views is not None
-    views = [memoryview(b"") if lost else view for view, lost in zip(gathered.views, bad.tolist(), strict=True)]
+    assert gathered.spans is not None
+    spans = replace(gathered.spans, lengths=np.where(bad, 0, gathered.spans.lengths))
     shapes = None if gathered.shapes is None else np.where(bad[:, None], 0, gathered.shapes)
-    return stored_rows(Gathered(None, views, shapes, None, absent))
+    return stored_rows(Gathered(None, spans, shapes, None, absent))
 
 
 def _blocks(old: Generation, snapshot: Snapshot, first: int) -> Iterator[tuple[int, int]]:

@@ -5,13 +5,14 @@ is the business of values.py.
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from warmstore.records.buffers import LARGE, take
+from warmstore.records.address_space import AddressSpace
+from warmstore.records.buffers import LARGE, Allocate, take
 from warmstore.records.fields import Array, Field, Ragged
 
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
@@ -59,11 +60,40 @@ class Rows:
 
 
 @dataclass(frozen=True)
+class Spans:
+    """Where values of varying length lie in the mapped files.
+
+    starts, lengths: int64 [n], byte addresses in `space`, and bytes.
+    """
+
+    space: AddressSpace
+    starts: np.ndarray[Any, np.dtype[np.int64]]
+    lengths: np.ndarray[Any, np.dtype[np.int64]]
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def views(self) -> list[memoryview]:
+        """One read-only view a value, which keeps the mapping alive."""
+        ends = (self.starts + self.lengths).tolist()
+        whole = self.space.view
+        return [whole[first:last] for first, last in zip(self.starts.tolist(), ends, strict=True)]
+
+    def copied(self, allocate: Allocate = take) -> "Rows":
+        """The values one after the other in memory from `allocate`."""
+        offsets = np.zeros(len(self) + 1, np.int64)
+        np.cumsum(self.lengths, out=offsets[1:])
+        data = allocate(int(offsets[-1]))
+        self.space.gather_spans(self.starts, self.lengths, data)
+        return Rows(len(self), data, offsets)
+
+
+@dataclass(frozen=True)
 class Gathered:
     """Some rows of one field, in the order asked for.
 
     data: uint8 [n, width] for fields of fixed width, else None.
-    views: one read-only view of the mapped file a row otherwise, else None.
+    spans: where the rows lie otherwise, else None.
     shapes: int64 [n, ndim] for ragged fields.
     bad: bool [n], rows that are damaged or missing, or None when all are well.
     absent: bool [n], records without a value, or None when all have one.
@@ -72,7 +102,7 @@ class Gathered:
     """
 
     data: np.ndarray[Any, np.dtype[np.uint8]] | None
-    views: list[memoryview] | None
+    spans: Spans | None
     shapes: np.ndarray[Any, np.dtype[np.int64]] | None
     bad: Bools | None
     absent: Bools | None = None
@@ -106,9 +136,7 @@ def absent_rows(field: Field, count: int) -> Rows:
 
 
 def packed(
-    views: Sequence[Any],
-    shapes: np.ndarray[Any, np.dtype[np.int64]] | None = None,
-    allocate: Callable[[int], np.ndarray[Any, np.dtype[np.uint8]]] = take,
+    views: Sequence[Any], shapes: np.ndarray[Any, np.dtype[np.int64]] | None = None, allocate: Allocate = take
 ) -> Rows:
     """Bytes-likes one after the other, in memory from `allocate`."""
     offsets = np.zeros(len(views) + 1, np.int64)
@@ -127,5 +155,5 @@ def stored_rows(gathered: Gathered) -> Rows:
     """Gathered rows as rows, values of a field with a codec compressed as they were."""
     if gathered.data is not None:
         return Rows(len(gathered.data), gathered.data, absent=gathered.absent)
-    assert gathered.views is not None
-    return replace(packed(gathered.views, gathered.shapes), absent=gathered.absent)
+    assert gathered.spans is not None
+    return replace(gathered.spans.copied(), shapes=gathered.shapes, absent=gathered.absent)

@@ -410,7 +410,7 @@ class RecordStore(Owner):
         self._check_open()
         snapshot = self.snapshot
         (gathered,) = self.read_rows([field], snapshot.rows_at(as_positions(index, snapshot.length)))
-        count = len(gathered.data if gathered.data is not None else gathered.views or ())
+        count = len(gathered.data if gathered.data is not None else gathered.spans or ())
         return np.ones(count, bool) if gathered.absent is None else ~gathered.absent
 
     def to_arrow(self) -> pa.Table:

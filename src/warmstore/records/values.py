@@ -1,7 +1,7 @@
 """What a user's values are as bytes, and back: the two ways through a field's dtype, shape and codec."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from warmstore.errors import Damaged, SchemaMismatch, UnsupportedType
 from warmstore.records.arrays import exact_array, to_numpy
-from warmstore.records.buffers import take
+from warmstore.records.buffers import Allocate, take
 from warmstore.records.codecs import codec_of
 from warmstore.records.fields import Array, Bytes, Field, Json, Ragged, Text, field_has_bytes, numpy_dtype
 from warmstore.records.rows import Bools, Gathered, Rows, absent_rows, packed
@@ -116,22 +116,20 @@ def decode_gathered(field: Field, gathered: Gathered) -> Any:
     if gathered.data is not None:
         assert isinstance(field, Array)
         return decode_array(field, gathered.data, gathered.absent)
-    assert gathered.views is not None
+    assert gathered.spans is not None
     if codec_of(field.codec, field.dictionary) is None:
-        return decode(field, gathered.views, gathered.shapes, gathered.absent)
+        return decode(field, gathered.spans.views(), gathered.shapes, gathered.absent)
     return decode_rows(field, decompressed(field, gathered))
 
 
-def decompressed(
-    field: Field, gathered: Gathered, allocate: Callable[[int], np.ndarray[Any, np.dtype[np.uint8]]] = take
-) -> Rows:
+def decompressed(field: Field, gathered: Gathered, allocate: Allocate = take) -> Rows:
     """Gathered rows of varying width as they were before the field's codec, one after the other."""
-    assert gathered.views is not None
+    assert gathered.spans is not None
     codec = codec_of(field.codec, field.dictionary)
     if codec is None:
-        return replace(packed(gathered.views, gathered.shapes, allocate), absent=gathered.absent)
-    data, offsets = codec.decompress(gathered.views, allocate)
-    return Rows(len(gathered.views), data, offsets, gathered.shapes, gathered.absent)
+        return replace(gathered.spans.copied(allocate), shapes=gathered.shapes, absent=gathered.absent)
+    data, offsets = codec.decompress(gathered.spans.views(), allocate)
+    return Rows(len(gathered.spans), data, offsets, gathered.shapes, gathered.absent)
 
 
 def decode_packed(field: Field, rows: Rows) -> Packed:

@@ -50,6 +50,32 @@ def test_fields_are_those_of_the_first_record(tmp_path: Path) -> None:
         assert store[1]["json"] == {"a": [1, None]}
 
 
+@pytest.mark.parametrize("codec", ["raw", "zstd"])
+def test_the_same_records_again_only_open_the_store(tmp_path: Path, codec: str) -> None:
+    fields: dict[str, Any] = {
+        "x": ws.Array("int16", (40,), codec),
+        "y": ws.Bytes(codec),
+        "z": ws.Ragged("int8", 1, codec),
+        "n": ws.Array("int64"),
+    }
+
+    def records(changed: str = "") -> Iterator[dict[str, Any]]:
+        for n in range(50):
+            values = {"x": np.full(40, n, np.int16), "y": b"ab" * n, "z": np.zeros(n, np.int8), "n": n}
+            if n == 30 and changed:
+                values[changed] = {"x": np.ones(40, np.int16), "y": b"bb" * n, "z": np.ones(n, np.int8), "n": 31}[
+                    changed
+                ]
+            yield values
+
+    ws.convert(records(), tmp_path / "store", fields=fields).close()
+    with ws.convert(records(), tmp_path / "store", fields=fields) as store:
+        assert len(store) == 50
+    for name in fields:
+        with pytest.raises(ws.StoreExists):
+            ws.convert(records(name), tmp_path / "store", fields=fields)
+
+
 def test_a_generator_of_records_and_one_of_batches(tmp_path: Path) -> None:
     with ws.convert((record(n) for n in range(100)), tmp_path / "records", fields=FIELDS) as store:
         check(store, range(100))
