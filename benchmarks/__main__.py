@@ -16,7 +16,7 @@ from benchmarks import machine
 from benchmarks.report import load, page, show
 from benchmarks.runner import in_own_process
 
-NAMES = ("gather", "features", "processes", "reopen", "write", "cache_write", "convert", "scaling")
+NAMES = ("gather", "features", "processes", "reopen", "write", "cache_write", "convert", "scaling", "orders")
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "benchmarks.md"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-PACKAGES = ("torch", "numpy", "pyarrow", "lmdb", "pylance", "datasets", "array-record", "loaderx", "h5py")
+PACKAGES = ("torch", "numpy", "pyarrow", "lmdb", "pylance", "datasets", "array-record", "loaderx", "h5py", "grain")
 
 
 def facts(folder: Path) -> dict[str, str]:
