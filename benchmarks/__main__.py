@@ -28,6 +28,7 @@ NAMES = (
     "cache_write",
     "convert",
     "scaling",
+    "orders",
 )
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "benchmarks.md"

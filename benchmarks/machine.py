@@ -9,7 +9,19 @@ from pathlib import Path
 
 import psutil
 
-PACKAGES = ("torch", "numpy", "pyarrow", "lmdb", "pylance", "datasets", "array-record", "loaderx", "h5py", "zstandard")
+PACKAGES = (
+    "torch",
+    "numpy",
+    "pyarrow",
+    "lmdb",
+    "pylance",
+    "datasets",
+    "array-record",
+    "loaderx",
+    "h5py",
+    "zstandard",
+    "grain",
+)
 
 
 def facts(folder: Path) -> dict[str, str]:

@@ -8,6 +8,15 @@ from benchmarks.record_keepers import Values
 from benchmarks.report import load
 
 
+def test_the_quick_orders_are_right_and_have_their_bars(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    status = main(["--quick", "--only", "orders", "--folder", f"{tmp_path / 'data'}", "--results", f"{tmp_path}"])
+    report = load(tmp_path / "orders.json")
+    assert status == 0, report.broken
+    assert all("warmstore" in [row[0] for row in table.rows] for table in report.tables)
+    assert [bar.figure is not None for bar in report.bars] == [True] * 3
+
+
 def test_the_quick_gather_has_the_limit_warmstore_and_a_ratio(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     status = main(["--quick", "--only", "gather", "--folder", f"{tmp_path / 'data'}", "--results", f"{tmp_path}"])

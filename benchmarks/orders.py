@@ -1,0 +1,190 @@
+"""What does it cost to know which samples come next, beside slicing a permutation that lies in RAM?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.report import Bar, Report, broken_rows, timings
+from benchmarks.settings import Settings
+from benchmarks.side_by_side import Call, Contestant, Role, Row, named, side_by_side
+from warmstore.loading.orders import Shuffle, Uniform, Weighted
+from warmstore.loading.walk import walk
+
+BATCH = 256
+TOGETHER = 128  # batches a call: what generates ahead pays for all of them in one
+GRAIN_ROUNDS = 4  # what Grain's own shuffle uses
+
+
+def run(settings: Settings) -> Report:
+    samples = settings.pick(400_000, 70_000)
+    many = settings.pick(1_000_000_000, 1_000_000)
+    held = settings.pick(10_000_000, 100_000)
+    drawn = settings.pick(10_000_000, 100_000)
+    walked, first = _epoch(samples), _first_batch(many, held, settings.pick(15, 2))
+    uniform, weighted = _uniform(drawn, settings.pick(15, 2)), _weighted(settings.pick(1_000_000, 10_000))
+    found = (walked, first, uniform, weighted)
+    return Report(
+        "orders",
+        "Which samples come next: permutations, and draws with replacement.",
+        (
+            timings(f"{TOGETHER} batches of {BATCH} of a shuffled epoch of {samples:,}", walked),
+            timings(f"the first {BATCH} places of a new epoch of {many:,}", first),
+            timings(f"{drawn:,} draws of {samples:,} samples with replacement", uniform, unit="ms"),
+            timings(f"{TOGETHER * BATCH:,} draws of {settings.pick(1_000_000, 10_000):,} weighted samples", weighted),
+        ),
+        (
+            Bar.at_most(f"µs for each {BATCH} of a shuffled epoch", _scaled(walked, "warmstore", 1e6 / TOGETHER), 10),
+            Bar.at_most(f"ms for the first {BATCH} places of {many:,}", _scaled(first, "warmstore", 1e3), 5),
+            Bar.at_least("million draws with replacement a second", _rate(uniform, drawn / 1e6), 100),
+        ),
+        (
+            f"Arrays cost 8 bytes a sample; numpy's and torch's first batches are of {held:,} samples, not {many:,}. "
+            "warmstore's and Grain's orders are computed place by place and hold nothing.",
+            "The arrays' own shuffles are not in the first table: each epoch begins with one, as in the second.",
+        ),
+        tuple(trouble for rows in found for trouble in broken_rows(rows)),
+    )
+
+
+def _epoch(samples: int) -> list[Row]:
+    """All batches of an epoch, in turn."""
+    whole = samples // (BATCH * TOGETHER)
+
+    @contextmanager
+    def ahead() -> Iterator[Call]:
+        spans = ((place, place + BATCH) for place in range(0, samples, BATCH))
+        batches = walk(Shuffle(), spans, samples, 0)
+        yield lambda firsts: [next(batches) for _ in firsts]
+
+    def one_by_one(first: int) -> np.ndarray:
+        return Shuffle().indices(first, first + BATCH, samples, 0)
+
+    def contestant(name: str, batch: Callable[[Any], Callable[[int], Any]], role: Role, note: str = "") -> Contestant:
+        @contextmanager
+        def setup() -> Iterator[Call]:
+            ready = batch(samples)
+            yield lambda firsts: [ready(first) for first in firsts]
+
+        return Contestant(name, setup, role, note)
+
+    def right(firsts: range, result: list[Any]) -> bool:
+        return all(_distinct(part, samples) for part in result) and len(result) == TOGETHER
+
+    return side_by_side(
+        [
+            contestant("numpy array in RAM", _numpy_sliced, "limit", "sliced"),
+            Contestant("warmstore", ahead, "warmstore", "Shuffle, walked"),
+            contestant("warmstore, batches alone", lambda _: one_by_one, "warmstore", "Shuffle.indices, any place"),
+            contestant("torch.randperm", _torch_sliced, "peer", "sliced"),
+            contestant("Grain index_shuffle", _grain, "peer", "a call for each place"),
+        ],
+        [range(turn * BATCH * TOGETHER, (turn + 1) * BATCH * TOGETHER, BATCH) for turn in range(whole)],
+        right,
+    )
+
+
+def _first_batch(many: int, held: int, epochs: int) -> list[Row]:
+    return side_by_side(
+        [
+            _plain(f"{BATCH} shuffled numbers", lambda epoch: np.random.default_rng(epoch).permutation(BATCH), "limit"),
+            _plain("warmstore", lambda epoch: Shuffle().indices(0, BATCH, many, epoch), "warmstore"),
+            _plain("numpy permutation", lambda epoch: np.random.default_rng(epoch).permutation(held)[:BATCH]),
+            _plain("torch.randperm", lambda epoch: torch.randperm(held)[:BATCH]),
+            _from_grain(many),
+        ],
+        range(epochs),
+        lambda epoch, result: _distinct(result, many),
+    )
+
+
+def _uniform(count: int, turns: int) -> list[Row]:
+    samples = 400_000
+    order = Uniform(samples=count)
+    philox = np.random.Generator(np.random.Philox())
+    fast = np.random.Generator(np.random.SFC64())
+    return side_by_side(
+        [
+            _plain("np.arange", lambda epoch: np.arange(count), "limit"),
+            _plain("warmstore", lambda epoch: order.indices(0, count, samples, epoch), "warmstore"),
+            _plain("numpy SFC64", lambda epoch: fast.integers(0, samples, count)),
+            _plain("numpy Philox", lambda epoch: philox.integers(0, samples, count)),
+            _plain("torch.randint", lambda epoch: torch.randint(samples, (count,))),
+        ],
+        range(turns),
+        lambda epoch, result: len(result) == count and int(result.min()) >= 0,
+    )
+
+
+def _weighted(samples: int) -> list[Row]:
+    count = BATCH * TOGETHER
+    weights = np.random.default_rng(0).random(samples)
+    shares, tensor = weights / weights.sum(), torch.from_numpy(weights)
+    sums = np.cumsum(weights)
+    order = Weighted(weights, samples=count)
+    generator = np.random.default_rng(1)
+    return side_by_side(
+        [
+            _plain("searchsorted", lambda epoch: sums.searchsorted(generator.random(count) * sums[-1]), "limit"),
+            _plain("warmstore", lambda epoch: order.indices(0, count, samples, epoch), "warmstore"),
+            _plain("numpy choice", lambda epoch: generator.choice(samples, count, p=shares)),
+            _plain("torch.multinomial", lambda epoch: torch.multinomial(tensor, count, replacement=True)),
+        ],
+        range(20),
+        lambda epoch, result: len(result) == count and int(result.max()) < samples,
+    )
+
+
+def _plain(name: str, call: Call, role: Role = "peer") -> Contestant:
+    @contextmanager
+    def setup() -> Iterator[Call]:
+        yield call
+
+    return Contestant(name, setup, role)
+
+
+def _from_grain(samples: int) -> Contestant:
+    @contextmanager
+    def setup() -> Iterator[Call]:
+        batch = _grain(samples)
+        yield lambda epoch: batch(0)
+
+    return Contestant("Grain index_shuffle", setup, note="a call for each place")
+
+
+def _numpy_sliced(samples: int) -> Callable[[int], Any]:
+    order = np.random.default_rng(0).permutation(samples)
+    return lambda first: order[first : first + BATCH].copy()
+
+
+def _torch_sliced(samples: int) -> Callable[[int], Any]:
+    order = torch.randperm(samples)
+    return lambda first: order[first : first + BATCH].clone()
+
+
+def _grain(samples: int) -> Callable[[int], Any]:
+    from grain._src.python.experimental.index_shuffle.python import index_shuffle_module
+
+    shuffle = index_shuffle_module.index_shuffle
+    return lambda first: [
+        shuffle(place, max_index=samples - 1, seed=0, rounds=GRAIN_ROUNDS) for place in range(first, first + BATCH)
+    ]
+
+
+def _distinct(batch: Any, samples: int) -> bool:
+    found = np.unique(np.asarray(batch))
+    return len(found) == BATCH and int(found[0]) >= 0 and int(found[-1]) < samples
+
+
+def _scaled(rows: list[Row], name: str, scale: float) -> float | None:
+    median = named(rows, name).median
+    return median * scale if median else None
+
+
+def _rate(rows: list[Row], millions: float) -> float | None:
+    median = named(rows, "warmstore").median
+    return millions / median if median else None

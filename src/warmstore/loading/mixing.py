@@ -1,0 +1,159 @@
+"""Mixing sources by weight: which source stands at which place, and how many of its samples came before.
+
+Nothing is drawn: the mix is as even as whole samples can be, at every prefix and not only in the long run. One period
+of it is laid out when it is made, and every place of the endless rest is found there.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Any
+
+import numpy as np
+
+from warmstore.errors import PositionError
+from warmstore.loading.draws import Int64
+from warmstore.loading.integers import MOST_SAMPLES
+
+MOST_PLACES = 100_000  # of a period: shares of five decimals are exact, and it is laid out in a fifth of a second
+
+
+@dataclass(frozen=True)
+class Mix:
+    """An endless row of places shared out among sources in proportion to their weights.
+
+    At every prefix of i places a source has had its share of i within less than one sample: with two sources within one
+    half, with K within 1 - 1 / (2 * K - 2). That is Tijdeman's bound ("The chairman assignment problem", Discrete
+    Mathematics 32, 1980), the best there is; places are assigned by his rule, the earliest deadline among those that
+    may come already.
+
+    Shares are whole numbers out of a period of at most 100,000 places, so the same after every period. Weights whose
+    ratios are such numbers, as 7:2:1 or 0.7, 0.2, 0.1, are kept exactly; others to the nearest 1 / 100,000.
+
+    Args:
+        weights: a number above zero for each source.
+
+    Raises:
+        ValueError: other weights, or one below half of 1 / 100,000 of their sum.
+    """
+
+    weights: tuple[float, ...]
+    shares: tuple[int, ...] = field(init=False)  # of each source, places in a period
+    _source: Int64 = field(init=False, repr=False, compare=False)
+    _before: Int64 = field(init=False, repr=False, compare=False)
+
+    def __init__(self, weights: Sequence[float]) -> None:
+        checked = _checked(weights)
+        shares = _shares(checked)
+        source, before = _laid_out(shares)
+        for name, value in (("weights", checked), ("shares", shares), ("_source", source), ("_before", before)):
+            object.__setattr__(self, name, value)
+
+    @property
+    def period(self) -> int:
+        """Places after which the mix repeats itself."""
+        return len(self._source)
+
+    def sources(self, first: int, last: int) -> tuple[Int64, Int64]:
+        """What stands at the places [first, last), in O(last - first).
+
+        Returns:
+            Two int64 [last - first]: the source at each place, and how many of that source's samples stand at the
+            places before it, from place 0 on.
+
+        Raises:
+            PositionError: places below 0 or above 2**62.
+        """
+        if not 0 <= first <= last <= MOST_SAMPLES:
+            raise PositionError(f"places must be from 0 to 2**62, the first one first; got {first:,} to {last:,}")
+        # Modulo in Python, so that even the last places are far from what int64 holds.
+        periods, start = divmod(first, self.period)
+        places = np.arange(start, start + last - first)
+        again = places // self.period
+        places -= again * self.period
+        source = self._source[places]
+        before = np.asarray(self.shares)[source]
+        before *= again + periods
+        before += self._before[places]
+        return source, before
+
+    def describe(self) -> dict[str, Any]:
+        """Kind and shares as JSON keeps them. Mixes of equal shares are equal, place by place."""
+        return {"kind": "mix", "shares": list(self.shares)}
+
+
+def _checked(weights: Any) -> tuple[float, ...]:
+    try:
+        given = tuple(weights)
+        numbers = np.array(given, np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"weights of a mix must be numbers, one for each source; got {weights!r:.80}") from None
+    if numbers.ndim != 1 or not 0 < len(numbers) <= MOST_PLACES:
+        raise ValueError(f"weights of a mix must be 1 to {MOST_PLACES:,} numbers; got shape {numbers.shape}")
+    with np.errstate(over="ignore"):
+        total = numbers.sum()
+    if not (numbers > 0).all() or not np.isfinite(total):
+        raise ValueError(
+            f"weights of a mix must be finite and above zero; got {weights!r:.80}: leave out what is not to come"
+        )
+    return tuple(number.item() if isinstance(number, np.generic) else number for number in given)
+
+
+def _shares(weights: tuple[float, ...]) -> tuple[int, ...]:
+    """The smallest whole numbers in the weights' proportion, or the nearest that sum to 100,000."""
+    if all(isinstance(weight, int) for weight in weights):
+        divisor = math.gcd(*weights)  # type: ignore[arg-type]
+        if sum(weights) // divisor <= MOST_PLACES:
+            return tuple(int(weight) // divisor for weight in weights)
+    # fsum, as NumPy's order of summing depends on the processor, and shares may not.
+    parts = np.array(weights, np.float64) / math.fsum(weights)
+    # One period that fits after the other, some thousands of numbers at a time. 1e-12: what sums of floats round off.
+    rows = max(1, 1 << 16 >> len(weights).bit_length())
+    for first in range(1, MOST_PLACES + 1, rows):
+        periods = np.arange(first, min(first + rows, MOST_PLACES + 1))
+        shares = periods[:, None] * parts
+        whole = np.rint(shares)
+        fits = ((np.abs(shares - whole) <= 1e-12 * whole).all(1) & (whole.sum(1) == periods)).nonzero()[0]
+        if len(fits):
+            return tuple(int(share) for share in whole[fits[0]])
+    shares = MOST_PLACES * parts
+    floor = np.floor(shares).astype(np.int64)
+    # Largest remainders: those cut off most get what is left over.
+    floor[np.argsort(floor - shares, kind="stable")[: MOST_PLACES - int(floor.sum())]] += 1
+    if not floor.all():
+        rare = int(np.argmin(parts))
+        raise ValueError(
+            f"every source of a mix needs about 1 in {MOST_PLACES:,} places; weight {rare}, {weights[rare]!r}, "
+            f"is {parts[rare]:.2g} of the sum"
+        )
+    return tuple(floor.tolist())
+
+
+def _laid_out(shares: tuple[int, ...]) -> tuple[Int64, Int64]:
+    """One period: the source at each place, and how many of it stand before, both int64 [sum of shares]."""
+    period, count = sum(shares), len(shares)
+    if count == 1:
+        return np.zeros(period, np.int64), np.arange(period)
+    # With the bound B = 1 - 1 / (2K - 2), the j-th sample of a source of weight w may stand at place i (from 1) where
+    # j + 1 - w * i <= B, and must stand there at last where w * i - j > B. All in whole numbers.
+    source = np.repeat(np.arange(count), shares)
+    share = np.asarray(shares)[source]
+    number = np.arange(period) - np.repeat(np.cumsum(shares) - shares, shares)
+    double = 2 * count - 2
+    release = -(-period * (1 + number * double) // (share * double))
+    deadline = period * (number * double + double - 1) // (share * double) + 1
+    by_release = np.argsort(release, kind="stable")
+    at_place = np.searchsorted(release[by_release], np.arange(1, period + 1), side="right").tolist()
+    urgency = (deadline * count + source)[by_release].tolist()  # one number that sorts by deadline, then by source
+    order = np.empty(period, np.int64)
+    waiting: list[int] = []
+    known = 0
+    for place, now in enumerate(at_place):
+        for job in urgency[known:now]:
+            heappush(waiting, job)
+        known = now
+        order[place] = heappop(waiting) % count
+    before = np.empty(period, np.int64)
+    before[np.argsort(order, kind="stable")] = number
+    return order, before

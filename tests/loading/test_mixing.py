@@ -1,0 +1,119 @@
+"""Mixes: every source has its share at every prefix, and any place is found without those before it."""
+
+import json
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from warmstore.errors import PositionError
+from warmstore.loading.mixing import MOST_PLACES, Mix
+
+
+def farthest(mix: Mix, length: int) -> float:
+    """The most any source is off its share at any prefix."""
+    source, _ = mix.sources(0, length)
+    ideal = np.arange(1, length + 1)
+    return max(
+        float(np.abs((source == k).cumsum() - ideal * share / mix.period).max()) for k, share in enumerate(mix.shares)
+    )
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=12))
+def test_shares_hold_at_every_prefix(weights: list[int]) -> None:
+    mix = Mix(weights)
+    bound = 1 - 1 / (2 * len(weights) - 2) if len(weights) > 1 else 0
+    assert farthest(mix, 2 * mix.period + 3) <= bound + 1e-9
+    assert [share * sum(weights) for share in mix.shares] == [weight * mix.period for weight in weights]
+
+
+@settings(max_examples=15)  # each lays out 100,000 places
+@given(st.lists(st.floats(0.01, 1), min_size=2, max_size=6))
+def test_shares_of_any_numbers_hold(weights: list[float]) -> None:
+    mix = Mix(weights)
+    assert farthest(mix, mix.period) < 1
+    assert np.abs(np.array(mix.shares) / mix.period - np.array(weights) / sum(weights)).max() <= 1 / MOST_PLACES
+
+
+@pytest.mark.parametrize("weights", [[0.5] + [0.01] * 50, [0.98, 0.01, 0.01], [10**5, 1, 1], range(1, 300)])
+def test_shares_hold_where_rounding_each_source_alone_would_not(weights: Any) -> None:
+    mix = Mix(weights)
+    assert farthest(mix, mix.period) < 1
+
+
+@given(st.lists(st.integers(1, 20), min_size=1, max_size=5), st.integers(0, 300), st.integers(0, 300))
+def test_any_part_equals_that_part_of_the_whole(weights: list[int], first: int, count: int) -> None:
+    mix = Mix(weights)
+    source, before = mix.sources(0, first + count)
+    assert source.dtype == before.dtype == np.int64
+    for k in range(len(weights)):
+        assert before[source == k].tolist() == list(range((source == k).sum()))
+    part = mix.sources(first, first + count)
+    assert np.array_equal(part[0], source[first:])
+    assert np.array_equal(part[1], before[first:])
+
+
+def test_the_farthest_places() -> None:
+    mix = Mix([3, 2])
+    source, before = mix.sources(2**62 - 4, 2**62)
+    periods, rest = divmod(2**62 - 4, 5)
+    near_source, near_before = mix.sources(rest, rest + 4)
+    assert source.tolist() == near_source.tolist()
+    assert before.tolist() == [k + periods * (3, 2)[s] for s, k in zip(near_source, near_before.tolist(), strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("weights", "shares"),
+    [
+        ([0.7, 0.2, 0.1], (7, 2, 1)),
+        ([70, 20, 10], (7, 2, 1)),
+        ([1 / 3, 1 / 3, 1 / 3], (1, 1, 1)),
+        ([0.12345, 0.87655], (2469, 17531)),
+        ([1, 1e-3], (1000, 1)),
+        ([5], (1,)),
+        ((np.float32(0.5), np.int64(1)), (1, 2)),
+        ([10**30, 10**30], (1, 1)),
+    ],
+)
+def test_simple_ratios_are_exact(weights: Any, shares: tuple[int, ...]) -> None:
+    assert Mix(weights).shares == shares
+
+
+def test_values_are_kept_for_good() -> None:
+    """A checkpoint of an earlier version goes on exactly: these values may never change."""
+    assert Mix([0.5, 0.3, 0.2]).sources(0, 10)[0].tolist() == [0, 1, 0, 2, 0, 1, 0, 2, 0, 1]
+    assert Mix([5, 1, 1]).sources(0, 7)[0].tolist() == [0, 0, 1, 0, 0, 2, 0]
+    assert Mix([2**0.5, 1, 0.1]).shares == (56249, 39774, 3977)
+    assert Mix([0.5, 0.3, 0.2]).describe() == {"kind": "mix", "shares": [5, 3, 2]}
+
+
+def test_a_mix_is_json_equal_by_weights_and_survives_a_pickle() -> None:
+    mix = Mix([2, 1])
+    again = pickle.loads(pickle.dumps(mix))
+    assert again == mix
+    assert hash(again) == hash(mix)
+    assert again != Mix([1, 2])
+    assert json.loads(json.dumps(mix.describe())) == mix.describe()
+    assert again.sources(5, 9)[1].tolist() == mix.sources(5, 9)[1].tolist()
+
+
+@pytest.mark.parametrize(
+    "weights", [[], [0, 1], [-1, 2], [np.nan], [np.inf, 1], [1e308, 1e308], None, 3, ["a"], [[1, 2]], [1, 10**400]]
+)
+def test_refuses(weights: Any) -> None:
+    with pytest.raises(ValueError, match="weights of a mix must be"):
+        Mix(weights)
+
+
+def test_refuses_a_share_that_would_round_to_nothing() -> None:
+    with pytest.raises(ValueError, match="weight 1, 1e-07, is 1e-07 of the sum"):
+        Mix([1, 1e-7])
+
+
+@pytest.mark.parametrize(("first", "last"), [(-1, 3), (3, 2), (0, 2**62 + 1)])
+def test_refuses_places(first: int, last: int) -> None:
+    with pytest.raises(PositionError, match="places must be from 0"):
+        Mix([1, 1]).sources(first, last)
