@@ -85,7 +85,7 @@ class Packed:
     """The values of some records one after the other in one array; `packed[i]` is the i-th.
 
     values: one-dimensional; of the field's dtype for a Ragged field, else uint8.
-    offsets: int64 [n + 1]: value i is `values[offsets[i]:offsets[i + 1]]`, as `cu_seqlens` has it.
+    offsets: int64 [n + 1]: value i is `values[offsets[i]:offsets[i + 1]]`; for one dimension these are `cu_seqlens`.
     shapes: int64 [n, ndim] for a Ragged field, else None.
     absent: bool [n], records without a value (theirs are empty), or None where all have one.
     """
