@@ -5,7 +5,7 @@ rest is copied, the old log is closed and store.json names the new generation. K
 as it was; after it, it is new. Whoever meets the closed log goes on in the new generation.
 """
 
-import shutil
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from warmstore.records.fields import Fields
+from warmstore.records.files import Files
 from warmstore.records.generation import Generation
 from warmstore.records.log import CLOSED, create_log, new_entry
 from warmstore.records.manifest import write_manifest
@@ -77,8 +78,8 @@ def rewrite(
         rows_before, bytes_before = old.snapshot.rows, _chunk_bytes(old.folder)
         manifest = replace(old.manifest, generation=old.manifest.generation + 1, fields=fields)
         folder = store.path / manifest.generation_folder
-        shutil.rmtree(folder, ignore_errors=True)  # left behind by a rewrite that was killed
-        folder.mkdir()
+        _remove(folder, store.files)  # left behind by a rewrite that was killed
+        store.files.make_folder(folder)
         create_log(folder, store.files)
         new = Generation(store.path, manifest, store.chunk_size, store.files, write=True)
         try:
@@ -98,11 +99,11 @@ def rewrite(
                     write_manifest(store.path, manifest, store.files)
         except BaseException:
             new.let_go()
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder, store.files)
             raise
         store.adopt(new)
         old.let_go()
-        shutil.rmtree(old.folder, ignore_errors=True)
+        _remove(old.folder, store.files)
         return Utilisation(new.snapshot.length, rows_before, bytes_before, _chunk_bytes(new.folder))
 
 
@@ -148,6 +149,12 @@ def _blocks(old: Generation, snapshot: Snapshot, first: int) -> Iterator[tuple[i
     step = max(1, _BATCH_BYTES // per_row)
     for start in range(first, snapshot.length, step):
         yield start, min(start + step, snapshot.length)
+
+
+def _remove(folder: Path, files: Files) -> None:
+    """Remove a folder if that is possible; what stays is in nobody's way."""
+    with contextlib.suppress(OSError):
+        files.remove_folder(folder)
 
 
 def _chunk_bytes(folder: Path) -> int:
