@@ -122,5 +122,19 @@ def create_folder(folder: Path, manifest: Manifest, files: Files) -> None:
             files.remove_folder(draft)
 
 
+def remove_leftovers(folder: Path, manifest: Manifest, files: Files) -> None:
+    """Remove generations other than the manifest's, and drafts of store.json: what rewrites leave that fail or die.
+
+    Only for the one who holds the lock of editors, without which nobody makes either. What cannot be removed stays.
+    """
+    for path in folder.glob("g[0-9]*"):
+        if path.name[1:].isdecimal() and path.name != manifest.generation_folder:
+            with contextlib.suppress(OSError):
+                files.remove_folder(path)
+    for path in folder.glob(f"{NAME}.*.tmp"):
+        with contextlib.suppress(OSError):
+            files.remove(path)
+
+
 def _checksum(content: dict[str, Any]) -> str:
     return xxhash.xxh3_128_hexdigest(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())

@@ -2,10 +2,10 @@
 
 The live records are copied, densely and in their order, while others go on appending. Then, under the log's lock, the
 rest is copied, the old log is closed and store.json names the new generation. Killed anywhere before that, the store is
-as it was; after it, it is new. Whoever meets the closed log goes on in the new generation.
+as it was; after it, it is new. Whoever meets the closed log goes on in the new generation. What a killed rewrite leaves
+lying about is removed by the next one.
 """
 
-import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,10 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from warmstore.records.fields import Fields
-from warmstore.records.files import Files
 from warmstore.records.generation import Generation
 from warmstore.records.log import CLOSED, create_log, new_entry
-from warmstore.records.manifest import write_manifest
+from warmstore.records.manifest import read_manifest, remove_leftovers, write_manifest
 from warmstore.records.progress import Advance, progress_bar
 from warmstore.records.rows import Gathered, Rows, encode, stored_rows, to_arrow
 from warmstore.records.snapshot import Int64, Snapshot
@@ -74,36 +73,41 @@ def rewrite(
         Damaged: a record does not match its checksum, and `repair` is off. The store is as it was.
     """
     with store.editing():
-        old = store.generation
+        old, files = store.generation, store.files
         rows_before, bytes_before = old.snapshot.rows, _chunk_bytes(old.folder)
         manifest = replace(old.manifest, generation=old.manifest.generation + 1, fields=fields)
         folder = store.path / manifest.generation_folder
-        _remove(folder, store.files)  # left behind by a rewrite that was killed
-        store.files.make_folder(folder)
-        create_log(folder, store.files)
-        new = Generation(store.path, manifest, store.chunk_size, store.files, write=True)
+        remove_leftovers(store.path, old.manifest, files)
+        new = None
         try:
+            files.make_folder(folder)
+            create_log(folder, files)
+            new = Generation(store.path, manifest, store.chunk_size, files, write=True)
             with progress_bar(old.snapshot.length, None, 0, label, progress) as advance:
                 done = 0
                 while done < old.snapshot.length:
                     done = _copy(old, new, make, done, repair, advance)
                     old.refresh()
                 new.seal()
-                store.files.sync_folder(store.path)
+                files.sync_folder(store.path)
                 with old.log.locked():
                     old.refresh()
                     while done < old.snapshot.length:
                         done = _copy(old, new, make, done, repair, advance)
                     new.seal()
                     old.log.append_locked(new_entry(CLOSED, 0))
-                    write_manifest(store.path, manifest, store.files)
+                    write_manifest(store.path, manifest, files)
         except BaseException:
-            new.let_go()
-            _remove(folder, store.files)
+            if new is not None:
+                new.let_go()
+            # It may have come too late: once store.json names the new generation, that one is the store, though the
+            # old one may be again after a power failure. So both stay, until the next rewrite.
+            if read_manifest(store.path, files).generation == old.manifest.generation:
+                remove_leftovers(store.path, old.manifest, files)
             raise
         store.adopt(new)
         old.let_go()
-        _remove(old.folder, store.files)
+        remove_leftovers(store.path, manifest, files)
         return Utilisation(new.snapshot.length, rows_before, bytes_before, _chunk_bytes(new.folder))
 
 
@@ -149,12 +153,6 @@ def _blocks(old: Generation, snapshot: Snapshot, first: int) -> Iterator[tuple[i
     step = max(1, _BATCH_BYTES // per_row)
     for start in range(first, snapshot.length, step):
         yield start, min(start + step, snapshot.length)
-
-
-def _remove(folder: Path, files: Files) -> None:
-    """Remove a folder if that is possible; what stays is in nobody's way."""
-    with contextlib.suppress(OSError):
-        files.remove_folder(folder)
 
 
 def _chunk_bytes(folder: Path) -> int:
