@@ -7,6 +7,7 @@ from tests.faults.children import FIELDS, check, columns, record
 from tests.faults.seam import Watched
 
 import warmstore as ws
+from warmstore.errors import SchemaMismatch
 
 
 class Failing(Watched):
@@ -65,3 +66,25 @@ def test_a_rebalance_that_fails_at_any_operation(tmp_path: Path, error: BaseExce
         store.close()
         other.close()
     assert raised >= 18  # a footer that fails is no error, nor a folder that cannot be removed
+
+
+def test_what_others_changed_meanwhile_is_kept(tmp_path: Path) -> None:
+    """A rewrite by a store that did not look since others added fields and annotated."""
+    number = ws.Array("int64")
+    one = ws.RecordStore.create(tmp_path / "s", {"x": number})
+    one.extend({"x": [1, 2]})
+    one.flush()
+    others = [ws.RecordStore.open(tmp_path / "s", "a") for _ in range(3)]
+    one.annotate("note", "kept")
+    one.add_field("y", number, [3, 4])
+    others[0].refresh()
+    one.annotate("other", "kept too")
+    others[0].add_field("z", number, [5, 6])
+    others[1].map_field("x", lambda batch: 10 * batch["x"])
+    others[2].drop_field("z")
+    with pytest.raises(SchemaMismatch, match="already"):
+        one.add_field("y", number)
+    with ws.RecordStore.open(tmp_path / "s") as again:
+        assert list(again.fields) == ["x", "y"]
+        assert again[1] == {"x": 20, "y": 4}
+        assert again.metadata == {"note": "kept", "other": "kept too"}

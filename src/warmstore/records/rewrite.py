@@ -75,7 +75,8 @@ def rewrite(
     with store.editing():
         old, files = store.generation, store.files
         rows_before, bytes_before = old.snapshot.rows, _chunk_bytes(old.folder)
-        manifest = replace(old.manifest, generation=old.manifest.generation + 1, fields=fields)
+        # Read anew: other processes may have annotated it.
+        manifest = replace(read_manifest(store.path, files), generation=old.manifest.generation + 1, fields=fields)
         folder = store.path / manifest.generation_folder
         remove_leftovers(store.path, old.manifest, files)
         new = None
