@@ -125,6 +125,7 @@ class FileLock:
         self._files.lock(self._descriptor)
 
     def __exit__(self, *exception: object) -> None:
+        self._files.unlock(self._descriptor)  # a child that was forked meanwhile shares the lock until then
         self._files.close(self._descriptor)
 
 
