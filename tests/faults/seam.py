@@ -9,7 +9,18 @@ from typing import Any
 
 from warmstore.records.files import Buffer, Files
 
-CHANGING = ("create", "write", "sync", "sync_folder", "allocate", "truncate", "rename", "remove")
+CHANGING = (
+    "create",
+    "write",
+    "sync",
+    "sync_folder",
+    "allocate",
+    "truncate",
+    "rename",
+    "remove",
+    "make_folder",
+    "remove_folder",
+)
 """The operations that change what is on the disk."""
 
 
@@ -58,7 +69,10 @@ class Counting(Watched):
 
 
 class Killing(Watched):
-    """Kills the process at its n-th operation, counted from 0: "before", "middle" (half a write) or "after" it."""
+    """Kills the process at its n-th operation, counted from 0: "before", "middle" or "after" it.
+
+    In the middle half of a write is done, half of the files of a removed folder are gone.
+    """
 
     def __init__(self, at: int, moment: str) -> None:
         self.left = at
@@ -74,6 +88,15 @@ class Killing(Watched):
             os.pwrite(descriptor, data[: len(data) // 2], offset)
             _kill()
         return super().write_now(descriptor, buffers, offset)
+
+    def remove_folder(self, folder: Path) -> None:
+        if self.left == 0 and self.moment == "middle" and folder.exists():
+            # Chunks first: a log without its chunks is the worst that can be found.
+            content = sorted(folder.iterdir(), key=lambda path: path.name == "log")
+            for path in content[: -(-len(content) // 2)]:
+                path.unlink()
+            _kill()
+        super().remove_folder(folder)
 
     def after(self, name: str) -> None:
         if self.left == 0:

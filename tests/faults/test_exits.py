@@ -156,6 +156,32 @@ def test_a_child_that_lives_on_holds_none_of_the_locks(store: ws.RecordStore) ->
     well(child[0])
 
 
+def test_a_child_that_was_forked_during_an_edit_does_not_keep_its_lock(store: ws.RecordStore) -> None:
+    reading, writing = os.pipe()
+    started, start = os.pipe()
+    child: list[Any] = []
+
+    def wait(say: Callable[[Any], None]) -> None:
+        os.close(writing)
+        os.write(start, b".")
+        os.read(reading, 1)  # until the parent lets go
+
+    with store.editing():
+        thread = threading.Thread(target=lambda: child.append(in_child(wait)))
+        thread.start()
+        os.read(started, 1)
+    descriptor = os.open(store.path / "edit.lock", os.O_RDWR)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        for one in (descriptor, writing):
+            os.close(one)
+        thread.join()
+        for one in (reading, started, start):
+            os.close(one)
+    well(child[0])
+
+
 def test_a_fork_while_another_thread_holds_the_lock(store: ws.RecordStore) -> None:
     def child(say: Callable[[Any], None]) -> None:
         store.append(record(4))

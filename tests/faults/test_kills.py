@@ -30,7 +30,7 @@ def write(path: Path, files: Files, say: Callable[[Any], None] = lambda _: None)
     say(len(store))
 
 
-OPERATIONS = 46
+OPERATIONS = 47
 
 
 def test_the_scenario_has_so_many_operations(tmp_path: Path) -> None:

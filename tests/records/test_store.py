@@ -747,7 +747,11 @@ def test_files_are_all_there_is(tmp_path: Path) -> None:
     """The seam is complete: what a flush does to the disk goes through it."""
     counting = Counting()
     store = ws.RecordStore.create(tmp_path / "s", NUMBER, files=counting)
-    log, description, folder = "create sync sync_folder", "create write sync rename sync_folder", "rename sync_folder"
+    log, description, folder = (
+        "make_folder create sync sync_folder",
+        "create write sync rename sync_folder",
+        "rename sync_folder",
+    )
     assert counting.seen == f"{log} {description} {folder}".split()
     counting.seen.clear()
     store.append({"x": 1})

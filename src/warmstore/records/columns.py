@@ -26,26 +26,31 @@ Map = Callable[[dict[str, Any]], Any]
 
 def add_field(store: "RecordStore", name: str, field: Field, values: Any, progress: bool | None) -> Utilisation:
     """See `RecordStore.add_field`."""
-    if name in store.fields:
-        raise SchemaMismatch(f"{store.path} has a field {name!r} already; change it with map_field, or drop it first")
-    fields = check_fields({**store.fields, name: field})
-    return rewrite(store, fields, {name: _maker(store, values)}, progress=progress, label=f"add {name}")
+    with store.editing():  # from here on the fields are those that other processes left
+        if name in store.fields:
+            raise SchemaMismatch(
+                f"{store.path} has a field {name!r} already; change it with map_field, or drop it first"
+            )
+        fields = check_fields({**store.fields, name: field})
+        return rewrite(store, fields, {name: _maker(store, values)}, progress=progress, label=f"add {name}")
 
 
 def drop_field(store: "RecordStore", name: str, progress: bool | None) -> Utilisation:
     """See `RecordStore.drop_field`."""
-    _check_has(store, name)
-    fields = {key: field for key, field in store.fields.items() if key != name}
-    return rewrite(store, check_fields(fields), {}, progress=progress, label=f"drop {name}")
+    with store.editing():
+        _check_has(store, name)
+        fields = {key: field for key, field in store.fields.items() if key != name}
+        return rewrite(store, check_fields(fields), {}, progress=progress, label=f"drop {name}")
 
 
 def map_field(
     store: "RecordStore", name: str, function: Map, field: Field | None, progress: bool | None
 ) -> Utilisation:
     """See `RecordStore.map_field`."""
-    _check_has(store, name)
-    fields = check_fields({**store.fields, name: field or store.fields[name]})
-    return rewrite(store, fields, {name: _maker(store, function)}, progress=progress, label=f"map {name}")
+    with store.editing():
+        _check_has(store, name)
+        fields = check_fields({**store.fields, name: field or store.fields[name]})
+        return rewrite(store, fields, {name: _maker(store, function)}, progress=progress, label=f"map {name}")
 
 
 def filter_store(

@@ -1,7 +1,7 @@
 """The one seam between warmstore and the operating system's files.
 
-Everything that a store opens, writes, syncs, renames, locks or maps goes through one `Files` object. Tests hand in
-a subclass that fails, stops short or kills the process at the n-th operation.
+Everything that a store opens, makes, writes, syncs, renames, removes, locks or maps goes through one `Files` object.
+Tests hand in a subclass that fails, stops short or kills the process at the n-th operation.
 """
 
 import ctypes
@@ -9,6 +9,7 @@ import errno
 import fcntl
 import mmap
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -84,6 +85,14 @@ class Files:
     def remove(self, path: Path) -> None:
         path.unlink(missing_ok=True)
 
+    def make_folder(self, folder: Path) -> None:
+        """Make a folder, and those above it that are missing. Raises FileExistsError when it is there already."""
+        folder.mkdir(parents=True)
+
+    def remove_folder(self, folder: Path) -> None:
+        """Remove a folder with everything in it."""
+        shutil.rmtree(folder)
+
     def lock(self, descriptor: int, *, wait: bool = True) -> bool:
         """Take the file's exclusive advisory lock. Without `wait`, False says that somebody else holds it."""
         try:
@@ -116,6 +125,7 @@ class FileLock:
         self._files.lock(self._descriptor)
 
     def __exit__(self, *exception: object) -> None:
+        self._files.unlock(self._descriptor)  # a child that was forked meanwhile shares the lock until then
         self._files.close(self._descriptor)
 
 

@@ -57,7 +57,7 @@ class Generation:
 
     def _load(self) -> None:
         columns = [column for name, field in self.manifest.fields.items() for column in columns_of(name, field)]
-        batches = Batches(self.folder, self._schema, columns, self._seed, self._files)
+        batches = Batches(self.folder, self._schema, columns, self._seed, self._files, self._superseded)
         entries = self.log.read(0)
         batches.extend(entries[entries["kind"] != CLOSED])
         # Complete before anybody sees it: other threads read without a lock.
@@ -149,7 +149,9 @@ class Generation:
         if writer is not None:
             try:
                 self.log.append(writer.seal())
-            except (OSError, GenerationClosed) as error:
+            except GenerationClosed:
+                writer.abandon()  # nobody will look for the file in a generation that has ended
+            except OSError as error:
                 _log.warning("%s stays without a footer: %s", writer.path, error)
                 writer.abandon()
 

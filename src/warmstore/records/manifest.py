@@ -1,8 +1,8 @@
 """store.json: what a store is. Replaced atomically, never edited; a checksum tells a damaged one."""
 
+import contextlib
 import json
 import secrets
-import shutil
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -106,7 +106,7 @@ def create_folder(folder: Path, manifest: Manifest, files: Files) -> None:
     draft = folder.parent / f".{folder.name}.{manifest.id}.tmp"
     try:
         generation = draft / manifest.generation_folder
-        generation.mkdir(parents=True)
+        files.make_folder(generation)
         create_log(generation, files)
         write_manifest(draft, manifest, files)
         files.rename(draft, folder)
@@ -118,7 +118,22 @@ def create_folder(folder: Path, manifest: Manifest, files: Files) -> None:
             raise StoreExists(f"{folder} is not empty; name a new folder, or empty that one first") from error
         raise
     finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            files.remove_folder(draft)
+
+
+def remove_leftovers(folder: Path, manifest: Manifest, files: Files) -> None:
+    """Remove generations other than the manifest's, and drafts of store.json: what rewrites leave that fail or die.
+
+    Only for the one who holds the lock of editors, without which nobody makes either. What cannot be removed stays.
+    """
+    for path in folder.glob("g[0-9]*"):
+        if path.name[1:].isdecimal() and path.name != manifest.generation_folder:
+            with contextlib.suppress(OSError):
+                files.remove_folder(path)
+    for path in folder.glob(f"{NAME}.*.tmp"):
+        with contextlib.suppress(OSError):
+            files.remove(path)
 
 
 def _checksum(content: dict[str, Any]) -> str:

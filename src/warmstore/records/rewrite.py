@@ -2,10 +2,10 @@
 
 The live records are copied, densely and in their order, while others go on appending. Then, under the log's lock, the
 rest is copied, the old log is closed and store.json names the new generation. Killed anywhere before that, the store is
-as it was; after it, it is new. Whoever meets the closed log goes on in the new generation.
+as it was; after it, it is new. Whoever meets the closed log goes on in the new generation. What a killed rewrite leaves
+lying about is removed by the next one.
 """
 
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +16,7 @@ import numpy as np
 from warmstore.records.fields import Fields
 from warmstore.records.generation import Generation
 from warmstore.records.log import CLOSED, create_log, new_entry
-from warmstore.records.manifest import write_manifest
+from warmstore.records.manifest import read_manifest, remove_leftovers, write_manifest
 from warmstore.records.progress import Advance, progress_bar
 from warmstore.records.rows import Gathered, Rows, stored_rows
 from warmstore.records.snapshot import Int64, Snapshot
@@ -73,36 +73,42 @@ def rewrite(
         Damaged: a record does not match its checksum, and `repair` is off. The store is as it was.
     """
     with store.editing():
-        old = store.session.generation
+        old, files = store.session.generation, store.files
         rows_before, bytes_before = old.snapshot.rows, _chunk_bytes(old.folder)
-        manifest = replace(old.manifest, generation=old.manifest.generation + 1, fields=fields)
+        # Read anew: other processes may have annotated it.
+        manifest = replace(read_manifest(store.path, files), generation=old.manifest.generation + 1, fields=fields)
         folder = store.path / manifest.generation_folder
-        shutil.rmtree(folder, ignore_errors=True)  # left behind by a rewrite that was killed
-        folder.mkdir()
-        create_log(folder, store.files)
-        new = Generation(store.path, manifest, store.session.writing, store.files, write=True)
+        remove_leftovers(store.path, old.manifest, files)
+        new = None
         try:
+            files.make_folder(folder)
+            create_log(folder, files)
+            new = Generation(store.path, manifest, store.session.writing, files, write=True)
             with progress_bar(old.snapshot.length, None, 0, label, progress) as advance:
                 done = 0
                 while done < old.snapshot.length:
                     done = _copy(old, new, make, done, repair, advance)
                     old.refresh()
                 new.seal()
-                store.files.sync_folder(store.path)
+                files.sync_folder(store.path)
                 with old.log.locked():
                     old.refresh()
                     while done < old.snapshot.length:
                         done = _copy(old, new, make, done, repair, advance)
                     new.seal()
                     old.log.append_locked(new_entry(CLOSED, 0))
-                    write_manifest(store.path, manifest, store.files)
+                    write_manifest(store.path, manifest, files)
         except BaseException:
-            new.let_go()
-            shutil.rmtree(folder, ignore_errors=True)
+            if new is not None:
+                new.let_go()
+            # It may have come too late: once store.json names the new generation, that one is the store, though the
+            # old one may be again after a power failure. So both stay, until the next rewrite.
+            if read_manifest(store.path, files).generation == old.manifest.generation:
+                remove_leftovers(store.path, old.manifest, files)
             raise
         store.session.adopt(new)
         old.let_go()
-        shutil.rmtree(old.folder, ignore_errors=True)
+        remove_leftovers(store.path, manifest, files)
         return Utilisation(new.snapshot.length, rows_before, bytes_before, _chunk_bytes(new.folder))
 
 

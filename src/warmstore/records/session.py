@@ -44,7 +44,7 @@ class Session:
         while True:
             try:
                 return Generation(self.path, manifest, self.writing, self.files, write=self._write)
-            except NotAStore:
+            except (NotAStore, GenerationClosed):
                 # Its folder may have gone because the store went on to the next generation in this moment.
                 now = read_manifest(self.path, self.files)
                 if now.generation == manifest.generation:
@@ -145,12 +145,15 @@ class Session:
     def _editing_at(self, index: Any) -> Iterator[Int64]:
         """`editing`, and the positions meant by an index that was found before the lock was had."""
         with self.lock:
-            before, pending = self.snapshot, self.pending.count
+            generation, before, pending = self.generation, self.snapshot, self.pending.count
             positions = as_positions(index, len(self))
             with self.editing():
                 now = self.snapshot
-                moved = len(positions) > 0 and int(positions.max()) >= before.length
-                if now.edits != before.edits or (moved and now.length != before.length + pending):
+                late = int(positions.max(initial=-1)) >= before.length
+                # Edits are counted within a generation, and a failing disk may have had an entry taken back.
+                same = self.generation is generation and generation.log.continues(before.entries, before.last_entry)
+                moved = not same or now.edits != before.edits or (late and now.length != before.length + pending)
+                if len(positions) and moved:
                     raise PositionError(
                         f"other processes changed {self.path} since this one last looked, so position {positions[0]} "
                         "may be another record now: look it up again, then edit"
@@ -166,6 +169,10 @@ class Session:
             self._editors += 1
             try:
                 self.flush()
+                # Under the log's lock there is nothing that a failing disk may still have taken back. The generation
+                # stays: who closes one holds the lock of editors.
+                with self.generation.log.locked():
+                    self.refresh()
                 yield
             finally:
                 self._editors -= 1

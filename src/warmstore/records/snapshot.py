@@ -6,7 +6,7 @@ one stays valid beside a newer one, since they share arrays of which it reads a 
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from warmstore.records.checksums import chunk_seed
 from warmstore.records.edits import Order, positions_in, trailer_size
 from warmstore.records.fields import Column
 from warmstore.records.files import Files
-from warmstore.records.log import BATCH, CLOSED, DELETE, UPDATE, Entries
+from warmstore.records.log import BATCH, CLOSED, DELETE, UPDATE, Entries, GenerationClosed
 
 _log = logging.getLogger("warmstore")
 
@@ -85,7 +85,15 @@ class Snapshot:
 class Batches:
     """Reads log entries into snapshots. Not thread-safe; the snapshots are."""
 
-    def __init__(self, folder: Path, schema: pa.Schema, columns: list[Column], seed: int, files: Files) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        schema: pa.Schema,
+        columns: list[Column],
+        seed: int,
+        files: Files,
+        superseded: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.space = AddressSpace(files)
         self.snapshot = Snapshot()
         self._folder = folder
@@ -93,6 +101,7 @@ class Batches:
         self._seed = seed
         self._seeds: dict[int, int] = {}
         self._files = files
+        self._superseded = superseded
         self._layouts: dict[int, Layout] = {}
         self._file_sizes: dict[int, int] = {}
         self._order: Order | None = None
@@ -112,7 +121,11 @@ class Batches:
         self._size = [np.zeros(64, np.int64) for _ in range(count)]
 
     def extend(self, entries: Entries) -> Snapshot:
-        """Take in the next log entries and return the snapshot that includes them."""
+        """Take in the next log entries and return the snapshot that includes them.
+
+        Raises:
+            GenerationClosed: chunks went with their generation, since the store is in a later one.
+        """
         old = self.snapshot
         added = entries[_HAS_ROWS[entries["kind"]]]
         batches = old.batches + len(added)
@@ -223,6 +236,8 @@ class Batches:
             try:
                 descriptor = self._files.open(self.chunk_path(chunk))
             except FileNotFoundError:
+                if self._superseded():
+                    raise GenerationClosed(str(self._folder)) from None
                 self._file_sizes[chunk] = 0
                 continue
             try:

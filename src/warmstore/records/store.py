@@ -230,7 +230,8 @@ class RecordStore(Owner):
         Raises:
             Damaged: a record does not match its checksum; the store is as it was.
         """
-        return rewrite(self, self.fields, {}, progress=progress)
+        with self.editing():  # from here on the fields are those that other processes left
+            return rewrite(self, self.fields, {}, progress=progress)
 
     def verify(self, *, repair: bool = False, progress: bool | None = None) -> Report:
         """Check every record against its checksums.

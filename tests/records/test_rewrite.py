@@ -1,0 +1,90 @@
+"""Rewrites that fail or are interrupted at any operation: one whole generation is left, and nothing that grows."""
+
+from pathlib import Path
+
+import pytest
+from tests.faults.children import FIELDS, check, columns, record
+from tests.faults.seam import Watched
+
+import warmstore as ws
+from warmstore.errors import SchemaMismatch
+
+
+class Failing(Watched):
+    """Raises `error` before or after the n-th operation from when `at` is set."""
+
+    def __init__(self, error: BaseException, moment: str) -> None:
+        self.at: int | None = None
+        self.error = error
+        self.moment = moment
+
+    def before(self, name: str) -> None:
+        if self.at == 0 and self.moment == "before":
+            self.at = None
+            raise self.error
+
+    def after(self, name: str) -> None:
+        if self.at == 0:
+            self.at = None
+            raise self.error
+        if self.at is not None:
+            self.at -= 1
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("error", [OSError(5, "broken"), KeyboardInterrupt()], ids=["error", "interrupt"])
+def test_a_rebalance_that_fails_at_any_operation(tmp_path: Path, error: BaseException, moment: str) -> None:
+    raised = 0
+    for at in range(100):
+        path = tmp_path / str(at)
+        files = Failing(error, moment)
+        store = ws.RecordStore.create(path, FIELDS, files=files)
+        store.extend(columns(range(5)))
+        store.delete(0)
+        other = ws.RecordStore.open(path, "a")
+        other.append(record(5))
+        files.at = at
+        try:
+            store.rebalance()
+        except type(error):
+            raised += 1
+        else:
+            if files.at is not None:
+                break
+        files.at = None
+        numbers = [4, 1, 2, 3]
+        check(store, numbers)
+        check(ws.RecordStore.open(path), numbers)
+        other.flush()
+        store.append(record(6))
+        store.rebalance()
+        other.refresh()
+        for one in (store, other, ws.RecordStore.open(path)):
+            check(one, [*numbers, 5, 6])
+            assert one.verify().ok
+        assert len([each for each in path.iterdir() if each.name not in ("store.json", "edit.lock")]) == 1
+        store.close()
+        other.close()
+    assert raised >= 18  # a footer that fails is no error, nor a folder that cannot be removed
+
+
+def test_what_others_changed_meanwhile_is_kept(tmp_path: Path) -> None:
+    """A rewrite by a store that did not look since others added fields and annotated."""
+    number = ws.Array("int64")
+    one = ws.RecordStore.create(tmp_path / "s", {"x": number})
+    one.extend({"x": [1, 2]})
+    one.flush()
+    others = [ws.RecordStore.open(tmp_path / "s", "a") for _ in range(3)]
+    one.annotate("note", "kept")
+    one.add_field("y", number, [3, 4])
+    others[0].refresh()
+    one.annotate("other", "kept too")
+    others[0].add_field("z", number, [5, 6])
+    others[1].map_field("x", lambda batch: 10 * batch["x"])
+    others[2].drop_field("z")
+    with pytest.raises(SchemaMismatch, match="already"):
+        one.add_field("y", number)
+    with ws.RecordStore.open(tmp_path / "s") as again:
+        assert list(again.fields) == ["x", "y"]
+        assert again[1] == {"x": 20, "y": 4}
+        assert again.metadata == {"note": "kept", "other": "kept too"}

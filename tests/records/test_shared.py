@@ -1,0 +1,119 @@
+"""Stores that several have open: edits and rewrites by one who did not look, and looks while another rewrites."""
+
+from pathlib import Path
+
+import pytest
+from tests.faults.seam import Calling, Refusing
+
+import warmstore as ws
+from warmstore.errors import PositionError, WriteFailed
+
+X = {"x": ws.Array("int64")}
+
+
+class Countdown:
+    """Rebalances a store when it is called for the n-th time, counted from 0."""
+
+    def __init__(self, left: int, store: ws.RecordStore) -> None:
+        self.left = left
+        self.store = store
+
+    def __call__(self) -> None:
+        self.left -= 1
+        if self.left == -1:
+            self.store.rebalance()
+
+
+def test_a_stale_edit_is_refused_also_after_a_rebalance(tmp_path: Path) -> None:
+    one = ws.RecordStore.create(tmp_path / "s", X)
+    one.extend({"x": range(10)})
+    one.flush()
+    other = ws.RecordStore.open(tmp_path / "s", "a")
+    one.delete(0)
+    one.rebalance()
+    with pytest.raises(PositionError, match="look it up again"):
+        other.delete(0)  # it is record 9 now
+    assert sorted(one["x"][:]) == list(range(1, 10))
+
+
+def test_no_positions_are_never_stale(tmp_path: Path) -> None:
+    one = ws.RecordStore.create(tmp_path / "s", X)
+    one.extend({"x": range(10)})
+    one.flush()
+    other = ws.RecordStore.open(tmp_path / "s", "a")
+    one.delete(0)
+    other.delete([])
+    assert len(other) == 9
+
+
+def test_a_rebalance_keeps_fields_that_others_added(tmp_path: Path) -> None:
+    one = ws.RecordStore.create(tmp_path / "s", X)
+    other = ws.RecordStore.open(tmp_path / "s", "a")
+    one.append({"x": 1})
+    one.add_field("y", ws.Array("int64"), [2])
+    other.rebalance()
+    assert ws.RecordStore.open(tmp_path / "s")[0] == {"x": 1, "y": 2}
+
+
+def test_a_chunk_that_a_rebalance_closed_needs_no_footer(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    one = ws.RecordStore.create(tmp_path / "s", X, chunk_size=1)
+    one.append({"x": 1})
+    one.flush()
+    ws.RecordStore.open(tmp_path / "s", "a").rebalance()
+    one.append({"x": 2})
+    one.flush()
+    assert not caplog.messages
+
+
+def test_positions_of_rows_that_a_failing_disk_took_back(tmp_path: Path) -> None:
+    class Slow(Refusing):
+        def before(self, name: str) -> None:
+            if self.at == 0:
+                two.refresh()
+            super().before(name)
+
+    files = Slow()
+    one = ws.RecordStore.create(tmp_path / "s", X, files=files)
+    one.extend({"x": [0, 1]})
+    one.flush()
+    two = ws.RecordStore.open(tmp_path / "s", "a")
+    one.extend({"x": [2, 3]})
+    files.at = 3
+    with pytest.raises(WriteFailed):
+        one.flush()
+    assert len(two) == 4
+    with pytest.raises(PositionError):
+        two.update(3, {"x": 9})
+    assert ws.RecordStore.open(tmp_path / "s")["x"][:].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("edits", [False, True])
+@pytest.mark.parametrize("how", ["open", "refresh"])
+def test_a_rebalance_while_somebody_looks(
+    tmp_path: Path, edits: bool, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At any operation of the one who looks, another rebalances, and with that removes the folder that is read."""
+    for at in range(60):
+        one = ws.RecordStore.create(tmp_path / str(at), X)
+        one.extend({"x": range(3)})
+        one.flush()
+        files = Calling()
+        if how == "refresh":
+            reader = ws.RecordStore.open(tmp_path / str(at), files=files)
+        one.extend({"x": range(3, 6)})
+        one.flush()
+        if edits:
+            one.update([0, 5], {"x": [0, 5]})
+        countdown = Countdown(at, one)
+        files.check = countdown
+        if how == "open":
+            reader = ws.RecordStore.open(tmp_path / str(at), files=files)
+        else:
+            reader.refresh()
+        assert reader["x"][:].tolist() == list(range(6)), at
+        if countdown.left >= 0:
+            break
+        reader.close()
+        one.close()
+    assert at > 3
+    assert not caplog.messages
