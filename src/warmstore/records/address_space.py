@@ -107,30 +107,30 @@ class AddressSpace:
         """
         ends = np.cumsum(lengths)
         firsts = ends - lengths
-        # Blocks of the output that lie within one span are rows of one width, and so one parallel gather.
+        shifts = starts - firsts
+        # Blocks of the output that end within one span are rows of one width, and so one parallel gather. Of a span's
+        # first block the front comes along from before the span; it is overwritten by the ends of the others, below.
         inner_first, inner_last = -(-firsts // _BLOCK), ends // _BLOCK
+        heads = np.minimum(inner_first * _BLOCK, ends)
+        front = shifts + (inner_first - 1) * _BLOCK
+        along = (heads > firsts) & (inner_last >= inner_first) & (front >= 0) & (front // SLOT == starts // SLOT)
+        blocks = np.maximum(inner_last - inner_first + along, 0)
         torch = sys.modules.get("torch")
-        blocks = np.maximum(inner_last - inner_first, 0)
         if torch is None or os.getpid() != _home or int(blocks.sum()) < _PARALLEL_BLOCKS:
-            inner_first = inner_last = firsts // _BLOCK + 1  # none
+            heads, tails, head_of, tail_of = ends, ends, np.flatnonzero(lengths), np.zeros(0, np.int64)
         else:
             span = np.repeat(np.arange(len(starts)), blocks)
-            block = np.arange(len(span)) + (inner_first - (np.cumsum(blocks) - blocks))[span]
-            addresses = np.zeros(len(out) // _BLOCK, np.int64)  # of a block with a border any: it is copied below
-            addresses[block] = (starts - firsts)[span] + block * _BLOCK
+            block = np.arange(len(span)) + (inner_first - along - (np.cumsum(blocks) - blocks))[span]
+            addresses = np.zeros(len(out) // _BLOCK, np.int64)
+            addresses[block] = shifts[span] + block * _BLOCK
             target = torch.from_numpy(out[: len(addresses) * _BLOCK].reshape(-1, _BLOCK))
             flat = torch.from_numpy(self.memory)
             windows = torch.as_strided(flat, (flat.numel() - _BLOCK + 1, _BLOCK), (1, 1))
             torch.index_select(windows, 0, torch.from_numpy(addresses), out=target)
-        heads = np.minimum(inner_first * _BLOCK, ends)
-        tails = np.maximum(inner_last * _BLOCK, heads)
-        view, into = self.view, out.data
-        edges = zip(*(part.tolist() for part in (starts - firsts, firsts, heads, tails, ends)), strict=True)
-        for shift, first, head, tail, end in edges:
-            if first < head:
-                into[first:head] = view[first + shift : head + shift]
-            if tail < end:
-                into[tail:end] = view[tail + shift : end + shift]
+            tails = np.maximum(inner_last * _BLOCK, heads)
+            head_of, tail_of = np.flatnonzero((heads > firsts) & ~along), np.flatnonzero(ends > tails)
+        _copy(self.view, out, shifts[head_of], firsts[head_of], heads[head_of])
+        _copy(self.view, out, shifts[tail_of], tails[tail_of], ends[tail_of])
 
     def will_need(self, addresses: Int64, width: int) -> None:
         """Start reading `width` bytes at each scattered address, all at once, before the first is waited for.
@@ -159,3 +159,11 @@ class AddressSpace:
     def span(self, address: int, length: int) -> memoryview:
         """A read-only view of `length` bytes, which keeps the mapping alive."""
         return self.view[address : address + length]
+
+
+def _copy(view: memoryview, out: Bytes, shifts: Int64, firsts: Int64, lasts: Int64) -> None:
+    """Copy the bytes [first, last) of `out`, each from so many bytes further on in `view`."""
+    target = out.data
+    sources = zip((firsts + shifts).tolist(), (lasts + shifts).tolist(), strict=True)
+    for first, last, (start, stop) in zip(firsts.tolist(), lasts.tolist(), sources, strict=True):
+        target[first:last] = view[start:stop]
