@@ -88,7 +88,7 @@ def run(settings: Settings) -> Report:
     unpacked = race(
         texts,
         from_ram(THREADS, zstd_threads_reader, role="limit"),
-        *(kept(keeper, texts) for keeper in (ZSTD_PACKED, ZSTD_LIST)),
+        *(kept(keeper, texts) for keeper in (ZSTD_LIST, ZSTD_PACKED)),
         from_ram(ONE_THREAD, zstd_loop_reader),
         from_ram(INTO, zstd_into_reader, texts, BATCH),
         kept(LOADERX_ZSTD, texts),
