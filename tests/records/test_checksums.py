@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmstore.records.checksums import (
-    absent_checksum,
-    chunk_seed,
+    absent_checksums,
+    batch_seeds,
     generation_seed,
     matrix_checksums,
     view_checksums,
@@ -47,11 +47,12 @@ def test_rows_need_not_lie_side_by_side() -> None:
 def test_a_checksum_knows_bytes_shape_and_place() -> None:
     data = np.arange(6, dtype=np.uint8).data
     wide, tall = np.array([[2, 3]]), np.array([[3, 2]])
-    seeds = [chunk_seed(generation_seed(store, generation), 0) for store in ("a", "b") for generation in (1, 2)]
-    seeds.append(chunk_seed(generation_seed("a", 1), 1))
+    generations = [generation_seed(store, generation) for store in ("a", "b") for generation in (1, 2)]
+    places = [0, 0, 1], [0, 64, 0]
+    seeds = [seed for generation in generations for seed in batch_seeds(generation, *places).tolist()]
     sums = {int(view_checksums([data], shape, seed)[0]) for shape in (None, wide, tall) for seed in seeds}
-    sums |= set(absent_checksum(np.array(seeds, np.uint64)).tolist())
-    assert len(sums) == 4 * len(seeds)
+    sums |= {int(one) for seed in seeds for one in absent_checksums([0, 1], seed)}
+    assert len(sums) == 5 * len(seeds)
     assert view_checksums([data[:0]], None, 0) != view_checksums([data], None, 0)
 
 

@@ -1,8 +1,8 @@
 """A checksum for every row: xxh3-64 of its bytes, seeded so that it is good in one place only.
 
-The seed of a chunk is made of the store's id, the generation and the chunk's number, so a chunk that was put in
-another's place matches nothing. Rows of at most 128 bytes, labels and keys above all, are hashed all at once: a call
-for each would cost more than everything else about them.
+The seed of a batch is made of the store's id, the generation, the chunk's number and the place in the chunk, so what
+was put in another's place matches nothing. Rows of at most 128 bytes, labels and keys above all, are hashed all at
+once: a call for each would cost more than everything else about them.
 """
 
 from collections.abc import Sequence
@@ -39,18 +39,28 @@ _LOW = np.uint64(0xFFFFFFFF)
 
 
 def generation_seed(store: str, generation: int) -> int:
-    """The seed of a generation's log, and of the seeds of its chunks."""
+    """The seed of a generation's log, and of the seeds of its batches."""
     return _digest(f"{store}/{generation}".encode())
 
 
-def chunk_seed(generation: int, chunk: int) -> int:
-    """The seed of a chunk's rows, from that of its generation."""
-    return _digest(chunk.to_bytes(8, "little"), generation)
+def batch_seeds(generation: int, chunks: Any, offsets: Any) -> UInt64:
+    """The seeds of batches' rows, uint64 [n], from that of their generation.
+
+    Args:
+        chunks, offsets: integers [n], the number of each batch's chunk, and the byte where its header starts in it.
+    """
+    places = np.stack((np.asarray(chunks, np.uint64), np.asarray(offsets, np.uint64)), axis=1)
+    return matrix_checksums(places.view(np.uint8).reshape(len(places), 16), generation)
 
 
-def absent_checksum(seeds: Seeds) -> UInt64:
-    """What stands where a record has no value. A value has it by chance once in 2**64."""
-    return np.asarray(seeds, np.uint64) ^ np.uint64(_ABSENT)
+def absent_checksums(rows: Any, seeds: Seeds) -> UInt64:
+    """What stands where a record has no value, uint64 [n]. A value has it by chance once in 2**64.
+
+    Args:
+        rows: integers [n], the number of each row in its batch.
+    """
+    numbers: Bytes = np.ascontiguousarray(rows, np.uint64).view(np.uint8)
+    return matrix_checksums(numbers.reshape(len(rows), 8), np.asarray(seeds, np.uint64) ^ np.uint64(_ABSENT))
 
 
 def matrix_checksums(data: Bytes, seeds: Seeds) -> UInt64:

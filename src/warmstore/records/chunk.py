@@ -53,6 +53,11 @@ class ChunkWriter:
                 raise write_failed(error, self.path) from error
             raise
 
+    @property
+    def next_offset(self) -> int:
+        """The byte at which the header of the next batch will start."""
+        return self._end or self._lead
+
     def has_room(self, size: int, limit: int) -> bool:
         """Whether a batch of so many bytes still fits under `limit`. In an empty chunk every batch does."""
         return not self._end or self._end + size <= limit

@@ -15,7 +15,7 @@ Int64 = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def trailer_of(positions: Int64, seed: int) -> bytes:
-    """Positions as they are written: int64 each, then the xxh3-64 of them with the seed of their chunk."""
+    """Positions as they are written: int64 each, then the xxh3-64 of them with the seed of their batch."""
     data = positions.astype("<i8").tobytes()
     return data + xxhash.xxh3_64_intdigest(data, seed).to_bytes(8, "little")
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from warmstore.records.address_space import AddressSpace
-from warmstore.records.checksums import absent_checksum, matrix_checksums, view_checksums
+from warmstore.records.checksums import absent_checksums, matrix_checksums, view_checksums
 from warmstore.records.fields import CHECKSUM, SHAPE, Array, Field, Fields, Ragged, field_has_bytes
 from warmstore.records.rows import Gathered, Spans
 from warmstore.records.snapshot import Batches, Int64, Snapshot
@@ -54,7 +54,7 @@ class Gatherer:
                 shapes = self._fixed(snapshot, plan.shapes, rows, which, 8 * plan.ndim).view(np.int64)
         absent = None
         if plan.data in snapshot.absent or not plan.has_bytes:
-            absent = self._checksums(snapshot, plan, rows, which) == absent_checksum(snapshot.seed[which])
+            absent = self._checksums(snapshot, plan, rows, which) == _absent(snapshot, rows, which)
         if fresh is not None:
             bad = _either(bad, self._check(snapshot, plan, rows, which, fresh, data, spans, shapes))
         return Gathered(data, spans, shapes, bad, absent)
@@ -139,7 +139,7 @@ class Gatherer:
         expected = self._checksums(snapshot, plan, rows[fresh], which[fresh])
         good = found == expected
         if plan.data in snapshot.absent or not plan.has_bytes:
-            good |= expected == absent_checksum(seeds)
+            good |= expected == _absent(snapshot, rows[fresh], which[fresh])
         if good.all():
             plan.checked.set(rows[fresh], snapshot.rows)
             return None
@@ -147,6 +147,11 @@ class Gatherer:
         bad = np.zeros(len(rows), bool)
         bad[fresh[~good]] = True
         return bad
+
+
+def _absent(snapshot: Snapshot, rows: Int64, which: Int64) -> Any:
+    """uint64 [n]: the checksums that say that rows have no value."""
+    return absent_checksums(rows - snapshot.first_row[which], snapshot.seed[which])
 
 
 def _readable(snapshot: Snapshot, plan: "_Plan", rows: Int64, which: Int64) -> Any:

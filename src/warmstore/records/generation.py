@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from warmstore.errors import Damaged, WarmstoreError
-from warmstore.records.checksums import chunk_seed, generation_seed
+from warmstore.records.checksums import batch_seeds, generation_seed
 from warmstore.records.chunk import ChunkWriter
 from warmstore.records.edits import trailer_of, trailer_size
 from warmstore.records.fields import arrow_schema, columns_of
@@ -108,7 +108,7 @@ class Generation:
         writer = self._writer_for(
             batch_size(fields, block) + (0 if positions is None else trailer_size(len(positions)))
         )
-        seed = chunk_seed(self._seed, writer.number)
+        seed = int(batch_seeds(self._seed, [writer.number], [writer.next_offset])[0])
         entry = None
         try:
             batch = record_batch(fields, block, self._schema, seed)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from warmstore.records.checksums import absent_checksum, matrix_checksums, view_checksums
+from warmstore.records.checksums import absent_checksums, matrix_checksums, view_checksums
 from warmstore.records.fields import Column, Field, Fields, columns_of
 from warmstore.records.rows import Rows
 
@@ -23,7 +23,7 @@ def record_batch(fields: Fields, block: dict[str, Rows], schema: pa.Schema, seed
 
     Args:
         block: rows of every field, values of fields with a codec compressed.
-        seed: the seed of the chunk that the batch goes into.
+        seed: the seed of the batch, by where it goes.
     """
     arrays = [array for name, field in fields.items() for array in _columns(name, field, block[name], seed)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -34,7 +34,7 @@ def _columns(name: str, field: Field, rows: Rows, seed: int) -> list[pa.Array]:
     sums = row_checksums(rows, seed)
     valid = None
     if rows.absent is not None and rows.absent.any():
-        sums[rows.absent] = absent_checksum(seed)
+        sums[rows.absent] = absent_checksums(np.flatnonzero(rows.absent), seed)
         valid = pa.py_buffer(np.packbits(~rows.absent, bitorder="little"))
     # Not pa.array: that imports pandas where it is installed, a quarter of a second in the first flush.
     checksum = pa.Array.from_buffers(pa.uint64(), rows.count, [None, pa.py_buffer(sums)])

@@ -18,7 +18,7 @@ import xxhash
 
 from warmstore.errors import Damaged
 from warmstore.records.address_space import SLOT, AddressSpace
-from warmstore.records.checksums import chunk_seed
+from warmstore.records.checksums import batch_seeds
 from warmstore.records.edits import Order, positions_in, trailer_size
 from warmstore.records.fields import Column
 from warmstore.records.files import Files
@@ -99,7 +99,6 @@ class Batches:
         self._folder = folder
         self._schema = schema
         self._seed = seed
-        self._seeds: dict[int, int] = {}
         self._files = files
         self._superseded = superseded
         self._layouts: dict[int, Layout] = {}
@@ -135,8 +134,7 @@ class Batches:
         firsts = old.rows + np.concatenate(([0], np.cumsum(rows)[:-1])) if len(rows) else rows
         self._table["first_row"][part] = firsts
         self._table["chunk"][part] = added["chunk"]
-        seeds = [self._chunk_seed(chunk) for chunk in added["chunk"].tolist()]
-        self._table["seed"][part] = np.array(seeds, np.uint64).view(np.int64)
+        self._table["seed"][part] = batch_seeds(self._seed, added["chunk"], added["offset"]).view(np.int64)
         self._map_chunks(np.unique(entries["chunk"][_IN_CHUNKS[entries["kind"]]]).tolist())
         unreadable = old.unreadable + self._place(added, part, firsts)
         total = old.rows + int(rows.sum())
@@ -186,18 +184,14 @@ class Batches:
         end = int(entry["offset"]) + int(entry["header"]) + int(entry["body"])
         found = None
         if end <= self._file_sizes[chunk]:
-            found = positions_in(self.space.span(chunk * SLOT + end - size, size), self._chunk_seed(chunk))
+            seed = int(batch_seeds(self._seed, [chunk], [entry["offset"]])[0])
+            found = positions_in(self.space.span(chunk * SLOT + end - size, size), seed)
         if found is None:
             raise Damaged(
                 f"{self.chunk_path(chunk)}: the positions of an edit are missing or damaged, and with them where every "
                 "record stands; restore the file from a copy"
             )
         return found
-
-    def _chunk_seed(self, chunk: int) -> int:
-        if chunk not in self._seeds:
-            self._seeds[chunk] = chunk_seed(self._seed, chunk)
-        return self._seeds[chunk]
 
     @staticmethod
     def _span(first_row: Int64, total: int, old: Snapshot) -> int:
