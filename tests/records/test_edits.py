@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import warmstore as ws
-from warmstore.errors import PositionError, SchemaMismatch
+from warmstore.errors import Damaged, PositionError, SchemaMismatch
 
 CODECS = ["raw", "deflate:9", "zstd", "lz4"]
 
@@ -258,3 +258,21 @@ def test_a_trained_dictionary_makes_small_records_smaller(tmp_path: Path) -> Non
 def test_unknown_codecs_are_refused(codec: Any) -> None:
     with pytest.raises(SchemaMismatch, match="codec is"):
         ws.Bytes(codec)
+
+
+def test_to_arrow_follows_no_damaged_offset(tmp_path: Path) -> None:
+    """It copies rows where there were edits; pyarrow does not look where it copies from."""
+    with ws.RecordStore.create(tmp_path / "s", {"text": ws.Text()}) as store:
+        store.extend({"text": ["abc"] * 3})
+        store.update(1, {"text": "def"})
+        assert store.to_arrow()["text"].to_pylist() == ["abc", "def", "abc"]
+    (path,) = (tmp_path / "s").rglob("*.arrow")
+    offsets = np.array([0, 3, 6, 9])
+    data = path.read_bytes()
+    assert data.count(offsets.tobytes()) == 1
+    offsets[2] = 1 << 40
+    path.write_bytes(data.replace(np.array([0, 3, 6, 9]).tobytes(), offsets.tobytes()))
+    store = ws.RecordStore.open(tmp_path / "s")
+    with pytest.raises(Damaged, match="some values are damaged"):
+        store.to_arrow()
+    assert store[0] == {"text": "abc"}

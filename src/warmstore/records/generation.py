@@ -191,8 +191,12 @@ class Generation:
         entries = self.log.read(0)[: self.snapshot.entries]
         table = pa.Table.from_batches(self._batches.arrow_batches(entries), schema=self._schema)
         order = self.snapshot.order
-        return (
-            table
-            if order is None
-            else table.take(pa.Array.from_buffers(pa.int64(), len(order), [None, pa.py_buffer(order)]))
-        )
+        if order is None:
+            return table
+        try:
+            table.validate(full=True)  # else pyarrow would copy from wherever a damaged offset points
+        except pa.ArrowException as error:
+            raise Damaged(
+                f"{self.folder}: some values are damaged ({error}); save the rest with verify(repair=True)"
+            ) from error
+        return table.take(pa.Array.from_buffers(pa.int64(), len(order), [None, pa.py_buffer(order)]))

@@ -420,7 +420,7 @@ class RecordStore(Owner):
         The checksum columns come along under their names, `FIELD::xxh3`.
 
         Raises:
-            Damaged: a batch is missing or its header is damaged.
+            Damaged: a batch is missing or its header is damaged; or there were edits, and a value lies out of bounds.
         """
         self._check_open()
         with self.session.lock:
