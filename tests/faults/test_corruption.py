@@ -1,149 +1,191 @@
-"""Every bit of a small store flipped, and every file cut at every length: an exact value or a typed error.
+"""Every byte of small stores flipped, and every file cut at every length: an exact value or a typed error.
 
-The reading runs in child processes, so that a crash of the interpreter shows.
+The reading runs in child processes, so that a crash of the interpreter shows. The short forms here take every byte or
+some; the long ones, under `slow`, take every one of every file, and do more with each.
 """
 
-import contextlib
-from collections.abc import Callable, Iterator
+import os
+import signal
+from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pytest
-from tests.faults.children import FIELDS, columns, in_child, record, same, well
+from tests.faults.damage import (
+    DEEP,
+    QUICK,
+    WHOLE,
+    Damage,
+    cuts,
+    files_of,
+    fills,
+    flips,
+    look_at,
+    pairs_of_bits,
+    swapped_words,
+    wrong,
+)
+from tests.faults.stories import STORIES, Story
 
-import warmstore as ws
-from warmstore.errors import WarmstoreError
-
-ROWS = 5
-EXPECTED = [record(number) for number in range(ROWS)]
-
-
-def make(path: Path) -> Path:
-    with ws.RecordStore.create(path, FIELDS, metadata={"note": "é"}) as store:
-        store.extend(columns(range(3)))
-        store.flush()
-        store.extend(columns(range(3, ROWS)))
-    return path
-
-
-def wrong(path: Path, least: int = ROWS) -> str:
-    """What is wrong with what a damaged store says; nothing, where every value is exact or a typed error."""
-    try:
-        store = ws.RecordStore.open(path)
-    except WarmstoreError:
-        return ""
-    try:
-        if not least <= len(store) <= ROWS:
-            return f"{len(store)} records"
-        if store.fields != FIELDS or store.metadata != {"note": "é"}:
-            return "another description"
-        for name in FIELDS:
-            # All at once where that goes well, else one by one: damage in one record hides no other.
-            for index in (slice(None), *([at] for at in range(len(store)))):
-                try:
-                    values = store.gather(index, [name])[name]
-                except WarmstoreError:
-                    continue
-                places = range(len(store)) if isinstance(index, slice) else index
-                for at, value in zip(places, values, strict=True):
-                    expected = EXPECTED[at][name]
-                    if not (value == expected if name == "number" else same(value, expected)):
-                        return f"{name} of record {at} is {value!r}"
-                if isinstance(index, slice):
-                    break
-        with contextlib.suppress(WarmstoreError):
-            store.to_arrow()
-    finally:
-        store.close()
-    return ""
+FILES = [
+    (name, file)
+    for name in STORIES
+    for file in ("json", "log", "0", *(["1"] if name in ("edited", "rebalanced") else []))
+]
 
 
-def changed(path: Path, changes: Iterator[tuple[str, bytes]], least: int = ROWS) -> int:
-    """Write each change to a file, in a child, and look; return how many were looked at."""
-    original = path.read_bytes()
-    store = next(folder for folder in path.parents if folder.name == "s")
-
-    def work(say: Callable[[Any], None]) -> None:
-        count = 0
-        for what, data in changes:
-            path.write_bytes(data)
-            try:
-                problem = wrong(store, least)
-            except Exception as error:
-                problem = f"{type(error).__name__}: {error}"
-            if problem:
-                say(f"{path.name}, {what}: {problem}")
-            count += 1
-        say(count)
-
-    ended = in_child(work)
-    path.write_bytes(original)
-    said = well(ended)
-    assert not said[:-1], said[:5]
-    return int(said[-1])
+def test_all_files_are_damaged(tmp_path: Path) -> None:
+    stories = {name: make(tmp_path / name) for name, make in STORIES.items()}
+    assert [(name, file) for name, story in stories.items() for file in files_of(story)] == FILES
 
 
-def flips(data: bytes, bits: range, first: int, step: int) -> Iterator[tuple[str, bytes]]:
-    for at in range(first, len(data), step):
-        for bit in bits if len(bits) > 1 else [at % 8]:
-            copy = bytearray(data)
-            copy[at] ^= 1 << bit
-            yield f"bit {bit} of byte {at}", bytes(copy)
+def look(
+    story: Story, file: str, damages: Iterable[Damage], entries: Collection[int] | None = None, *, depth: int = WHOLE
+) -> int:
+    """Do each damage to a file and look; the log's whole entries count unless told otherwise."""
+    scratch = story.path.with_name("scratch")
+    allowed = [story.entries] if entries is None else entries
+    return look_at(
+        files_of(story)[file],
+        damages,
+        lambda: wrong(story, allowed, depth=depth, scratch=scratch),
+        scratch=scratch,
+    )
 
 
-def file_of(folder: Path, name: str) -> Path:
-    return folder / {"json": "store.json", "log": "g0001/log", "chunk": "g0001/000000.arrow"}[name]
+def prefixes(story: Story, file: str) -> Collection[int] | None:
+    """A log that is cut, or ends in zeros, is that of a shorter store."""
+    return range(story.entries + 1) if file == "log" else None
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_without_damage_nothing_is_wrong(tmp_path: Path, name: str) -> None:
+    story = STORIES[name](tmp_path / "s")
+    for file, path in files_of(story).items():
+        assert look(story, file, [("nothing", path.read_bytes())], depth=DEEP) == 1
 
 
 @pytest.mark.parametrize("part", range(2))
-@pytest.mark.parametrize("name", ["json", "log", "chunk"])
-def test_every_byte_flipped(tmp_path: Path, name: str, part: int) -> None:
+@pytest.mark.parametrize("file", ["json", "log", "0"])
+def test_every_byte_flipped(tmp_path: Path, file: str, part: int) -> None:
     """One bit of every byte, another one from byte to byte."""
-    path = file_of(make(tmp_path / "s"), name)
-    data = path.read_bytes()
-    assert changed(path, flips(data, range(1), part, 2)) == len(range(part, len(data), 2))
+    story = STORIES["plain"](tmp_path / "s")
+    data = files_of(story)[file].read_bytes()
+    places = range(part, len(data), 2)
+    assert look(story, file, flips(data, places), depth=QUICK) == len(places)
+
+
+@pytest.mark.parametrize(("name", "file"), FILES)
+def test_bytes_flipped(tmp_path: Path, name: str, file: str) -> None:
+    """Bytes all over every file of every store; then the store is repaired and written to."""
+    story = STORIES[name](tmp_path / "s")
+    data = files_of(story)[file].read_bytes()
+    # Steps that share no factor with 8 visit every bit.
+    step = 131 if file.isdecimal() else 23
+    assert look(story, file, flips(data, range(0, len(data), step)), depth=DEEP)
+    assert look(story, file, flips(data, range(1, len(data), step)))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
-@pytest.mark.parametrize("name", ["json", "log", "chunk"])
-def test_every_bit_flipped(tmp_path: Path, name: str, part: int) -> None:
-    path = file_of(make(tmp_path / "s"), name)
-    changed(path, flips(path.read_bytes(), range(8), part, 4))
+@pytest.mark.parametrize(("name", "file"), FILES)
+def test_every_byte_flipped_in_every_store(tmp_path: Path, name: str, file: str, part: int) -> None:
+    story = STORIES[name](tmp_path / "s")
+    data = files_of(story)[file].read_bytes()
+    look(story, file, flips(data, range(part, len(data), 4)), depth=DEEP)
 
 
-@pytest.mark.parametrize("name", ["json", "log", "chunk"])
-def test_cut_at_every_length(tmp_path: Path, name: str) -> None:
-    path = file_of(make(tmp_path / "s"), name)
-    data = path.read_bytes()
-    # Every length of the small files; of the chunk every one that no buffer's alignment can hide.
-    lengths = range(0, len(data), 3 if name == "chunk" else 1)
-    cuts = ((f"cut to {length}", data[:length]) for length in lengths)
-    assert changed(path, cuts, 0 if name == "log" else ROWS) == len(lengths)
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("file", ["json", "log", "0"])
+def test_every_bit_flipped(tmp_path: Path, file: str, part: int) -> None:
+    story = STORIES["plain"](tmp_path / "s")
+    data = files_of(story)[file].read_bytes()
+    look(story, file, flips(data, range(part, len(data), 4), range(8)), depth=QUICK)
 
 
-@pytest.mark.parametrize("name", ["json", "log", "chunk"])
+@pytest.mark.parametrize(("name", "file"), FILES)
+def test_cut(tmp_path: Path, name: str, file: str) -> None:
+    """The log at every length, and then exactly the entries that are whole count; other files at some."""
+    story = STORIES[name](tmp_path / "s")
+    data = files_of(story)[file].read_bytes()
+    if file == "log":
+        for entries in range(story.entries + 1):
+            lengths = range(64 * entries, min(64 * entries + 64, len(data) + 1))
+            assert look(story, file, cuts(data, lengths), [entries], depth=QUICK)
+            assert look(story, file, cuts(data, lengths[::40]), [entries], depth=DEEP)
+    else:
+        # Of a chunk lengths that no buffer's alignment can hide.
+        step = 73 if file.isdecimal() else 17
+        assert look(story, file, cuts(data, range(0, len(data), step)))
+        assert look(story, file, cuts(data, range(3, len(data), 5 * step)), depth=DEEP)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "file"), FILES)
+def test_cut_at_every_length(tmp_path: Path, name: str, file: str) -> None:
+    story = STORIES[name](tmp_path / "s")
+    data = files_of(story)[file].read_bytes()
+    look(story, file, cuts(data, range(len(data))), prefixes(story, file))
+    look(story, file, cuts(data, range(0, len(data), 7)), prefixes(story, file), depth=DEEP)
+
+
+@pytest.mark.parametrize(("name", "file"), FILES)
+def test_zeros_and_garbage(tmp_path: Path, name: str, file: str) -> None:
+    """Over any part of any file. Zeros over the log's end are what a torn tail looks like."""
+    story = STORIES[name](tmp_path / "s")
+    data = files_of(story)[file].read_bytes()
+    for length in (1, 8, 61, 512, 100_000):
+        assert look(story, file, fills(data, length, max(61, len(data) // 12)), prefixes(story, file), depth=QUICK)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [1, 7, 8, 64, 512, 100_000])
-def test_zeros_and_garbage(tmp_path: Path, name: str, length: int) -> None:
-    path = file_of(make(tmp_path / "s"), name)
-    data = path.read_bytes()
+@pytest.mark.parametrize(("name", "file"), FILES)
+def test_zeros_and_garbage_everywhere(tmp_path: Path, name: str, file: str, length: int) -> None:
+    story = STORIES[name](tmp_path / "s")
+    data = files_of(story)[file].read_bytes()
+    look(story, file, fills(data, length, 64), prefixes(story, file), depth=DEEP)
 
-    def changes() -> Iterator[tuple[str, bytes]]:
-        for fill in (b"\0", b"\xff", b"A"):
-            for at in range(0, len(data), 64):
-                put = fill * min(length, len(data) - at)
-                yield f"{length} x {fill!r} at {at}", data[:at] + put + data[at + length :]
-            yield "whole", fill * len(data)
 
-    # Zeros over the log's end are what a torn tail looks like.
-    changed(path, changes(), 0 if name == "log" else ROWS)
+def both(data: bytes, count: int, seed: int) -> Iterable[Damage]:
+    rng = np.random.default_rng(seed)
+    yield from pairs_of_bits(data, count, rng)
+    yield from swapped_words(data, count, rng)
+
+
+@pytest.mark.parametrize(("name", "file"), FILES)
+def test_two_bits_and_swapped_words(tmp_path: Path, name: str, file: str) -> None:
+    """What sums, and sums of products, do not see."""
+    story = STORIES[name](tmp_path / "s")
+    data = files_of(story)[file].read_bytes()
+    assert look(story, file, both(data, 60 if file.isdecimal() else 20, 1), depth=QUICK) >= 40
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "file"), FILES)
+def test_many_two_bits_and_swapped_words(tmp_path: Path, name: str, file: str) -> None:
+    story = STORIES[name](tmp_path / "s")
+    data = files_of(story)[file].read_bytes()
+    look(story, file, both(data, 3000, 2), depth=QUICK)
 
 
 def test_the_check_itself_would_see_a_wrong_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from warmstore.records import gather
 
-    path = file_of(make(tmp_path / "s"), "chunk")
-    data = path.read_bytes()
+    story = STORIES["plain"](tmp_path / "s")
+    data = files_of(story)["0"].read_bytes()
     monkeypatch.setattr(gather.Gatherer, "_check", lambda *arguments: None)
     with pytest.raises(AssertionError, match=r"of record \d"):
-        changed(path, flips(data, range(1), 0, 16))
+        look(story, "0", flips(data, range(0, len(data), 16)))
+
+
+def test_the_check_itself_would_see_a_crash(tmp_path: Path) -> None:
+    path = files_of(STORIES["plain"](tmp_path / "s"))["log"]
+
+    def crash() -> str:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return ""
+
+    with pytest.raises(AssertionError, match=r"'cut to 1'.*signal 9"):
+        look_at(path, cuts(path.read_bytes(), [1, 2]), crash, scratch=tmp_path / "scratch")

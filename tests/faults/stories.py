@@ -1,0 +1,177 @@
+"""Small stores with a past, and what each must hold after every entry of its log: what the corruption tests damage."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tests.faults.children import FIELDS, record
+
+import warmstore as ws
+from warmstore.records.files import Files
+
+Record = dict[str, Any]
+
+
+class Hasty(Files):
+    """Files that are not put on the disk: only the process ends in these tests, and thousands of stores are written."""
+
+    def sync(self, descriptor: int) -> None:
+        pass
+
+    def sync_folder(self, folder: Path) -> None:
+        pass
+
+
+class Story:
+    """A store being written, and beside it the records that it must hold."""
+
+    def __init__(self, path: Path, fields: dict[str, Any], value: Callable[[int], Record], **options: Any) -> None:
+        self.path = path
+        self.fields = fields
+        self.value = value
+        self.records: list[Record] = []
+        self.after: dict[int, list[Record]] = {0: []}  # by number of log entries
+        self._options = {"files": Hasty(), **options}
+        self.store = ws.RecordStore.create(path, fields, metadata={"note": "é"}, **self._options)
+
+    @property
+    def generation(self) -> str:
+        return self.store.manifest.generation_folder
+
+    def columns(self, numbers: Any, names: Any = None) -> dict[str, list[Any]]:
+        records = [self.value(number) for number in numbers]
+        return {name: [one[name] for one in records] for name in names or self.fields}
+
+    def extend(self, numbers: range) -> None:
+        self.store.extend(self.columns(numbers))
+        self.store.flush()
+        self.records += [self.value(number) for number in numbers]
+        self._tell()
+
+    def update(self, index: list[int], numbers: list[int], *names: str) -> None:
+        values = self.columns(numbers, names)
+        self.store.update(index, values)
+        for at, position in enumerate(index):
+            self.records[position] = {**self.records[position], **{name: values[name][at] for name in names}}
+        self._tell()
+
+    def delete(self, index: list[int]) -> None:
+        """The last records that are left fill the holes, in rising order."""
+        self.store.delete(index)
+        length = len(self.records) - len(index)
+        left = [self.records[at] for at in range(length, len(self.records)) if at not in index]
+        for at in sorted(index):
+            if at < length:
+                self.records[at] = left.pop()
+        self.records = self.records[:length]
+        self._tell()
+
+    def rebalance(self) -> None:
+        self.store.rebalance(progress=False)
+        self.after = {0: [], 1: list(self.records)}
+        self._tell()
+
+    def another_writer(self) -> None:
+        """What comes from now on is written to another chunk."""
+        self.store.close()
+        self._tell()
+        self.store = ws.RecordStore.open(self.path, "a", **self._options)
+
+    def close(self) -> "Story":
+        self.store.close()
+        self._tell()
+        return self
+
+    def _tell(self) -> None:
+        entries = (self.path / self.generation / "log").stat().st_size // 64
+        self.after[entries] = list(self.records)
+
+    @property
+    def entries(self) -> int:
+        """All entries of the log."""
+        return max(self.after)
+
+    def at(self, entries: int) -> list[Record]:
+        """The records when the log had so many entries; one that seals a chunk changes none."""
+        return self.after[max(known for known in self.after if known <= entries)]
+
+
+def plain(path: Path) -> Story:
+    story = Story(path, FIELDS, record)
+    story.extend(range(3))
+    story.extend(range(3, 5))
+    return story.close()
+
+
+def edited(path: Path) -> Story:
+    """Updates and deletes, one of the row of an update, over two chunks."""
+    names = ("number", "image", "points", "text")
+    story = Story(path, {name: FIELDS[name] for name in names}, record)
+    story.extend(range(6))
+    story.update([1, 4], [11, 14], *names)
+    story.delete([0, 5])
+    story.another_writer()
+    story.extend(range(6, 8))
+    story.update([2], [12], "points", "text")
+    story.delete([1])
+    return story.close()
+
+
+def _squeezable(number: int) -> Record:
+    word = f"record {number} of a few that resemble each other ".encode()
+    return {
+        "deflated": np.arange(number, number + 12, dtype=np.int16).reshape(3, 4),
+        "zstd": word * (1 + number % 3),
+        "trained": word * (number % 3),
+        "lz4": word.decode() * (1 + number % 2),
+        "rows": np.full((number % 3, 5), number, np.float32),
+        "json": {"number": [number] * 9},
+    }
+
+
+def compressed(path: Path) -> Story:
+    """Every codec, and one field without."""
+    samples = [_squeezable(number)["zstd"] + bytes([number % 251]) * 9 for number in range(500)]
+    fields = {
+        "deflated": ws.Array("int16", (3, 4), codec="deflate"),
+        "zstd": ws.Bytes(codec="zstd"),
+        "trained": ws.Bytes(codec="zstd", dictionary=ws.train_dictionary(samples, 256)),
+        "lz4": ws.Text(codec="lz4"),
+        "rows": ws.Ragged("float32", ndim=2, codec="zstd:1"),
+        "json": ws.Json(codec="deflate:9"),
+    }
+    story = Story(path, fields, _squeezable)
+    story.extend(range(3))
+    story.extend(range(3, 5))
+    return story.close()
+
+
+def _holey(number: int) -> Record:
+    whole = record(number)
+    return {name: None if (number + place) % 3 == 0 else whole[name] for place, name in enumerate(whole)}
+
+
+def absent(path: Path) -> Story:
+    """Values that are absent, in one batch and not in another."""
+    names = [name for name in FIELDS if name != "tag"]  # None is a value of a Json field
+    story = Story(path, {name: FIELDS[name] for name in names}, lambda number: {**record(number), **_holey(number)})
+    story.extend(range(4))
+    story.update([1], [6], *names)
+    return story.close()
+
+
+def rebalanced(path: Path) -> Story:
+    """The second generation, edited once more."""
+    names = ("number", "half", "points", "blob", "tag")
+    story = Story(path, {name: FIELDS[name] for name in names}, record)
+    story.extend(range(6))
+    story.delete([0])
+    story.update([1], [11], "points")
+    story.rebalance()
+    story.extend(range(6, 8))
+    story.update([0], [10], "blob")
+    return story.close()
+
+
+STORIES = {function.__name__: function for function in (plain, edited, compressed, absent, rebalanced)}
