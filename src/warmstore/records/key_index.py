@@ -168,6 +168,9 @@ class KeyIndex:
     def close(self) -> None:
         """Let go of the files; lookups find nothing from now on."""
         self._opened = None
+        private, self._private = self._private, None
+        if private is not None:
+            private.cleanup()
 
     def after_fork(self) -> None:
         """In a forked child: another thread of the parent may have held the lock."""
@@ -221,7 +224,7 @@ class KeyIndex:
 
     def _open(self, *, write: bool = True) -> bool:
         """Map the files if they are there and belong to this store; otherwise they must be rebuilt."""
-        self.close()
+        self._opened = None
         try:
             table = Mapped(self.path, self._files, minimum=_BUCKETS + _BUCKET_BYTES, write=write)
             direct = Mapped(self._direct_path, self._files, minimum=_PAGE, write=write)
@@ -248,7 +251,7 @@ class KeyIndex:
     def _rebuild(self, rows: int) -> None:
         if rows:
             _log.info("%s: building the key index of %d rows", self.path, rows)
-        self.close()
+        self._opened = None
         token = secrets.randbits(62)
         drafts = [path.with_name(f"{path.name}.{token:x}.tmp") for path in (self.path, self._direct_path)]
         try:
@@ -262,7 +265,7 @@ class KeyIndex:
             self._files.rename(drafts[1], self._direct_path)
             self._files.rename(drafts[0], self.path)
         except BaseException:
-            self.close()
+            self._opened = None
             for draft in drafts:
                 self._files.remove(draft)
             raise
