@@ -1,0 +1,239 @@
+"""A small feature cache damaged byte by byte, its key index included: an exact output, a miss or a typed error.
+
+The key index is derived: whatever it says, there is no error, and at worst a miss.
+"""
+
+import contextlib
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.faults.damage import Damage, cuts, fills, flips, look_at, pairs_of_bits, swapped_words
+from tests.faults.stories import Hasty
+
+import warmstore as ws
+from warmstore.errors import WarmstoreError
+
+IDS: list[Any] = [0, 1, 2, 5000, "a", "b", "é", 2**63]  # in the direct table, beyond it, and hashed
+FRESH: list[Any] = [3, "c", -1]
+FILES = ["json", "log", "chunk", "index", "direct"]
+DERIVED = ("index", "direct")
+
+
+def output(numbers: Iterable[int]) -> dict[str, Any]:
+    numbers = list(numbers)
+    return {
+        "features": np.stack([np.full(4, number, np.float32) for number in numbers]),
+        "tokens": [np.arange(number % 5, dtype=np.int16) for number in numbers],
+        "info": ([{"number": number} for number in numbers],),
+    }
+
+
+def opened(folder: Path, **options: Any) -> ws.FeatureCache:
+    return ws.FeatureCache(folder, "net", lists="per_sample", files=Hasty(), **options)
+
+
+def make(folder: Path, shift: int = 0) -> Path:
+    """A cache of two batches; return its folder."""
+    cache = opened(folder, async_write=False)
+    for part in (IDS[:4], IDS[4:]):
+        cache.put_batch(part, output(IDS.index(one) + shift for one in part))
+        cache.flush()
+    cache.close()
+    return folder / "net"
+
+
+def file_of(path: Path, file: str) -> Path:
+    if file in DERIVED:
+        (found,) = path.glob(f"keys-*.{file}")
+        return found
+    return path / {"json": "store.json", "log": "g0001/log", "chunk": "g0001/000000.arrow"}[file]
+
+
+def test_all_files_are_damaged(tmp_path: Path) -> None:
+    path = make(tmp_path / "s")
+    present = {one for one in path.rglob("*") if one.is_file() and one.stat().st_size}
+    assert present == {file_of(path, file) for file in FILES}
+
+
+def wrong_answer(cache: ws.FeatureCache, ids: list[Any], places: list[int]) -> tuple[str, list[int]]:
+    """An output that is not what was put, and the misses."""
+    values, missing = cache.get_batch(ids)
+    found = [place for at, place in enumerate(places) if at not in missing.tolist()]
+    if found:
+        expected = output(found)
+        same = (
+            np.array_equal(values["features"], expected["features"])
+            and list(map(np.ndarray.tolist, values["tokens"])) == list(map(np.ndarray.tolist, expected["tokens"]))
+            and values["info"] == expected["info"]
+        )
+        if not same:
+            return f"{[ids[at] for at in range(len(ids)) if at not in missing]} are {values}", missing.tolist()
+    return "", missing.tolist()
+
+
+def wrong(path: Path, *, derived: bool, scratch: Path) -> str:
+    """What is wrong with a damaged cache: for a reader, and for a writer of a copy."""
+    places = list(range(len(IDS)))
+    errors = contextlib.nullcontext() if derived else contextlib.suppress(WarmstoreError)
+    with errors:
+        cache = opened(path.parent, read_only=True)
+        problem, _ = wrong_answer(cache, IDS, places)
+        cache.close()
+        if problem:
+            return problem
+    with errors:
+        cache = opened(path.parent, read_only=True)
+        for at, one in enumerate(IDS):
+            with errors:
+                problem, _ = wrong_answer(cache, [one], [at])
+                if problem:
+                    return problem
+        cache.close()
+    shutil.copytree(path, scratch / "net")
+    with errors:
+        cache = opened(scratch)
+        with contextlib.closing(cache):
+            fresh = [100 + at for at in range(len(FRESH))]
+            cache.put_batch(FRESH, output(fresh))
+            cache.flush()
+            problem, missing = wrong_answer(cache, IDS, places)
+            if not problem:
+                problem, fresh_missing = wrong_answer(cache, FRESH, fresh)
+                # What was missed is put again, as a module would, and is found from then on.
+                again = [IDS[at] for at in missing] + [FRESH[at] for at in fresh_missing]
+                numbers = missing + [fresh[at] for at in fresh_missing]
+                if again and not problem:
+                    cache.put_batch(again, output(numbers))
+                    problem, _ = wrong_answer(cache, again, numbers)
+            if problem:
+                return f"{problem}, to a writer"
+        cache = opened(scratch, read_only=True)
+        problem, _ = wrong_answer(cache, IDS + FRESH, places + fresh)
+        cache.close()
+        return problem and f"{problem}, after a writer"
+    return ""
+
+
+def look(path: Path, file: str, damages: Iterable[Damage]) -> int:
+    scratch = path.parent / "scratch"
+    return look_at(
+        file_of(path, file), damages, lambda: wrong(path, derived=file in DERIVED, scratch=scratch), scratch=scratch
+    )
+
+
+def words_in_use(data: bytes) -> list[int]:
+    """The bytes of all words that are not zero, and one word in fifty of the others."""
+    words = np.frombuffer(data[: len(data) // 8 * 8], np.uint64) != 0
+    words[::50] = True
+    return [8 * word + byte for word in np.flatnonzero(words).tolist() for byte in range(8)]
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_bytes_flipped(tmp_path: Path, file: str) -> None:
+    path = make(tmp_path / "s")
+    data = file_of(path, file).read_bytes()
+    places = words_in_use(data) if file in DERIVED else range(len(data))
+    assert look(path, file, flips(data, list(places)[:: 61 if file == "chunk" else 17])) > 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("file", FILES)
+def test_every_byte_flipped(tmp_path: Path, file: str, part: int) -> None:
+    """Of the key index: every byte of the words in use, and some of the others."""
+    path = make(tmp_path / "s")
+    data = file_of(path, file).read_bytes()
+    places = words_in_use(data) if file in DERIVED else range(len(data))
+    look(path, file, flips(data, list(places)[part::4]))
+
+
+def lengths(data: bytes, step: int) -> list[int]:
+    """Lengths all over a file, and around whole pages."""
+    pages = [at + more for at in range(0, len(data), 4096) for more in (-1, 0, 1, 8)]
+    return sorted({*range(0, len(data), step), *(at for at in pages if 0 <= at < len(data))})
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_cut(tmp_path: Path, file: str) -> None:
+    path = make(tmp_path / "s")
+    data = file_of(path, file).read_bytes()
+    assert look(path, file, cuts(data, lengths(data, max(7, len(data) // 40))[::2]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", FILES)
+def test_cut_at_many_lengths(tmp_path: Path, file: str) -> None:
+    path = make(tmp_path / "s")
+    data = file_of(path, file).read_bytes()
+    look(path, file, cuts(data, lengths(data, 1 if len(data) < 10_000 else 37)))
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_garbage(tmp_path: Path, file: str) -> None:
+    path = make(tmp_path / "s")
+    data = file_of(path, file).read_bytes()
+    rng = np.random.default_rng(1)
+
+    def damages() -> Iterator[Damage]:
+        yield from fills(data, 512, max(64, len(data) // 8))
+        yield from pairs_of_bits(data, 10, rng)
+        yield from swapped_words(data, 10, rng)
+
+    assert look(path, file, damages())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", FILES)
+def test_much_garbage(tmp_path: Path, file: str) -> None:
+    path = make(tmp_path / "s")
+    data = file_of(path, file).read_bytes()
+    rng = np.random.default_rng(2)
+    for length in (1, 8, 64, 4096):
+        look(path, file, fills(data, length, max(61, len(data) // 100)))
+    look(path, file, pairs_of_bits(data, 500, rng))
+    look(path, file, swapped_words(data, 500, rng))
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+@pytest.mark.parametrize("files", [("index",), ("direct",), ("index", "direct")])
+def test_the_key_index_of_another_cache_is_built_anew(tmp_path: Path, files: tuple[str, ...], read_only: bool) -> None:
+    """Or of none, or of this one as it was before its last batch: then nothing is missing."""
+    path, other = make(tmp_path / "s"), make(tmp_path / "other", 50)
+    shutil.copytree(path, tmp_path / "earlier" / "net")
+    with contextlib.closing(opened(path.parent)) as cache:
+        cache.put_batch(FRESH, output([100, 101, 102]))
+    for source in (None, other, tmp_path / "earlier" / "net"):
+        shutil.copytree(path, tmp_path / "copy" / "net")
+        for file in files:
+            target = file_of(tmp_path / "copy" / "net", file)
+            target.unlink()
+            if source is not None:
+                shutil.copy(file_of(source, file), target)
+        with contextlib.closing(opened(tmp_path / "copy", read_only=read_only)) as cache:
+            problem, missing = wrong_answer(cache, IDS + FRESH, [*range(len(IDS)), 100, 101, 102])
+            assert not problem
+            # One file alone cannot tell that it is older than the other: its last ids are misses.
+            assert not missing or (files == ("direct",) and source is not None), source
+        shutil.rmtree(tmp_path / "copy")
+
+
+def test_the_check_itself_would_see_a_wrong_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from warmstore.features import reader
+
+    path = make(tmp_path / "s")
+    data = file_of(path, "direct").read_bytes()
+    real = reader.Reader.read_all
+
+    def trusting(self: Any, keys: Any) -> Any:
+        keys = type(keys).of_halves(
+            self._store.read_rows(["key"], np.maximum(self._index.lookup(keys), 0))[0].data.view(np.uint64)
+        )
+        return real(self, keys)
+
+    monkeypatch.setattr(reader.Reader, "read_all", trusting)
+    with pytest.raises(AssertionError, match=r"are \{'features'"):
+        look(path, "direct", flips(data, [4096, 4104], range(3)))
