@@ -179,7 +179,8 @@ def different(store: ws.RecordStore, expected: list[Record]) -> tuple[str, Lost]
             value = expected[at][name]
             if not _same(values[place], value):
                 return f"{name} of record {at} is {values[place]!r} among others", lost
-            if present[place] != (value is not None):
+            null = isinstance(field, ws.Json) and value is None  # which may be a value, too
+            if present[place] != (value is not None) and not null:
                 return f"{name} of record {at} is there: {present[place]}", lost
             if not isinstance(field, ws.Array) and not _same_packed(field, packed, place, value):
                 return f"{name} of record {at} is {packed[place]!r} when packed", lost

@@ -1,6 +1,6 @@
 """Small stores with a past, and what each must hold after every entry of its log: what the corruption tests damage."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +26,18 @@ class Hasty(Files):
 class Story:
     """A store being written, and beside it the records that it must hold."""
 
-    def __init__(self, path: Path, fields: dict[str, Any], value: Callable[[int], Record], **options: Any) -> None:
-        self.path = path
-        self.fields = fields
+    def __init__(self, store: ws.RecordStore, value: Callable[[int], Record], records: Iterable[Record] = ()) -> None:
+        self.store = store
+        self.path = store.path
+        self.fields = store.fields
         self.value = value
-        self.records: list[Record] = []
-        self.after: dict[int, list[Record]] = {0: []}  # by number of log entries
-        self._options = {"files": Hasty(), **options}
-        self.store = ws.RecordStore.create(path, fields, metadata={"note": "é"}, **self._options)
+        self.records: list[Record] = list(records)
+        self.after: dict[int, list[Record]] = {}  # by number of log entries
+        self._tell()
+
+    @classmethod
+    def create(cls, path: Path, fields: dict[str, Any], value: Callable[[int], Record], **options: Any) -> "Story":
+        return cls(ws.RecordStore.create(path, fields, metadata={"note": "é"}, files=Hasty(), **options), value)
 
     @property
     def generation(self) -> str:
@@ -76,7 +80,7 @@ class Story:
         """What comes from now on is written to another chunk."""
         self.store.close()
         self._tell()
-        self.store = ws.RecordStore.open(self.path, "a", **self._options)
+        self.store = ws.RecordStore.open(self.path, "a", files=Hasty())
 
     def close(self) -> "Story":
         self.store.close()
@@ -98,7 +102,7 @@ class Story:
 
 
 def plain(path: Path) -> Story:
-    story = Story(path, FIELDS, record)
+    story = Story.create(path, FIELDS, record)
     story.extend(range(3))
     story.extend(range(3, 5))
     return story.close()
@@ -107,7 +111,7 @@ def plain(path: Path) -> Story:
 def edited(path: Path) -> Story:
     """Updates and deletes, one of the row of an update, over two chunks."""
     names = ("number", "image", "points", "text")
-    story = Story(path, {name: FIELDS[name] for name in names}, record)
+    story = Story.create(path, {name: FIELDS[name] for name in names}, record)
     story.extend(range(6))
     story.update([1, 4], [11, 14], *names)
     story.delete([0, 5])
@@ -141,7 +145,7 @@ def compressed(path: Path) -> Story:
         "rows": ws.Ragged("float32", ndim=2, codec="zstd:1"),
         "json": ws.Json(codec="deflate:9"),
     }
-    story = Story(path, fields, _squeezable)
+    story = Story.create(path, fields, _squeezable)
     story.extend(range(3))
     story.extend(range(3, 5))
     return story.close()
@@ -155,7 +159,9 @@ def _holey(number: int) -> Record:
 def absent(path: Path) -> Story:
     """Values that are absent, in one batch and not in another."""
     names = [name for name in FIELDS if name != "tag"]  # None is a value of a Json field
-    story = Story(path, {name: FIELDS[name] for name in names}, lambda number: {**record(number), **_holey(number)})
+    story = Story.create(
+        path, {name: FIELDS[name] for name in names}, lambda number: {**record(number), **_holey(number)}
+    )
     story.extend(range(4))
     story.update([1], [6], *names)
     return story.close()
@@ -164,7 +170,7 @@ def absent(path: Path) -> Story:
 def rebalanced(path: Path) -> Story:
     """The second generation, edited once more."""
     names = ("number", "half", "points", "blob", "tag")
-    story = Story(path, {name: FIELDS[name] for name in names}, record)
+    story = Story.create(path, {name: FIELDS[name] for name in names}, record)
     story.extend(range(6))
     story.delete([0])
     story.update([1], [11], "points")

@@ -5,7 +5,9 @@ They are laid out alike to the byte, so that nothing but the checksums can tell.
 
 import shutil
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from tests.faults.children import FIELDS, record
 from tests.faults.damage import DEEP, files_of, look_at, wrong
@@ -13,6 +15,7 @@ from tests.faults.stories import Story
 
 import warmstore as ws
 from warmstore.errors import WarmstoreError
+from warmstore.records.log import ENTRY
 
 TURN = 60
 """Records this far apart have values of the same length, where their numbers have three digits."""
@@ -21,7 +24,7 @@ WHOLE_RECORD = {(name, at) for name in FIELDS for at in range(6)}
 
 def story_of(path: Path, first: int = 120) -> Story:
     """Two chunks of three records each; equally laid out whatever `first`."""
-    story = Story(path, FIELDS, lambda number: record(first + number))
+    story = Story.create(path, FIELDS, lambda number: record(first + number))
     story.extend(range(3))
     story.another_writer()
     story.extend(range(TURN, TURN + 3))
@@ -111,3 +114,56 @@ def test_the_description_of_an_earlier_generation(tmp_path: Path) -> None:
     assert put(story, "json", (backup / "store.json").read_bytes()) is None
     shutil.copytree(backup / "g0002", story.path / "g0002")
     assert [one["number"] for one in before] == ws.RecordStore.open(story.path)["number"][:].tolist()
+
+
+# What checksums cannot tell today, since a row's says nothing about where in its chunk the row stands.
+
+
+@pytest.mark.xfail(reason="the checksum of an absent value depends on the chunk only, and not on the row", strict=True)
+@pytest.mark.parametrize("field", ["number", "text"])
+def test_the_checksum_of_an_absent_value_exchanged_for_another(tmp_path: Path, field: str) -> None:
+    fields = {"number": ws.Array("int64"), "text": ws.Text()}
+    with ws.RecordStore.create(tmp_path / "s", fields) as store:
+        store.extend({"number": [7, None], "text": ["one", None]})
+    store = ws.RecordStore.open(tmp_path / "s")
+    one, absent = store.to_arrow()[f"{field}::xxh3"].combine_chunks().to_numpy()
+    (path,) = (tmp_path / "s").rglob("*.arrow")
+    data = path.read_bytes()
+    sums = one.tobytes() + absent.tobytes()
+    assert data.count(sums) == 1
+    path.write_bytes(data.replace(sums, absent.tobytes() + one.tobytes()))
+    with pytest.raises(ws.Damaged):
+        ws.RecordStore.open(tmp_path / "s").gather([0], [field])
+
+
+@pytest.mark.xfail(reason="checksums depend on the chunk, and not on the batch", strict=True)
+def test_two_batches_of_one_chunk_exchanged(tmp_path: Path) -> None:
+    with ws.RecordStore.create(tmp_path / "s", {"number": ws.Array("int64")}) as store:
+        for number in (1, 2):
+            store.extend({"number": [number] * 4})
+            store.flush()
+    entries = np.fromfile(tmp_path / "s/g0001/log", ENTRY)[:2]
+    first, second = (slice(start, start + body) for start, body in zip(*_bodies(entries), strict=True))
+    (path,) = (tmp_path / "s").rglob("*.arrow")
+    data = bytearray(path.read_bytes())
+    data[first], data[second] = data[second], data[first]
+    path.write_bytes(data)
+    with pytest.raises(ws.Damaged):
+        ws.RecordStore.open(tmp_path / "s").gather(slice(None))
+
+
+@pytest.mark.xfail(reason="a copy of a store has its id, and so its seeds", strict=True)
+def test_the_chunk_of_a_copy_that_went_another_way(tmp_path: Path) -> None:
+    ws.RecordStore.create(tmp_path / "s", {"number": ws.Array("int64")}).close()
+    shutil.copytree(tmp_path / "s", tmp_path / "copy")
+    for name, number in (("s", 1), ("copy", 2)):
+        with ws.RecordStore.open(tmp_path / name, "a") as store:
+            store.append({"number": number})
+    shutil.copy(tmp_path / "copy/g0001/000000.arrow", tmp_path / "s/g0001/000000.arrow")
+    with pytest.raises(ws.Damaged):
+        ws.RecordStore.open(tmp_path / "s").gather(slice(None))
+
+
+def _bodies(entries: Any) -> tuple[list[int], list[int]]:
+    """Where the bodies of batches start, and their bytes."""
+    return (entries["offset"] + entries["header"]).tolist(), entries["body"].tolist()

@@ -1,0 +1,165 @@
+"""Stores that were written once and are committed as they are: every later version reads them and goes on with them.
+
+When a test here fails, what reads the stores people have is broken. It is never the files that are to be changed.
+"""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.faults.damage import different
+from tests.faults.stories import Hasty, Story
+from tests.frozen.make import CACHE, FINGERPRINT, HERE, IDS, STORES, opened_cache, outputs, put
+
+import warmstore as ws
+from warmstore.records.manifest import FORMAT
+
+FORMATS = [1]
+FROZEN = [(version, name) for version in FORMATS for name in STORES]
+
+
+def folder_of(version: int) -> Path:
+    return HERE / f"format-{version}"
+
+
+@pytest.fixture
+def untouched() -> Iterator[None]:
+    """Nothing that is committed changes."""
+    before = all_files()
+    yield
+    assert all_files() == before
+
+
+def all_files() -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in HERE.rglob("format-*/**/*") if path.is_file()}
+
+
+def expected(tmp_path: Path, name: str) -> Story:
+    """The same store written now: its records come from the script alone, and are not read from it."""
+    return STORES[name](tmp_path / "now" / name)
+
+
+@pytest.fixture(autouse=True)
+def _now(tmp_path: Path) -> None:
+    (tmp_path / "now").mkdir()
+
+
+def test_every_format_has_frozen_stores() -> None:
+    """A new format brings its own, and keeps all of the ones before."""
+    assert list(range(1, FORMAT + 1)) == FORMATS, "run `python -m tests.frozen.make` and commit what it writes"
+    assert sorted(path.name for path in HERE.glob("format-*")) == sorted(f"format-{version}" for version in FORMATS)
+    for version in FORMATS:
+        present = {path.name for path in folder_of(version).iterdir()}
+        assert present == {*STORES, CACHE}
+
+
+def test_nothing_frozen_names_the_machine() -> None:
+    assert not list(HERE.rglob("keys-*"))
+
+
+@pytest.mark.usefixtures("untouched")
+@pytest.mark.parametrize(("version", "name"), FROZEN)
+def test_read_where_it_lies(tmp_path: Path, version: int, name: str) -> None:
+    story = expected(tmp_path, name)
+    with closing(ws.RecordStore.open(folder_of(version) / name)) as store:
+        assert len(store) == len(story.records)
+        assert different(store, story.records) == ("", set())
+        assert store.verify(progress=False).ok
+        assert store.to_arrow().num_rows == len(story.records)
+        assert store.metadata == {"note": "é"}
+        assert list(store.fields) == list(story.fields)
+        for field in story.fields:
+            # Another zstd may train another dictionary.
+            mine, now = store.fields[field], story.fields[field]
+            assert (mine.dictionary is None) == (now.dictionary is None)
+            assert replace(mine, dictionary=None) == replace(now, dictionary=None)
+
+
+@pytest.mark.usefixtures("untouched")
+@pytest.mark.parametrize(("version", "name"), FROZEN)
+def test_gone_on_with(tmp_path: Path, version: int, name: str) -> None:
+    """Appended to, edited, closed, opened, rebalanced and appended to again."""
+    now = expected(tmp_path, name)
+    path = tmp_path / name
+    shutil.copytree(folder_of(version) / name, path)
+    story = Story(ws.RecordStore.open(path, "a", files=Hasty()), now.value, now.records)
+    story.extend(range(100, 104))
+    story.update([0, len(story.records) - 1], [110, 111], *story.fields)
+    story.delete([1, 2])
+    check(story)
+    story.another_writer()
+    story.rebalance()
+    story.extend(range(120, 121))
+    check(story)
+    story.close()
+    story.store = ws.RecordStore.open(path)
+    check(story)
+    story.store.close()
+
+
+def check(story: Story) -> None:
+    assert len(story.store) == len(story.records)
+    assert different(story.store, story.records) == ("", set())
+    assert story.store.verify(progress=False).ok
+
+
+@pytest.mark.parametrize("version", FORMATS)
+def test_they_hold_what_they_are_to_show(version: int) -> None:
+    folder = folder_of(version)
+    log = (folder / "killed/g0001/log").read_bytes()
+    assert len(log) % 64 == 40
+    chunk = (folder / "killed/g0001/000000.arrow").read_bytes()
+    assert not chunk.endswith(b"ARROW1")
+    assert len(list((folder / "edited/g0001").glob("*.arrow"))) > 2
+    assert (folder / "rebalanced/g0002").is_dir()
+    assert not (folder / "empty/g0001/log").read_bytes()
+    with closing(ws.RecordStore.open(folder / "codecs")) as store:
+        assert store.fields["trained"].dictionary
+        assert {field.codec for field in store.fields.values()} == {"zstd", "zstd:5", "deflate", "zstd:1", "lz4"}
+
+
+def equal(one: Any, other: Any) -> bool:
+    if isinstance(other, torch.Tensor):
+        return bool(one.dtype == other.dtype and torch.equal(one.view(torch.int16), other.view(torch.int16)))
+    if isinstance(other, np.ndarray):
+        return bool(one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes())
+    if isinstance(other, dict):
+        return type(one) is dict and one.keys() == other.keys() and all(equal(one[key], other[key]) for key in other)
+    if isinstance(other, list | tuple):
+        return type(one) is type(other) and len(one) == len(other) and all(map(equal, one, other))
+    return bool(one == other and type(one) is type(other))
+
+
+def check_cache(cache: ws.FeatureCache, places: list[int]) -> None:
+    values, missing = cache.get_batch([IDS[at] for at in places])
+    assert not len(missing)
+    assert equal(values, outputs(places))
+    assert cache.stats().damaged == 0
+
+
+@pytest.mark.usefixtures("untouched")
+@pytest.mark.parametrize("version", FORMATS)
+def test_a_feature_cache(tmp_path: Path, version: int) -> None:
+    everything = list(range(len(IDS)))
+    with closing(opened_cache(folder_of(version), read_only=True)) as cache:
+        check_cache(cache, everything)
+        assert cache.get_batch([1, "b"])[1].tolist() == [0, 1]
+        cache.bind(FINGERPRINT)
+        with pytest.raises(ws.StaleCache, match="weights"):
+            cache.bind({**FINGERPRINT, "weights": "other"})
+    shutil.copytree(folder_of(version) / CACHE, tmp_path / CACHE)
+    with closing(opened_cache(tmp_path)) as cache:
+        put(cache, [0])
+        cache.put_batch(["new"], outputs([3]))
+        check_cache(cache, everything)
+    with closing(opened_cache(tmp_path)) as cache:
+        check_cache(cache, everything[::-1])
+        values, missing = cache.get_batch(["new"])
+        assert not len(missing)
+        assert equal(values, outputs([3]))
