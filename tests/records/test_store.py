@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pytest
 from tests.faults import processes
@@ -244,27 +243,6 @@ def test_chunks_roll_over_and_are_sealed(tmp_path: Path) -> None:
     assert rows == 40
     with pytest.raises(ValueError, match="1 GiB"):
         ws.RecordStore.open(tmp_path / "s", "a", chunk_size="2GiB")
-
-
-def test_polars_and_pyarrow_read_sealed_chunks(store: ws.RecordStore) -> None:
-    store.extend(columns(range(20)))
-    store.flush()
-    store.extend(columns(range(20, 25)))
-    store.close()
-    (path,) = store.path.rglob("*.arrow")
-    table = pa.ipc.open_file(path).read_all()
-    assert table["number"].to_pylist() == list(range(25))
-    assert table["text"].to_pylist() == [record(number)["text"] for number in range(25)]
-    assert [json.loads(one)["number"] for one in table["tag"].to_pylist()] == list(range(25))
-    assert table["image"].chunk(0).to_numpy_ndarray().tolist() == [record(n)["image"].tolist() for n in range(20)]
-    assert table.schema.field("half").metadata == {
-        b"warmstore": b'{"kind": "array", "dtype": "bfloat16", "shape": [2]}'
-    }
-    plain = [name for name in table.column_names if name not in ("image", "half")]  # extension types polars has not
-    frame = pl.read_ipc(path, columns=plain)
-    assert frame["number"].to_list() == list(range(25))
-    assert frame["blob"].to_list() == [record(number)["blob"] for number in range(25)]
-    assert frame["points::shape"].to_list() == [list(record(number)["points"].shape) for number in range(25)]
 
 
 def test_a_foreign_file_in_the_folder_is_left_alone(store: ws.RecordStore) -> None:
