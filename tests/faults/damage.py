@@ -135,10 +135,10 @@ def wrong(story: Story, entries: Collection[int], *, depth: int, scratch: Path) 
         expected = story.at(store.snapshot.entries)
         if len(store) != len(expected):
             return f"{len(store)} records"
+        if depth == QUICK and store.snapshot.order is None and _reads_all(store, expected):
+            return ""
         with contextlib.suppress(WarmstoreError):
             assert store.to_arrow().num_rows == len(expected)
-        if depth == QUICK and _reads_all(store, expected):
-            return ""
         problem, lost = different(store, expected)
         report = store.verify(progress=False)
         named = {(one.field, at) for one in report.problems for at in one.positions}
@@ -242,7 +242,7 @@ def _same(value: Any, expected: Any) -> bool:
 
 def _same_packed(field: Any, packed: Any, place: int, expected: Any) -> bool:
     if packed.absent is not None and packed.absent[place]:
-        return expected is None
+        return expected is None and not len(packed[place])
     if isinstance(field, ws.Ragged):
         return expected is not None and same(packed[place], expected)
     data = packed[place].tobytes()

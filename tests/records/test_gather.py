@@ -217,3 +217,25 @@ def test_many_threads_gather_while_one_appends(tmp_path: Path) -> None:
         thread.join()
     store.close()
     assert not wrong
+
+
+@pytest.mark.parametrize("codec", ["raw", "zstd", "lz4", "deflate"])
+def test_an_absent_value_is_nothing_whatever_lies_in_its_place(tmp_path: Path, codec: str) -> None:
+    """Its checksum covers neither bytes nor offsets nor shape."""
+    with ws.RecordStore.create(tmp_path / "s", {"x": ws.Ragged("float32", codec=codec)}) as made:
+        made.extend({"x": [None, np.ones(20, np.float32)]})
+        made.flush()
+        size = len(made.to_arrow()["x"][1].as_py())
+    (path,) = (tmp_path / "s").rglob("*.arrow")
+    data = path.read_bytes()
+    offsets = np.array([0, 0, size])
+    assert data.count(offsets.tobytes()) == 1
+    path.write_bytes(data.replace(offsets.tobytes(), np.array([0, 5, size]).tobytes()))
+    store = ws.RecordStore.open(tmp_path / "s")
+    assert store.gather([0])["x"] == [None]
+    packed = store.gather([0, 0], packed=True)["x"]
+    assert packed.absent is not None
+    assert packed.absent.all()
+    assert packed.offsets.tolist() == [0, 0, 0]
+    with pytest.raises(Damaged):
+        store.gather([1])

@@ -44,17 +44,21 @@ class Gatherer:
             if rows is None:
                 return _nothing(self._batches.space, plan, len(which))
         fresh = self._fresh(snapshot, plan, rows, which)
-        data = spans = shapes = None
+        data = spans = shapes = absent = None
+        if plan.data in snapshot.absent or not plan.has_bytes:
+            absent = self._checksums(snapshot, plan, rows, which) == _absent(snapshot, rows, which)
         if plan.width is not None:
             data = self._fixed(snapshot, plan.data, rows, which, plan.width)
+            if absent is not None:
+                data[absent] = 0  # no checksum covers what lies there
         else:
-            spans, out = self._varying(snapshot, plan, rows, which, ahead=fresh is not None and self._batches.scarce)
+            ahead = fresh is not None and self._batches.scarce
+            spans, out = self._varying(snapshot, plan, rows, which, absent, ahead=ahead)
             bad = _either(bad, out)
             if plan.ndim:
                 shapes = self._fixed(snapshot, plan.shapes, rows, which, 8 * plan.ndim).view(np.int64)
-        absent = None
-        if plan.data in snapshot.absent or not plan.has_bytes:
-            absent = self._checksums(snapshot, plan, rows, which) == _absent(snapshot, rows, which)
+                if absent is not None:
+                    shapes[absent] = 0
         if fresh is not None:
             bad = _either(bad, self._check(snapshot, plan, rows, which, fresh, data, spans, shapes))
         return Gathered(data, spans, shapes, bad, absent)
@@ -104,12 +108,14 @@ class Gatherer:
         return self._fixed(snapshot, plan.checksums, rows, which, 8).view(np.uint64)[:, 0]
 
     def _varying(
-        self, snapshot: Snapshot, plan: "_Plan", rows: Int64, which: Int64, *, ahead: bool
+        self, snapshot: Snapshot, plan: "_Plan", rows: Int64, which: Int64, absent: Any, *, ahead: bool
     ) -> tuple[Spans, Any]:
         slot, space = plan.data, self._batches.space
         # Offset i and i + 1 lie side by side: one window of 16 bytes holds where a value starts and ends.
         pairs = space.gather(snapshot.address[slot][which] + rows * 8, 16).view(np.int64)
         first, last = pairs[:, 0], pairs[:, 1]
+        if absent is not None:  # empty, whatever its offsets say: its checksum does not cover them
+            first, last = np.where(absent, 0, first), np.where(absent, 0, last)
         wrong = (first < 0) | (last < first) | (last > snapshot.size[slot + 1][which])
         if wrong.any():
             first, last = np.where(wrong, 0, first), np.where(wrong, 0, last)
