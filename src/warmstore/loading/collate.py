@@ -78,7 +78,7 @@ class Collation:
     @property
     def does_nothing(self) -> bool:
         """Whether lists stay lists everywhere."""
-        return self.rest == LIST and all(way.does_nothing for way in self.ways.values())
+        return self.rest == LIST and not self.asked and all(way.does_nothing for way in self.ways.values())
 
     def under(self, name: str) -> "Collation":
         """What is said of one field, or of all that is below it."""
@@ -101,14 +101,16 @@ class Collation:
         """
         if isinstance(batch, dict):
             return {key: self.under(key)(value, f"{name}.{key}" if name else key) for key, value in batch.items()}
-        if self.rest == LIST or not isinstance(batch, Packed | list):
-            if self.asked and self.rest != LIST and not isinstance(batch, np.ndarray):
-                raise SchemaMismatch(f"{name or 'the batch'} cannot be collated: it is a {type(batch).__name__}")
+        if self.asked and isinstance(batch, np.ndarray) and batch.ndim > 1:
+            batch = list(batch)  # samples that happen to have one length
+        if self.rest == LIST:
             return batch
-        if isinstance(batch, list):
-            if not self.asked and not all(_is_sequence(value) for value in batch):
-                return batch  # text, JSON values: nobody asked for these by name
+        if self.asked and not isinstance(batch, Packed | list):
+            raise SchemaMismatch(f"{name or 'the batch'} does not vary in length; it cannot be padded or packed")
+        if isinstance(batch, list) and (self.asked or all(_is_sequence(value) for value in batch)):
             batch = _packed(batch, name)
+        if not isinstance(batch, Packed):
+            return batch  # fixed shapes; text and JSON values, unless they are asked for by name
         values, offsets = _by_rows(batch, name)
         return _pad(values, offsets, self.rest, name) if isinstance(self.rest, Pad) else _pack(values, offsets)
 
