@@ -102,6 +102,9 @@ def test_dicts_that_differ_are_refused_by_their_key() -> None:
 
 
 def test_what_cannot_be_mixed() -> None:
+    for nested in ({"x": mixed()}, ws.Mixed([mixed(), np.arange(3)], [1, 1])):
+        with pytest.raises(ws.BadSource, match="must be the whole source"):
+            ws.Loader(nested, 2)
     with pytest.raises(ws.BadSource, match="'b' of a mix has no samples"):
         ws.Loader(ws.Mixed({"a": np.arange(4), "b": np.arange(0)}, [1, 1]), 2)
     with pytest.raises(ValueError, match="got 1 for 2 sources"):

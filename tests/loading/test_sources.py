@@ -42,6 +42,16 @@ def test_fields_arrays_and_tensors_are_the_batch_itself(store: ws.RecordStore) -
     assert (halves.dtype.name, halves.astype(int).tolist()) == ("bfloat16", AT.tolist())
 
 
+def test_a_tensor_may_move_its_memory() -> None:
+    tensor = torch.arange(COUNT)
+    dataset = ws.Dataset(tensor)
+    tensor.share_memory_()  # as sending it to another process does
+    tensor[:] += 100
+    assert dataset.__getitems__(AT).batch.tolist() == (AT + 100).tolist()
+    with pytest.raises(ws.BadSource, match="without dimensions"):
+        ws.Dataset(torch.tensor(3))
+
+
 def test_a_dict_aligns_its_sources(store: ws.RecordStore) -> None:
     batch = batch_of({"x": store["image"], "y": np.arange(COUNT) * 2, "all": store}, fields=["number"])
     assert batch["x"][:, 0, 0].tolist() == AT.tolist()

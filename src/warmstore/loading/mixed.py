@@ -5,6 +5,7 @@ an order over them. So a mix shards, resumes and reads ahead as everything else 
 """
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -51,6 +52,12 @@ class Mixed:
         self.orders = None if orders is None else self._by_source("orders", orders)
         self.samples = None if samples is None else integer("samples", samples, 1, MOST_SAMPLES)
         self.source_key = source_key
+
+    def without_sources(self) -> "Mixed":
+        """A copy that knows how to mix but not what, small enough to go to another process beside what was found."""
+        bare = copy(self)
+        bare.sources = []
+        return bare
 
     def _by_source(self, what: str, given: Any) -> list[Any]:
         if isinstance(given, Mapping):

@@ -16,7 +16,7 @@ class MixedSource(Source):
     """The sources of a mix, one after the other."""
 
     def __init__(self, mixed: Mixed, sources: list[Source]) -> None:
-        self.mixed = mixed
+        self.mixed = mixed.without_sources()
         self.sources = sources
         self.identity = {name: source.identity for name, source in zip(mixed.names, sources, strict=True)}
         widths = [source.sample_bytes for source in sources]

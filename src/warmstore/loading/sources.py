@@ -1,7 +1,7 @@
 """What a user may hand in as samples, found out once and made to fit the contract of `source.Source`."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -39,8 +39,10 @@ def source_of(value: Any, fields: Sequence[str] | None = None, collation: Collat
     if isinstance(value, Source):
         return value
     if isinstance(value, Mapping):
+        _no_mixes(value.values())
         return AlignedSource({name: source_of(one, fields, collation.under(name)) for name, one in value.items()})
     if isinstance(value, Mixed):
+        _no_mixes(value.sources)
         return MixedSource(value, [source_of(one, fields, collation) for one in value.sources])
     if isinstance(value, RecordStore):
         return StoreSource(value, fields, collation)
@@ -51,7 +53,7 @@ def source_of(value: Any, fields: Sequence[str] | None = None, collation: Collat
     if is_tensor(value):
         if value.device.type != "cpu":
             raise BadSource(f"a tensor on {value.device} cannot be read from here; hand in tensor.cpu()")
-        return ArraySource(to_numpy(value))
+        return TensorSource(value)
     if isinstance(value, str | os.PathLike):
         return _file(Path(value), fields, collation)
     if isinstance(value, list | tuple):
@@ -157,6 +159,27 @@ class ArraySource(Source):
 
 
 @final
+class TensorSource(Source):
+    """The rows of a tensor on the CPU.
+
+    It is seen as an array anew by every read: when a tensor is sent to another process, torch moves its memory, and
+    arrays over the old one are left dangling.
+    """
+
+    def __init__(self, tensor: Any) -> None:
+        if not tensor.ndim:
+            raise BadSource(f"a tensor without dimensions has no samples: {tensor!r:.80}")
+        self._tensor = tensor.detach()
+        self.sample_bytes = tensor.element_size() * (tensor[:1].numel())
+
+    def __len__(self) -> int:
+        return len(self._tensor)
+
+    def read(self, positions: Int64) -> np.ndarray[Any, Any]:
+        return to_numpy(self._tensor).take(positions, axis=0)
+
+
+@final
 class NpySource(ArraySource):
     """The rows of a .npy file, memory-mapped. Pickled as its path."""
 
@@ -210,6 +233,11 @@ class HuggingFaceSource(Source):
 def is_array_record(path: Path) -> bool:
     """Whether a file is called as ArrayRecord files are."""
     return path.suffix in (".array_record", ".arrayrecord", ".array-record")
+
+
+def _no_mixes(values: Iterable[Any]) -> None:
+    if any(isinstance(value, Mixed) for value in values):
+        raise BadSource("a mix has an order of its own, so it must be the whole source: mix dicts, not in dicts")
 
 
 def _file(path: Path, fields: Sequence[str] | None, collation: Collation) -> Source:

@@ -138,9 +138,20 @@ def collate(samples: Any) -> Any:
         samples: what `__getitems__` of a RecordStore, of its fields, or of a `Dataset` gives; or a list of samples.
 
     Returns:
-        A batch as a `Loader` with to="torch" gives it.
+        A batch as a `Loader` with to="torch" gives it; but values of Bytes fields are bytes, which, unlike views of a
+        file, get out of a worker process.
     """
-    return _to_torch.send(samples.batch if isinstance(samples, Samples) else collating.stack(samples))
+    return _to_torch.send(_owned(samples.batch if isinstance(samples, Samples) else collating.stack(samples)))
+
+
+def _owned(batch: Any) -> Any:
+    if isinstance(batch, dict):
+        return {name: _owned(values) for name, values in batch.items()}
+    if isinstance(batch, tuple):
+        return tuple(_owned(values) for values in batch)
+    if isinstance(batch, list):
+        return [bytes(value) if isinstance(value, memoryview) else value for value in batch]
+    return batch
 
 
 def _source(value: Any) -> Source:
