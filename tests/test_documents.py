@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,7 @@ def _blocks(name: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)
 
 
-@pytest.fixture
-def names() -> dict[str, Any]:
+def _names() -> dict[str, Any]:
     """What the documents take for granted."""
     rng = np.random.default_rng(0)
     batches = [(torch.randn(4, 8), torch.randint(0, 3, (4,)), [f"{at}-{i}" for i in range(4)]) for at in range(3)]
@@ -39,17 +39,30 @@ def names() -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/features.md", "docs/records.md"])
-def test_code_in_documents_runs(
-    name: str, names: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def _run(name: str) -> None:
+    names = _names()
     blocks = _blocks(name)
     assert blocks
     for block in blocks:
         exec(compile(block, name, "exec"), names)
     if "store" in names:
         names["store"].close()
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/features.md", "docs/records.md"])
+def test_code_in_documents_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    _run(name)
+
+
+def test_code_on_loading_runs(tmp_path: Path) -> None:
+    for package in ("jax", "grain"):
+        if find_spec(package) is None:
+            pytest.skip(f"needs {package}")
+    # In a process of its own: after JAX has run in one, it must not fork.
+    command = [sys.executable, __file__, "docs/loading.md"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 def test_readme_caches_a_module_in_five_lines() -> None:
@@ -75,3 +88,17 @@ def test_every_promise_names_tests_that_exist(name: str) -> None:
     for _, tests in rows:
         for test in re.findall(r"`([^`]*)`", tests):
             assert (ROOT / "tests" / test).exists(), test
+
+
+def test_flax_training_resumes_exactly(tmp_path: Path) -> None:
+    for package in ("jax", "flax", "optax"):
+        if find_spec(package) is None:
+            pytest.skip(f"needs {package}")
+    command = [sys.executable, ROOT / "examples" / "flax_training.py", tmp_path]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert said[0].startswith("24 steps, loss ")
+    assert said[1] == "resumed after 11 steps: the same losses"
+
+
+if __name__ == "__main__":
+    _run(sys.argv[1])

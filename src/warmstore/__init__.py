@@ -6,7 +6,9 @@ from warmstore.errors import (
     AmbiguousBatch,
     BadIds,
     BadIdType,
+    BadRank,
     BadSource,
+    BadState,
     Closed,
     Damaged,
     NewerFormat,
@@ -34,6 +36,11 @@ if TYPE_CHECKING:
     from warmstore.features.cache import FeatureCache
     from warmstore.features.module import CachedModule
     from warmstore.features.statistics import CacheStats
+    from warmstore.loading.collate import Pad
+    from warmstore.loading.loader import Loader
+    from warmstore.loading.mixed import Mixed
+    from warmstore.loading.orders import Order, Sequential, Shuffle, Uniform, Weighted, Window
+    from warmstore.loading.torch_data import BatchSampler, Dataset, collate
     from warmstore.records.convert.conversion import convert
     from warmstore.records.convert.export import export
 
@@ -44,33 +51,47 @@ __all__ = [
     "Array",
     "BadIdType",
     "BadIds",
+    "BadRank",
     "BadSource",
+    "BadState",
+    "BatchSampler",
     "Bytes",
     "CacheStats",
     "CachedModule",
     "Closed",
     "Damaged",
+    "Dataset",
     "FeatureCache",
     "Json",
+    "Loader",
+    "Mixed",
     "NewerFormat",
     "NoSource",
     "NotAStore",
     "NotInstalled",
     "NotStateless",
+    "Order",
     "Packed",
+    "Pad",
     "PositionError",
     "Ragged",
     "ReadOnly",
     "RecordStore",
     "SchemaMismatch",
+    "Sequential",
+    "Shuffle",
     "StaleCache",
     "StoreExists",
     "TargetExists",
     "Text",
+    "Uniform",
     "UnknownFormat",
     "UnsupportedType",
     "WarmstoreError",
+    "Weighted",
+    "Window",
     "WriteFailed",
+    "collate",
     "convert",
     "export",
     "train_dictionary",
@@ -78,9 +99,21 @@ __all__ = [
 
 # These need torch, tqdm or more of pyarrow, which take time to import: only who asks for them pays.
 _LAZY = {
+    "BatchSampler": "warmstore.loading.torch_data",
     "CacheStats": "warmstore.features.statistics",
     "CachedModule": "warmstore.features.module",
+    "Dataset": "warmstore.loading.torch_data",
     "FeatureCache": "warmstore.features.cache",
+    "Loader": "warmstore.loading.loader",
+    "Mixed": "warmstore.loading.mixed",
+    "Order": "warmstore.loading.orders",
+    "Pad": "warmstore.loading.collate",
+    "Sequential": "warmstore.loading.orders",
+    "Shuffle": "warmstore.loading.orders",
+    "Uniform": "warmstore.loading.orders",
+    "Weighted": "warmstore.loading.orders",
+    "Window": "warmstore.loading.orders",
+    "collate": "warmstore.loading.torch_data",
     "convert": "warmstore.records.convert.conversion",
     "export": "warmstore.records.convert.export",
 }

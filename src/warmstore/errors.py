@@ -16,11 +16,13 @@ WarmstoreError
 ├── StaleCache       (ValueError)         cached under other weights, code or arguments
 ├── NotStateless     (RuntimeError)       a module whose output may change between calls
 ├── AmbiguousBatch   (ValueError)         which values are per sample cannot be told
-├── NoSource         (FileNotFoundError)  what was to be converted is not there
-├── BadSource        (ValueError)         what was to be converted is empty, uneven, broken or has nulls
+├── NoSource         (FileNotFoundError)  what was to be converted or loaded is not there
+├── BadSource        (ValueError)         what was to be converted or loaded is empty, uneven, broken or has nulls
 ├── UnknownFormat    (ValueError)         a format that is not known, or cannot be told
 ├── NotInstalled     (ImportError)        an optional package that a format needs
-└── TargetExists     (FileExistsError)    export() to a file or folder that is there already
+├── TargetExists     (FileExistsError)    export() to a file or folder that is there already
+├── BadState         (ValueError)         a loader's state that belongs to other samples or another order
+└── BadRank          (ValueError)         a rank outside its world
 """
 
 
@@ -89,11 +91,11 @@ class AmbiguousBatch(WarmstoreError, ValueError):
 
 
 class NoSource(WarmstoreError, FileNotFoundError):
-    """What was to be converted is not there."""
+    """What was to be converted or loaded is not there."""
 
 
 class BadSource(WarmstoreError, ValueError):
-    """What was to be converted is empty, of unequal lengths, broken, or holds nulls."""
+    """What was to be converted or loaded is empty, of unequal lengths, broken, of no known kind, or holds nulls."""
 
 
 class UnknownFormat(WarmstoreError, ValueError):
@@ -106,3 +108,11 @@ class NotInstalled(WarmstoreError, ImportError):
 
 class TargetExists(WarmstoreError, FileExistsError):
     """`export` was asked for a file or folder that is there already."""
+
+
+class BadState(WarmstoreError, ValueError):
+    """The state of a loader is no such state, or belongs to other samples or to another order."""
+
+
+class BadRank(WarmstoreError, ValueError):
+    """A rank outside its world, or a rank without one."""

@@ -67,9 +67,20 @@ class Mix:
         """
         if not 0 <= first <= last <= MOST_SAMPLES:
             raise PositionError(f"places must be from 0 to 2**62, the first one first; got {first:,} to {last:,}")
+        return self.at(np.arange(last - first), first)
+
+    def at(self, places: Int64, start: int = 0) -> tuple[Int64, Int64]:
+        """What stands at any places, each counted from `start`, as `sources` gives it: int64 [m] for int64 [m].
+
+        Raises:
+            PositionError: places below 0 or above 2**62.
+        """
+        farthest = start + int(places.max(initial=0))
+        if start + int(places.min(initial=0)) < 0 or farthest > MOST_SAMPLES:
+            raise PositionError(f"places of a mix must be from 0 to 2**62; got one at {farthest:,}")
         # Modulo in Python, so that even the last places are far from what int64 holds.
-        periods, start = divmod(first, self.period)
-        places = np.arange(start, start + last - first)
+        periods, begin = divmod(start, self.period)
+        places = places + begin
         again = places // self.period
         places -= again * self.period
         source = self._source[places]

@@ -27,6 +27,7 @@ from warmstore.records.positions import as_positions
 from warmstore.records.reading import Options, read, read_as_wanted
 from warmstore.records.rewrite import Utilisation, rewrite
 from warmstore.records.rows import Gathered, Rows
+from warmstore.records.samples import Samples
 from warmstore.records.session import BATCH_BYTES, Session
 from warmstore.records.snapshot import Int64, Snapshot
 from warmstore.records.values import encode
@@ -346,6 +347,10 @@ class RecordStore(Owner):
         if isinstance(index, int | np.integer) and not isinstance(index, bool | np.bool_):
             return {name: _one(values) for name, values in self.gather([index]).items()}
         return self.gather(index)
+
+    def __getitems__(self, index: Any) -> Samples:
+        """The records at many positions as torch's DataLoader asks for them."""
+        return Samples(self.gather(index), len(index))
 
     def gather(
         self,

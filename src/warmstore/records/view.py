@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from warmstore.records.fields import Array
+from warmstore.records.samples import Samples
 
 if TYPE_CHECKING:
     from warmstore.records.store import RecordStore
@@ -50,9 +51,9 @@ class FieldView:
             return None if isinstance(values, np.ma.MaskedArray) else values[0]
         return self.store.gather(index, [self.name])[self.name]
 
-    def __getitems__(self, index: Any) -> list[Any]:
-        """The values at many positions as a list, as torch's DataLoader asks for them."""
-        return list(self[index])
+    def __getitems__(self, index: Any) -> Samples:
+        """The values at many positions as torch's DataLoader asks for them."""
+        return Samples(self[index], len(index))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         """All values in memory."""

@@ -1,0 +1,190 @@
+"""Where batches go: NumPy arrays as they are, torch tensors, JAX arrays, or a device, ahead of their use.
+
+Everything here maps over the leaves of a batch. What is no array (text, bytes, numbers, JSON values) stays what it is.
+"""
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from warmstore.errors import NotInstalled, SchemaMismatch, UnsupportedType
+from warmstore.records.arrays import is_tensor, to_torch
+
+
+class Delivery(ABC):
+    """Brings batches to where they are used."""
+
+    ahead = False  # whether it is worth a thread of its own
+
+    @abstractmethod
+    def send(self, batch: Any) -> Any:
+        """Called where the batch was made, perhaps in a worker thread, some time before its use."""
+
+    def receive(self, sent: Any) -> Any:
+        """Called where the batch is used, in the caller's thread, just before."""
+        return sent
+
+
+def delivery_of(to: Any) -> Delivery | None:
+    """What a user's `to=` means; None where batches stay as they are.
+
+    Args:
+        to: "numpy", "torch", "jax", a torch device or its name such as "cuda:0", or a JAX device or sharding.
+
+    Raises:
+        NotInstalled: torch or JAX is needed and not there.
+        ValueError: something else.
+    """
+    if to == "numpy" or to is None:
+        return None
+    if isinstance(to, str):
+        if to == "jax":
+            return ToJax(None)
+        torch = _imported("torch")
+        if to == "torch":
+            return ToTorch()
+        try:
+            return _to_device(torch.device(to))
+        except RuntimeError as error:
+            raise ValueError(
+                f"to must be 'numpy', 'torch', 'jax' or a device such as 'cuda:0'; got {to!r}: {error}"
+            ) from None
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(to, torch.device):
+        return _to_device(to)
+    if type(to).__module__.split(".")[0] in ("jax", "jaxlib"):
+        return ToJax(to)
+    raise ValueError(f"to must be 'numpy', 'torch', 'jax', a device or a JAX sharding; got {to!r:.80}")
+
+
+class ToTorch(Delivery):
+    """Tensors over the same memory. Only what is read-only is copied, as torch has no read-only tensors."""
+
+    def send(self, batch: Any) -> Any:
+        return mapped(_tensor, batch)
+
+
+class ToDevice(Delivery):
+    """Tensors on a device that copies from memory at once, such as the CPU."""
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+
+    def send(self, batch: Any) -> Any:
+        return mapped(lambda value, name: _tensor(value, name).to(self._device), batch)
+
+
+class ToCuda(Delivery):
+    """Tensors on a GPU, copied from pinned memory on a stream of their own.
+
+    `receive` makes the caller's current stream wait for the copy, not the caller; and tells the allocator which stream
+    uses the tensors, so that their memory is not given to the next copy too early.
+    """
+
+    ahead = True
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+        self._cuda = _imported("torch").cuda
+        self._stream = self._cuda.Stream(device)
+
+    def send(self, batch: Any) -> Any:
+        with self._cuda.stream(self._stream):
+            moved = mapped(self._move, batch)
+            copied = self._cuda.Event()
+            copied.record(self._stream)
+        return moved, copied
+
+    def receive(self, sent: Any) -> Any:
+        batch, copied = sent
+        current = self._cuda.current_stream(self._device)
+        current.wait_event(copied)
+        return mapped(lambda value, name: _used_by(value, current), batch)
+
+    def _move(self, value: Any, name: str) -> Any:
+        tensor = _tensor(value, name)
+        # The allocator of pinned memory waits for the copy before it hands the memory out again.
+        pinned = tensor if tensor.device.type != "cpu" else tensor.pin_memory()
+        return pinned.to(self._device, non_blocking=True)
+
+
+class ToJax(Delivery):
+    """JAX arrays on the default device, or on the device or sharding given."""
+
+    ahead = True
+
+    def __init__(self, where: Any) -> None:
+        self._jax = _imported("jax")
+        self._where = where
+
+    def send(self, batch: Any) -> Any:
+        return mapped(self._put, batch)
+
+    def _put(self, value: Any, name: str) -> Any:
+        if is_tensor(value):
+            value = value.numpy()
+        _check_whole(value, name)
+        dtype = value.dtype
+        if self._jax.dtypes.canonicalize_dtype(dtype) != dtype:
+            raise UnsupportedType(
+                f"{name or 'the batch'} is {dtype}, which JAX would make {self._jax.dtypes.canonicalize_dtype(dtype)}: "
+                "jax_enable_x64 is off. Convert it in a transform, or call jax.config.update('jax_enable_x64', True)"
+            )
+        try:
+            return self._jax.device_put(value, self._where)
+        except TypeError as error:
+            raise UnsupportedType(f"{name or 'the batch'} is {dtype}, which JAX does not have: {error}") from None
+
+
+def mapped(function: Callable[[Any, str], Any], batch: Any, name: str = "") -> Any:
+    """A batch with every array and tensor in it replaced by the function of it and its name."""
+    if isinstance(batch, np.generic):
+        batch = np.asarray(batch)
+    if isinstance(batch, np.ndarray) or is_tensor(batch) or (hasattr(batch, "device") and hasattr(batch, "dtype")):
+        return function(batch, name)
+    if isinstance(batch, dict):
+        return {key: mapped(function, value, f"{name}.{key}" if name else str(key)) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(mapped(function, value, name) for value in batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(mapped(function, value, name) for value in batch)
+    return batch
+
+
+def _tensor(value: Any, name: str) -> Any:
+    if is_tensor(value):
+        return value
+    _check_whole(value, name)
+    if value.dtype.kind in "OUSV" and value.dtype.num < 256:
+        raise UnsupportedType(f"{name or 'the batch'} is an array of {value.dtype}; torch has no such tensors")
+    return to_torch(value if value.flags.writeable else value.copy())
+
+
+def _check_whole(value: Any, name: str) -> None:
+    if isinstance(value, np.ma.MaskedArray):
+        raise SchemaMismatch(
+            f"{name or 'the batch'} has records without a value, which only NumPy's masked arrays can say; "
+            "fill them in a transform: batch[...].filled(0)"
+        )
+
+
+def _used_by(value: Any, stream: Any) -> Any:
+    if is_tensor(value) and value.is_cuda:
+        value.record_stream(stream)
+    return value
+
+
+def _to_device(device: Any) -> Delivery:
+    return ToCuda(device) if device.type == "cuda" else ToDevice(device)
+
+
+def _imported(name: str) -> Any:
+    from importlib import import_module
+
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise NotInstalled(f"batches for {name} need it: pip install warmstore[{name}] ({error})") from None

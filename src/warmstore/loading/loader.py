@@ -1,0 +1,306 @@
+"""Loader: batches of samples in an order, for one rank of many, that stop and go on exactly.
+
+A batch is arithmetic until somebody makes it: the order says which positions it has, so worker threads can make any of
+them ahead, and where a loader stands is two numbers. What is counted is what was handed out, never what was prepared.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+
+from warmstore.errors import Closed
+from warmstore.loading.ahead import Crew
+from warmstore.loading.collate import Collation
+from warmstore.loading.course import Course
+from warmstore.loading.delivery import delivery_of
+from warmstore.loading.draws import MOST_SEED, Int64
+from warmstore.loading.integers import integer
+from warmstore.loading.mixing_source import MixedSource
+from warmstore.loading.orders import Order, Sequential
+from warmstore.loading.sharding import Shard, Step, find_rank
+from warmstore.loading.sources import source_of
+from warmstore.owner import Owner
+from warmstore.records.threads import thread_count
+
+VALID = "valid"
+"""With pad=True, under this key of every batch: bool [batch_size], False for samples that are repeated."""
+
+_CHEAP = 4 << 20
+_MOST_WORKERS = 4
+_MOST = 2**16
+
+_Task = tuple[int, Step, Int64]  # epoch, step, positions
+
+
+class Loader(Owner):
+    """Batches of samples. One `for` is one epoch, or what is left of it; the next `for` is the next epoch.
+
+    A loader stands at a place: leaving a `for` in the middle, in whatever way, leaves it after the last batch that was
+    handed out, and the next `for` goes on there. One `for` runs at a time; a newer one ends the one before.
+
+    Args:
+        source: a RecordStore or its path, a field of one (`store["image"]`), a NumPy array, a CPU tensor, a .npy file
+            (memory-mapped), ArrayRecord files (bytes), a Hugging Face Dataset, a `Mixed`, a list or anything with
+            `__len__` and `__getitem__` or `__getitems__`; or a dict of these, all of one length.
+        batch_size: samples in a batch of one rank.
+        order: where which sample stands; `Sequential()` by default.
+        epochs: after so many there are no more batches; None for no end.
+        fields: of record stores, which to read; all by default.
+        transform: gets each batch as NumPy arrays, collated, and returns what takes its place. In a worker thread where
+            there are any.
+        random: call it as transform(batch, rng), with a NumPy Generator that is a function of the seed, the epoch and
+            the batch's first place in the order: the same after a resume, and with any number of workers.
+        seed: of these generators; by default the order's, or 0.
+        collate: for values that vary in length: "list", "pad" or a `Pad`, "packed"; or a dict of these by field.
+        to: "numpy", "torch", "jax", a torch device or its name such as "cuda:0", or a JAX device or sharding.
+        workers: threads that read, transform, collate and convert ahead; 0 does it in the caller's thread. None takes 0
+            where a batch is a small copy from memory, and else up to 4.
+        prefetch: batches made ahead at most.
+        rank, world_size: this process among how many; None asks torch.distributed, if it is initialised, or the
+            environment variables RANK and WORLD_SIZE.
+        drop_last: leave out what does not fill a batch on every rank.
+        pad: fill the last batch of every rank with samples from the start of the epoch. Each batch, which must be a
+            dict, then has "valid": bool [batch_size].
+
+    A batch has the structure of the source: an array or list for one array, a dict for a store or a dict.
+
+    Raises:
+        BadSource: no source, or sources of different lengths.
+        BadRank: a rank outside the world.
+        ValueError: an option that cannot be.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        batch_size: int,
+        order: Order | None = None,
+        *,
+        epochs: int | None = None,
+        fields: Sequence[str] | None = None,
+        transform: Callable[..., Any] | None = None,
+        random: bool = False,
+        seed: int | None = None,
+        collate: Any = "list",
+        to: Any = "numpy",
+        workers: int | None = None,
+        prefetch: int = 4,
+        rank: int | None = None,
+        world_size: int | None = None,
+        drop_last: bool = False,
+        pad: bool = False,
+    ) -> None:
+        shard = Shard(batch_size, *find_rank(rank, world_size), drop_last, pad)
+        self._epochs = None if epochs is None else integer("epochs", epochs, 0, MOST_SEED)
+        self._prefetch = integer("prefetch", prefetch, 1, _MOST)
+        self._collation = Collation.of(collate)
+        self._source = source_of(source, fields, self._collation)
+        order = order if order is not None else Sequential()
+        if isinstance(self._source, MixedSource):
+            order = self._source.mixed.order(self._source.lengths, order)
+        if random and transform is None:
+            raise ValueError("random=True is for a transform, and there is none")
+        self._transform, self._random = transform, random
+        self._seed = integer("seed", getattr(order, "seed", 0) if seed is None else seed, 0, MOST_SEED)
+        extra = {"seed": self._seed} if random else {}
+        self._course = Course(order, len(self._source), shard, self._source.identity, extra)
+        self._delivery = delivery_of(to)
+        self._workers = self._chosen() if workers is None else integer("workers", workers, 0, _MOST)
+        self._read = self._source.read
+        self._receive = None if self._delivery is None else self._delivery.receive
+        self._plain = not (transform or pad or not self._collation.does_nothing or self._delivery)
+        self._turn: object = None  # of the `for` that runs now
+        self._crew: Crew | None = None
+        self._check_structure()
+        self.closed = False
+
+    @property
+    def epoch(self) -> int:
+        """The epoch it stands in, from 0 on."""
+        return self._course.epoch
+
+    @property
+    def workers(self) -> int:
+        """Worker threads of a `for`."""
+        return self._workers
+
+    def __len__(self) -> int:
+        """Batches of this rank in a whole epoch."""
+        return self._course.shard.count(self._course.length)
+
+    def __repr__(self) -> str:
+        course = self._course
+        return (
+            f"Loader({course.samples:,} samples, {course.order!r:.200}, {course.shard}, epoch {course.epoch:,}, "
+            f"place {course.place:,} of {course.length:,}, {self._workers} workers)"
+        )
+
+    def __iter__(self) -> Iterator[Any]:
+        """The batches that are left of this epoch."""
+        return self._begin(self._rest_of_epoch())
+
+    def stream(self) -> Iterator[Any]:
+        """The batches of this epoch and all that follow, without end or until `epochs` are over.
+
+        Raises:
+            ValueError: an epoch has no batch for this rank.
+        """
+        if not len(self):
+            raise ValueError(f"an epoch has no batch for this rank, so a stream would never give one: {self!r}")
+        return self._begin(self._all_epochs())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader stands: a small dict of what JSON can say, between any two batches or before the first.
+
+        It counts batches that were handed out. It holds neither rank nor batch size nor workers, so the state of any
+        rank is that of all after the same number of steps, and may be loaded with others of these.
+        """
+        return self._course.state(self._course.epoch, self._course.place)
+
+    def load_state_dict(self, state: dict[str, Any], *, check_identity: bool = True) -> None:
+        """Go on where a state was taken; a `for` that runs is ended.
+
+        Args:
+            check_identity: refuse the state of another store than this one, though it is of the same length. False for
+                copies that were made anew, as by a conversion on each host.
+
+        Raises:
+            BadState: no state, one of other samples or another order; nothing has changed.
+        """
+        self._course.load(state, check_identity=check_identity)
+        self._stop()
+
+    def close(self) -> None:
+        """End a running `for` and its threads. The sources stay open. Closing twice is fine."""
+        if self.closed:
+            return
+        self.closed = True
+        self._stop()
+        self.disown()
+
+    def _after_fork(self) -> None:
+        # The threads are the parent's; in the child a new `for` starts its own.
+        self._turn, self._crew = None, None
+
+    # Iterations
+
+    def _begin(self, batches: Iterator[Any]) -> Iterator[Any]:
+        if self.closed:
+            raise Closed("the loader is closed; make another one")
+        self._stop()
+        return batches
+
+    def _stop(self) -> None:
+        self._turn = None
+        crew, self._crew = self._crew, None
+        if crew is not None:
+            crew.close()
+
+    def _rest_of_epoch(self) -> Iterator[Any]:
+        course = self._course
+        if self._epochs is not None and course.epoch >= self._epochs:
+            return
+        epoch = course.epoch
+        yield from self._batches(((epoch, step, at) for step, at in course.steps(epoch, course.place)))
+        course.epoch, course.place = epoch + 1, 0
+
+    def _all_epochs(self) -> Iterator[Any]:
+        yield from self._batches(self._tasks())
+        self._course.epoch, self._course.place = self._epochs or 0, 0
+
+    def _tasks(self) -> Iterator[_Task]:
+        epoch, place = self._course.epoch, self._course.place
+        while self._epochs is None or epoch < self._epochs:
+            for step, positions in self._course.steps(epoch, place):
+                yield epoch, step, positions
+            epoch, place = epoch + 1, 0
+
+    def _batches(self, tasks: Iterator[_Task]) -> Iterator[Any]:
+        return self._made_ahead(tasks) if self._workers else self._made_here(tasks)
+
+    def _made_here(self, tasks: Iterator[_Task]) -> Iterator[Any]:
+        turn = self._turn = object()
+        course, make, receive = self._course, self._make, self._receive
+        for task in tasks:
+            batch = make(task)
+            if receive is not None:
+                batch = receive(batch)
+            course.epoch, course.place = task[0], task[1].after
+            yield batch
+            del batch  # its memory serves the next one
+            if self._turn is not turn:
+                self._ended()
+
+    def _made_ahead(self, tasks: Iterator[_Task]) -> Iterator[Any]:
+        turn = self._turn = object()
+        crew = self._crew = Crew(self._workers)
+        course, receive = self._course, self._receive
+        self.own()
+        try:
+            with closing(crew.ahead(self._make, tasks, self._prefetch)) as made:
+                for task, batch in made:
+                    if receive is not None:
+                        batch = receive(batch)
+                    course.epoch, course.place = task[0], task[1].after
+                    yield batch
+                    del batch
+                    if self._turn is not turn:
+                        self._ended()
+        finally:
+            crew.close()
+
+    def _ended(self) -> None:
+        if self.closed:
+            raise Closed("the loader was closed while this `for` was running")
+        raise RuntimeError("another `for` over the loader, or load_state_dict, has ended this one; so has a fork")
+
+    # Batches
+
+    def _make(self, task: _Task) -> Any:
+        epoch, step, positions = task
+        try:
+            batch = self._read(positions)
+            if self._plain:
+                return batch
+            if not self._collation.does_nothing:
+                batch = self._collation(batch)
+            if self._course.shard.pad:
+                batch = {**batch, VALID: np.arange(len(positions)) < step.last - step.first}
+            if self._transform is not None:
+                if self._random:
+                    rng = np.random.default_rng([self._seed, epoch, step.first])
+                    batch = self._transform(batch, rng)
+                else:
+                    batch = self._transform(batch)
+            return batch if self._delivery is None else self._delivery.send(batch)
+        except Exception as error:
+            error.add_note(
+                f"warmstore: in the batch of epoch {epoch}, places {step.first:,} to {step.last:,}, which holds the "
+                f"positions {positions.tolist()!r:.120}. The loader stands before it"
+            )
+            raise
+
+    def _check_structure(self) -> None:
+        """What can be found out before the first batch: one sample of each source is read where it matters."""
+        shard = self._course.shard
+        if not self._course.samples or not (shard.pad or self._collation.ways or isinstance(self._source, MixedSource)):
+            return
+        first = [0]
+        if isinstance(self._source, MixedSource):
+            first = [0, *np.cumsum(self._source.lengths)[:-1].tolist()]
+        batch = self._read(np.array(first))
+        self._collation.check_names(batch)
+        if shard.pad and (not isinstance(batch, dict) or VALID in batch):
+            raise ValueError(
+                f"pad=True adds {VALID!r} to batches: they must be dicts without it, as of {{'x': source}}"
+            )
+
+    def _chosen(self) -> int:
+        width = self._source.sample_bytes
+        cheap = width is not None and width * self._course.shard.batch_size <= _CHEAP
+        ahead = self._delivery is not None and self._delivery.ahead
+        if cheap and self._transform is None and self._collation.does_nothing and not ahead:
+            return 0
+        return min(thread_count(), _MOST_WORKERS)

@@ -1,0 +1,118 @@
+"""Which places of an epoch a rank takes at which step.
+
+A global step takes batch size x world size consecutive places of the one order, and rank r the r-th part of them. So
+how far an epoch has come is one number, the same for all ranks, whatever their number and the batch size are.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from warmstore.errors import BadRank
+from warmstore.loading.integers import MOST_SAMPLES, integer
+
+_MOST_RANKS = 2**24
+_MOST_BATCH = MOST_SAMPLES // _MOST_RANKS
+
+
+class Step(NamedTuple):
+    """What one rank takes at one global step.
+
+    first, last: its places of the epoch. after: how many places all ranks together have taken then. fill: places from
+    the start of the epoch on (and on beyond its end, as on a ring) whose samples are repeated to make the batch full.
+    """
+
+    first: int
+    last: int
+    after: int
+    fill: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One rank's part of every epoch.
+
+    At the end of an epoch fewer than batch size x world size places may be left. They are split evenly, in order, over
+    the ranks, whose parts then differ by at most one; a rank whose part is empty has one step fewer. `drop_last` leaves
+    them out; `pad` fills every rank's last batch up to the batch size with samples from the start of the epoch, rank
+    after rank.
+
+    batch_size: samples in a batch of one rank. rank, world_size: which of how many.
+
+    Raises:
+        BadRank: a rank outside the world.
+        ValueError: a batch size below 1; both drop_last and pad.
+    """
+
+    batch_size: int
+    rank: int = 0
+    world_size: int = 1
+    drop_last: bool = False
+    pad: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "batch_size", integer("batch_size", self.batch_size, 1, _MOST_BATCH))
+        if self.drop_last and self.pad:
+            raise ValueError("drop_last leaves the rest of an epoch out and pad fills it up: choose one of them")
+        whole = all(isinstance(value, int) and not isinstance(value, bool) for value in (self.rank, self.world_size))
+        if not whole or not 0 <= self.rank < self.world_size <= _MOST_RANKS:
+            raise BadRank(
+                f"rank {self.rank!r} is outside a world of {self.world_size!r}; ranks go from 0 to world_size - 1"
+            )
+
+    @property
+    def together(self) -> int:
+        """Places that one step of all ranks takes."""
+        return self.batch_size * self.world_size
+
+    def count(self, length: int, start: int = 0) -> int:
+        """Steps of this rank from the place `start` to the end of an epoch of `length` places."""
+        whole, rest = divmod(max(length - start, 0), self.together)
+        return whole + self._has_rest(rest)
+
+    def steps(self, length: int, start: int = 0) -> Iterator[Step]:
+        """The steps of this rank from the place `start` on, to which all ranks have come."""
+        size, together = self.batch_size, self.together
+        offset = self.rank * size
+        rest = max(length - start, 0) % together
+        begin = max(length, start) - rest
+        for place in range(start, begin, together):
+            yield Step(place + offset, place + offset + size, place + together)
+        if self._has_rest(rest):
+            each, more = divmod(rest, self.world_size)
+            before = self.rank * each + min(self.rank, more)
+            count = each + (self.rank < more)
+            filled = self.rank * size - before  # by the ranks before this one
+            fill = (filled, filled + size - count) if self.pad else (0, 0)
+            yield Step(begin + before, begin + before + count, length, fill)
+
+    def _has_rest(self, rest: int) -> bool:
+        return bool(rest) and not self.drop_last and (self.pad or self.rank < rest)
+
+
+def find_rank(rank: Any = None, world_size: Any = None) -> tuple[Any, Any]:
+    """Rank and world size: as given, else of torch.distributed where it is initialised, else of the environment
+    variables RANK and WORLD_SIZE as torchrun sets them, else 0 and 1.
+
+    Raises:
+        BadRank: one of the two without the other, or variables that are no numbers.
+    """
+    if (rank is None) != (world_size is None):
+        raise BadRank(f"rank and world_size belong together; got rank {rank!r} and world_size {world_size!r}")
+    if rank is not None:
+        return rank, world_size
+    distributed = sys.modules.get("torch.distributed")  # never imported for this: who uses it has imported it
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    texts = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
+    if None in texts:
+        return 0, 1
+    try:
+        return int(texts[0] or ""), int(texts[1] or "")
+    except ValueError:
+        raise BadRank(
+            f"the environment has RANK={texts[0]!r} and WORLD_SIZE={texts[1]!r}, which are no numbers; "
+            "set both, unset both, or pass rank and world_size"
+        ) from None

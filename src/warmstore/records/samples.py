@@ -1,0 +1,44 @@
+"""A batch of records that torch's DataLoader may carry as if it were a list of samples.
+
+`__getitems__` must give a list of samples, of which a collate function makes a batch again. What was gathered is a
+batch already; taking it apart and putting it together would cost a hundred times the gather. So this looks like the
+list, for any collate function, and `warmstore.collate` takes the batch that it holds.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+
+class Samples:
+    """The samples of a batch. `batch` is all of them: a dict of arrays or lists, an array, or a list."""
+
+    def __init__(self, batch: Any, count: int) -> None:
+        self.batch = batch
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, at: int) -> Any:
+        return _sample(self.batch, range(self._count)[at])
+
+    def __iter__(self) -> Iterator[Any]:
+        return (_sample(self.batch, at) for at in range(self._count))
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == (list(other) if isinstance(other, Samples) else other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _sample(batch: Any, at: int) -> Any:
+    if isinstance(batch, dict):
+        return {name: _sample(values, at) for name, values in batch.items()}
+    if isinstance(batch, tuple):
+        return tuple(_sample(values, at) for values in batch)
+    value = batch[at]
+    if isinstance(batch, np.ma.MaskedArray) and np.ma.getmaskarray(value).all():
+        return None
+    return value

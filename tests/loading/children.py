@@ -1,0 +1,92 @@
+"""What child processes of the loader's tests run."""
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+import warmstore as ws
+
+
+def leftovers() -> list[str]:
+    """Threads, children and shared memory of this process, beyond what Python itself keeps."""
+    threads = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
+    maps = Path("/proc/self/maps")
+    lines = maps.read_text().splitlines() if maps.exists() else []
+    return [*threads, *children(), *(line for line in lines if "/dev/shm" in line)]
+
+
+def children() -> list[str]:
+    """Child processes; the resource tracker, which multiprocessing keeps, is none."""
+    lines = (" ".join(child.cmdline()) for child in psutil.Process().children(recursive=True))
+    return [line for line in lines if "resource_tracker" not in line]
+
+
+def interrupted(path: str, workers: int) -> None:
+    """Train until Ctrl-C, which comes in the middle of an epoch, and say what is left."""
+    store = ws.RecordStore.open(path)
+    loader = ws.Loader(store, 2, ws.Shuffle(seed=0), transform=lambda batch: batch, workers=workers, to="torch")
+    try:
+        for step, _ in enumerate(loader.stream()):
+            if step == 3:
+                print("ready", flush=True)
+            if step > 3:
+                signal.pause()
+    except KeyboardInterrupt:
+        print("left", leftovers(), loader.state_dict()["place"], flush=True)
+
+
+def abandoned(path: str, workers: int) -> None:
+    """Leave a loader in the middle and reach the end of the program."""
+    loader = ws.Loader(path, 2, transform=lambda batch: batch, workers=workers)
+    batches = iter(loader)
+    next(batches)
+    globals()["_kept"] = loader, batches
+    print("end", flush=True)
+
+
+class Killing:
+    """A data set whose reader dies at one position."""
+
+    def __init__(self, store: ws.RecordStore) -> None:
+        self.store = store
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def __getitems__(self, positions: Any) -> Any:
+        if 0 in positions:  # of the first batch: the memory of later ones would die with their worker
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.store.__getitems__(positions)
+
+
+def rank(path: str, folder: str) -> None:
+    """One rank under torchrun: an epoch and a half, and the state in the middle."""
+    import json
+
+    import torch.distributed as distributed
+
+    distributed.init_process_group("gloo")
+    loader = ws.Loader(path, 3, ws.Shuffle(seed=4), fields=["number"], to="torch", workers=1)
+    first = [batch["number"].tolist() for batch in loader]
+    batches = iter(loader)
+    next(batches)
+    said = {"first": first, "second": next(batches)["number"].tolist(), "state": loader.state_dict()}
+    name = f"{distributed.get_rank()}-of-{distributed.get_world_size()}.json"
+    (Path(folder) / name).write_text(json.dumps(said))
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    what, *arguments = sys.argv[1:]
+    np.seterr(all="raise")
+    if what == "rank":
+        rank(*arguments)
+    else:
+        {"interrupted": interrupted, "abandoned": abandoned}[what](arguments[0], int(arguments[1]))

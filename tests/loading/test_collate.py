@@ -1,0 +1,144 @@
+"""Values that vary in length come as a list, padded, or packed, from stores and from everything else alike."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import warmstore as ws
+from warmstore.loading.collate import Collation, stack
+from warmstore.records.values import Packed
+
+LENGTHS = [3, 0, 5]
+
+
+@pytest.fixture(params=["store", "list"])
+def source(request: pytest.FixtureRequest, store: ws.RecordStore) -> Any:
+    if request.param == "store":
+        return store
+    return [store[at] for at in range(len(store))]
+
+
+def batch_of(source: Any, collate: Any, at: Any = LENGTHS) -> Any:
+    return ws.Dataset(source, collate=collate).__getitems__(np.array(at)).batch
+
+
+def test_lists_are_left_alone(source: Any) -> None:
+    batch = batch_of(source, "list")
+    assert [value.shape for value in batch["points"]] == [(3, 2), (0, 2), (5, 2)]
+    assert [bytes(value) for value in batch["jpeg"]] == [b"\3" * 3, b"", b"\5" * 5]
+
+
+def test_packed_is_what_attention_kernels_take(source: Any) -> None:
+    batch = batch_of(source, "packed")
+    points = batch["points"]
+    assert points["values"].dtype == np.float32
+    assert points["values"].tolist() == [[3, 3]] * 3 + [[5, 5]] * 5
+    assert points["cu_seqlens"].dtype == np.int32
+    assert points["cu_seqlens"].tolist() == [0, 3, 3, 8]
+    assert points["max_seqlen"] == 5
+    assert batch["jpeg"]["values"].tolist() == [3] * 3 + [5] * 5
+    assert batch["title"] == ["title 3", "title 0", "title 5"]
+    assert batch["number"].tolist() == LENGTHS
+
+
+def test_padded_has_lengths_and_a_mask(source: Any) -> None:
+    points = batch_of(source, {"points": ws.Pad(-1)})["points"]
+    assert points["values"].shape == (3, 5, 2)
+    assert points["lengths"].tolist() == LENGTHS
+    assert points["mask"].tolist() == [[at < length for at in range(5)] for length in LENGTHS]
+    assert (points["values"][~points["mask"]] == -1).all()
+    assert points["values"][points["mask"]].tolist() == [[3, 3]] * 3 + [[5, 5]] * 5
+    longer = batch_of(source, {"points": ws.Pad(length=7)})["points"]
+    assert longer["values"].shape == (*longer["mask"].shape, 2) == (3, 7, 2)
+    with pytest.raises(ws.SchemaMismatch, match="points has length 5, more than 4"):
+        batch_of(source, {"points": ws.Pad(length=4)})
+
+
+def test_each_field_its_way(source: Any) -> None:
+    batch = batch_of(source, {"points": "packed", "jpeg": "pad", "title": "packed"})
+    assert set(batch["points"]) == {"values", "cu_seqlens", "max_seqlen"}
+    assert set(batch["jpeg"]) == {"values", "lengths", "mask"}
+    assert batch["title"]["values"].tobytes() == b"title 3title 0title 5"
+
+
+def test_a_nested_batch(store: ws.RecordStore) -> None:
+    batch = batch_of({"a": store, "p": store["points"]}, {"a": {"points": "packed"}, "p": "pad"})
+    assert batch["a"]["points"]["max_seqlen"] == 5
+    assert isinstance(batch["a"]["jpeg"], list)
+    assert batch["p"]["values"].shape == (3, 5, 2)
+
+
+def test_nothing_but_empty_values(source: Any) -> None:
+    assert batch_of(source, {"jpeg": "pad"}, [0])["jpeg"]["values"].shape == (1, 0)
+    packed = batch_of(source, {"points": "packed"}, [0, 0])["points"]
+    assert packed["cu_seqlens"].tolist() == [0, 0, 0]
+    assert packed["values"].shape == (0, 2)
+    assert packed["max_seqlen"] == 0
+
+
+def test_values_of_one_length_by_chance_are_what_the_others_are() -> None:
+    rows = [{"x": np.full(2, at)} for at in range(3)]
+    assert isinstance(batch_of(rows, "list", [0, 1])["x"], np.ndarray)
+    assert [value.tolist() for value in batch_of(rows, {"x": "list"}, [0, 1])["x"]] == [[0, 0], [1, 1]]
+    assert batch_of(rows, {"x": "packed"}, [0, 1])["x"]["values"].tolist() == [0, 0, 1, 1]
+
+
+def test_absent_values_have_length_0(tmp_path: Any) -> None:
+    with ws.RecordStore.create(tmp_path / "gaps", {"p": ws.Ragged("float32", 2)}) as store:
+        store.extend({"p": [None, np.ones((2, 3), np.float32), None]})
+    for source in (store.path, [{"p": None}, {"p": np.ones((2, 3), np.float32)}, {"p": None}]):
+        packed = batch_of(source, {"p": "packed"}, [0, 1, 2])["p"]
+        assert packed["cu_seqlens"].tolist() == [0, 0, 2, 2]
+        assert packed["values"].shape == (2, 3)
+        assert batch_of(source, {"p": "pad"}, [0, 1, 2])["p"]["lengths"].tolist() == [0, 2, 0]
+
+
+def test_values_that_do_not_fit_together() -> None:
+    def refused(values: list[Any], message: str) -> None:
+        with pytest.raises(ws.SchemaMismatch, match=message):
+            batch_of([{"x": value} for value in values], {"x": "packed"}, [0, 1])
+
+    refused([np.zeros((2, 3)), np.zeros((4, 5))], "differ in more than their first dimension")
+    refused([np.zeros(2), np.zeros(3, int)], r"dtypes \['float64', 'int64'\]")
+    refused([np.zeros(2), np.zeros((3, 1))], r"dimensions \[1, 2\]")
+    refused([np.zeros(()), np.zeros(2)], "dimensions")
+
+
+def test_names_and_ways_that_are_not() -> None:
+    rows = [{"x": np.zeros(at)} for at in range(3)]
+    with pytest.raises(KeyError, match=r"names 'y', which batches do not have; they have \['x'\]"):
+        ws.Loader(rows, 2, collate={"y": "pad"})
+    for way in ("stack", 3, {"x": "stack"}, None):
+        with pytest.raises(ValueError, match="collate must be"):
+            ws.Loader(rows, 2, collate=way)
+    with pytest.raises(ValueError, match="length of a Pad"):
+        ws.Pad(length=0)
+    with pytest.raises(ws.SchemaMismatch, match="x does not vary in length"):
+        Collation.of({"x": "pad"})({"x": 3})
+
+
+def test_long_batches_count_in_int64() -> None:
+    class Huge(np.ndarray):  # type: ignore[type-arg]
+        def __len__(self) -> int:
+            return 2**31
+
+    values = np.zeros(4).view(Huge)
+    found = Collation.of("packed")(Packed(values, np.array([0, 4])))
+    assert found["cu_seqlens"].dtype == np.int64
+
+
+def test_everything_goes_to_torch(store: ws.RecordStore) -> None:
+    (batch, *_) = ws.Loader(store, 4, collate={"points": "packed", "jpeg": "pad"}, to="torch", workers=2)
+    assert batch["points"]["cu_seqlens"].dtype == torch.int32
+    assert batch["points"]["max_seqlen"] == 3
+    assert batch["jpeg"]["mask"].dtype == torch.bool
+    assert batch["title"][3] == "title 3"
+
+
+def test_stacking_keeps_dtypes() -> None:
+    assert stack([np.float32(1), np.float32(2)]).dtype == np.float32
+    assert stack([np.zeros(2, np.float16), np.zeros(2, np.float16)]).dtype == np.float16
+    assert isinstance(stack([np.zeros(2, np.float16), np.zeros(2)]), list)
+    assert stack([b"a", b"bc"]) == [b"a", b"bc"]

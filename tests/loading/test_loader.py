@@ -1,0 +1,439 @@
+"""Loaders hand out each sample of an epoch once, in the one order, and go on exactly where they were stopped."""
+
+import gc
+import json
+import os
+import threading
+import traceback
+import weakref
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import warmstore as ws
+from warmstore.loading.orders import Order
+
+ORDERS = [ws.Sequential(), ws.Shuffle(seed=3), ws.Uniform(seed=3), ws.Uniform(samples=31), ws.Window(4, step=3)]
+
+
+def ours() -> list[threading.Thread]:
+    """Worker threads that live."""
+    return [thread for thread in threading.enumerate() if thread.name.startswith("warmstore-loader")]
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    yield
+    gc.collect()
+    assert not ours()
+
+
+def lists(batches: Any) -> list[list[int]]:
+    return [batch.tolist() for batch in batches]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.parametrize("order", ORDERS)
+def test_one_for_is_one_epoch_in_order(order: Order, workers: int) -> None:
+    loader = ws.Loader(np.arange(23), 4, order, workers=workers, prefetch=2)
+    for epoch in range(3):
+        assert loader.epoch == epoch
+        batches = lists(loader)
+        assert len(batches) == len(loader)
+        expected = order.indices(0, order.length(23), 23, epoch).tolist()
+        assert [position for batch in batches for position in batch] == expected
+        assert all(len(batch) == 4 for batch in batches[:-1])
+
+
+def test_epochs_end_for_good() -> None:
+    loader = ws.Loader(np.arange(5), 2, epochs=2)
+    assert lists(loader) == [[0, 1], [2, 3], [4]]
+    assert lists(loader) == [[0, 1], [2, 3], [4]]
+    assert lists(loader) == []
+    assert lists(loader.stream()) == []
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stream_goes_on_over_epochs(workers: int) -> None:
+    loader = ws.Loader(np.arange(5), 2, workers=workers)
+    assert lists(islice(loader.stream(), 7)) == [[0, 1], [2, 3], [4], [0, 1], [2, 3], [4], [0, 1]]
+    assert (loader.epoch, loader.state_dict()["place"]) == (2, 2)
+    assert lists(loader) == [[2, 3], [4]]
+    finite = ws.Loader(np.arange(3), 2, epochs=2, workers=workers)
+    assert lists(finite.stream()) == [[0, 1], [2], [0, 1], [2]]
+    assert lists(finite) == []
+
+
+def test_a_stream_without_batches_is_refused() -> None:
+    with pytest.raises(ValueError, match="no batch for this rank"):
+        ws.Loader(np.arange(3), 4, drop_last=True).stream()
+
+
+def test_leaving_in_the_middle_goes_on_there() -> None:
+    loader = ws.Loader(np.arange(10), 3, workers=2)
+    for batch in loader:
+        if 3 in batch:
+            break
+    del batch
+    assert not ours()
+    assert lists(loader) == [[6, 7, 8], [9]]
+    assert lists(loader)[0] == [0, 1, 2]
+
+
+SHAPES = [(2, 1), (3, 1), (4, 2), (1, 3), (7, 1), (5, 5)]  # batch sizes and world sizes
+
+
+def all_ranks(state: Any, size: int, world: int, order: Order, **options: Any) -> list[int]:
+    """The rest of an epoch over all ranks, in the global order, each rank stepping in turn."""
+    loaders = [ws.Loader(np.arange(17), size, order, rank=rank, world_size=world, **options) for rank in range(world)]
+    if state is not None:
+        for loader in loaders:
+            loader.load_state_dict(json.loads(json.dumps(state)))
+    ranks = [lists(loader) for loader in loaders]
+    return [
+        at for step in range(max(map(len, ranks))) for rank in ranks for batch in rank[step : step + 1] for at in batch
+    ]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("order", [ws.Shuffle(seed=1), ws.Uniform(samples=29), ws.Window(3, step=2)])
+def test_a_state_at_any_step_resumes_anywhere(order: Order, workers: int) -> None:
+    length = order.length(17)
+    whole = order.indices(0, length, 17, 0).tolist()
+    for size, world in SHAPES:
+        for rank in range(world):
+            loader = ws.Loader(np.arange(17), size, order, rank=rank, world_size=world, workers=workers, prefetch=3)
+            states = [loader.state_dict()]
+            states += [loader.state_dict() for _ in loader]
+            assert loader.state_dict()["epoch"] == 1
+            for step, state in enumerate(states):
+                place = state["place"]
+                assert place == min(step * size * world, length)
+                for other_size, other_world in SHAPES:
+                    rest = all_ranks(state, other_size, other_world, order, workers=2 - workers if rank == 0 else 0)
+                    assert whole[:place] + rest == whole
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.integers(1, 40),
+    st.lists(st.tuples(st.integers(1, 9), st.integers(1, 4), st.integers(0, 5), st.integers(0, 2)), max_size=6),
+    st.integers(0, 5),
+)
+def test_stopping_again_and_again_changes_nothing(n: int, runs: list[tuple[int, int, int, int]], seed: int) -> None:
+    order = ws.Shuffle(seed=seed)
+    state, found = None, []
+    for size, world, steps, workers in [*runs, (4, 2, 10**6, 1)]:
+        parts = []
+        for rank in range(world):
+            loader = ws.Loader(np.arange(n), size, order, rank=rank, world_size=world, workers=workers)
+            if state is not None:
+                loader.load_state_dict(state)
+            parts.append(lists(islice(loader, steps)))
+            if rank == 0:
+                after = loader.state_dict()
+            loader.close()
+        found += [
+            at for step in range(max(map(len, parts))) for part in parts for b in part[step : step + 1] for at in b
+        ]
+        state = after
+        if state["epoch"]:
+            break
+    assert found == order.indices(0, n, n, 0).tolist()
+
+
+def test_a_state_after_the_last_batch_belongs_to_its_epoch() -> None:
+    loader = ws.Loader(np.arange(4), 2)
+    batches = iter(loader)
+    next(batches)
+    next(batches)
+    state = loader.state_dict()
+    assert (state["epoch"], state["place"]) == (0, 4)
+    other = ws.Loader(np.arange(4), 2)
+    other.load_state_dict(state)
+    assert lists(other) == []
+    assert lists(other) == [[0, 1], [2, 3]]
+
+
+def test_a_state_is_small_and_survives_json() -> None:
+    weighted = ws.Weighted(np.random.default_rng(0).random(10_000))
+    loader = ws.Loader(np.arange(10_000), 7, weighted, workers=2)
+    next(iter(loader))
+    assert len(json.dumps(loader.state_dict())) < 500
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_loading_a_state_ends_a_running_for(workers: int) -> None:
+    loader = ws.Loader(np.arange(10), 2, workers=workers)
+    state = loader.state_dict()
+    batches = iter(loader)
+    assert next(batches).tolist() == [0, 1]
+    loader.load_state_dict(state)
+    assert not ours()
+    with pytest.raises(RuntimeError, match="has ended this one"):
+        next(batches)
+    assert next(iter(loader)).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_newer_for_ends_the_one_before(workers: int) -> None:
+    loader = ws.Loader(np.arange(10), 2, workers=workers)
+    one = iter(loader)
+    assert next(one).tolist() == [0, 1]
+    other = iter(loader)
+    assert next(other).tolist() == [2, 3]
+    with pytest.raises(RuntimeError, match="has ended this one"):
+        next(one)
+    assert next(other).tolist() == [4, 5]
+    other.close()  # type: ignore[attr-defined]
+
+
+def test_other_data_or_another_order_is_refused(store: ws.RecordStore, tmp_path: Any) -> None:
+    loader = ws.Loader(store, 4, ws.Shuffle(seed=1))
+    state = loader.state_dict()
+    with pytest.raises(ws.BadState, match="23 samples; here there are 24"):
+        ws.Loader(np.arange(24), 4, ws.Shuffle(seed=1)).load_state_dict(state)
+    with pytest.raises(ws.BadState, match=r"'seed': 1.*here it is.*'seed': 2"):
+        ws.Loader(store, 4, ws.Shuffle(seed=2)).load_state_dict(state)
+    with pytest.raises(ws.BadState, match=r"'kind': 'shuffle'.*here it is.*'kind': 'sequential'"):
+        ws.Loader(store, 4).load_state_dict(state)
+    copy = store.filter(tmp_path / "copy", slice(None))
+    other = ws.Loader(copy, 4, ws.Shuffle(seed=1))
+    with pytest.raises(ws.BadState, match=f"identity {store.manifest.id!r}; here it is {copy.manifest.id!r}"):
+        other.load_state_dict(state)
+    other.load_state_dict(state, check_identity=False)
+    # Data without an identity contradicts nobody.
+    ws.Loader(np.arange(23), 4, ws.Shuffle(seed=1)).load_state_dict(state)
+    copy.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": 2}, "format 2; this warmstore reads up to 1"),
+        ({"format": "1"}, "no state of a loader"),
+        ({"place": 11}, "place 11 of epoch 0; an epoch has 10 places"),
+        ({"place": -1}, "place -1"),
+        ({"epoch": 1.5}, "epoch 1.5"),
+        ({"epoch": None}, "epoch None"),
+        ({"order": {1, 2}}, "what no loader writes"),
+    ],
+)
+def test_what_is_no_state_is_refused(change: dict[str, Any], message: str) -> None:
+    loader = ws.Loader(np.arange(10), 2)
+    before = loader.state_dict()
+    with pytest.raises(ws.BadState, match=message):
+        loader.load_state_dict({**before, **change})
+    assert loader.state_dict() == before
+    with pytest.raises(ws.BadState, match="lacks"):
+        loader.load_state_dict({"format": 1})
+    with pytest.raises(ws.BadState, match="no state"):
+        loader.load_state_dict([])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_padding_makes_equal_steps_and_says_what_is_real(workers: int, world: int) -> None:
+    loaders = [
+        ws.Loader({"x": np.arange(10)}, 4, rank=r, world_size=world, pad=True, workers=workers) for r in range(world)
+    ]
+    ranks = [list(loader) for loader in loaders]
+    assert [len(rank) for rank in ranks] == [-(-10 // (4 * world))] * world
+    assert all(len(batch["x"]) == 4 and batch["valid"].dtype == bool for rank in ranks for batch in rank)
+    real = [at for rank in ranks for batch in rank for at in batch["x"][batch["valid"]].tolist()]
+    assert sorted(real) == list(range(10))
+    repeated = [at for rank in ranks for batch in rank for at in batch["x"][~batch["valid"]].tolist()]
+    assert repeated == [at % 10 for at in range(len(repeated))]
+
+
+def test_padding_needs_a_place_for_the_mask() -> None:
+    for source in (np.arange(3), {"valid": np.arange(3)}):
+        with pytest.raises(ValueError, match="pad=True adds 'valid'"):
+            ws.Loader(source, 2, pad=True)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_what_a_transform_raises_reaches_the_caller_at_its_batch(workers: int) -> None:
+    failing = {"on": True}
+
+    def transform(batch: Any) -> Any:
+        if failing["on"] and 4 in batch:
+            raise LookupError("no four")
+        return batch + 100
+
+    loader = ws.Loader(np.arange(10), 2, transform=transform, workers=workers)
+    seen = []
+    with pytest.raises(LookupError, match="no four") as caught:
+        seen.extend(batch.tolist() for batch in loader)
+    assert seen == [[100, 101], [102, 103]]
+    assert not ours()
+    assert "in transform" in "".join(traceback.format_tb(caught.value.__traceback__))
+    (note,) = caught.value.__notes__
+    assert "epoch 0, places 4 to 6" in note
+    assert "[4, 5]" in note
+    assert loader.state_dict()["place"] == 4
+    failing["on"] = False
+    assert lists(loader) == [[104, 105], [106, 107], [108, 109]]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_random_transforms_resume_exactly(workers: int) -> None:
+    def noisy(batch: Any, rng: np.random.Generator) -> Any:
+        return batch + rng.random(len(batch))
+
+    def make(**options: Any) -> ws.Loader:
+        return ws.Loader(np.arange(12), 3, ws.Shuffle(seed=5), transform=noisy, random=True, **options)
+
+    whole = lists(make(workers=0))
+    assert lists(make(workers=2)) == whole
+    loader = make(workers=workers)
+    next(iter(loader))
+    other = make(workers=2 - workers)
+    other.load_state_dict(loader.state_dict())
+    assert lists(other) == whole[1:]
+    assert lists(other) != whole
+    # Batches of the same places are made alike whatever rank has them.
+    ranks = [lists(make(rank=rank, world_size=2, workers=0)) for rank in range(2)]
+    assert [batch for pair in zip(*ranks, strict=True) for batch in pair] == whole
+    with pytest.raises(ws.BadState, match="seed 5; here it is 6"):
+        make(seed=6).load_state_dict(loader.state_dict())
+    with pytest.raises(ValueError, match="there is none"):
+        ws.Loader(np.arange(3), 1, random=True)
+
+
+def test_at_most_prefetch_batches_are_made_ahead() -> None:
+    made, gate = [], threading.Semaphore(0)
+
+    def transform(batch: Any) -> Any:
+        made.append(int(batch[0]))
+        gate.release()
+        return batch
+
+    loader = ws.Loader(np.arange(100), 1, transform=transform, workers=3, prefetch=2)
+    batches = iter(loader)
+    for handed in range(20):
+        next(batches)
+        # All that may be begun is begun; wait until it is, without a clock.
+        while len(made) < handed + 3:
+            gate.acquire()
+        assert len(made) == handed + 3
+    loader.close()
+
+
+def test_workers_make_batches_at_the_same_time() -> None:
+    barrier = threading.Barrier(3)
+
+    def transform(batch: Any) -> Any:
+        barrier.wait()
+        return batch
+
+    loader = ws.Loader(np.arange(9), 1, transform=transform, workers=3, prefetch=5)
+    assert lists(loader) == [[at] for at in range(9)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_closing(workers: int) -> None:
+    with ws.Loader(np.arange(10), 2, workers=workers) as loader:
+        batches = iter(loader)
+        next(batches)
+        loader.close()
+        assert not ours()
+        with pytest.raises(ws.Closed):
+            next(batches)
+        loader.close()
+    with pytest.raises(ws.Closed, match="make another one"):
+        iter(loader)
+
+
+def test_dropping_a_loader_ends_its_threads() -> None:
+    loader = ws.Loader(np.arange(100), 2, workers=2)
+    batches = iter(loader)
+    next(batches)
+    assert len(ours()) == 2
+    gone = weakref.ref(loader)
+    del loader, batches
+    assert gone() is None
+    assert not ours()
+
+
+def test_an_interrupt_in_the_caller_ends_the_threads() -> None:
+    loader = ws.Loader(np.arange(100), 2, workers=2)
+
+    def train() -> None:
+        for batch in loader:
+            if 4 in batch:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        train()
+    del caught
+    assert not ours()
+    assert loader.state_dict()["place"] == 6
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_child_leaves_the_threads_to_the_parent() -> None:
+    loader = ws.Loader(np.arange(10), 2, workers=2)
+    batches = iter(loader)
+    next(batches)
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            try:
+                next(batches)
+            except RuntimeError:
+                rest = lists(loader)  # threads of its own
+                del batches
+                os.write(write, json.dumps([rest, len(ours())]).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as said:
+        assert json.load(said) == [[[2, 3], [4, 5], [6, 7], [8, 9]], 0]
+    os.waitpid(child, 0)
+    assert lists(batches) == [[2, 3], [4, 5], [6, 7], [8, 9]]
+
+
+def test_threads_are_only_taken_where_they_pay(store: ws.RecordStore) -> None:
+    assert ws.Loader(store["image"], 4).workers == 0
+    assert ws.Loader({"x": store["image"], "y": np.arange(23)}, 4, to="torch").workers == 0
+    assert ws.Loader(store["jpeg"], 4).workers > 0
+    assert ws.Loader(store["image"], 4, transform=lambda batch: batch).workers > 0
+    assert ws.Loader(np.zeros((8, 1 << 20)), 4).workers > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size must be an integer from 1"),
+        ({"epochs": -1}, "epochs must be"),
+        ({"prefetch": 0}, "prefetch must be"),
+        ({"workers": -1}, "workers must be"),
+        ({"seed": 1.5}, "seed must be"),
+        ({"collate": "stack"}, "collate must be"),
+        ({"to": "tpu"}, "to must be"),
+        ({"to": 3}, "to must be"),
+        ({"drop_last": True, "pad": True}, "choose one"),
+    ],
+)
+def test_options_that_cannot_be(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ws.Loader({"x": np.arange(3)}, **{"batch_size": 1, **options})
+
+
+def test_a_rank_outside_the_world() -> None:
+    with pytest.raises(ws.BadRank, match="rank 2 is outside a world of 2"):
+        ws.Loader(np.arange(3), 1, rank=2, world_size=2)
+    with pytest.raises(ws.BadRank, match="belong together"):
+        ws.Loader(np.arange(3), 1, world_size=2)
+
+
+def test_it_says_what_it_is() -> None:
+    assert "5 samples" in repr(ws.Loader(np.arange(5), 2, ws.Shuffle(seed=4)))
+    assert "seed=4" in repr(ws.Loader(np.arange(5), 2, ws.Shuffle(seed=4)))
