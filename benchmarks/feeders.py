@@ -329,7 +329,12 @@ GRAIN = (
 )
 GRAIN_BY_HAND = tuple(
     Feeder(
-        f"Grain, a read a batch, {threads} threads", ARRAY_RECORD, opened_grain, grain_at_once(threads), note="by hand"
+        f"Grain, a read a batch, {threads} threads",
+        ARRAY_RECORD,
+        opened_grain,
+        grain_at_once(threads),
+        note="by hand",
+        whole=False,
     )
     for threads in (0, 2)
 )

@@ -40,7 +40,7 @@ def run(settings: Settings) -> Report:
     data = Data(settings, _numbered(settings.pick(1562 * BATCH, SMALL)))
     together, few = settings.pick(64, 2), settings.pick(8, 2)
     found = raced(data, (LIMIT, OURS, OURS_IN_TORCH, *TORCH, *LOADERX_FEEDERS), together, settings.pick(18, 3))
-    slow = raced(data, (LIMIT, OURS, *GRAIN_BY_HAND, *GRAIN), few, settings.pick(8, 2))
+    slow = raced(data, (LIMIT, OURS, *GRAIN_BY_HAND, *GRAIN), few, settings.pick(5, 2))
     data.drop(LOADERX)
     others = raced(data, (LIMIT, OURS, *OTHERS), together, settings.pick(12, 3))
     begun = started(data, (LIMIT, OURS, OURS_IN_TORCH, TORCH[0], TORCH[2], GRAIN[0]), settings.pick(15, 2))
@@ -70,7 +70,7 @@ def run(settings: Settings) -> Report:
             f"Each call goes on in the same epoch. Before it {SETTLE} batches are taken untimed, so that what workers "
             "made ahead in the turns of the others is used up.",
             f"Every contestant gave each of {SMALL:,} rows exactly once in an epoch, and so again all {count:,} before "
-            "it was timed; but for Grain as documented, whose file was only read through. The last batch of every call "
+            "it was timed; but for Grain, whose file was only read through. The last batch of every call "
             "is compared with the source.",
             "The bars take a peer's fastest row. loaderx has no epochs: its batches are counted off an endless stream.",
         ),
