@@ -29,6 +29,7 @@ NAMES = (
     "convert",
     "scaling",
     "orders",
+    "loader",
 )
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "benchmarks.md"

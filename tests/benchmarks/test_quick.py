@@ -1,11 +1,15 @@
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
 from benchmarks.__main__ import main
 from benchmarks.editors import deleted
+from benchmarks.feeders import BATCH, LIMIT
+from benchmarks.loader import check_epoch
 from benchmarks.record_keepers import Values
 from benchmarks.report import load
+from benchmarks.side_by_side import WrongValuesError
 
 
 def test_the_quick_orders_are_right_and_have_their_bars(tmp_path: Path) -> None:
@@ -45,6 +49,38 @@ def test_the_quick_benchmark_has_a_figure_for_each_bar(name: str, tables: int, b
     assert all(bar.figure is not None and bar.figure > 0 for bar in report.bars)
     for table in report.tables:  # a peer has a figure, or a note that says why not
         assert all(row[1] or "not installed" in row[-1] for row in table.rows), table
+
+
+def test_the_quick_loader_is_right_and_every_peer_has_a_figure_or_is_not_installed(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    status = main(["--quick", "--only", "loader", "--folder", f"{tmp_path / 'data'}", "--results", f"{tmp_path}"])
+    report = load(tmp_path / "loader.json")
+    assert status == 0, report.broken
+    assert list((tmp_path / "data").iterdir()) == []
+    assert (len(report.tables), len(report.bars)) == (4, 6)
+    rows = [row for table in report.tables for row in table.rows]
+    assert all(row[1] or "not installed" in row[-1] for row in rows)
+    missing = any("not installed" in row[-1] for row in rows)
+    assert missing or all(bar.figure is not None and bar.figure > 0 for bar in report.bars)
+
+
+@pytest.mark.parametrize(("numbers", "right"), [([0, 1], True), ([1, 1], False), ([0, 2], False)])
+def test_an_epoch_has_every_row_once(numbers: list[int], right: bool) -> None:
+    rows = np.repeat(np.arange(2 * BATCH, dtype=np.float32)[:, None], 3, axis=1)
+    padded = np.concatenate((rows, rows + 2 * BATCH))  # of which an epoch over `rows` knows nothing
+    batches = iter([padded[number * BATCH : (number + 1) * BATCH] for number in numbers])
+    with nullcontext() if right else pytest.raises(WrongValuesError):
+        check_epoch(LIMIT, batches, rows)
+
+
+def test_an_epoch_must_end_and_hold_the_values_of_the_source() -> None:
+    rows = np.repeat(np.arange(BATCH, dtype=np.float32)[:, None], 3, axis=1)
+    with pytest.raises(WrongValuesError, match="after an epoch's end"):
+        check_epoch(LIMIT, iter([rows, rows]), rows)
+    wrong = rows.copy()
+    wrong[5, 1] += 1
+    with pytest.raises(WrongValuesError):
+        check_epoch(LIMIT, iter([wrong]), rows)
 
 
 def test_values_know_when_a_result_is_theirs() -> None:
