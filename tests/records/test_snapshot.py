@@ -1,6 +1,8 @@
 """Snapshots: batches of any sizes in any number of chunks, seen as they grow."""
 
+import gc
 import threading
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -146,3 +148,20 @@ def test_to_arrow_shares_the_mapped_bytes(tmp_path: Path) -> None:
     del store, space
     assert table["t"].to_pylist() == ["0"] * 4 + ["4"] * 4 + ["8"] * 4  # the mapping lives as long as the table
     assert np.concatenate([chunk.to_numpy_ndarray() for chunk in table["x"].chunks]).ravel().tolist() == list(range(36))
+
+
+@pytest.mark.parametrize("mode", ["r", "a"])
+def test_mapped_files_go_with_the_store(tmp_path: Path, mode: Any) -> None:
+    """Without waiting for the garbage collector: mapped pages count as this process's memory."""
+    with ws.RecordStore.create(tmp_path / "s", {"x": ws.Array("int64"), "t": ws.Text()}) as store:
+        store.extend({"x": range(10), "t": ["a"] * 10})
+    gc.collect()
+    gc.disable()
+    try:
+        with ws.RecordStore.open(tmp_path / "s", mode) as store:
+            store.gather(slice(None))
+            space = weakref.ref(store.session.generation._batches.space)
+        del store
+        assert space() is None
+    finally:
+        gc.enable()

@@ -5,6 +5,7 @@ beside it and closes this one's log; whoever meets the closed log goes on in the
 """
 
 import errno
+import functools
 import logging
 from collections.abc import Iterable
 from pathlib import Path
@@ -40,6 +41,8 @@ class Generation:
         self._files = files
         self._schema = arrow_schema(manifest.fields)
         self._seed = generation_seed(manifest.id, manifest.generation)
+        # Not a method: what has it would keep this generation, and its mapped files, until a garbage collection.
+        self._superseded = functools.partial(_is_superseded, path, manifest.generation, files)
         self._writer: ChunkWriter | None = None
         self.commits = 0  # of this process; an interrupt may hide what became of one
         self.log = Log(self.folder / "log", files, self._seed, write=write, superseded=self._superseded)
@@ -48,12 +51,6 @@ class Generation:
         except BaseException:
             self.log.close()
             raise
-
-    def _superseded(self) -> bool:
-        try:
-            return read_manifest(self._path, self._files).generation > self.manifest.generation
-        except WarmstoreError:
-            return False
 
     def _load(self) -> None:
         columns = [column for name, field in self.manifest.fields.items() for column in columns_of(name, field)]
@@ -200,3 +197,11 @@ class Generation:
                 f"{self.folder}: some values are damaged ({error}); save the rest with verify(repair=True)"
             ) from error
         return table.take(pa.Array.from_buffers(pa.int64(), len(order), [None, pa.py_buffer(order)]))
+
+
+def _is_superseded(path: Path, generation: int, files: Files) -> bool:
+    """Whether the store has gone on to a later generation."""
+    try:
+        return read_manifest(path, files).generation > generation
+    except WarmstoreError:
+        return False
