@@ -4,6 +4,7 @@ import gc
 import threading
 import weakref
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -151,7 +152,7 @@ def test_to_arrow_shares_the_mapped_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["r", "a"])
-def test_mapped_files_go_with_the_store(tmp_path: Path, mode: Any) -> None:
+def test_mapped_files_go_with_the_store(tmp_path: Path, mode: Literal["r", "a"]) -> None:
     """Without waiting for the garbage collector: mapped pages count as this process's memory."""
     with ws.RecordStore.create(tmp_path / "s", {"x": ws.Array("int64"), "t": ws.Text()}) as store:
         store.extend({"x": range(10), "t": ["a"] * 10})
