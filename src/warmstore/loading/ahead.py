@@ -36,7 +36,7 @@ class Crew:
         """
         waiting: deque[tuple[Task, Future[Made]]] = deque()
         for task in islice(tasks, depth):
-            waiting.append((task, self._pool.submit(make, task)))
+            waiting.append((task, self._begin(make, task)))
         while waiting:
             task, future = waiting.popleft()
             try:
@@ -45,9 +45,15 @@ class Crew:
                 raise Closed("the loader was closed while a batch was waited for") from None
             del future
             for following in islice(tasks, 1):
-                waiting.append((following, self._pool.submit(make, following)))
+                waiting.append((following, self._begin(make, following)))
             yield task, made
             del made
+
+    def _begin(self, make: Callable[[Task], Made], task: Task) -> Future[Made]:
+        try:
+            return self._pool.submit(make, task)
+        except RuntimeError as error:
+            raise Closed(f"the loader was closed while its batches were wanted: {error}") from None
 
     def close(self) -> None:
         """Forget what waits, finish what is being made, and end the threads."""

@@ -188,9 +188,7 @@ def _by_rows(packed: Packed, name: str) -> tuple[np.ndarray[Any, Any], np.ndarra
             f"values of {name or 'the batch'} differ in more than their first dimension: their shapes go from "
             f"{tuple(shapes.min(axis=0).tolist())} to {tuple(shapes.max(axis=0).tolist())}"
         )
-    lengths = packed.shapes[:, 0]
-    if packed.absent is not None:
-        lengths = np.where(packed.absent, 0, lengths)
+    lengths = packed.shapes[:, 0]  # of absent ones 0
     offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
     if not len(shapes):
         return packed.values, offsets
