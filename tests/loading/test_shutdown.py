@@ -49,7 +49,10 @@ def test_the_end_of_the_program_does_not_hang(store: ws.RecordStore, workers: in
 def test_a_killed_worker_of_torch_is_torchs_error_and_leaves_nothing(store: ws.RecordStore) -> None:
     sampler = ws.BatchSampler(len(store), 2)
     loader = DataLoader(Killing(store), batch_sampler=sampler, collate_fn=ws.collate, num_workers=2)  # type: ignore[arg-type]
-    with pytest.raises(RuntimeError, match=r"exited unexpectedly|killed by signal"):
+    # Torch's watch says that the worker died; unless its queue notices first.
+    with pytest.raises(
+        (RuntimeError, ConnectionResetError), match=r"exited unexpectedly|killed by signal|reset by peer"
+    ):
         list(loader)
     del loader
     gc.collect()
