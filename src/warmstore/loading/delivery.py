@@ -5,13 +5,10 @@ Everything here maps over the leaves of a batch. What is no array (text, bytes, 
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from warmstore.errors import NotInstalled, SchemaMismatch, UnsupportedType
-from warmstore.records.arrays import is_tensor, to_torch
+from warmstore.records.arrays import is_tensor
+from warmstore.records.formats import imported, jax_array_of, mapped, tensor_of
 
 
 class Delivery(ABC):
@@ -43,7 +40,7 @@ def delivery_of(to: Any) -> Delivery | None:
     if isinstance(to, str):
         if to == "jax":
             return ToJax(None)
-        torch = _imported("torch")
+        torch = imported("torch")
         if to == "torch":
             return ToTorch()
         try:
@@ -64,7 +61,7 @@ class ToTorch(Delivery):
     """Tensors over the same memory. Only what is read-only is copied, as torch has no read-only tensors."""
 
     def send(self, batch: Any) -> Any:
-        return mapped(_tensor, batch)
+        return mapped(tensor_of, batch)
 
 
 class ToDevice(Delivery):
@@ -74,7 +71,7 @@ class ToDevice(Delivery):
         self._device = device
 
     def send(self, batch: Any) -> Any:
-        return mapped(lambda value, name: _tensor(value, name).to(self._device), batch)
+        return mapped(lambda value, name: tensor_of(value, name).to(self._device), batch)
 
 
 class ToCuda(Delivery):
@@ -88,7 +85,7 @@ class ToCuda(Delivery):
 
     def __init__(self, device: Any) -> None:
         self._device = device
-        self._cuda = _imported("torch").cuda
+        self._cuda = imported("torch").cuda
         self._stream = self._cuda.Stream(device)
 
     def send(self, batch: Any) -> Any:
@@ -105,7 +102,7 @@ class ToCuda(Delivery):
         return mapped(lambda value, name: _used_by(value, current), batch)
 
     def _move(self, value: Any, name: str) -> Any:
-        tensor = _tensor(value, name)
+        tensor = tensor_of(value, name)
         # The allocator of pinned memory waits for the copy before it hands the memory out again.
         pinned = tensor if tensor.device.type != "cpu" else tensor.pin_memory()
         return pinned.to(self._device, non_blocking=True)
@@ -117,58 +114,14 @@ class ToJax(Delivery):
     ahead = True
 
     def __init__(self, where: Any) -> None:
-        self._jax = _imported("jax")
+        self._jax = imported("jax")
         self._where = where
 
     def send(self, batch: Any) -> Any:
         return mapped(self._put, batch)
 
     def _put(self, value: Any, name: str) -> Any:
-        if is_tensor(value):
-            value = value.numpy()
-        _check_whole(value, name)
-        dtype = value.dtype
-        if self._jax.dtypes.canonicalize_dtype(dtype) != dtype:
-            raise UnsupportedType(
-                f"{name or 'the batch'} is {dtype}, which JAX would make {self._jax.dtypes.canonicalize_dtype(dtype)}: "
-                "jax_enable_x64 is off. Convert it in a transform, or call jax.config.update('jax_enable_x64', True)"
-            )
-        try:
-            return self._jax.device_put(value, self._where)
-        except TypeError as error:
-            raise UnsupportedType(f"{name or 'the batch'} is {dtype}, which JAX does not have: {error}") from None
-
-
-def mapped(function: Callable[[Any, str], Any], batch: Any, name: str = "") -> Any:
-    """A batch with every array and tensor in it replaced by the function of it and its name."""
-    if isinstance(batch, np.generic):
-        batch = np.asarray(batch)
-    if isinstance(batch, np.ndarray) or is_tensor(batch) or (hasattr(batch, "device") and hasattr(batch, "dtype")):
-        return function(batch, name)
-    if isinstance(batch, dict):
-        return {key: mapped(function, value, f"{name}.{key}" if name else str(key)) for key, value in batch.items()}
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(mapped(function, value, name) for value in batch))
-    if isinstance(batch, list | tuple):
-        return type(batch)(mapped(function, value, name) for value in batch)
-    return batch
-
-
-def _tensor(value: Any, name: str) -> Any:
-    if is_tensor(value):
-        return value
-    _check_whole(value, name)
-    if value.dtype.kind in "OUSV" and value.dtype.num < 256:
-        raise UnsupportedType(f"{name or 'the batch'} is an array of {value.dtype}; torch has no such tensors")
-    return to_torch(value if value.flags.writeable else value.copy())
-
-
-def _check_whole(value: Any, name: str) -> None:
-    if isinstance(value, np.ma.MaskedArray):
-        raise SchemaMismatch(
-            f"{name or 'the batch'} has records without a value, which only NumPy's masked arrays can say; "
-            "fill them in a transform: batch[...].filled(0)"
-        )
+        return jax_array_of(self._jax, value, name, self._where)
 
 
 def _used_by(value: Any, stream: Any) -> Any:
@@ -179,12 +132,3 @@ def _used_by(value: Any, stream: Any) -> Any:
 
 def _to_device(device: Any) -> Delivery:
     return ToCuda(device) if device.type == "cuda" else ToDevice(device)
-
-
-def _imported(name: str) -> Any:
-    from importlib import import_module
-
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise NotInstalled(f"batches for {name} need it: pip install warmstore[{name}] ({error})") from None

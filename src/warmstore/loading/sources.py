@@ -16,6 +16,7 @@ from warmstore.loading.mixing_source import MixedSource
 from warmstore.loading.source import Source
 from warmstore.records.arrays import is_tensor, to_numpy
 from warmstore.records.fields import Array, Bytes, Field, Ragged
+from warmstore.records.formats import Formatted
 from warmstore.records.manifest import NAME
 from warmstore.records.samples import Samples
 from warmstore.records.store import RecordStore
@@ -44,6 +45,8 @@ def source_of(value: Any, fields: Sequence[str] | None = None, collation: Collat
     if isinstance(value, Mixed):
         _no_mixes(value.sources)
         return MixedSource(value, [source_of(one, fields, collation) for one in value.sources])
+    if isinstance(value, Formatted):
+        value = value.store  # a loader has a format of its own
     if isinstance(value, RecordStore):
         return StoreSource(value, fields, collation)
     if isinstance(value, FieldView):

@@ -21,6 +21,7 @@ from warmstore.records.address_space import SLOT
 from warmstore.records.columns import add_field, drop_field, filter_store, map_field
 from warmstore.records.fields import Field, Fields, Json, check_fields
 from warmstore.records.files import Files, is_read_only
+from warmstore.records.formats import Formatted
 from warmstore.records.manifest import Manifest, create_folder, read_manifest
 from warmstore.records.pending import block_of, largest_record
 from warmstore.records.positions import as_positions
@@ -351,6 +352,14 @@ class RecordStore(Owner):
     def __getitems__(self, index: Any) -> Samples:
         """The records at many positions as torch's DataLoader asks for them."""
         return Samples(self.gather(index), len(index))
+
+    def with_format(self, format: str) -> Formatted:
+        """The same records as "torch" tensors, "jax" arrays, or "numpy" again.
+
+        Raises:
+            NotInstalled: the library is not there.
+        """
+        return Formatted(self, format)
 
     def gather(
         self,
