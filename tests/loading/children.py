@@ -1,5 +1,6 @@
 """What child processes of the loader's tests run."""
 
+import gc
 import os
 import signal
 import sys
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import psutil
+from torch.utils.data import DataLoader
 
 import warmstore as ws
 
@@ -18,7 +20,7 @@ def leftovers() -> list[str]:
     threads = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
     maps = Path("/proc/self/maps")
     lines = maps.read_text().splitlines() if maps.exists() else []
-    return [*threads, *children(), *(line for line in lines if "/dev/shm" in line)]
+    return [*threads, *children(), *(line for line in lines if "/dev/shm" in line and "(deleted)" not in line)]
 
 
 def children() -> list[str]:
@@ -65,6 +67,20 @@ class Killing:
         return self.store.__getitems__(positions)
 
 
+def killed(path: str, workers: int) -> None:
+    """Read through torch's DataLoader, a worker of which is killed, and say what is left."""
+    store = ws.RecordStore.open(path)
+    sampler = ws.BatchSampler(len(store), 2)
+    loader = DataLoader(Killing(store), batch_sampler=sampler, collate_fn=ws.collate, num_workers=workers)  # type: ignore[arg-type]
+    try:
+        list(loader)
+    except (RuntimeError, ConnectionResetError) as error:
+        print(error)
+    del loader
+    gc.collect()
+    print("left", leftovers(), store["number"][9], flush=True)
+
+
 def rank(path: str, folder: str) -> None:
     """One rank under torchrun: an epoch and a half, and the state in the middle."""
     import json
@@ -89,4 +105,4 @@ if __name__ == "__main__":
     if what == "rank":
         rank(*arguments)
     else:
-        {"interrupted": interrupted, "abandoned": abandoned}[what](arguments[0], int(arguments[1]))
+        {"interrupted": interrupted, "abandoned": abandoned, "killed": killed}[what](arguments[0], int(arguments[1]))

@@ -35,6 +35,6 @@ def test_a_child_does_not_touch_the_parents_threads() -> None:
     crew = Crew(1)
     own, crew._pid = crew._pid, -1
     crew.close()
-    crew._pid = own
+    crew._pid, crew._closed = own, False
     assert list(crew.ahead(str, iter([1]), 1)) == [(1, "1")]
     crew.close()

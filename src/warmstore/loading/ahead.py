@@ -24,6 +24,7 @@ class Crew:
 
     def __init__(self, workers: int) -> None:
         self._pid = os.getpid()
+        self._closed = False
         self._pool = ThreadPoolExecutor(workers, "warmstore-loader", initializer=_mark)
 
     def ahead(
@@ -57,6 +58,9 @@ class Crew:
 
     def close(self) -> None:
         """Forget what waits, finish what is being made, and end the threads."""
+        if self._closed:
+            return  # at the end of the program not even modules may be left by the time a `for` is taken apart
+        self._closed = True
         if self._pid != os.getpid():
             return  # a forked child has none of the threads, and perhaps their locks
         # The garbage collector may come here in one of the threads, which cannot wait for itself.
