@@ -225,6 +225,9 @@ def grain_documented(threads: int = 0, processes: int = 0) -> Load:
         made = grain.MapDataset.source(source).shuffle(seed=0).map(_decoded).batch(BATCH)
         made = made.to_iter_dataset(_reading(threads))
         if processes:
+            from absl import flags
+
+            flags.FLAGS(["benchmarks"], known_only=True)  # with JAX there, Grain asks for flags of a program of absl's
             made = made.mp_prefetch(grain.multiprocessing.MultiprocessingOptions(num_workers=processes))
         with _closed(made) as epoch:
             yield epoch

@@ -1,6 +1,8 @@
 """Options and fixtures of the whole suite."""
 
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,12 +22,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture
-def seen_by_all(tmp_path: Path) -> Path:
-    """A folder that every user may enter and read, and only root write: for children that become somebody else."""
+def seen_by_all() -> Iterator[Path]:
+    """A folder that every user may enter and read, and only root write: for children that become somebody else.
+
+    Not one of pytest's: every run of pytest closes the folder that all runs share to everybody else.
+    """
     if os.getuid():
         pytest.skip("needs root to become somebody else")
-    folder = tmp_path
-    while folder.stat().st_uid == 0 and folder.stat().st_mode & 0o055 != 0o055:
-        folder.chmod(0o755)
-        folder = folder.parent
-    return tmp_path
+    with tempfile.TemporaryDirectory(prefix="warmstore-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)

@@ -51,6 +51,7 @@ def test_the_quick_benchmark_has_a_figure_for_each_bar(name: str, tables: int, b
         assert all(row[1] or "not installed" in row[-1] for row in table.rows), table
 
 
+@pytest.mark.slow  # Grain's processes take a minute to start
 def test_the_quick_loader_is_right_and_every_peer_has_a_figure_or_is_not_installed(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     status = main(["--quick", "--only", "loader", "--folder", f"{tmp_path / 'data'}", "--results", f"{tmp_path}"])
