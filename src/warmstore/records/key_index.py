@@ -43,7 +43,7 @@ HEADER = np.dtype(
         ("hash", "<u8"),  # xxh3-64 of everything before
     ]
 )
-_MAGIC = b"WSKEYS1"
+_MAGIC = b"WSKEYS2"
 _PAGE = 4096
 _DIRECTORY = _PAGE
 _COUNTS = _DIRECTORY + 8 * PARTITIONS
