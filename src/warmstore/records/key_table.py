@@ -72,7 +72,7 @@ class KeyTable:
         found = np.full(len(fingerprints), -1, np.int64)
         todo: Any = slice(None)
         wanted = fingerprints
-        entry = self._directory[(fingerprints >> _SHIFT).view(np.int64)]
+        entry = self._directory[partitions_of(fingerprints)]
         home = _home(fingerprints, entry)
         probe = 0
         while True:
@@ -110,14 +110,38 @@ class KeyTable:
             order = len(fingerprints) - 1 - last
             ordered = fingerprints[order]
         fingerprints, values = ordered, values[order]
-        self._make_room(np.bincount((fingerprints >> _SHIFT).view(np.int64), minlength=PARTITIONS))
+        self._make_room(np.bincount(partitions_of(fingerprints), minlength=PARTITIONS))
         while len(fingerprints):
             added, left = self._place(self._directory, fingerprints, values)
             self._counts += added
             fingerprints, values = fingerprints[left], values[left]
             if len(fingerprints):  # counts lost in a crash may let a partition overflow
-                crowded = np.unique(fingerprints >> _SHIFT).view(np.int64)
+                crowded = np.unique(partitions_of(fingerprints))
                 self._grow(crowded, (self._directory[crowded] & 0xFF) + 1)
+
+    def entries(self, first: int, most: int) -> tuple[int, UInt64, Int64]:
+        """What lies in the partitions from `first` on, one at least and otherwise about `most` keys of them.
+
+        Returns:
+            The partition after the last, and fingerprints and values, [n] each.
+        """
+        last = first + 1 + int(np.searchsorted(np.cumsum(self._counts[first + 1 :]), most, side="right"))
+        return last, *self._contents(np.arange(first, last))
+
+    def clear(self, partitions: Int64) -> None:
+        """Forget the keys in these partitions."""
+        self._directory[partitions] = 0
+        self._counts[partitions] = 0
+
+    def _contents(self, partitions: Int64) -> tuple[UInt64, Int64]:
+        cells = [
+            self._words[(entry >> 8) * BUCKET :][: BUCKET << (entry & 0xFF)].reshape(-1, 2, SLOTS)
+            for entry in self._directory[partitions].tolist()
+            if entry
+        ]
+        every = np.concatenate([np.zeros((0, 2, SLOTS), np.uint64), *cells])
+        used = every[:, 0] != 0
+        return every[:, 0][used], every[:, 1][used].view(np.int64)
 
     def _make_room(self, coming: Int64) -> None:
         expected = self._counts + coming
@@ -137,15 +161,8 @@ class KeyTable:
         self._allocate(int(first + sizes.sum()))
         directory = self._directory.copy()
         directory[partitions] = starts << 8 | levels
-        cells = [
-            self._words[(entry >> 8) * BUCKET :][: BUCKET << (entry & 0xFF)].reshape(-1, 2, SLOTS)
-            for entry in self._directory[partitions].tolist()
-            if entry
-        ]
-        if cells:
-            moved = np.concatenate(cells)
-            used = moved[:, 0] != 0
-            fingerprints, values = moved[:, 0][used], moved[:, 1][used].view(np.int64)
+        fingerprints, values = self._contents(partitions)
+        if len(fingerprints):
             order = _sorting(fingerprints)
             fingerprints, values = fingerprints[order], values[order]
             left = self._place_in_empty(directory, fingerprints, values)
@@ -154,7 +171,7 @@ class KeyTable:
 
     def _place_in_empty(self, directory: Int64, fingerprints: UInt64, values: Int64) -> Int64:
         """Put sorted fingerprints into the first slots of their empty buckets; return which found no room."""
-        entry = directory[(fingerprints >> _SHIFT).view(np.int64)]
+        entry = directory[partitions_of(fingerprints)]
         bucket = (entry >> 8) + (_home(fingerprints, entry) & ((1 << (entry & 0xFF)) - 1))
         slot = _ranks(bucket)
         fits = np.flatnonzero(slot < SLOTS)
@@ -170,13 +187,13 @@ class KeyTable:
         for first in range(0, len(fingerprints), _AT_ONCE):
             part = slice(first, first + _AT_ONCE)
             new, todo = self._place_part(directory, fingerprints[part], values[part])
-            added += np.bincount((new >> _SHIFT).view(np.int64), minlength=PARTITIONS)
+            added += np.bincount(partitions_of(new), minlength=PARTITIONS)
             left.append(todo + first)
         return added, np.concatenate(left)
 
     def _place_part(self, directory: Int64, wanted: UInt64, values: Int64) -> tuple[UInt64, Int64]:
         todo = np.arange(len(wanted))
-        entry = directory[(wanted >> _SHIFT).view(np.int64)]
+        entry = directory[partitions_of(wanted)]
         base, mask, home = entry >> 8, (1 << (entry & 0xFF)) - 1, _home(wanted, entry)
         added = [wanted[:0]]
         probe = 0
@@ -204,6 +221,11 @@ class KeyTable:
             wanted, values = wanted[~fits], values[~fits]
             probe += 1
         return np.concatenate(added), todo
+
+
+def partitions_of(fingerprints: UInt64) -> Int64:
+    """The partition that each fingerprint belongs to."""
+    return (fingerprints >> _SHIFT).view(np.int64)
 
 
 def _home(fingerprints: UInt64, entry: Int64) -> Int64:
