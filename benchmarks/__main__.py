@@ -28,6 +28,7 @@ NAMES = (
     "cache_write",
     "convert",
     "scaling",
+    "keys",
     "orders",
     "loader",
 )

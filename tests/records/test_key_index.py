@@ -131,6 +131,41 @@ def test_an_int_is_found_from_any_batch(tmp_path: Path) -> None:
     column.check(index, [6, "a", 1 << 63])
 
 
+def grown(ids: Any, folder: Path, batch: int) -> tuple[Column, KeyIndex]:
+    column = Column()
+    index = column.index(folder)
+    for first in range(0, len(ids), batch):
+        column.add(ids[first : first + batch])
+        index.catch_up(len(column))
+    return column, index
+
+
+def test_ints_that_turn_out_dense_leave_the_hash_table(tmp_path: Path) -> None:
+    """Shuffled ids above the always direct ones are sparse at first; then a batch of them needs one table again."""
+    ids = np.random.default_rng(0).permutation(3_000_000)
+    _, index = grown(ids, tmp_path, 1 << 15)
+    opened = index._opened
+    assert opened is not None
+    early = int((ids[: 1 << 18] >= 1 << 21).sum())
+    assert early > 10_000  # there were such
+    direct, left = int(opened.header["direct"][0]), int(opened.table._counts.sum())
+    assert direct >= len(ids)
+    assert left == 0
+    keys = as_keys(np.arange(len(ids)))
+    assert (ids[index.lookup(keys)] == np.arange(len(ids))).all()
+
+
+def test_strings_stay_where_they_are_when_ints_move(tmp_path: Path) -> None:
+    """Also ints that came again since, at their newest row."""
+    shuffled = np.random.default_rng(0).permutation(2_600_000).tolist()
+    names = [f"id {number}" for number in range(30_000)]
+    ids = [*names, *shuffled[:30_000], *shuffled[:500], *shuffled[30_000:], *shuffled[:200], *names[:100]]
+    column, index = grown(ids, tmp_path, 30_000)
+    keys = Keys.of_halves(column.halves)
+    place = {one: row for row, one in enumerate(ids)}
+    assert index.lookup(keys).tolist() == [place[one] for one in ids]
+
+
 def open_and_check(column: Column, folder: Path, ids: Any) -> None:
     index = column.index(folder)
     index.catch_up(len(column))

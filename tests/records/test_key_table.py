@@ -36,8 +36,8 @@ class Memory:
 PRINT = (
     st.integers(1, (1 << 64) - 1)
     | st.integers(1, 40)  # one partition, side by side
-    | st.integers(0, 60).map(lambda one: (one << 40) + 7)  # one bucket
-    | st.integers(0, 60).map(lambda one: (5 << 52) + (one << 20) + 15)  # the last bucket, whose next is the first
+    | st.integers(0, 60).map(lambda one: (7 << 52) + (1 << 51) + one)  # one bucket
+    | st.integers(0, 60).map(lambda one: (6 << 52) - 1 - one)  # the last bucket, whose next is the first
 )
 
 

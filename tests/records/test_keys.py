@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmstore.errors import BadIds, BadIdType
-from warmstore.records.keys import Keys, as_keys
+from warmstore.records.keys import Keys, as_keys, numbers_of
 
 IDS = st.integers() | st.integers(-(1 << 66), 1 << 66) | st.text()
 
@@ -105,6 +105,12 @@ def test_fingerprints_are_spread_and_never_zero() -> None:
         assert counts.min() > 0.8 * len(keys) / 16
     zero = Keys(np.array([[7, 7]], np.uint64), False)  # both halves alike mix to nothing
     assert zero.fingerprints().tolist() == [1]
+
+
+@given(st.lists(st.integers(0, (1 << 63) - 1), min_size=1), st.lists(st.text() | st.integers(max_value=-1), min_size=1))
+def test_fingerprints_of_ints_give_the_ints_back(numbers: list[int], others: list[Any]) -> None:
+    assert numbers_of(as_keys(numbers).fingerprints()).tolist() == numbers
+    assert all(number >= 1 << 32 for number in numbers_of(as_keys(others).fingerprints()).tolist())
 
 
 def test_fingerprints_leave_the_keys_alone() -> None:

@@ -22,8 +22,8 @@ import psutil
 import xxhash
 
 from warmstore.records.files import FileLock, Files, is_read_only
-from warmstore.records.key_table import BUCKET, PARTITIONS, KeyTable
-from warmstore.records.keys import Keys
+from warmstore.records.key_table import BUCKET, PARTITIONS, KeyTable, partitions_of
+from warmstore.records.keys import Keys, numbers_of
 from warmstore.records.mapped import Mapped
 
 _log = logging.getLogger("warmstore")
@@ -40,10 +40,11 @@ HEADER = np.dtype(
         ("covered", "<i8"),  # rows [0, covered) are in the index
         ("synced", "<i8"),  # rows that were on the disk when the index was last closed
         ("direct", "<i8"),  # ints below this index the direct table
+        ("swept", "<i8"),  # partitions of the hash table whose ints were moved to the direct one since that grew
         ("hash", "<u8"),  # xxh3-64 of everything before
     ]
 )
-_MAGIC = b"WSKEYS1"
+_MAGIC = b"WSKEYS2"
 _PAGE = 4096
 _DIRECTORY = _PAGE
 _COUNTS = _DIRECTORY + 8 * PARTITIONS
@@ -54,6 +55,7 @@ _FIRST_BUCKETS = 64
 # ids of a data set must not all arrive before they count as dense. That is 64 bytes a row at most, mostly unwritten.
 _ALWAYS_DIRECT = 1 << 21
 _DIRECT_SPARSITY = 8
+_SWEPT = 2  # keys looked at for each that is added, until those that the direct table grew over are in it
 _BLOCK = 1 << 18
 
 ReadKeys = Callable[[int, int], Keys]
@@ -92,18 +94,22 @@ class KeyIndex:
         opened = self._opened
         if opened is None:
             return np.full(len(keys), -1, np.int64)
-        direct = int(opened.header["direct"][0])
+        direct, numbers = int(opened.header["direct"][0]), keys.halves[:, 0]
         if not direct:
-            return opened.table.lookup(keys.fingerprints())
-        numbers = keys.halves[:, 0]
-        if keys.small and len(numbers) and int(numbers.max()) < direct:
-            rows: Int64 = opened.rows[numbers.view(np.int64)] - 1
+            rows = np.full(len(keys), -1, np.int64)
+        elif keys.small and len(numbers) and int(numbers.max()) < direct:
+            rows = opened.rows[numbers.view(np.int64)] - 1
         else:
             near = keys.below(direct)
             rows = np.where(near, opened.rows[np.where(near, numbers, 0)] - 1, -1)
         missing = np.flatnonzero(rows < 0)
         if len(missing):
-            rows[missing] = opened.table.lookup(keys.take(missing).fingerprints())
+            others = keys if len(missing) == len(keys) else keys.take(missing)
+            rows[missing] = opened.table.lookup(others.fingerprints())
+            direct = int(opened.header["direct"][0])
+            if direct:  # ints may have moved there just now
+                moved = missing[(rows[missing] < 0) & others.below(direct)]
+                rows[moved] = opened.rows[numbers[moved].view(np.int64)] - 1
         return rows
 
     @property
@@ -190,7 +196,28 @@ class KeyIndex:
             opened.rows[numbers[near]] = values[near] + 1
             far = np.flatnonzero(~near)
             opened.table.insert(keys.take(far).fingerprints(), values[far])
-            self._write_header(covered=last)
+            self._write_header(covered=last, swept=self._sweep(_SWEPT * (last - first)))
+
+    def _sweep(self, most: int) -> int:
+        """Move about `most` ints to the direct table that came before it was large enough for them, unless it has them.
+
+        Shuffled ids of a data set begin as sparse ones. Left in the hash table they would cost every batch a second
+        lookup. Returns how many partitions are done.
+        """
+        opened = self._opened
+        assert opened is not None
+        swept, direct = int(opened.header["swept"][0]), int(opened.header["direct"][0])
+        if not direct or not 0 <= swept < PARTITIONS:
+            return swept
+        last, fingerprints, values = opened.table.entries(swept, most)
+        numbers = numbers_of(fingerprints)
+        near = np.flatnonzero(numbers < np.uint64(direct))
+        near = near[opened.rows[numbers[near].view(np.int64)] == 0]
+        opened.rows[numbers[near].view(np.int64)] = values[near] + 1
+        # A partition that has nothing else is given up, after its keys are where a lookup looks again.
+        mixed = np.bincount(partitions_of(fingerprints[numbers >= np.uint64(direct)]), minlength=PARTITIONS) > 0
+        opened.table.clear(np.flatnonzero(~mixed[swept:last]) + swept)
+        return last
 
     def _direct_room(self, keys: Keys, rows: int) -> int:
         """How many ints the direct table holds, after it was enlarged for the keys if they are dense enough."""
@@ -208,7 +235,7 @@ class KeyIndex:
             return direct
         direct = min(limit, max(2 * direct, int(near.max()) + 1, 1 << 13))
         opened.direct_file.allocate(_PAGE + 8 * direct)
-        self._write_header(direct=direct)
+        self._write_header(direct=direct, swept=0)
         return direct
 
     # Files

@@ -19,6 +19,8 @@ UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
 # High halves of int keys; a string's hash equals one of them by chance once in 2**64.
 _SIGNED, _UNSIGNED = 0x77735F7369676E64, 0x77735F756E736967
 _LARGE = 0x77735F6C61726765  # seeds the hash, so that no string's is equal but by chance
+# splitmix64's finaliser (Steele, Lea and Flood 2014).
+_FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _STRINGS = frozenset((str, np.str_))
 
 
@@ -52,15 +54,26 @@ class Keys:
     def fingerprints(self) -> UInt64:
         """uint64 [n], evenly spread and never 0: where a key lies in the index."""
         low = self.halves[:, 0]
-        # splitmix64's finaliser (Steele, Lea and Flood 2014) over both halves: ints are not spread by themselves.
+        # Over both halves; ints are not spread by themselves.
         mixed = low ^ self.halves[:, 1]
         mixed ^= mixed >> np.uint64(30)
-        mixed *= np.uint64(0xBF58476D1CE4E5B9)
+        mixed *= np.uint64(_FIRST)
         mixed ^= mixed >> np.uint64(27)
-        mixed *= np.uint64(0x94D049BB133111EB)
+        mixed *= np.uint64(_SECOND)
         mixed ^= mixed >> np.uint64(31)
         np.maximum(mixed, np.uint64(1), out=mixed)
         return mixed
+
+
+def numbers_of(fingerprints: UInt64) -> UInt64:
+    """The non-negative int whose key has each fingerprint. Other keys' come out too, as large as chance has it."""
+    mixed: UInt64 = fingerprints ^ (fingerprints >> np.uint64(31)) ^ (fingerprints >> np.uint64(62))
+    mixed *= np.uint64(pow(_SECOND, -1, 1 << 64))
+    mixed ^= (mixed >> np.uint64(27)) ^ (mixed >> np.uint64(54))
+    mixed *= np.uint64(pow(_FIRST, -1, 1 << 64))
+    mixed ^= (mixed >> np.uint64(30)) ^ (mixed >> np.uint64(60))
+    mixed ^= np.uint64(_SIGNED)
+    return mixed
 
 
 def as_keys(ids: Any) -> Keys:
