@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from warmstore.features.cache import FeatureCache
     from warmstore.features.module import CachedModule
     from warmstore.features.statistics import CacheStats
+    from warmstore.features.versions import CacheVersion
     from warmstore.records.convert.conversion import convert
     from warmstore.records.convert.export import export
 
@@ -47,6 +48,7 @@ __all__ = [
     "BadSource",
     "Bytes",
     "CacheStats",
+    "CacheVersion",
     "CachedModule",
     "Closed",
     "Damaged",
@@ -79,6 +81,7 @@ __all__ = [
 # These need torch, tqdm or more of pyarrow, which take time to import: only who asks for them pays.
 _LAZY = {
     "CacheStats": "warmstore.features.statistics",
+    "CacheVersion": "warmstore.features.versions",
     "CachedModule": "warmstore.features.module",
     "FeatureCache": "warmstore.features.cache",
     "convert": "warmstore.records.convert.conversion",

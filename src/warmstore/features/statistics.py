@@ -6,6 +6,8 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
+from warmstore.features.versions import CacheVersion
+
 
 @dataclass(frozen=True)
 class CacheStats:
@@ -16,6 +18,8 @@ class CacheStats:
     bytes: on the disk. bytes_read: of outputs handed out by this process, in bytes.
     computed_seconds: spent in the module on misses, by this process.
     seconds_saved: hits times what a sample has cost on average, in this run and those before.
+    versions: those on the disk, also where this process has not used them. All other figures are sums over the
+        versions that this cache has opened.
     """
 
     entries: int
@@ -27,6 +31,7 @@ class CacheStats:
     bytes_read: int
     computed_seconds: float
     seconds_saved: float
+    versions: tuple[CacheVersion, ...] = ()
 
     @property
     def hit_rate(self) -> float:
@@ -42,6 +47,10 @@ class Cost:
         self.seconds = 0.0
         self.samples = 0
         self._saved = (0.0, 0)
+
+    def move(self, path: Path) -> None:
+        """Count for another file from now on."""
+        self._path = path
 
     def add(self, seconds: float, samples: int) -> None:
         """Count some computed samples."""
