@@ -95,7 +95,7 @@ class FeatureCache(Owner):
         self._fingerprint: Fingerprint | None = None
         self._others: dict[str, FeatureCache] = {}  # versions opened beside this one, by digest
         self._handed = 0
-        self._hits = self._misses = self._damaged = self._bytes_read = 0
+        self._damaged = self._bytes_read = 0
         self._lock = threading.RLock()
         self._cost = Cost(self.path / "cost.json")
         self._blocks = Blocks(self._commit, flush_every, parse_size(max_pending), async_write)
@@ -147,7 +147,7 @@ class FeatureCache(Owner):
     ) -> tuple[dict[str, Any] | None, Int64]:
         stored = np.flatnonzero(rows >= 0)
         if not len(stored) and not waiting:
-            self._misses += len(keys)
+            self._cost.add(misses=len(keys))
             return None, np.arange(len(keys))
         assert self._schema is not None
         values = no_values(self._schema)
@@ -167,8 +167,7 @@ class FeatureCache(Owner):
         return values if len(found) else None, missing
 
     def _count(self, values: dict[str, Any], hits: int, misses: int) -> None:
-        self._hits += hits
-        self._misses += misses
+        self._cost.add(hits=hits, misses=misses)
         self._bytes_read += sum(nbytes_of(value) for value in values.values())
 
     def _waiting(self, keys: Keys) -> dict[int, tuple[Block, int]]:
@@ -382,13 +381,13 @@ class FeatureCache(Owner):
         return CacheStats(
             entries=sum(one._store.snapshot.rows for one in every if one._store is not None),
             pending=sum(len(one._blocks) for one in every),
-            hits=sum(one._hits for one in every),
-            misses=sum(one._misses for one in every),
+            hits=sum(one._cost.here.hits for one in every),
+            misses=sum(one._cost.here.misses for one in every),
             damaged=sum(one._damaged for one in every),
             bytes=sum(one._store.nbytes for one in every if one._store is not None),
             bytes_read=sum(one._bytes_read for one in every),
-            computed_seconds=sum(one._cost.seconds for one in every),
-            seconds_saved=sum(one._hits * one._cost.per_sample() for one in every),
+            computed_seconds=sum(one._cost.here.seconds for one in every),
+            seconds_saved=sum(one._cost.here.hits * one._cost.in_all().per_sample for one in every),
             versions=read_versions(self._folder, self._name),
         )
 
