@@ -32,6 +32,8 @@ from warmstore.records.values import Packed
 
 if TYPE_CHECKING:
     from warmstore.features.cache import FeatureCache
+    from warmstore.features.filling import Filled
+    from warmstore.features.merging import Merged
     from warmstore.features.module import CachedModule
     from warmstore.features.statistics import CacheStats
     from warmstore.features.versions import CacheVersion
@@ -53,7 +55,9 @@ __all__ = [
     "Closed",
     "Damaged",
     "FeatureCache",
+    "Filled",
     "Json",
+    "Merged",
     "NewerFormat",
     "NoSource",
     "NotAStore",
@@ -84,6 +88,8 @@ _LAZY = {
     "CacheVersion": "warmstore.features.versions",
     "CachedModule": "warmstore.features.module",
     "FeatureCache": "warmstore.features.cache",
+    "Filled": "warmstore.features.filling",
+    "Merged": "warmstore.features.merging",
     "convert": "warmstore.records.convert.conversion",
     "export": "warmstore.records.convert.export",
 }

@@ -6,15 +6,18 @@ process may write, and sees what the others committed as soon as it misses somet
 
 import os
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
+from torch import nn
 
 from warmstore.errors import Closed, ReadOnly, SchemaMismatch, StaleCache, StoreExists, WarmstoreError
 from warmstore.features.blocks import Block, Blocks
+from warmstore.features.filling import Call, Filled, fill
+from warmstore.features.merging import Merged, check_same, merge_caches
 from warmstore.features.opening import create_store, open_store, schema_of
 from warmstore.features.options import CacheOptions, folder_name
 from warmstore.features.ranks import WriterRanks
@@ -142,6 +145,14 @@ class FeatureCache(Owner):
         waiting = self._waiting(keys)
         return self._fetch_some(keys, self._find(keys, waiting), waiting)
 
+    def missing(self, keys: Keys) -> Int64:
+        """The places of the keys that are not cached, int64 in order, told without reading the others' values."""
+        self._check_open()
+        waiting = self._waiting(keys)
+        absent = self._find(keys, waiting) < 0
+        absent[list(waiting)] = False
+        return np.flatnonzero(absent)
+
     def _fetch_some(
         self, keys: Keys, rows: Int64, waiting: dict[int, tuple[Block, int]]
     ) -> tuple[dict[str, Any] | None, Int64]:
@@ -253,6 +264,76 @@ class FeatureCache(Owner):
             self._blocks.put(Block.of(keys, tuple(leaf.to_host() for leaf in leaves)))
         return structure, leaves
 
+    def accept(self, keys: Keys, leaves: tuple[Leaf, ...]) -> None:
+        """Keep leaves that fit the schema, in memory that nobody else writes to."""
+        self._check_open()
+        self._blocks.put(Block.of(keys, leaves))
+
+    def expect(self, schema: Schema) -> None:
+        """Raise SchemaMismatch where this cache holds other outputs; one that holds nothing yet takes the schema."""
+        with self._lock:
+            if self._store is None:
+                self._find_store()
+            if self._schema is None:
+                self._schema = schema
+            check_same(self._schema, schema)
+
+    def fill(
+        self,
+        module: nn.Module,
+        loader: Iterable[Any],
+        *,
+        call: Call | None = None,
+        progress: bool | None = None,
+    ) -> Filled:
+        """Compute and keep every sample of a loader that is not cached yet. Batches that are all there are skipped.
+
+        Killed and started again it goes on, since what was flushed is found. In a distributed job give each rank its
+        own part of the samples; ranks that do not write return at once.
+
+        Args:
+            module: a CachedModule with this cache, or a frozen module to be wrapped in one.
+            loader: any iterable of batches. A dict goes to the module as it is, with its ids under "cache_ids" (or
+                where the CachedModule's `key_from_batch` finds them); of a tuple or list the last entry is the ids, and
+                the others are the module's positional arguments. A DataLoader's batches are on the CPU: move them to
+                the module's device in `call`.
+            call: turns a batch of any other kind into (args, kwargs) of a call of the CachedModule.
+            progress: show a bar; None shows one on a terminal.
+
+        Returns:
+            How many samples were computed and found. All are on the disk.
+
+        Raises:
+            BadIds: a batch without ids.
+            ReadOnly: the cache was opened with read_only=True.
+            ValueError: a CachedModule with another cache, or one that is not enabled.
+        """
+        return fill(self, module, loader, call, progress)
+
+    def merge(self, other: "FeatureCache | str | os.PathLike[str]", *, progress: bool | None = None) -> Merged:
+        """Copy what another cache of the same module holds and this one lacks. What is here already stays as it is.
+
+        Goes in blocks of some 30 MB. Killed and started again it goes on, since keys that are here are skipped.
+
+        Args:
+            other: a cache, or the folder of one (of one version where there are several).
+            progress: show a bar; None shows one on a terminal.
+
+        Raises:
+            SchemaMismatch: it holds outputs of another structure, dtype or shape.
+            StaleCache: it was filled under another fingerprint, and versions="raise" (with "new", the rows go to
+                their version); or by put_batch alone while this one was not.
+            StoreExists: it is a record store and no cache. NotAStore: it is nothing.
+            ReadOnly: this cache is not written by this process.
+        """
+        return merge_caches(self, other, progress)
+
+    @property
+    def fingerprint(self) -> Fingerprint | None:
+        """What this cache was filled under, or its module was bound with; None while neither happened."""
+        stored = self._store.metadata.get("fingerprint") if self._store is not None else None
+        return stored or self._fingerprint
+
     def bind(self, fingerprint: Fingerprint) -> "FeatureCache":
         """The version of this cache for outputs that depend on `fingerprint`: this cache itself, or one beside it.
 
@@ -280,8 +361,7 @@ class FeatureCache(Owner):
         with self._lock:
             if self._store is None:
                 self._find_store()
-            known = self._store.metadata.get("fingerprint") if self._store is not None else None
-            known = known or self._fingerprint
+            known = self.fingerprint
             if known is None:
                 self._fingerprint = fingerprint
                 if self._store is None or not self.writes:

@@ -136,6 +136,14 @@ class CachedModule(nn.Module):
             return put_together(structure, lambda path: _detached(by_path[path], self._device))
         return cache.assemble(cache.completed(values, missing, leaves, inverse.reshape(-1), len(keys)), device)
 
+    def count_missing(self, *args: Any, cache_ids: Any = None, **kwargs: Any) -> tuple[int, int]:
+        """How many samples a call would return, and how many of them it would compute. Reads and computes nothing."""
+        keys = as_keys(self._ids(cache_ids, args, kwargs))
+        arguments = Arguments(args, kwargs, len(keys), self._batch_args)
+        arguments.check()
+        missing = self._bind(arguments).missing(keys)
+        return len(keys), len(np.unique(keys.halves[missing], axis=0))
+
     def train(self, mode: bool = True) -> Self:
         """Has no effect on the wrapped module, whose mode the cache depends on."""
         self.training = mode
