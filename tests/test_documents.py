@@ -36,6 +36,7 @@ def _names() -> dict[str, Any]:
         "points": [np.ones((at, 3), np.float32) for at in range(10)],
         "jpegs": [b"\xff\xd8" * at for at in range(10)],
         "np": np,
+        "torch": torch,
     }
 
 

@@ -34,8 +34,11 @@ from warmstore.records.values import Packed
 
 if TYPE_CHECKING:
     from warmstore.features.cache import FeatureCache
+    from warmstore.features.filling import Filled
+    from warmstore.features.merging import Merged
     from warmstore.features.module import CachedModule
     from warmstore.features.statistics import CacheStats
+    from warmstore.features.versions import CacheVersion
     from warmstore.loading.collate import Pad
     from warmstore.loading.loader import Loader
     from warmstore.loading.mixed import Mixed
@@ -57,13 +60,16 @@ __all__ = [
     "BatchSampler",
     "Bytes",
     "CacheStats",
+    "CacheVersion",
     "CachedModule",
     "Closed",
     "Damaged",
     "Dataset",
     "FeatureCache",
+    "Filled",
     "Json",
     "Loader",
+    "Merged",
     "Mixed",
     "NewerFormat",
     "NoSource",
@@ -101,10 +107,13 @@ __all__ = [
 _LAZY = {
     "BatchSampler": "warmstore.loading.torch_data",
     "CacheStats": "warmstore.features.statistics",
+    "CacheVersion": "warmstore.features.versions",
     "CachedModule": "warmstore.features.module",
     "Dataset": "warmstore.loading.torch_data",
     "FeatureCache": "warmstore.features.cache",
+    "Filled": "warmstore.features.filling",
     "Loader": "warmstore.loading.loader",
+    "Merged": "warmstore.features.merging",
     "Mixed": "warmstore.loading.mixed",
     "Order": "warmstore.loading.orders",
     "Pad": "warmstore.loading.collate",

@@ -171,7 +171,7 @@ class TestMadeByAnotherProcessMeanwhile:
         if waiting:
             one(x, cache_ids=[1, 2])
         else:
-            one._check_fingerprint(ws.features.arguments.Arguments((x,), {}, 2, None))
+            one._bind(ws.features.arguments.Arguments((x,), {}, 2, None))
         other(x, cache_ids=[3, 4])
         other.cache.flush()
         for ids in ([3, 4], [3, 5]):

@@ -5,7 +5,7 @@ import json
 import torch
 
 import warmstore as ws
-from warmstore.features.statistics import Cost
+from warmstore.features.statistics import Cost, read_usage
 
 
 def test_hits_and_misses_are_counted_by_sample(cached):
@@ -43,11 +43,25 @@ def test_cost_adds_up_and_damage_costs_only_the_estimate(tmp_path):
     for _ in range(2):
         cost = Cost(path)
         cost.add(3.0, 2)
+        cost.add(hits=1)
         cost.save()
         cost.save()
-    assert json.loads(path.read_text()) == {"seconds": 6.0, "samples": 4}
-    path.write_text("{")
-    assert Cost(path).per_sample() == 0
+    assert json.loads(path.read_text()) == {"seconds": 6.0, "samples": 4, "hits": 2, "misses": 0}
+    path.write_text('{"seconds": 6.0, "samples": 4}')  # as earlier versions wrote it
+    assert Cost(path).in_all().per_sample == 1.5
+    for damaged in ("{", "[]", '{"seconds": "x"}', '{"seconds": 1, "samples": null}'):
+        path.write_text(damaged)
+        assert Cost(path).in_all().per_sample == 0
+
+
+def test_hits_are_remembered_over_runs_and_threads(cached):
+    for _ in range(2):
+        module = cached()
+        module(torch.ones(4, 2), cache_ids=range(4))
+        module(torch.ones(4, 2), cache_ids=range(2, 6))
+        module.cache.close()
+    usage = read_usage(module.cache.path / "cost.json")
+    assert (usage.hits, usage.misses, usage.samples) == (2 + 8, 6, 6)
 
 
 def test_no_lookup_is_no_hit_rate(tmp_path):

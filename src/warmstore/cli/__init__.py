@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from warmstore.cli import demo, records
+from warmstore.cli import caches, demo, records
 
 __all__ = ["app", "main"]
 
@@ -41,6 +41,7 @@ def warmstore(
 
 app.command()(demo.demo)
 records.register(app)
+caches.register(app)
 
 
 def main() -> None:

@@ -1,13 +1,13 @@
 """`warmstore convert`, `export` and `inspect`: record stores from the command line."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+
+from warmstore.cli.errors import errors_told
 
 FORMATS = "array_record, arrow, hugging_face, images, npy, npz, parquet, torchcachex, webdataset"
 Progress = Annotated[
@@ -40,7 +40,7 @@ def convert(
     progress: Progress = None,
 ) -> None:
     """Make a store from files in another format."""
-    with _errors_told():
+    with errors_told():
         from warmstore.records.convert import convert as convert_records
 
         paths: Any = source if len(source) > 1 else source[0]
@@ -62,7 +62,7 @@ def export(
     progress: Progress = None,
 ) -> None:
     """Write a store's records to files that other programs read."""
-    with _errors_told():
+    with errors_told():
         from warmstore.records.convert import export as export_records
 
         made = export_records(store, target, format=format, fields=field, overwrite=overwrite, progress=progress)
@@ -75,8 +75,8 @@ def inspect(
     samples: Annotated[int, typer.Option(min=0, help="How many of the first records to show.")] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
 ) -> None:
-    """Show what a store holds: fields, chunks, bytes, who is writing, and its first records."""
-    with _errors_told():
+    """Show what a store or cache holds: fields, chunks, bytes, who is writing, and its first records."""
+    with errors_told():
         from warmstore.cli.records_view import description, show
 
         found = description(store, samples)
@@ -84,18 +84,6 @@ def inspect(
             typer.echo(json.dumps(found, indent=2))
         else:
             show(found, Console(highlight=False))
-
-
-@contextmanager
-def _errors_told() -> Iterator[None]:
-    """What a user did wrong is one line, not a traceback."""
-    from warmstore.errors import WarmstoreError
-
-    try:
-        yield
-    except (WarmstoreError, ValueError, OSError) as error:
-        typer.echo(f"Error: {error}", err=True)
-        raise typer.Exit(1) from None
 
 
 def verify(
@@ -106,7 +94,7 @@ def verify(
     progress: Progress = None,
 ) -> None:
     """Check every record against its checksums. Exits with 1 when something is damaged."""
-    with _errors_told():
+    with errors_told():
         from warmstore.records.store import RecordStore
 
         with RecordStore.open(store, "a" if repair else "r") as opened:
@@ -121,7 +109,7 @@ def rebalance(
     progress: Progress = None,
 ) -> None:
     """Write a store's live records densely and give back the room of updated and deleted ones."""
-    with _errors_told():
+    with errors_told():
         from warmstore.records.store import RecordStore
 
         with RecordStore.open(store, "a") as opened:

@@ -1,6 +1,7 @@
 """What `warmstore inspect` shows: a store described as plain data, and that as tables."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,11 @@ def description(path: Path, samples: int) -> dict[str, Any]:
     with RecordStore.open(path) as store:
         chunks = chunk_states(store.path)
         described = fields_to_json(store.fields)
+        cache = None
+        if "structure" in store.metadata:
+            from warmstore.cli.caches_view import cache_description  # needs torch
+
+            cache = cache_description(store)
         taken = field_bytes(store)
         return {
             "path": str(path),
@@ -43,6 +49,7 @@ def description(path: Path, samples: int) -> dict[str, Any]:
             ],
             "chunks": [vars(chunk) for chunk in chunks],
             "metadata": store.metadata,
+            "cache": cache,
             "samples": _samples(store, min(samples, len(store))),
         }
 
@@ -63,13 +70,17 @@ def show(found: dict[str, Any], console: Console) -> None:
     parts.append(f"{found['writers'] or 'no'} live writer{'s' if found['writers'] != 1 else ''}")
     console.print(", ".join(parts) + "\n")
 
-    fields = _table("Fields", "name", "type", ">bytes", ">a record")
+    if found["cache"]:
+        from warmstore.cli.caches_view import show_cache
+
+        show_cache(found["cache"], time.time(), console)
+    fields = table("Fields", "name", "type", ">bytes", ">a record")
     for field in found["fields"]:
         each = size(field["bytes"] / found["records"]) if found["records"] else ""
         fields.add_row(Text(field["name"]), Text(field["says"]), size(field["bytes"]), each)
     console.print(fields)
 
-    chunks = _table("Chunks", "file", ">records", ">batches", ">size", "state")
+    chunks = table("Chunks", "file", ">records", ">batches", ">size", "state")
     # The last ones are those that something happens to.
     shown = found["chunks"] if len(found["chunks"]) <= _CHUNKS_SHOWN else found["chunks"][-_CHUNKS_SHOWN:]
     for chunk in shown:
@@ -82,12 +93,12 @@ def show(found: dict[str, Any], console: Console) -> None:
         console.print(f"{len(found['chunks']) - len(shown):,} earlier chunks are not shown; --json has all.\n")
 
     if found["samples"]:
-        samples = _table("First records", "", *(str(number) for number in range(len(found["samples"]))), wrap=True)
+        samples = table("First records", "", *(str(number) for number in range(len(found["samples"]))), wrap=True)
         for field in found["fields"]:
             name = field["name"]
             samples.add_row(Text(name), *(Text(sample[name]) for sample in found["samples"]))
         console.print(samples)
-    if found["metadata"]:
+    if found["metadata"] and not found["cache"]:
         console.print(Text("Metadata", "bold"))
         for name, value in found["metadata"].items():
             told = converted(value) if name == "converted" and isinstance(value, dict) else _plain(value)
@@ -143,7 +154,8 @@ def _shortened(text: str, characters: int = _CHARACTERS) -> str:
     return text if len(text) <= characters else text[: characters - 3] + "..."
 
 
-def _table(title: str, *columns: str, wrap: bool = False) -> Table:
+def table(title: str, *columns: str, wrap: bool = False) -> Table:
+    """An empty table; columns that begin with ">" are numbers."""
     table = Table(
         title=title, title_justify="left", title_style="bold", box=box.SIMPLE, padding=(0, 1, 0, 0), pad_edge=False
     )

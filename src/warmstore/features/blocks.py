@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from warmstore.errors import SchemaMismatch, StaleCache
-from warmstore.features.structure import Leaf
+from warmstore.features.structure import Leaf, nbytes_of
 from warmstore.records.keys import Keys
 
 _log = logging.getLogger("warmstore")
@@ -24,6 +24,11 @@ class Block:
     keys: Keys
     leaves: tuple[Leaf, ...]
     nbytes: int
+
+    @classmethod
+    def of(cls, keys: Keys, leaves: tuple[Leaf, ...]) -> "Block":
+        """A block of leaves that nobody else writes to."""
+        return cls(keys, leaves, sum(nbytes_of(leaf.values) for leaf in leaves))
 
     def __len__(self) -> int:
         return len(self.keys)

@@ -6,22 +6,28 @@ process may write, and sees what the others committed as soon as it misses somet
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import quote
 
 import numpy as np
 import torch
+from torch import nn
 
 from warmstore.errors import Closed, ReadOnly, SchemaMismatch, StaleCache, StoreExists, WarmstoreError
 from warmstore.features.blocks import Block, Blocks
-from warmstore.features.reader import DAMAGED, MISSING, Reader, merge, no_values, open_index
+from warmstore.features.filling import Call, Filled, fill
+from warmstore.features.merging import Merged, check_same, merge_caches
+from warmstore.features.opening import create_store, open_store, schema_of
+from warmstore.features.options import CacheOptions, folder_name
+from warmstore.features.ranks import WriterRanks
+from warmstore.features.reader import DAMAGED, MISSING, Reader, merge, no_values, open_index, select
 from warmstore.features.schema import KEY, Schema
 from warmstore.features.statistics import CacheStats, Cost
-from warmstore.features.structure import LISTS, Leaf, Structure, check_structure, take_apart
+from warmstore.features.structure import Leaf, Structure, check_structure, nbytes_of, take_apart
+from warmstore.features.versions import Fingerprint, differing, digest, read_versions, version_folder
 from warmstore.owner import Owner
-from warmstore.records.files import Files, is_read_only
+from warmstore.records.files import Files
 from warmstore.records.key_index import KeyIndex
 from warmstore.records.keys import Keys, as_keys
 from warmstore.records.manifest import NAME
@@ -30,8 +36,6 @@ from warmstore.records.values import encode
 from warmstore.sizes import parse_size
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
-Fingerprint = dict[str, str]
-_LONGEST = 200  # characters of a folder's name; most file systems take 255, of which drafts need some
 _NOWHERE = np.zeros(0, np.int64)
 
 
@@ -51,6 +55,11 @@ class FeatureCache(Owner):
             raises instead.
         lists: what a list of n things for n samples is: "per_sample" one thing each, "structure" a part of the output's
             structure such as one tensor per layer; "auto" tells them apart where it can and raises where not.
+        versions: what to do where weights, code or settings are others than those that filled the cache: "raise"
+            StaleCache; "new" keep one version of the cache for each, side by side; "ignore" use the cache as it is,
+            whoever filled it, and get another module's outputs.
+        writer_ranks: the ranks of a distributed job that write. The others read, compute what they miss and keep
+            nothing of it. None lets all write, which is safe and faster.
     """
 
     def __init__(
@@ -65,31 +74,18 @@ class FeatureCache(Owner):
         variable: bool = False,
         pad_value: float | None = None,
         lists: str = "auto",
+        versions: str = "raise",
+        writer_ranks: Collection[int] | None = None,
         files: Files | None = None,
     ) -> None:
-        if not isinstance(id, str) or not id:
-            raise ValueError(f"the cache's id is {id!r}; it must be a non-empty str such as 'resnet50_v1'")
-        name = quote(id, safe="")
-        if id in (".", "..") or len(name) > _LONGEST:
-            raise ValueError(
-                f"the cache's id {id!r:.80} cannot name a folder; use a shorter one with letters or digits"
-            )
-        if flush_every < 1:
-            raise ValueError(f"flush_every is {flush_every}; it must be at least 1")
-        if lists not in LISTS:
-            raise ValueError(f"lists is {lists!r}; it must be one of {LISTS}")
+        self._options = CacheOptions(
+            flush_every, async_write, max_pending, read_only, variable, pad_value, lists, versions, writer_ranks
+        )
+        self._name = folder_name(id, versions)
         self.id = id
-        self.path = Path(folder) / name
+        self.path = Path(folder) / self._name
         self.read_only = read_only
-        self._options = {
-            "flush_every": flush_every,
-            "async_write": async_write,
-            "max_pending": max_pending,
-            "read_only": read_only,
-            "variable": variable,
-            "pad_value": pad_value,
-            "lists": lists,
-        }
+        self._writers = WriterRanks(writer_ranks)
         self._folder = Path(folder)
         self._files = files or Files()
         self._variable = variable
@@ -100,8 +96,9 @@ class FeatureCache(Owner):
         self._schema: Schema | None = None
         self._reader: Reader | None = None
         self._fingerprint: Fingerprint | None = None
+        self._others: dict[str, FeatureCache] = {}  # versions opened beside this one, by digest
         self._handed = 0
-        self._hits = self._misses = self._damaged = self._bytes_read = 0
+        self._damaged = self._bytes_read = 0
         self._lock = threading.RLock()
         self._cost = Cost(self.path / "cost.json")
         self._blocks = Blocks(self._commit, flush_every, parse_size(max_pending), async_write)
@@ -114,7 +111,8 @@ class FeatureCache(Owner):
 
     def __len__(self) -> int:
         """Rows on the disk, those of an id cached again included, and samples that wait to be written."""
-        return (self._store.snapshot.rows if self._store is not None else 0) + len(self._blocks)
+        own = (self._store.snapshot.rows if self._store is not None else 0) + len(self._blocks)
+        return own + sum(map(len, self._others.values()))
 
     # Reading
 
@@ -147,12 +145,20 @@ class FeatureCache(Owner):
         waiting = self._waiting(keys)
         return self._fetch_some(keys, self._find(keys, waiting), waiting)
 
+    def missing(self, keys: Keys) -> Int64:
+        """The places of the keys that are not cached, int64 in order, told without reading the others' values."""
+        self._check_open()
+        waiting = self._waiting(keys)
+        absent = self._find(keys, waiting) < 0
+        absent[list(waiting)] = False
+        return np.flatnonzero(absent)
+
     def _fetch_some(
         self, keys: Keys, rows: Int64, waiting: dict[int, tuple[Block, int]]
     ) -> tuple[dict[str, Any] | None, Int64]:
         stored = np.flatnonzero(rows >= 0)
         if not len(stored) and not waiting:
-            self._misses += len(keys)
+            self._cost.add(misses=len(keys))
             return None, np.arange(len(keys))
         assert self._schema is not None
         values = no_values(self._schema)
@@ -161,7 +167,7 @@ class FeatureCache(Owner):
             if bad is not None:
                 self._damaged += int(bad.sum())
                 stored = stored[~bad]
-                values = {path: _select(value, ~bad) for path, value in values.items()}
+                values = {path: select(value, ~bad) for path, value in values.items()}
         found = np.union1d(stored, np.array(list(waiting), np.int64))
         if waiting:
             place = {at: number for number, at in enumerate(found.tolist())}
@@ -172,9 +178,8 @@ class FeatureCache(Owner):
         return values if len(found) else None, missing
 
     def _count(self, values: dict[str, Any], hits: int, misses: int) -> None:
-        self._hits += hits
-        self._misses += misses
-        self._bytes_read += sum(_nbytes(value) for value in values.values())
+        self._cost.add(hits=hits, misses=misses)
+        self._bytes_read += sum(nbytes_of(value) for value in values.values())
 
     def _waiting(self, keys: Keys) -> dict[int, tuple[Block, int]]:
         entries = ((at, self._blocks.find(key)) for at, key in enumerate(keys.packed()))
@@ -242,7 +247,7 @@ class FeatureCache(Owner):
             self.put(keys, outputs)
 
     def put(self, keys: Keys, outputs: Any) -> tuple[Structure, list[Leaf]]:
-        """`put_batch` with keys; nothing is kept when the cache is read-only. Returns the outputs taken apart."""
+        """`put_batch` with keys; nothing is kept where this process does not write. Returns the outputs taken apart."""
         self._check_open()
         with self._lock:
             if self._store is None:
@@ -255,37 +260,144 @@ class FeatureCache(Owner):
                 self._schema = known.widened(leaves)
             else:
                 known.check(leaves)
-        if not self.read_only:
-            own = tuple(leaf.to_host() for leaf in leaves)
-            self._blocks.put(Block(keys, own, sum(_nbytes(leaf.values) for leaf in own)))
+        if self.writes:
+            self._blocks.put(Block.of(keys, tuple(leaf.to_host() for leaf in leaves)))
         return structure, leaves
 
-    def bind(self, fingerprint: Fingerprint) -> None:
-        """Tie the cache to what its outputs depend on.
+    def accept(self, keys: Keys, leaves: tuple[Leaf, ...]) -> None:
+        """Keep leaves that fit the schema, in memory that nobody else writes to."""
+        self._check_open()
+        self._blocks.put(Block.of(keys, leaves))
 
-        Raises:
-            StaleCache: the cache was filled under another fingerprint.
-        """
+    def expect(self, schema: Schema) -> None:
+        """Raise SchemaMismatch where this cache holds other outputs; one that holds nothing yet takes the schema."""
         with self._lock:
             if self._store is None:
                 self._find_store()
-            known = self._store.metadata.get("fingerprint") if self._store is not None else None
-            known = known or self._fingerprint
+            if self._schema is None:
+                self._schema = schema
+            check_same(self._schema, schema)
+
+    def fill(
+        self,
+        module: nn.Module,
+        loader: Iterable[Any],
+        *,
+        call: Call | None = None,
+        progress: bool | None = None,
+    ) -> Filled:
+        """Compute and keep every sample of a loader that is not cached yet. Batches that are all there are skipped.
+
+        Killed and started again it goes on, since what was flushed is found. In a distributed job give each rank its
+        own part of the samples; ranks that do not write return at once.
+
+        Args:
+            module: a CachedModule with this cache, or a frozen module to be wrapped in one.
+            loader: any iterable of batches. A dict goes to the module as it is, with its ids under "cache_ids" (or
+                where the CachedModule's `key_from_batch` finds them); of a tuple or list the last entry is the ids, and
+                the others are the module's positional arguments. A DataLoader's batches are on the CPU: move them to
+                the module's device in `call`.
+            call: turns a batch of any other kind into (args, kwargs) of a call of the CachedModule.
+            progress: show a bar; None shows one on a terminal.
+
+        Returns:
+            How many samples were computed and found. All are on the disk.
+
+        Raises:
+            BadIds: a batch without ids.
+            ReadOnly: the cache was opened with read_only=True.
+            ValueError: a CachedModule with another cache, or one that is not enabled.
+        """
+        return fill(self, module, loader, call, progress)
+
+    def merge(self, other: "FeatureCache | str | os.PathLike[str]", *, progress: bool | None = None) -> Merged:
+        """Copy what another cache of the same module holds and this one lacks. What is here already stays as it is.
+
+        Goes in blocks of some 30 MB. Killed and started again it goes on, since keys that are here are skipped.
+
+        Args:
+            other: a cache, or the folder of one (of one version where there are several).
+            progress: show a bar; None shows one on a terminal.
+
+        Raises:
+            SchemaMismatch: it holds outputs of another structure, dtype or shape.
+            StaleCache: it was filled under another fingerprint, and versions="raise" (with "new", the rows go to
+                their version); or by put_batch alone while this one was not.
+            StoreExists: it is a record store and no cache. NotAStore: it is nothing.
+            ReadOnly: this cache is not written by this process.
+        """
+        return merge_caches(self, other, progress)
+
+    @property
+    def fingerprint(self) -> Fingerprint | None:
+        """What this cache was filled under, or its module was bound with; None while neither happened."""
+        stored = self._store.metadata.get("fingerprint") if self._store is not None else None
+        return stored or self._fingerprint
+
+    def bind(self, fingerprint: Fingerprint) -> "FeatureCache":
+        """The version of this cache for outputs that depend on `fingerprint`: this cache itself, or one beside it.
+
+        Raises:
+            StaleCache: the cache was filled under another fingerprint, and versions="raise".
+        """
+        if self._options.versions != "new":
+            self._tie(fingerprint)
+            return self
+        if self._fingerprint is None and self.writes:
+            self._blocks.flush(self._commit)  # put in by hand, before any module was bound
+        with self._lock:
+            if self._fingerprint is None and not len(self._blocks):
+                self._become(fingerprint)
+                return self
+            if self._fingerprint is not None and not differing(self._fingerprint, fingerprint):
+                return self
+            key = digest(fingerprint)
+            if key not in self._others:
+                other = FeatureCache(self._folder, self.id, **vars(self._options), files=self._files)
+                self._others[key] = other.bind(fingerprint)
+            return self._others[key]
+
+    def _tie(self, fingerprint: Fingerprint) -> None:
+        with self._lock:
+            if self._store is None:
+                self._find_store()
+            known = self.fingerprint
             if known is None:
                 self._fingerprint = fingerprint
-                if self._store is None or self.read_only:
+                if self._store is None or not self.writes:
                     return
                 known = self._store.annotate("fingerprint", fingerprint)  # filled by put_batch so far
         self._compare(known, fingerprint)
 
     def _compare(self, known: Fingerprint, fingerprint: Fingerprint) -> None:
-        differing = [part for part in {**known, **fingerprint} if known.get(part) != fingerprint.get(part)]
-        if differing:
+        parts = differing(known, fingerprint)
+        if parts and self._options.versions != "ignore":
             raise StaleCache(
-                f"the cache {self.id!r} in {self._folder} was filled with other {' and '.join(differing)} than the "
+                f"the cache {self.id!r} in {self._folder} was filled with other {' and '.join(parts)} than the "
                 "module has now, so its outputs are not this module's. Use another cache id for the changed module, "
-                f"restore what changed, or remove {self.path}"
+                f"pass versions='new' to keep both, restore what changed, or remove {self.path}"
             )
+
+    def _become(self, fingerprint: Fingerprint) -> None:
+        """Be the version of a fingerprint: its own folder if it has one, else the first one if that is free or its."""
+        own = version_folder(self._folder, self._name, fingerprint)
+        if (own / NAME).exists():
+            self._move(own)
+        try:
+            self._tie(fingerprint)
+        except StaleCache:
+            if self.path == own:
+                raise  # two fingerprints of one digest
+            self._move(own)
+            self._tie(fingerprint)
+        self._fingerprint = fingerprint
+
+    def _move(self, path: Path) -> None:
+        # What was open is not closed: another thread may be reading it.
+        if self._store is not None:
+            self._store = self._index = self._schema = self._reader = None
+        self.path = path
+        self._cost.move(path / "cost.json")
 
     def computed(self, seconds: float, samples: int) -> None:
         """Count what misses cost, for `stats`."""
@@ -300,6 +412,8 @@ class FeatureCache(Owner):
         self._check_open()
         if not self.read_only:
             self._blocks.flush(self._commit)
+        for other in list(self._others.values()):
+            other.flush()
 
     def _commit(self, blocks: Sequence[Block]) -> None:
         with self._lock:
@@ -329,7 +443,9 @@ class FeatureCache(Owner):
             return
         self._blocks.stop()
         self.flush()
-        if not self.read_only:
+        for other in self._others.values():
+            other.close()
+        if self.writes:
             self._cost.save()
         if self._index is not None:
             self._index.sync()
@@ -340,18 +456,25 @@ class FeatureCache(Owner):
         self.disown()
 
     def stats(self) -> CacheStats:
-        """What the cache holds and what it did in this process."""
+        """What the cache holds and what it did in this process, all versions together."""
+        every = [self, *self._others.values()]
         return CacheStats(
-            entries=self._store.snapshot.rows if self._store is not None else 0,
-            pending=len(self._blocks),
-            hits=self._hits,
-            misses=self._misses,
-            damaged=self._damaged,
-            bytes=self._store.nbytes if self._store is not None else 0,
-            bytes_read=self._bytes_read,
-            computed_seconds=self._cost.seconds,
-            seconds_saved=self._hits * self._cost.per_sample(),
+            entries=sum(one._store.snapshot.rows for one in every if one._store is not None),
+            pending=sum(len(one._blocks) for one in every),
+            hits=sum(one._cost.here.hits for one in every),
+            misses=sum(one._cost.here.misses for one in every),
+            damaged=sum(one._damaged for one in every),
+            bytes=sum(one._store.nbytes for one in every if one._store is not None),
+            bytes_read=sum(one._bytes_read for one in every),
+            computed_seconds=sum(one._cost.here.seconds for one in every),
+            seconds_saved=sum(one._cost.here.hits * one._cost.in_all().per_sample for one in every),
+            versions=read_versions(self._folder, self._name),
         )
+
+    @property
+    def writes(self) -> bool:
+        """Whether this process keeps what it computes: neither read-only nor kept from it by `writer_ranks`."""
+        return not self.read_only and self._writers.include_this()
 
     # The store
 
@@ -360,39 +483,37 @@ class FeatureCache(Owner):
         if not (self.path / NAME).exists():
             return False
         try:
-            store = RecordStore.open(self.path, "r" if self.read_only else "a", files=self._files)
-        except ReadOnly as error:
-            raise _read_only(error, self.path) from error
-        self._adopt(store)
+            self._adopt(open_store(self.path, self._files, read_only=self.read_only, must_write=self.writes))
+        except StaleCache:
+            # Another process filled the first version meanwhile; ours is another one, and nothing of it is written yet.
+            assert self._fingerprint is not None
+            own = version_folder(self._folder, self._name, self._fingerprint)
+            if self._options.versions != "new" or self.path == own:
+                raise
+            self._move(own)
+            return self._find_store()
         return True
 
     def _create_store(self) -> RecordStore:
         assert self._schema is not None
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            metadata = {"structure": self._schema.structure, "fingerprint": self._fingerprint}
-            store = RecordStore.create(self.path, self._schema.store_fields(), metadata=metadata, files=self._files)
-        except OSError as error:
-            if is_read_only(error):
-                raise _read_only(error, self._folder) from error
-            if not isinstance(error, StoreExists):
+            store = create_store(self.path, self._schema, self._fingerprint, self._files)
+        except StoreExists:
+            # Another process was first. Its schema and fingerprint stand; ours must fit them, or be another version.
+            before = self.path
+            if self._find_store():
+                assert self._store is not None
+                return self._store
+            if self.path == before:
                 raise
-            # Another process was first. Its schema and fingerprint stand; ours must fit them.
-            if not self._find_store():
-                raise
-            assert self._store is not None
-            return self._store
+            return self._create_store()
         self._adopt(store)
         return store
 
     def _adopt(self, store: RecordStore) -> None:
         store.disown()  # this cache closes it, after its own pending rows
-        structure: Structure | None = store.metadata.get("structure")
-        if structure is None or KEY not in store.fields:
-            store.close()
-            raise StoreExists(f"{self.path} is a record store and no feature cache; use another folder or cache id")
-        schema = Schema.of_store(structure, store.fields)
         try:
+            schema = schema_of(store)
             self._check_joins(store, schema)
         except WarmstoreError:
             store.close()
@@ -424,7 +545,7 @@ class FeatureCache(Owner):
             self._index.after_fork()
 
     def __reduce__(self) -> Any:
-        return _reopen, (str(self._folder), self.id, self._options)
+        return _reopen, (str(self._folder), self.id, vars(self._options))
 
     def __deepcopy__(self, memo: Any) -> Self:
         return self
@@ -434,21 +555,5 @@ class FeatureCache(Owner):
             raise Closed(f"the cache {self.path} is closed; open it again with FeatureCache")
 
 
-def _read_only(error: OSError, path: Path) -> ReadOnly:
-    return ReadOnly(error.errno, "the cache's folder cannot be written; pass read_only=True to only read", str(path))
-
-
 def _reopen(folder: str, id: str, options: dict[str, Any]) -> FeatureCache:
     return FeatureCache(folder, id, **options)
-
-
-def _select(values: Any, which: Any) -> Any:
-    if isinstance(values, list):
-        return [value for value, wanted in zip(values, which.tolist(), strict=True) if wanted]
-    return values[which]
-
-
-def _nbytes(values: Any) -> int:
-    if isinstance(values, list):
-        return sum(getattr(value, "nbytes", 64) for value in values)
-    return int(values.nbytes)

@@ -15,6 +15,7 @@ import functools
 import inspect
 import sys
 import textwrap
+import threading
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -34,6 +35,7 @@ _MUTATORS = frozenset(
     ("add", "append", "clear", "extend", "insert", "pop", "popitem", "remove", "setdefault", "update")
 )
 _DEPTH = 8
+_parsing = threading.Lock()  # Python 3.11's parser counts its depth over all threads, and fails when two parse at once
 
 
 def weights(module: nn.Module) -> str:
@@ -244,7 +246,8 @@ def _source(thing: Any) -> str | None:
     if getattr(thing, "__name__", "") == "<lambda>":
         return None
     try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(thing)))
+        with _parsing:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(thing)))
     except (OSError, TypeError, SyntaxError):
         return None
     for node in ast.walk(tree):

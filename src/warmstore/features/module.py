@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from warmstore.errors import BadIds, NotStateless
+from warmstore.errors import BadIds, NotStateless, StaleCache
 from warmstore.features import fingerprint
 from warmstore.features.arguments import Arguments, BatchArgs
 from warmstore.features.cache import FeatureCache
@@ -68,7 +68,7 @@ class CachedModule(nn.Module):
         if enforce_stateless:
             _check_stateless(module)
         self._watch = Watch(module)
-        self._bound: set[Any] = set()
+        self._bound: dict[Any, FeatureCache] = {}  # by all that a call's outputs depend on: the version they are in
         self.register_state_dict_post_hook(_strip_prefix)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_add_prefix)  # type: ignore[no-untyped-call]
 
@@ -93,17 +93,25 @@ class CachedModule(nn.Module):
         keys = as_keys(self._ids(cache_ids, args, kwargs))
         arguments = Arguments(args, kwargs, len(keys), self._batch_args)
         arguments.check()
-        self._check_fingerprint(arguments)
+        cache = self._bind(arguments)
         if not len(keys):
             with torch.no_grad():
                 return self.module(*args, **kwargs)
         device = self._device or arguments.device()
-        values, missing = self.cache.fetch(keys)
+        values, missing = cache.fetch(keys)
         if len(missing):
-            return self._fill(arguments, keys, values, missing, device)
-        return self.cache.assemble(values, device)
+            return self._fill(cache, arguments, keys, values, missing, device)
+        return cache.assemble(values, device)
 
-    def _fill(self, arguments: Arguments, keys: Keys, values: Any, missing: Any, device: torch.device | None) -> Any:
+    def _fill(
+        self,
+        cache: FeatureCache,
+        arguments: Arguments,
+        keys: Keys,
+        values: Any,
+        missing: Any,
+        device: torch.device | None,
+    ) -> Any:
         """Compute the samples that were not found, keep them, and put the batch together."""
         # An id that comes twice is computed once.
         _, first, inverse = np.unique(keys.halves[missing], axis=0, return_index=True, return_inverse=True)
@@ -116,15 +124,25 @@ class CachedModule(nn.Module):
         began = time.perf_counter()
         with torch.no_grad():
             output = self.module(*args, **kwargs)
-        self.cache.computed(time.perf_counter() - began, len(which))
-        self._check_fingerprint(arguments)
-        structure, leaves = self.cache.put(keys.take(which), output)
+        cache.computed(time.perf_counter() - began, len(which))
+        if self._bind(arguments) is not cache:
+            raise StaleCache(
+                "the module's weights changed while it computed, so its outputs belong to no version of the cache. "
+                "Call module.eval() before wrapping it, or do not train it while it computes"
+            )
+        structure, leaves = cache.put(keys.take(which), output)
         if everything:
             by_path = {leaf.path: leaf.values for leaf in leaves}
             return put_together(structure, lambda path: _detached(by_path[path], self._device))
-        return self.cache.assemble(
-            self.cache.completed(values, missing, leaves, inverse.reshape(-1), len(keys)), device
-        )
+        return cache.assemble(cache.completed(values, missing, leaves, inverse.reshape(-1), len(keys)), device)
+
+    def count_missing(self, *args: Any, cache_ids: Any = None, **kwargs: Any) -> tuple[int, int]:
+        """How many samples a call would return, and how many of them it would compute. Reads and computes nothing."""
+        keys = as_keys(self._ids(cache_ids, args, kwargs))
+        arguments = Arguments(args, kwargs, len(keys), self._batch_args)
+        arguments.check()
+        missing = self._bind(arguments).missing(keys)
+        return len(keys), len(np.unique(keys.halves[missing], axis=0))
 
     def train(self, mode: bool = True) -> Self:
         """Has no effect on the wrapped module, whose mode the cache depends on."""
@@ -150,12 +168,18 @@ class CachedModule(nn.Module):
             "'cache_ids', or give CachedModule a key_from_batch function"
         )
 
-    def _check_fingerprint(self, arguments: Arguments) -> None:
+    def _bind(self, arguments: Arguments) -> FeatureCache:
         call = (self._watch.version(), arguments.fixed(), _autocast(arguments.device()))
-        if call not in self._bound:
+        found = self._bound.get(call)
+        if found is None:
             parts = self._watch.fingerprint()
-            self.cache.bind({**parts, "arguments that are not batches": call[1], "autocast": call[2]})
-            self._bound.add(call)
+            found = self.cache.bind({**parts, "arguments that are not batches": call[1], "autocast": call[2]})
+            self._bound[call] = found
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy's watch counts from the start: what it calls the first version may be another one here.
+        return {**self.__dict__, "_bound": {}}
 
 
 def _check_stateless(module: nn.Module) -> None:

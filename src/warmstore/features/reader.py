@@ -138,3 +138,10 @@ def merge(
             listed[place] = to_numpy(value).copy() if is_array(value) else copy.deepcopy(value)
         merged[path] = listed
     return merged
+
+
+def select(values: Any, which: Any) -> Any:
+    """The values of some rows: `which` is bool [n]."""
+    if isinstance(values, list):
+        return [value for value, wanted in zip(values, which.tolist(), strict=True) if wanted]
+    return values[which]

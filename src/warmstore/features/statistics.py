@@ -3,8 +3,10 @@
 import contextlib
 import json
 import secrets
-from dataclasses import dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
+
+from warmstore.features.versions import CacheVersion
 
 
 @dataclass(frozen=True)
@@ -16,6 +18,8 @@ class CacheStats:
     bytes: on the disk. bytes_read: of outputs handed out by this process, in bytes.
     computed_seconds: spent in the module on misses, by this process.
     seconds_saved: hits times what a sample has cost on average, in this run and those before.
+    versions: those on the disk, also where this process has not used them. All other figures are sums over the
+        versions that this cache has opened.
     """
 
     entries: int
@@ -27,6 +31,33 @@ class CacheStats:
     bytes_read: int
     computed_seconds: float
     seconds_saved: float
+    versions: tuple[CacheVersion, ...] = ()
+
+    @property
+    def hit_rate(self) -> float:
+        """Hits among the samples looked up, 0 to 1."""
+        return self.hits / max(self.hits + self.misses, 1)
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What processes computed and looked up in samples, and the seconds that computing took."""
+
+    seconds: float = 0.0
+    samples: int = 0
+    hits: int = 0
+    misses: int = 0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(*(mine + its for mine, its in zip(astuple(self), astuple(other), strict=True)))
+
+    def __sub__(self, other: "Usage") -> "Usage":
+        return Usage(*(mine - its for mine, its in zip(astuple(self), astuple(other), strict=True)))
+
+    @property
+    def per_sample(self) -> float:
+        """Average seconds a sample has cost."""
+        return self.seconds / self.samples if self.samples else 0.0
 
     @property
     def hit_rate(self) -> float:
@@ -35,41 +66,41 @@ class CacheStats:
 
 
 class Cost:
-    """Seconds and samples computed over all runs, in a small file. An estimate: racing writers may lose a little."""
+    """The usage of a cache over all runs, in a small file. An estimate: racing writers may lose a little."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.seconds = 0.0
-        self.samples = 0
-        self._saved = (0.0, 0)
+        self.here = Usage()
+        self._saved = Usage()
 
-    def add(self, seconds: float, samples: int) -> None:
-        """Count some computed samples."""
-        self.seconds += seconds
-        self.samples += samples
+    def move(self, path: Path) -> None:
+        """Count for another file from now on."""
+        self._path = path
 
-    def per_sample(self) -> float:
-        """Average seconds a sample has cost, over all runs."""
-        seconds, samples = self._earlier()
-        seconds += self.seconds - self._saved[0]
-        samples += self.samples - self._saved[1]
-        return seconds / samples if samples else 0.0
+    def add(self, seconds: float = 0.0, samples: int = 0, *, hits: int = 0, misses: int = 0) -> None:
+        """Count some computed samples, or some that were looked up."""
+        self.here += Usage(seconds, samples, hits, misses)
+
+    def in_all(self) -> Usage:
+        """Over all runs, this one included."""
+        return read_usage(self._path) + (self.here - self._saved)
 
     def save(self) -> None:
-        """Add what this process computed to the file. A folder that cannot be written costs only the estimate."""
-        seconds, samples = self.seconds - self._saved[0], self.samples - self._saved[1]
-        if not samples:
+        """Add what this process did to the file. A folder that cannot be written costs only the estimate."""
+        if self.here == self._saved:
             return
-        earlier = self._earlier()
         draft = self._path.with_suffix(f".{secrets.token_hex(4)}.tmp")
         with contextlib.suppress(OSError):
-            draft.write_text(json.dumps({"seconds": earlier[0] + seconds, "samples": earlier[1] + samples}))
+            draft.write_text(json.dumps(asdict(self.in_all())))
             draft.replace(self._path)
-            self._saved = (self.seconds, self.samples)
+            self._saved = self.here
 
-    def _earlier(self) -> tuple[float, int]:
-        try:
-            content = json.loads(self._path.read_bytes())
-            return float(content["seconds"]), int(content["samples"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return 0.0, 0
+
+def read_usage(path: Path) -> Usage:
+    """What a file says; nothing where there is none, or where it is damaged."""
+    try:
+        content = json.loads(path.read_bytes())
+        numbers = [content.get(name, 0) for name in ("samples", "hits", "misses")]
+        return Usage(float(content["seconds"]), *map(int, numbers))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return Usage()

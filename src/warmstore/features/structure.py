@@ -356,6 +356,13 @@ def _under(path: str, key: Any) -> str:
     return f"{path}/{key}" if path else str(key)
 
 
+def nbytes_of(values: Any) -> int:
+    """Bytes of a leaf's values, guessed where they are no arrays."""
+    if isinstance(values, list):
+        return sum(getattr(value, "nbytes", 64) for value in values)
+    return int(values.nbytes)
+
+
 def is_array(value: Any) -> bool:
     """Whether a value is a tensor or a NumPy array."""
     return isinstance(value, torch.Tensor | np.ndarray)

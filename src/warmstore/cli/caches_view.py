@@ -1,0 +1,150 @@
+"""What `warmstore stats` and `inspect` show of feature caches."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from warmstore.cli.records_view import says, size, table
+from warmstore.errors import Damaged
+from warmstore.features.inspection import CacheState, duplicates, read_state
+from warmstore.features.schema import Schema
+from warmstore.features.structure import Structure
+from warmstore.features.versions import id_name, version_paths
+from warmstore.records.store import RecordStore
+
+
+def show_states(states: Sequence[CacheState], now: float, console: Console) -> None:
+    """Print one line a version. `now` is in seconds since 1970."""
+    shown = table(
+        f"Feature caches in {states[0].path.absolute().parent}",
+        "cache", ">entries", ">size", ">hit rate", ">saved", ">age", ">written\nbefore",
+    )  # fmt: skip
+    shown.columns[0].no_wrap = False  # ids may be long; numbers must be whole
+    for state in states:
+        looked_up = state.usage.hits + state.usage.misses
+        shown.add_row(
+            Text(label(state)),
+            f"{state.entries:,}",
+            size(state.bytes),
+            f"{state.usage.hit_rate:.1%}" if looked_up else "-",
+            duration(state.seconds_saved) if looked_up else "-",
+            duration(now - state.created),
+            "now" if state.writers else duration(now - state.written),
+        )
+    console.print(shown)
+    if len(states) > 1:
+        saved = duration(sum(state.seconds_saved for state in states))
+        console.print(f"In all {size(sum(state.bytes for state in states))}, {saved} of computing saved.")
+    if any(id_name(state.path) != state.path.name for state in states):
+        console.print("[dim]@: a version for other weights, code or settings.[/]")
+
+
+def label(state: CacheState) -> str:
+    """A cache's id, with the digest of its version where it is not the first."""
+    digest = state.path.name.removeprefix(id_name(state.path))
+    return state.id + (f" {digest[:9]}" if digest else "")
+
+
+def state_as_json(state: CacheState) -> dict[str, Any]:
+    """Everything about a version that JSON can say."""
+    return {
+        "path": str(state.path),
+        "id": state.id,
+        "version": state.path.name,
+        "entries": state.entries,
+        "bytes": state.bytes,
+        "hits": state.usage.hits,
+        "misses": state.usage.misses,
+        "hit_rate": state.usage.hit_rate,
+        "computed": state.usage.samples,
+        "computed_seconds": state.usage.seconds,
+        "seconds_saved": state.seconds_saved,
+        "created": state.created,
+        "written": state.written,
+        "writers": state.writers,
+        "fingerprint": state.fingerprint,
+    }
+
+
+def cache_description(store: RecordStore) -> dict[str, Any]:
+    """What `inspect` adds for a store that is a cache."""
+    path = store.path
+    state = read_state(path)
+    try:
+        twice: int | None = duplicates(store)
+    except Damaged:
+        twice = None
+    return {
+        **state_as_json(state),
+        "output": rendered_structure(state.schema),
+        "duplicates": twice,
+        "versions": [version.name for version in version_paths(path.parent, id_name(path))],
+    }
+
+
+def show_cache(found: dict[str, Any], now: float, console: Console) -> None:
+    """Print a `cache_description`."""
+    used = f"{found['hits']:,} hits, {found['misses']:,} misses" if found["hits"] + found["misses"] else "not used yet"
+    if found["hits"] + found["misses"]:
+        used += f": {found['hit_rate']:.1%}; {duration(found['seconds_saved'])} of computing saved"
+    twice = found["duplicates"]
+    told = "not known: some are damaged" if twice is None else f"{twice:,}"
+    lines = {
+        "Feature cache": found["id"],
+        "Output": found["output"],
+        "Used": used,
+        "Age": f"{duration(now - found['created'])}, written {duration(now - found['written'])} ago",
+        "Duplicates": told + (": the later one of each key counts" if twice else ""),
+        "Fingerprint": _fingerprint(found["fingerprint"]),
+        "Versions": ", ".join(found["versions"]),
+    }
+    shown = table("", "", "", wrap=True)
+    shown.title, shown.show_header = None, False
+    for name, text in lines.items():
+        shown.add_row(Text(name, "bold"), Text(text))
+    console.print(shown)
+
+
+def rendered_structure(schema: Schema) -> str:
+    """The output of a cached module in one line: `{"y": float32 [3], "names": [Json per sample]}`."""
+    return _rendered(schema.structure, "", schema)
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit that suits them: `4.1 s`, `12 min`, `3.5 h`, `41 days`."""
+    seconds = max(seconds, 0.0)
+    for limit, unit, divisor in ((0.9995, "ms", 1e-3), (60, "s", 1), (3600, "min", 60), (48 * 3600, "h", 3600)):
+        if seconds < limit:
+            count = seconds / divisor
+            return f"{count:.1f} {unit}" if count < 9.95 and unit != "ms" else f"{count:.0f} {unit}"
+    return f"{seconds / 86400:,.0f} days"
+
+
+def _rendered(node: Structure, path: str, schema: Schema) -> str:
+    kind = node["node"]
+    if kind in ("tensor", "ndarray", "values"):
+        return says(schema.fields[path or "output"])
+    if kind == "constant":
+        return repr(node["value"])
+    if kind == "items":
+        return f"[{_rendered(node['item'], path, schema)} per sample]"
+    keys = node.get("keys", range(len(node["children"])))
+    parts = [
+        _rendered(child, f"{path}/{key}" if path else str(key), schema)
+        for key, child in zip(keys, node["children"], strict=True)
+    ]
+    if kind in ("namedtuple", "dataclass"):
+        inside = ", ".join(f"{key}={part}" for key, part in zip(keys, parts, strict=True))
+        return f"{node['type'][1].rsplit('.', 1)[-1]}({inside})"
+    if kind == "dict":
+        return "{" + ", ".join(f"{json.dumps(key)}: {part}" for key, part in zip(keys, parts, strict=True)) + "}"
+    return f"[{', '.join(parts)}]" if kind == "list" else f"({', '.join(parts)})"
+
+
+def _fingerprint(fingerprint: dict[str, str] | None) -> str:
+    if fingerprint is None:
+        return "none: filled by put_batch alone"
+    return ", ".join(f"{part} {value[:12]}" for part, value in fingerprint.items() if value)

@@ -1,0 +1,74 @@
+"""Filling a cache ahead of training: every batch of a loader goes through the module, unless all of it is there."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from warmstore.errors import BadIds, ReadOnly
+
+if TYPE_CHECKING:
+    from warmstore.features.cache import FeatureCache
+    from warmstore.features.module import CachedModule
+
+Call = Callable[[Any], tuple[tuple[Any, ...], dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Filled:
+    """What `FeatureCache.fill` did. computed, found: samples; of an id that comes twice the second one is found."""
+
+    batches: int
+    computed: int
+    found: int
+
+
+def fill(
+    cache: "FeatureCache", module: nn.Module, loader: Iterable[Any], call: Call | None, progress: bool | None
+) -> Filled:
+    """See `FeatureCache.fill`."""
+    from tqdm import tqdm  # only who waits for something pays for it
+
+    if cache.read_only:
+        raise ReadOnly(f"the cache {cache.path} was opened with read_only=True; open it without to fill it")
+    cached = _cached(cache, module)
+    batches = computed = found = 0
+    if not cache.writes:
+        return Filled(batches, computed, found)
+    shown = None if progress is None else not progress
+    with tqdm(loader, desc=cache.id, unit=" batches", disable=shown, dynamic_ncols=True) as bar:
+        for batch in bar:
+            args, kwargs = _arguments(batch) if call is None else call(batch)
+            samples, missing = cached.count_missing(*args, **kwargs)
+            if missing:
+                cached(*args, **kwargs)
+            batches += 1
+            computed += missing
+            found += samples - missing
+            bar.set_postfix(computed=computed, found=found, refresh=False)
+    cache.flush()
+    return Filled(batches, computed, found)
+
+
+def _cached(cache: "FeatureCache", module: nn.Module) -> "CachedModule":
+    from warmstore.features.module import CachedModule
+
+    if not isinstance(module, CachedModule):
+        return CachedModule(module, cache)
+    if module.cache is not cache:
+        raise ValueError(f"the module keeps its outputs in {module.cache.path}, not in {cache.path}; fill that cache")
+    if not module.enabled:
+        raise ValueError("the module has enabled=False, so nothing it computes is kept; set module.enabled = True")
+    return module
+
+
+def _arguments(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(batch, dict):
+        return (batch,), {}
+    if isinstance(batch, list | tuple) and len(batch) > 1:
+        return tuple(batch[:-1]), {"cache_ids": batch[-1]}
+    raise BadIds(
+        f"the loader gave a {type(batch).__name__}, which is no batch with ids: give dicts with 'cache_ids', or tuples "
+        "of the module's arguments and the ids, in this order; or pass call=, a function from a batch to (args, kwargs)"
+    )

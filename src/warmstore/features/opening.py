@@ -1,0 +1,61 @@
+"""The record store under a cache: making one, opening one, and telling a cache's store from any other."""
+
+from pathlib import Path
+
+from warmstore.errors import ReadOnly, StoreExists
+from warmstore.features.schema import KEY, Schema
+from warmstore.features.versions import Fingerprint
+from warmstore.records.files import Files, is_read_only
+from warmstore.records.store import RecordStore
+
+
+def open_store(path: Path, files: Files, *, read_only: bool, must_write: bool) -> RecordStore:
+    """Open a cache's store, for writing where that may be.
+
+    Raises:
+        ReadOnly: it cannot be written, and `must_write` says that it must.
+    """
+    if not read_only:
+        try:
+            return RecordStore.open(path, "a", files=files)
+        except ReadOnly as error:
+            if must_write:
+                raise _read_only(error, path) from error
+    return RecordStore.open(path, files=files)
+
+
+def create_store(path: Path, schema: Schema, fingerprint: Fingerprint | None, files: Files) -> RecordStore:
+    """Make a cache's store.
+
+    Raises:
+        StoreExists: the folder holds something already, maybe since another process was first.
+        ReadOnly: the folder cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        metadata = {"structure": schema.structure, "fingerprint": fingerprint}
+        return RecordStore.create(path, schema.store_fields(), metadata=metadata, files=files)
+    except OSError as error:
+        if is_read_only(error):
+            raise _read_only(error, path.parent) from error
+        raise
+
+
+def is_cache(store: RecordStore) -> bool:
+    """Whether a store is a feature cache."""
+    return store.metadata.get("structure") is not None and KEY in store.fields
+
+
+def schema_of(store: RecordStore) -> Schema:
+    """What a cache's store holds.
+
+    Raises:
+        StoreExists: the store is no feature cache.
+    """
+    if not is_cache(store):
+        raise StoreExists(f"{store.path} is a record store and no feature cache; use another folder or cache id")
+    return Schema.of_store(store.metadata["structure"], store.fields)
+
+
+def _read_only(error: OSError, path: Path) -> ReadOnly:
+    return ReadOnly(error.errno, "the cache's folder cannot be written; pass read_only=True to only read", str(path))

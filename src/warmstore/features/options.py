@@ -1,0 +1,63 @@
+"""What a cache was opened with: checked once at the door, and handed on to other processes and versions as it is."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from warmstore.features.structure import LISTS
+from warmstore.features.versions import POLICIES, SUFFIX
+from warmstore.sizes import parse_size
+
+_LONGEST = 200  # characters of a folder's name; most file systems take 255, of which drafts need some
+
+
+@dataclass(frozen=True)
+class CacheOptions:
+    """The keyword arguments of `FeatureCache`, which says what each is."""
+
+    flush_every: int = 2048
+    async_write: bool = True
+    max_pending: int | str = "256MB"
+    read_only: bool = False
+    variable: bool = False
+    pad_value: float | None = None
+    lists: str = "auto"
+    versions: str = "raise"
+    writer_ranks: Collection[int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.flush_every < 1:
+            raise ValueError(f"flush_every is {self.flush_every}; it must be at least 1")
+        if self.lists not in LISTS:
+            raise ValueError(f"lists is {self.lists!r}; it must be one of {LISTS}")
+        if self.versions not in POLICIES:
+            raise ValueError(f"versions is {self.versions!r}; it must be one of {POLICIES}")
+        parse_size(self.max_pending)
+        if self.writer_ranks is not None:
+            _check_ranks(self.writer_ranks)
+
+
+def folder_name(id: str, versions: str) -> str:
+    """The name of a cache's folder: its id, with whatever file systems and versions have other uses for escaped.
+
+    Raises:
+        ValueError: an id that cannot name a folder, with the suffix of a version where there may be any.
+    """
+    if not isinstance(id, str) or not id:
+        raise ValueError(f"the cache's id is {id!r}; it must be a non-empty str such as 'resnet50_v1'")
+    name = quote(id, safe="")
+    longest = _LONGEST - (len(SUFFIX) if versions == "new" else 0)
+    if id in (".", "..") or len(name) > longest:
+        raise ValueError(
+            f"the cache's id {id!r:.80} cannot name a folder; use one of at most {longest} letters and digits"
+        )
+    return name
+
+
+def _check_ranks(ranks: object) -> None:
+    good = isinstance(ranks, Collection) and not isinstance(ranks, str | bytes) and len(ranks)
+    if not good or any(type(rank) is not int or rank < 0 for rank in ranks):  # type: ignore[attr-defined]
+        raise ValueError(
+            f"writer_ranks is {ranks!r}; it must hold the ranks that write, such as [0], or be None for all. Where "
+            "nobody should write, pass read_only=True"
+        )
