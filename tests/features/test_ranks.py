@@ -142,11 +142,11 @@ def test_ranks_that_cannot_be(tmp_path, ranks):
 def test_folder_that_only_writers_can_write(run_script, seen_by_all):
     run_script(
         """
-        import os, sys
+        import os
         import torch
         import warmstore as ws
 
-        folder = sys.argv[1] + "/cache"
+        folder = "FOLDER/cache"
         with ws.FeatureCache(folder, "id", writer_ranks=[0]) as cache:
             cache.put_batch([1], torch.ones(1))
         os.environ["RANK"] = "1"
@@ -157,5 +157,5 @@ def test_folder_that_only_writers_can_write(run_script, seen_by_all):
             cache.close()
             os._exit(0)
         assert os.wait()[1] == 0
-        """
+        """.replace("FOLDER", str(seen_by_all))
     )
