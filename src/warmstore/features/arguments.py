@@ -106,7 +106,7 @@ class Arguments:
             return value
         if self._is_batch(value, wanted, name):
             if isinstance(value, torch.Tensor):
-                return value.index_select(0, which.to(value.device))
+                return _rows_of(value, which)
             if isinstance(value, np.ndarray):
                 return value[which.numpy()]
             return type(value)(value[at] for at in which.tolist())
@@ -129,6 +129,15 @@ class Arguments:
             texts = [self._describe(child, wanted) for child in value]
             return repr(texts) if any(texts) else ""
         return describe(value)
+
+
+def _rows_of(value: torch.Tensor, which: torch.Tensor) -> torch.Tensor:
+    rows = value.index_select(0, which.to(value.device))
+    for dimensions, layout in ((4, torch.channels_last), (5, torch.channels_last_3d)):
+        # index_select forgets the memory format, and with it which kernels run.
+        if value.ndim == dimensions and not value.is_contiguous() and value.is_contiguous(memory_format=layout):
+            return rows.contiguous(memory_format=layout)
+    return rows
 
 
 def is_mapping(value: Any) -> bool:

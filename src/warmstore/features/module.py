@@ -93,11 +93,15 @@ class CachedModule(nn.Module):
         keys = as_keys(self._ids(cache_ids, args, kwargs))
         arguments = Arguments(args, kwargs, len(keys), self._batch_args)
         arguments.check()
+        where = arguments.device()
+        if where is not None and where.type == "meta":  # shapes without values: nothing to keep or to compare
+            with torch.no_grad():
+                return self.module(*args, **kwargs)
         cache = self._bind(arguments)
         if not len(keys):
             with torch.no_grad():
                 return self.module(*args, **kwargs)
-        device = self._device or arguments.device() or _device_of(self.module)
+        device = self._device or where or _device_of(self.module)
         values, missing = cache.fetch(keys)
         if len(missing):
             return self._fill(cache, arguments, keys, values, missing, device)
