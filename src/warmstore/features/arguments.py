@@ -1,10 +1,13 @@
 """The arguments of one call: which of them carry one value per sample, and how to cut those to the misses.
 
 A tensor or array whose first dimension is the number of ids is per sample, and so is a list of that length, or a tuple
-of so many strings, as torch's collate function makes them; dicts, other tuples and other lists are looked into.
+of so many strings, as torch's collate function makes them; dicts, mappings such as tokenisers return, other tuples and
+other lists are looked into.
 Everything else goes to the module as it is, and is a setting of the call.
 """
 
+import copy
+from collections import UserDict
 from collections.abc import Collection
 from typing import Any
 
@@ -32,18 +35,25 @@ class Arguments:
         self._batch_args = batch_args
 
     def check(self) -> None:
-        """Raise BadIds when the first tensor, which is taken for the input, has another number of rows than ids."""
-        for key, value in (*enumerate(self.args), *self.kwargs.items()):
-            if self._batch_args is not None and key not in self._batch_args:
-                continue
-            rows = _first_rows(value)
-            if rows is not None:
-                if rows != self._count:
-                    raise BadIds(
-                        f"{self._count} cache_ids for {rows} samples (argument {key!r}): give one id per sample. "
-                        "If that argument is not the batch, name the ones that are with batch_args="
-                    )
-                return
+        """Raise BadIds when the first tensor, which is taken for the input, has another number of rows than ids.
+
+        Where there is no tensor, the first list or tuple of strings is.
+        """
+        for texts in (False, True):
+            for key, value in (*enumerate(self.args), *self.kwargs.items()):
+                if self._batch_args is not None and key not in self._batch_args:
+                    continue
+                rows = _first_rows(value, texts)
+                if rows is not None:
+                    self._check_rows(key, rows)
+                    return
+
+    def _check_rows(self, key: object, rows: int) -> None:
+        if rows != self._count:
+            raise BadIds(
+                f"{self._count} cache_ids for {rows} samples (argument {key!r}): give one id per sample. "
+                "If that argument is not the batch, name the ones that are with batch_args="
+            )
 
     def device(self) -> torch.device | None:
         """Where the first tensor is."""
@@ -96,11 +106,11 @@ class Arguments:
             return value
         if self._is_batch(value, wanted, name):
             if isinstance(value, torch.Tensor):
-                return value.index_select(0, which.to(value.device))
+                return _rows_of(value, which)
             if isinstance(value, np.ndarray):
                 return value[which.numpy()]
             return type(value)(value[at] for at in which.tolist())
-        if isinstance(value, dict):
+        if is_mapping(value):
             cut = {key: self._cut(child, wanted, which, f"{name}[{key!r}]") for key, child in value.items()}
             return cut if type(value) is dict else _same_type(value, cut)
         if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -112,7 +122,7 @@ class Arguments:
     def _describe(self, value: Any, wanted: bool | None) -> str:
         if self._is_batch(value, wanted, "an argument"):
             return ""
-        if isinstance(value, dict):
+        if is_mapping(value):
             parts = {key: self._describe(child, wanted) for key, child in value.items()}
             return repr({key: text for key, text in parts.items() if text}) if any(parts.values()) else ""
         if isinstance(value, list | tuple):
@@ -121,34 +131,43 @@ class Arguments:
         return describe(value)
 
 
+def _rows_of(value: torch.Tensor, which: torch.Tensor) -> torch.Tensor:
+    rows = value.index_select(0, which.to(value.device))
+    for dimensions, layout in ((4, torch.channels_last), (5, torch.channels_last_3d)):
+        # index_select forgets the memory format, and with it which kernels run.
+        if value.ndim == dimensions and not value.is_contiguous() and value.is_contiguous(memory_format=layout):
+            return rows.contiguous(memory_format=layout)
+    return rows
+
+
+def is_mapping(value: Any) -> bool:
+    """Whether a value is a dict, or is used like one."""
+    return isinstance(value, dict | UserDict)
+
+
 def _same_type(value: Any, cut: dict[Any, Any]) -> Any:
     # transformers' BatchEncoding and friends: a dict with methods of its own.
-    import copy
-
     other = copy.copy(value)
     other.update(cut)
     return other
 
 
-def _first_rows(value: Any) -> int | None:
+def _first_rows(value: Any, texts: bool) -> int | None:
     if isinstance(value, torch.Tensor | np.ndarray):
         return len(value) if value.ndim else None
-    if isinstance(value, dict | list | tuple):
-        children = value.values() if isinstance(value, dict) else value
-        found = (_first_rows(child) for child in children)
-        first = next((rows for rows in found if rows is not None), None)
-        if first is None and isinstance(value, list) and value and isinstance(value[0], str):
-            return len(value)
-        if isinstance(value, list) and first is not None:
-            return None  # one tensor per sample, of any length each
-        return first
+    if texts and isinstance(value, list | tuple) and value and isinstance(value[0], str):
+        return len(value)
+    if is_mapping(value) or isinstance(value, list | tuple):
+        children = value.values() if is_mapping(value) else value
+        first = next((rows for child in children if (rows := _first_rows(child, texts)) is not None), None)
+        return None if isinstance(value, list) else first  # one tensor per sample, of any length each
     return None
 
 
 def _first_tensor(value: Any) -> torch.Tensor | None:
     if isinstance(value, torch.Tensor):
         return value
-    if isinstance(value, dict | list | tuple):
-        children = value.values() if isinstance(value, dict) else value
+    if is_mapping(value) or isinstance(value, list | tuple):
+        children = value.values() if is_mapping(value) else value
         return next((found for child in children if (found := _first_tensor(child)) is not None), None)
     return None

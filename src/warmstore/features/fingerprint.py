@@ -30,7 +30,7 @@ from warmstore.records.arrays import to_numpy
 _PLAIN = (bool, int, float, complex, str, bytes, slice, type(None), type(...), torch.dtype, enum.Enum, np.generic)
 _DATA = (*_PLAIN, tuple, frozenset, list, dict, set, torch.Tensor, np.ndarray)
 _FOREIGN = frozenset(("torch", "numpy", "einops")) | sys.stdlib_module_names
-_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+_OF_EVERY_MODULE = frozenset(vars(nn.Module())) | {"_is_torch_compile"}  # torch.compile leaves that on what it wraps
 _MUTATORS = frozenset(
     ("add", "append", "clear", "extend", "insert", "pop", "popitem", "remove", "setdefault", "update")
 )

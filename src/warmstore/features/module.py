@@ -15,7 +15,7 @@ from torch import nn
 
 from warmstore.errors import BadIds, NotStateless, StaleCache
 from warmstore.features import fingerprint
-from warmstore.features.arguments import Arguments, BatchArgs
+from warmstore.features.arguments import Arguments, BatchArgs, is_mapping
 from warmstore.features.cache import FeatureCache
 from warmstore.features.structure import put_together
 from warmstore.features.watch import Watch
@@ -93,11 +93,15 @@ class CachedModule(nn.Module):
         keys = as_keys(self._ids(cache_ids, args, kwargs))
         arguments = Arguments(args, kwargs, len(keys), self._batch_args)
         arguments.check()
+        where = arguments.device()
+        if where is not None and where.type == "meta":  # shapes without values: nothing to keep or to compare
+            with torch.no_grad():
+                return self.module(*args, **kwargs)
         cache = self._bind(arguments)
         if not len(keys):
             with torch.no_grad():
                 return self.module(*args, **kwargs)
-        device = self._device or arguments.device()
+        device = self._device or where or _device_of(self.module)
         values, missing = cache.fetch(keys)
         if len(missing):
             return self._fill(cache, arguments, keys, values, missing, device)
@@ -161,7 +165,7 @@ class CachedModule(nn.Module):
         if self._key_from_batch is not None:
             return self._key_from_batch(*args, **kwargs)
         for value in (*args, *kwargs.values()):
-            if isinstance(value, dict) and _KEY in value:
+            if is_mapping(value) and _KEY in value:
                 return value[_KEY]
         raise BadIds(
             "cache_ids is missing: pass one stable id per sample as cache_ids=, put them into the batch dict under "
@@ -169,7 +173,7 @@ class CachedModule(nn.Module):
         )
 
     def _bind(self, arguments: Arguments) -> FeatureCache:
-        call = (self._watch.version(), arguments.fixed(), _autocast(arguments.device()))
+        call = (self._watch.version(), arguments.fixed(), _autocast(arguments.device() or _device_of(self.module)))
         found = self._bound.get(call)
         if found is None:
             parts = self._watch.fingerprint()
@@ -207,6 +211,11 @@ def _autocast(device: torch.device | None) -> str:
     if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
         return ""
     return f"{kind} {torch.get_autocast_dtype(kind)}"
+
+
+def _device_of(module: nn.Module) -> torch.device | None:
+    # Inputs without a tensor, such as texts: outputs are where the module is.
+    return next((tensor.device for tensors in (module.parameters(), module.buffers()) for tensor in tensors), None)
 
 
 def _detached(values: Any, device: torch.device | None) -> Any:

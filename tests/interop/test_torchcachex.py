@@ -1,0 +1,142 @@
+"""What programs written for torchcachex rely on, kept by a thin adapter over warmstore. Writes are asynchronous."""
+
+import gc
+from typing import Any
+
+import pytest
+import torch
+from tests.interop.torchcachex_adapter import ArrowIPCCacheBackend, CacheModuleDecorator
+from torch import nn
+
+
+class Extractor(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.samples = 0
+
+    def forward(self, x: torch.Tensor) -> Any:
+        self.samples += len(x)
+        return {"features": x * 2, "pair": (x.sum(1), x[:, :1].to(torch.float64))}
+
+
+def backend(folder: Any, **options: Any) -> ArrowIPCCacheBackend:
+    return ArrowIPCCacheBackend(str(folder), "extractor_v1", async_write=True, **options)
+
+
+def wrap(folder: Any, **options: Any) -> Any:
+    return CacheModuleDecorator(Extractor(), backend(folder, **options))
+
+
+def test_results_are_ordered_and_missing_positions_told(tmp_path):
+    cache = backend(tmp_path)
+    cache.put_batch({f"extractor_v1:{one}": torch.tensor([float(ord(one))]) for one in "abc"})
+    for _ in range(2):
+        results, missing = cache.get_batch([f"extractor_v1:{one}" for one in "cxaby"])
+        assert [None if one is None else chr(int(one)) for one in results] == ["c", None, "a", "b", None]
+        assert missing == [1, 4]
+        cache.flush()
+    assert cache.get_batch([]) == ([], [])
+
+
+def test_every_run_enriches_the_cache(tmp_path):
+    x = torch.rand(30, 4)
+    for first, last in ((0, 10), (5, 20), (0, 30)):
+        module = wrap(tmp_path)
+        out = module(x[first:last], cache_ids=[f"s{at}" for at in range(first, last)])
+        assert torch.equal(out["features"], x[first:last] * 2)
+        assert module.module.samples == 10
+        del module
+    module = wrap(tmp_path)
+    module(x, cache_ids=[f"s{at}" for at in range(30)])
+    assert module.module.samples == 0
+
+
+@pytest.mark.parametrize("flush", [False, True])
+def test_the_last_of_duplicates_wins(tmp_path, flush):
+    cache = backend(tmp_path)
+    for value in range(4):
+        cache.put_batch({"a": torch.tensor(value), "b": torch.tensor(10 * value)})
+        if flush:
+            cache.flush()
+    assert [int(one) for one in cache.get_batch(["a", "b"])[0]] == [3, 30]
+    del cache
+    assert [int(one) for one in backend(tmp_path).get_batch(["b", "a"])[0]] == [30, 3]
+
+
+def test_ranks_that_are_not_the_writer_never_write(tmp_path):
+    x = torch.rand(4, 3)
+    module = wrap(tmp_path, current_rank=1)
+    for _ in range(2):
+        assert torch.equal(module(x, cache_ids=range(4))["features"], x * 2)
+    assert module.module.samples == 8
+    reader = backend(tmp_path, current_rank=2)
+    reader.put_batch({"a": torch.ones(1)})
+    reader.flush()
+    assert not list(tmp_path.iterdir())
+    writer = wrap(tmp_path, current_rank=0)
+    writer(x, cache_ids=range(4))
+    writer.cache.flush()
+    module(x, cache_ids=range(4))
+    assert module.module.samples == 8
+
+
+def test_del_flushes(tmp_path):
+    module = wrap(tmp_path, flush_every=1000)
+    module(torch.rand(3, 2), cache_ids=["a", "b", "c"])
+    assert not list(tmp_path.iterdir())
+    del module
+    gc.collect()
+    assert backend(tmp_path).get_batch([f"extractor_v1:{one}" for one in "abc"])[1] == []
+
+
+def test_a_hit_equals_a_miss(tmp_path):
+    x = torch.rand(5, 3)
+    module = wrap(tmp_path)
+    miss = module(x, cache_ids=range(5))
+    for _ in range(2):
+        hit = module(torch.zeros(5, 3), cache_ids=range(5))
+        assert torch.equal(hit["features"], miss["features"])
+        for one, other in zip(hit["pair"], miss["pair"], strict=True):
+            assert torch.equal(one, other)
+            assert one.dtype == other.dtype
+        module.cache.flush()
+    results, missing = backend(tmp_path).get_batch([f"extractor_v1:{at}" for at in range(5)])
+    assert missing == []
+    assert torch.equal(torch.stack([one["features"] for one in results]), miss["features"])
+
+
+def test_disabled_passes_through(tmp_path):
+    module = CacheModuleDecorator(Extractor(), backend(tmp_path), enabled=False)
+    for _ in range(2):
+        module(torch.rand(2, 2))
+    assert module.module.samples == 4
+    module.cache.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_ids_in_the_batch_or_by_function(tmp_path):
+    class OfBatch(nn.Module):
+        def forward(self, batch: dict[str, Any]) -> torch.Tensor:
+            return batch["input"] * 2
+
+    batch = {"input": torch.rand(2, 2), "cache_ids": ["a", "b"], "names": ["c", "d"]}
+    cache = backend(tmp_path)
+    CacheModuleDecorator(OfBatch(), cache)(batch)
+    CacheModuleDecorator(OfBatch(), cache, key_from_batch_fn=lambda batch: batch["names"])(batch)
+    assert cache.get_batch([f"extractor_v1:{one}" for one in "abcd"])[1] == []
+
+
+def test_errors(tmp_path):
+    with pytest.raises(ValueError, match="cache_ids"):
+        wrap(tmp_path)(torch.rand(2, 2))
+    with pytest.raises(RuntimeError, match="trainable parameters"):
+        CacheModuleDecorator(nn.Linear(2, 2), backend(tmp_path))
+    CacheModuleDecorator(nn.Linear(2, 2), backend(tmp_path), enforce_stateless=False)
+
+
+def test_map_location_and_state_dict(tmp_path):
+    inner = nn.Linear(2, 2).requires_grad_(False)
+    module = CacheModuleDecorator(inner, backend(tmp_path), map_location_on_read="cpu")
+    assert module(torch.rand(3, 2), cache_ids=range(3)).device.type == "cpu"
+    assert set(module.state_dict()) == {"weight", "bias"}
+    module.load_state_dict(inner.state_dict())
