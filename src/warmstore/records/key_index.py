@@ -96,7 +96,9 @@ class KeyIndex:
             return np.full(len(keys), -1, np.int64)
         direct, numbers = int(opened.header["direct"][0]), keys.halves[:, 0]
         if not direct:
-            rows = np.full(len(keys), -1, np.int64)
+            rows = opened.table.lookup(keys.fingerprints())
+            if not opened.header["direct"][0]:
+                return rows
         elif keys.small and len(numbers) and int(numbers.max()) < direct:
             rows = opened.rows[numbers.view(np.int64)] - 1
         else:
@@ -104,12 +106,11 @@ class KeyIndex:
             rows = np.where(near, opened.rows[np.where(near, numbers, 0)] - 1, -1)
         missing = np.flatnonzero(rows < 0)
         if len(missing):
-            others = keys if len(missing) == len(keys) else keys.take(missing)
+            others = keys.take(missing)
             rows[missing] = opened.table.lookup(others.fingerprints())
-            direct = int(opened.header["direct"][0])
-            if direct:  # ints may have moved there just now
-                moved = missing[(rows[missing] < 0) & others.below(direct)]
-                rows[moved] = opened.rows[numbers[moved].view(np.int64)] - 1
+            # Ints may have moved to the direct table just now.
+            moved = missing[(rows[missing] < 0) & others.below(int(opened.header["direct"][0]))]
+            rows[moved] = opened.rows[numbers[moved].view(np.int64)] - 1
         return rows
 
     @property

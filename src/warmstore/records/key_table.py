@@ -72,15 +72,13 @@ class KeyTable:
         found = np.full(len(fingerprints), -1, np.int64)
         todo: Any = slice(None)
         wanted = fingerprints
-        entry = self._directory[partitions_of(fingerprints)]
-        home = _home(fingerprints, entry)
+        base, mask, home = _parts(fingerprints, self._directory[partitions_of(fingerprints)])
         probe = 0
         while True:
-            base, mask = entry >> 8, (1 << (entry & 0xFF)) - 1
             bucket = base + ((home + probe) & mask)
             if len(bucket) and not 0 <= int(bucket.view(np.uint64).max()) < self._allocated():
                 bucket = np.where((bucket >= 0) & (bucket < self._allocated()), bucket, 0)
-            cells = self._rows[2 * bucket]
+            cells = self._rows.take(2 * bucket, axis=0)
             hits = np.flatnonzero(cells == wanted[:, None])
             which, slot = hits >> 4, hits & 15
             values = self._words[bucket[which] * BUCKET + SLOTS + slot].view(np.int64)
@@ -96,7 +94,7 @@ class KeyTable:
             more &= probe <= mask
             if not more.any():
                 return found
-            todo, wanted, entry, home = at[more], wanted[more], entry[more], home[more]
+            todo, wanted, base, mask, home = at[more], wanted[more], base[more], mask[more], home[more]
 
     def insert(self, fingerprints: UInt64, values: Int64) -> None:
         """Add keys, or give known ones their new value; of equal fingerprints the last one counts."""
@@ -171,8 +169,8 @@ class KeyTable:
 
     def _place_in_empty(self, directory: Int64, fingerprints: UInt64, values: Int64) -> Int64:
         """Put sorted fingerprints into the first slots of their empty buckets; return which found no room."""
-        entry = directory[partitions_of(fingerprints)]
-        bucket = (entry >> 8) + (_home(fingerprints, entry) & ((1 << (entry & 0xFF)) - 1))
+        base, mask, home = _parts(fingerprints, directory[partitions_of(fingerprints)])
+        bucket = base + (home & mask)
         slot = _ranks(bucket)
         fits = np.flatnonzero(slot < SLOTS)
         place = bucket[fits] * BUCKET + slot[fits]
@@ -193,8 +191,7 @@ class KeyTable:
 
     def _place_part(self, directory: Int64, wanted: UInt64, values: Int64) -> tuple[UInt64, Int64]:
         todo = np.arange(len(wanted))
-        entry = directory[partitions_of(wanted)]
-        base, mask, home = entry >> 8, (1 << (entry & 0xFF)) - 1, _home(wanted, entry)
+        base, mask, home = _parts(wanted, directory[partitions_of(wanted)])
         added = [wanted[:0]]
         probe = 0
         while len(todo) and probe <= int(mask.max()):
@@ -228,12 +225,14 @@ def partitions_of(fingerprints: UInt64) -> Int64:
     return (fingerprints >> _SHIFT).view(np.int64)
 
 
-def _home(fingerprints: UInt64, entry: Int64) -> Int64:
-    """Where fingerprints belong in partitions of these places, before a mask: their bits below the partition's.
+def _parts(fingerprints: UInt64, entry: Int64) -> tuple[Int64, Int64, Int64]:
+    """Of the partitions with these directory entries: first bucket, buckets less one, and where a fingerprint belongs.
 
-    So a table's memory is in the order of the fingerprints, but for what lies in a full bucket's neighbour.
+    That is by its bits below the partition's, so that memory is in the order of the fingerprints, but for those in the
+    neighbour of a full bucket. Higher bits stay, and are masked away with the number of the probe.
     """
-    return fingerprints.view(np.int64) >> (52 - (entry & 0xFF))
+    level = entry & 0xFF
+    return entry >> 8, (1 << level) - 1, fingerprints.view(np.int64) >> (52 - level)
 
 
 def _sorting(fingerprints: UInt64) -> Int64:
