@@ -21,6 +21,8 @@ NAMES = (
     "records",
     "labels",
     "features",
+    "first_epoch",
+    "torchcachex",
     "processes",
     "reopen",
     "write",

@@ -163,11 +163,12 @@ def test_newer_block_of_the_same_key_stays_found():
     first, second = block(0), block(2)
     blocks.put(first)
     blocks.put(second)
-    key = as_keys([3]).packed()[0]
-    assert blocks.find(key) == (second, 1)
+    keys = as_keys([3, 1, 9, 5])
+    assert blocks.find(keys) == {0: (second, 1), 1: (first, 1), 3: (second, 3)}
     blocks._forget([first])
-    assert blocks.find(key) == (second, 1)
-    assert blocks.find(as_keys([0]).packed()[0]) is None
+    assert blocks.find(keys) == {0: (second, 1), 3: (second, 3)}
+    blocks._forget([second])
+    assert not len(blocks)
 
 
 class FullDisk(Files):

@@ -4,6 +4,7 @@ A block is found here from the moment it is accepted until the index finds its r
 and the index second misses nothing. The queue is bounded in bytes: whoever brings more waits for the disk.
 """
 
+import bisect
 import logging
 import threading
 import weakref
@@ -57,7 +58,11 @@ class Blocks:
     def after_fork(self) -> None:
         """Start empty, also in a forked child, whose parent keeps the blocks and the thread."""
         self._queue: list[Block] = []
-        self._found: dict[bytes, tuple[Block, int]] = {}
+        self._firsts: list[int] = []  # the number of each block's first sample
+        self._accepted = 0  # samples so far, which number them
+        # Numbers, not tuples: these are no work for the garbage collector.
+        self._found: dict[bytes, int] = {}
+        self._repeated = False  # whether several blocks may have a key in common
         self._samples = 0
         self._nbytes = 0
         self._wanted = False  # a commit is due though few samples wait
@@ -76,9 +81,20 @@ class Blocks:
         """Bytes that wait."""
         return self._nbytes
 
-    def find(self, key: bytes) -> tuple[Block, int] | None:
-        """The block and row of a key that waits."""
-        return self._found.get(key)
+    def find(self, keys: Keys) -> dict[int, tuple[Block, int]]:
+        """The block and row of every key that waits, by the key's place."""
+        if not self._found:
+            return {}
+        packed = keys.packed()
+        if self._found.keys().isdisjoint(packed):
+            return {}
+        with self._changed:
+            numbers = list(map(self._found.get, packed))
+            return {at: self._sample(number) for at, number in enumerate(numbers) if number is not None}
+
+    def _sample(self, number: int) -> tuple[Block, int]:
+        at = bisect.bisect_right(self._firsts, number) - 1
+        return self._queue[at], number - self._firsts[at]
 
     def put(self, block: Block) -> None:
         """Accept a block, waiting for room if need be.
@@ -97,7 +113,11 @@ class Blocks:
             self._queue.append(block)
             self._samples += len(block)
             self._nbytes += block.nbytes
-            self._found.update((key, (block, row)) for row, key in enumerate(block.keys.packed()))
+            packed = block.keys.packed()
+            self._repeated = self._repeated or not self._found.keys().isdisjoint(packed)
+            self._found.update(zip(packed, range(self._accepted, self._accepted + len(block)), strict=True))
+            self._firsts.append(self._accepted)
+            self._accepted += len(block)
             due = self._samples >= self._flush_every or (not self._background and self._nbytes > self._limit)
             if due and self._background:
                 self._start()
@@ -175,14 +195,17 @@ class Blocks:
 
     def _forget(self, blocks: Sequence[Block]) -> None:
         with self._changed:
-            del self._queue[: len(blocks)]
-            for block in blocks:
+            ends = [*self._firsts[1:], self._accepted][: len(blocks)]
+            del self._queue[: len(blocks)], self._firsts[: len(blocks)]
+            for block, end in zip(blocks, ends, strict=True):
                 self._samples -= len(block)
                 self._nbytes -= block.nbytes
-                for key in block.keys.packed():
-                    entry = self._found.get(key)
-                    if entry is not None and entry[0] is block:
-                        del self._found[key]
+                packed = block.keys.packed()
+                if self._repeated:  # a key may have come again meanwhile, in a block that waits still
+                    packed = [key for key in packed if self._found.get(key, end) < end]
+                for key in packed:
+                    self._found.pop(key, None)
+            self._repeated = self._repeated and bool(self._found)
             self._changed.notify_all()
 
     def _start(self) -> None:

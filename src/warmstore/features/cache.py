@@ -142,13 +142,13 @@ class FeatureCache(Owner):
             if values is not None:
                 self._count(values, len(keys), 0)
                 return values, _NOWHERE
-        waiting = self._waiting(keys)
+        waiting = self._blocks.find(keys)
         return self._fetch_some(keys, self._find(keys, waiting), waiting)
 
     def missing(self, keys: Keys) -> Int64:
         """The places of the keys that are not cached, int64 in order, told without reading the others' values."""
         self._check_open()
-        waiting = self._waiting(keys)
+        waiting = self._blocks.find(keys)
         absent = self._find(keys, waiting) < 0
         absent[list(waiting)] = False
         return np.flatnonzero(absent)
@@ -180,10 +180,6 @@ class FeatureCache(Owner):
     def _count(self, values: dict[str, Any], hits: int, misses: int) -> None:
         self._cost.add(hits=hits, misses=misses)
         self._bytes_read += sum(nbytes_of(value) for value in values.values())
-
-    def _waiting(self, keys: Keys) -> dict[int, tuple[Block, int]]:
-        entries = ((at, self._blocks.find(key)) for at, key in enumerate(keys.packed()))
-        return {at: entry for at, entry in entries if entry is not None}
 
     def _find(self, keys: Keys, waiting: dict[int, Any]) -> Int64:
         """The confirmed row of each key, or less. Looks what others committed since before it calls anything a miss."""

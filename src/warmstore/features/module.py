@@ -118,7 +118,7 @@ class CachedModule(nn.Module):
     ) -> Any:
         """Compute the samples that were not found, keep them, and put the batch together."""
         # An id that comes twice is computed once.
-        _, first, inverse = np.unique(keys.halves[missing], axis=0, return_index=True, return_inverse=True)
+        first, inverse = keys.take(missing).distinct()
         which = missing[first]
         everything = len(which) == len(keys)
         if everything:
@@ -138,7 +138,7 @@ class CachedModule(nn.Module):
         if everything:
             by_path = {leaf.path: leaf.values for leaf in leaves}
             return put_together(structure, lambda path: _detached(by_path[path], self._device))
-        return cache.assemble(cache.completed(values, missing, leaves, inverse.reshape(-1), len(keys)), device)
+        return cache.assemble(cache.completed(values, missing, leaves, inverse, len(keys)), device)
 
     def count_missing(self, *args: Any, cache_ids: Any = None, **kwargs: Any) -> tuple[int, int]:
         """How many samples a call would return, and how many of them it would compute. Reads and computes nothing."""
@@ -146,7 +146,7 @@ class CachedModule(nn.Module):
         arguments = Arguments(args, kwargs, len(keys), self._batch_args)
         arguments.check()
         missing = self._bind(arguments).missing(keys)
-        return len(keys), len(np.unique(keys.halves[missing], axis=0))
+        return len(keys), len(keys.take(missing).distinct()[0])
 
     def train(self, mode: bool = True) -> Self:
         """Has no effect on the wrapped module, whose mode the cache depends on."""

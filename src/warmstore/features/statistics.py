@@ -49,7 +49,12 @@ class Usage:
     misses: int = 0
 
     def __add__(self, other: "Usage") -> "Usage":
-        return Usage(*(mine + its for mine, its in zip(astuple(self), astuple(other), strict=True)))
+        return Usage(
+            self.seconds + other.seconds,
+            self.samples + other.samples,
+            self.hits + other.hits,
+            self.misses + other.misses,
+        )
 
     def __sub__(self, other: "Usage") -> "Usage":
         return Usage(*(mine - its for mine, its in zip(astuple(self), astuple(other), strict=True)))

@@ -42,6 +42,15 @@ class Leaf:
     def stacked(self) -> bool:
         return not isinstance(self.values, list)
 
+    @property
+    def dtype(self) -> str:
+        """The dtype's name where the values are stacked.
+
+        Raises:
+            UnsupportedType: such a tensor cannot be stored.
+        """
+        return _dtype_of(self.path, self.values)
+
     def to_host(self) -> "Leaf":
         """The same values in memory of their own, as NumPy arrays."""
         if self.stacked:
@@ -53,7 +62,7 @@ class Leaf:
     def field(self) -> Field:
         """The field that holds this leaf."""
         if self.stacked:
-            return Array(_dtype_of(self.path, self.values), tuple(self.values.shape[1:]))
+            return Array(self.dtype, tuple(self.values.shape[1:]))
         if self.values and is_array(self.values[0]):
             return ragged_of(_dtype_of(self.path, self.values[0]), self.values[0].ndim)
         return Json()

@@ -68,8 +68,9 @@ def matrix_checksums(data: Bytes, seeds: Seeds) -> UInt64:
     count, width = data.shape
     data = np.ascontiguousarray(data)
     if width > _SHORT:
-        flat = data.reshape(-1).data
-        return view_checksums([flat[at : at + width] for at in range(0, count * width, width)], None, seeds)
+        return view_checksums(
+            data, None, seeds
+        )  # rows are arrays; thousands of memoryviews start the garbage collector
     sums = np.empty(count, np.uint64)
     all_seeds = np.broadcast_to(np.asarray(seeds, np.uint64), count)
     for first in range(0, count, _BLOCK):
@@ -78,7 +79,7 @@ def matrix_checksums(data: Bytes, seeds: Seeds) -> UInt64:
     return sums
 
 
-def view_checksums(views: Sequence[Any], shapes: Any, seeds: Seeds) -> UInt64:
+def view_checksums(views: Sequence[Any] | Bytes, shapes: Any, seeds: Seeds) -> UInt64:
     """The checksum of each bytes-like, as uint64 [n].
 
     Args:

@@ -14,6 +14,7 @@ import xxhash
 from warmstore.errors import BadIds, BadIdType
 from warmstore.records.arrays import is_tensor, to_numpy
 
+Int64 = np.ndarray[Any, np.dtype[np.int64]]
 UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
 
 # High halves of int keys; a string's hash equals one of them by chance once in 2**64.
@@ -41,6 +42,13 @@ class Keys:
 
     def take(self, which: Any) -> "Keys":
         return Keys(self.halves[which], self.small)
+
+    def distinct(self) -> tuple[Int64, Int64]:
+        """One place of every key, int64 [distinct]; and for each key which of those it is, int64 [n]."""
+        if len(set(self.packed())) == len(self):
+            return np.arange(len(self)), np.arange(len(self))
+        _, first, inverse = np.unique(self.halves, axis=0, return_index=True, return_inverse=True)
+        return first, inverse.reshape(-1)
 
     def below(self, limit: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Which keys are ints from 0 to `limit` - 1."""

@@ -15,13 +15,14 @@ from warmstore.records.fields import Array, Bytes, Field, Json, Ragged, Text, fi
 from warmstore.records.rows import Bools, Gathered, Rows, absent_rows, packed
 
 
-def encode(name: str, field: Field, values: Any) -> Rows:
-    """Copy a user's values of one field, one per record.
+def encode(name: str, field: Field, values: Any, *, own: bool = False) -> Rows:
+    """A user's values of one field, one per record, in memory of their own.
 
     Args:
         values: for an Array anything that is [n, *shape] in the field's dtype (or lists of Python numbers, converted
             where that loses nothing); for a Ragged a sequence of arrays; otherwise a sequence of values. In a list None
             stands for no value; in a Json field it is one.
+        own: nobody else writes to `values`: an array of a fixed width is taken as it is.
 
     Raises:
         SchemaMismatch: dtype, shape or type differ from the field's.
@@ -32,7 +33,8 @@ def encode(name: str, field: Field, values: Any) -> Rows:
     if isinstance(values, list | tuple) and not isinstance(field, Json) and any(value is None for value in values):
         return _encode_with_absent(name, field, values)
     if isinstance(field, Array):
-        array = exact_array(name, values, field.numpy, field.shape)
+        fits = own and values.flags.c_contiguous and (values.dtype, values.shape[1:]) == (field.numpy, field.shape)
+        array = values if fits else exact_array(name, values, field.numpy, field.shape)
         return Rows(len(array), array.reshape(-1).view(np.uint8).reshape(len(array), field.width))
     if isinstance(field, Ragged):
         return _encode_ragged(name, field, values)
