@@ -1,1 +1,1 @@
-"""Pipelines: steps, what is measured of them, and what of them is cached where. The public names live in `warmstore`."""
+"""Preprocessing pipelines whose steps are cached in memory and on disk, and yet give what they give uncached."""
