@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from warmstore.errors import (
     AmbiguousBatch,
+    BadBudget,
     BadIds,
     BadIdType,
     BadRank,
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from warmstore.loading.mixed import Mixed
     from warmstore.loading.orders import Order, Sequential, Shuffle, Uniform, Weighted, Window
     from warmstore.loading.torch_data import BatchSampler, Dataset, collate
+    from warmstore.pipeline.plan import Placement, Plan
+    from warmstore.pipeline.profile import Profile
     from warmstore.records.convert.conversion import convert
     from warmstore.records.convert.export import export
 
@@ -52,6 +55,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AmbiguousBatch",
     "Array",
+    "BadBudget",
     "BadIdType",
     "BadIds",
     "BadRank",
@@ -79,7 +83,10 @@ __all__ = [
     "Order",
     "Packed",
     "Pad",
+    "Placement",
+    "Plan",
     "PositionError",
+    "Profile",
     "Ragged",
     "ReadOnly",
     "RecordStore",
@@ -117,6 +124,9 @@ _LAZY = {
     "Mixed": "warmstore.loading.mixed",
     "Order": "warmstore.loading.orders",
     "Pad": "warmstore.loading.collate",
+    "Placement": "warmstore.pipeline.plan",
+    "Plan": "warmstore.pipeline.plan",
+    "Profile": "warmstore.pipeline.profile",
     "Sequential": "warmstore.loading.orders",
     "Shuffle": "warmstore.loading.orders",
     "Uniform": "warmstore.loading.orders",

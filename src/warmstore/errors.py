@@ -22,7 +22,8 @@ WarmstoreError
 ├── NotInstalled     (ImportError)        an optional package that a format needs
 ├── TargetExists     (FileExistsError)    export() to a file or folder that is there already
 ├── BadState         (ValueError)         a loader's state that belongs to other samples or another order
-└── BadRank          (ValueError)         a rank outside its world
+├── BadRank          (ValueError)         a rank outside its world
+└── BadBudget        (ValueError)         memory or disk below zero, or more than there is
 """
 
 
@@ -116,3 +117,7 @@ class BadState(WarmstoreError, ValueError):
 
 class BadRank(WarmstoreError, ValueError):
     """A rank outside its world, or a rank without one."""
+
+
+class BadBudget(WarmstoreError, ValueError):
+    """Memory or disk below zero, more than the machine has, or on no folder."""
