@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from warmstore.errors import (
     AmbiguousBatch,
+    BadBudget,
     BadIds,
     BadIdType,
     BadRank,
@@ -57,6 +58,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AmbiguousBatch",
     "Array",
+    "BadBudget",
     "BadIdType",
     "BadIds",
     "BadRank",

@@ -23,7 +23,8 @@ WarmstoreError
 ├── NotPicklable     (TypeError)          a step that cannot be sent to worker processes
 ├── TargetExists     (FileExistsError)    export() to a file or folder that is there already
 ├── BadState         (ValueError)         a loader's state that belongs to other samples or another order
-└── BadRank          (ValueError)         a rank outside its world
+├── BadRank          (ValueError)         a rank outside its world
+└── BadBudget        (ValueError)         memory or disk below zero, or more than there is
 """
 
 
@@ -121,3 +122,7 @@ class BadState(WarmstoreError, ValueError):
 
 class BadRank(WarmstoreError, ValueError):
     """A rank outside its world, or a rank without one."""
+
+
+class BadBudget(WarmstoreError, ValueError):
+    """Memory or disk below zero, more than the machine has, or on no folder."""

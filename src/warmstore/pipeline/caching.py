@@ -124,10 +124,10 @@ class _Opening:
                 mine = [one for one in plan.placements if one.tier == tier]
                 wanted = {"of": self._lineage, "kept": [[one.step, one.codec] for one in mine], "limit": plan.memory}
                 key = key_of([wanted, *self._steps[: max(one.step for one in mine)]])
-                memory = MemoryTier(key, plan.memory)
+                memory = MemoryTier(key, max(0, plan.memory - plan.worker_bytes))
                 self.held.append(memory)
                 self.notes += memory.notes
-                self._rooms[tier] = Room(memory.folder, plan.memory)
+                self._rooms[tier] = Room(memory.folder, memory.limit)
             else:
                 assert plan.folder is not None
                 self._rooms[tier] = Room(disk_folder(plan.folder, self._lineage), plan.disk)

@@ -6,16 +6,13 @@ through the steps after k. All of it is work of the cores, some of it waiting fo
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from warmstore.pipeline.plan import Placement
 from warmstore.pipeline.profile import CODECS, TIERS, Disk, Profile
-
-if TYPE_CHECKING:
-    from warmstore.pipeline.steps import Step
+from warmstore.pipeline.steps import Step, deterministic
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 _MARGIN = 2.0  # standard errors of the mean bytes that a budget has to spare
@@ -56,7 +53,8 @@ class Load:
     serial: float
     disk_alone: Floats
     disk_together: Floats
-    cached_bytes: float
+    held_alone: float
+    held_together: float
     write: float
 
 
@@ -75,40 +73,37 @@ class Cost:
 def cost(load: Load, candidates: Sequence[Candidate], counts: np.ndarray[Any, Any]) -> Cost:
     """What counts [candidates, buckets] cost under a load."""
     amount = np.asarray(counts, np.float64)
-    cpu, wait, build, disk_bytes, alone, together = load.cpu, load.wait, 0.0, 0.0, 0.0, 0.0
+    cpu, wait, build, together = load.cpu, load.wait - load.held_alone, 0.0, -load.held_together
     for number, candidate in enumerate(candidates):
         cpu -= float(amount[number] @ candidate.saved)
         wait -= float(amount[number] @ candidate.wait_saved)
         build += float(amount[number] @ candidate.build) / load.cores
         if candidate.placement.tier == "disk":
             taken = float(amount[number] @ candidate.nbytes)
-            disk_bytes += taken
-            alone += taken * load.disk_alone[number]
+            wait += taken * load.disk_alone[number]
             together += taken * load.disk_together[number]
             build += taken * load.write
-    missed = max(0.0, 1 - load.cached_bytes / disk_bytes) if disk_bytes else 0.0
     limits = {
-        "workers": (cpu + max(wait, 0.0) + alone * missed) / load.lanes + load.serial,
+        "workers": (cpu + max(wait, 0.0)) / load.lanes + load.serial,
         "cores": (cpu + load.others) / load.cores,
-        "disk": together * missed,
+        "disk": max(together, 0.0),
         "delivery and consumer": load.fixed,
     }
     return Cost(limits, build)
 
 
-def candidates_of(profile: Profile, steps: "Sequence[Step]") -> tuple[list[Candidate], tuple[str, ...]]:
+def candidates_of(profile: Profile, steps: Sequence[Step]) -> tuple[list[Candidate], tuple[str, ...]]:
     """Where samples may be cached to any use, and per stage why not, "" where they may."""
     stages = profile.stages
     work = np.array([stage.seconds for stage in stages])  # [stages, buckets]
     waits = np.array([stage.wait for stage in stages])
     done, waited = work.cumsum(0), waits.cumsum(0)
-    first_random = next((k for k, step in enumerate(steps, 1) if step.random), len(stages))
     wanted = [_wanted(step.cache) for step in steps]
     found: list[Candidate] = []
     reasons = [""] * len(stages)
     for k, stage in enumerate(stages):
-        if k >= first_random:
-            reasons[k] = "random" if steps[k - 1].random else "after a random step"
+        if k > deterministic(steps):
+            reasons[k] = "random" if steps[k - 1].random else "comes after a random step"
         elif not stage.stored:
             reasons[k] = stage.trouble or "cannot be stored"
         elif k and not wanted[k - 1]:
@@ -155,20 +150,20 @@ def _wanted(cache: str) -> tuple[Any, ...]:
     return {"auto": TIERS, "never": ()}.get(cache, (cache,))
 
 
-def _folded(found: list[Candidate], steps: "Sequence[Step]", reasons: list[str]) -> list[Candidate]:
+def _folded(found: list[Candidate], steps: Sequence[Step], reasons: list[str]) -> list[Candidate]:
     """Without those that another one beats in time and bytes alike: a step that keeps the size, before a later one."""
     kept = []
     for one in found:
-        place = one.placement
-        forced = place.step > 0 and steps[place.step - 1].cache in TIERS
+        k = one.placement.step
         better = [other for other in found if _beats(other, one)]
-        if forced or not better:
+        if not better or (k and steps[k - 1].cache in TIERS):
             kept.append(one)
-    for before, after in pairwise([*sorted({one.placement.step for one in found}), len(reasons)]):
-        if all(one.placement.step != before for one in kept):
-            by = min((o.placement.step for o in kept if o.placement.step > before), default=after)
-            by = by if by < len(reasons) else max(one.placement.step for one in kept)
-            reasons[before] = f"folded into step {by}: no smaller there, and more is done"
+        elif later := [other.placement.step for other in better if other.placement.step > k]:
+            reasons[k] = f"folded into {steps[max(later) - 1].name}: no more bytes, and more is done"
+        else:
+            reasons[k] = f"{better[0].placement.codec} saves more and takes no more bytes"
+    for one in kept:
+        reasons[one.placement.step] = ""
     return kept
 
 
@@ -176,9 +171,10 @@ def _beats(other: Candidate, one: Candidate) -> bool:
     if other.placement.tier != one.placement.tier or other.placement == one.placement:
         return False
     at_least = (
-        (other.saved + other.wait_saved >= one.saved + one.wait_saved).all()
+        (other.saved >= one.saved).all()
+        and (other.wait_saved >= one.wait_saved).all()
         and (other.nbytes <= one.nbytes).all()
-        and (other.build <= one.build * 1.1 + 1e-6).all()
+        and (other.build <= one.build * 1.1).all()
     )
     equal = (other.saved == one.saved).all() and (other.nbytes == one.nbytes).all()
     return bool(at_least and not (equal and other.placement < one.placement))

@@ -1,25 +1,22 @@
 """What a pipeline caches where: so many samples after this step in memory, so many after that one on the disk.
 
-Which samples those are follows from a fixed permutation of their indices. So every process knows without asking, the next
-run finds what this one cached, and whatever order an epoch has, every stretch of it meets all tiers in proportion.
+Which samples those are follows from a fixed permutation of their indices. So every process knows without asking, the
+next run finds what this one cached, and whatever order an epoch has, every stretch of it meets all tiers in proportion.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from warmstore.loading.draws import Int64, UInt64, keys
 from warmstore.loading.permutation import permuted
 from warmstore.pipeline.profile import Codec, Profile, Tier
-
-if TYPE_CHECKING:
-    import os
-
-    from warmstore.pipeline.steps import Step
+from warmstore.pipeline.steps import Step
 
 _KIND = "pipeline plan"
 
@@ -33,7 +30,7 @@ class Placement:
     codec: Codec
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Plan:
     """A plan. Make one with `Pipeline.plan`; `print` it, or `plot` it.
 
@@ -70,7 +67,7 @@ class Plan:
     memory_used: int
     disk_used: int
     worker_bytes: int
-    steps: "tuple[Step, ...]"
+    steps: tuple[Step, ...]
     profile: Profile
     reasons: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -107,6 +104,13 @@ class Plan:
             table[members] = numbers
         return table
 
+    def __repr__(self) -> str:
+        places = ", ".join(
+            f"{self.samples_in(number):,} after step {place.step} in {place.tier} ({place.codec})"
+            for number, place in enumerate(self.placements)
+        )
+        return f"Plan({self.samples:,} samples: {places or 'none cached'}; {self.workers} workers)"
+
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_table"}  # a byte or two per sample
 
@@ -115,7 +119,7 @@ class Plan:
 
         return as_text(self)
 
-    def plot(self, path: "str | os.PathLike[str]") -> Path:
+    def plot(self, path: str | os.PathLike[str]) -> Path:
         """Draw the plan into a PNG, SVG or PDF file: a row per step with its time and bytes, and what is cached where.
 
         Raises:

@@ -58,6 +58,7 @@ class MemoryTier(Owner):
 
     def __init__(self, key: str, limit: int) -> None:
         self.notes: list[str] = []
+        self.limit = limit
         name = f"{_PREFIX}-{os.getuid()}-{key}"
         sweep(SHARED)
         self.folder = self._parent(name, limit) / name
