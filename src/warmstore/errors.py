@@ -20,9 +20,11 @@ WarmstoreError
 ├── BadSource        (ValueError)         what was to be converted or loaded is empty, uneven, broken or has nulls
 ├── UnknownFormat    (ValueError)         a format that is not known, or cannot be told
 ├── NotInstalled     (ImportError)        an optional package that a format needs
+├── NotPicklable     (TypeError)          a step that cannot be sent to worker processes
 ├── TargetExists     (FileExistsError)    export() to a file or folder that is there already
 ├── BadState         (ValueError)         a loader's state that belongs to other samples or another order
-└── BadRank          (ValueError)         a rank outside its world
+├── BadRank          (ValueError)         a rank outside its world
+└── BadBudget        (ValueError)         memory or disk below zero, or more than there is
 """
 
 
@@ -106,6 +108,10 @@ class NotInstalled(WarmstoreError, ImportError):
     """A format needs an optional package that is not installed."""
 
 
+class NotPicklable(WarmstoreError, TypeError):
+    """A step of a pipeline, or its arguments, cannot be sent to worker processes."""
+
+
 class TargetExists(WarmstoreError, FileExistsError):
     """`export` was asked for a file or folder that is there already."""
 
@@ -116,3 +122,7 @@ class BadState(WarmstoreError, ValueError):
 
 class BadRank(WarmstoreError, ValueError):
     """A rank outside its world, or a rank without one."""
+
+
+class BadBudget(WarmstoreError, ValueError):
+    """Memory or disk below zero, more than the machine has, or on no folder."""

@@ -16,7 +16,7 @@ import torch
 import xxhash
 
 from warmstore.errors import AmbiguousBatch, BadIds
-from warmstore.features.fingerprint import describe
+from warmstore.fingerprint import describe
 
 BatchArgs = Collection[int | str] | None
 

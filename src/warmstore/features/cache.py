@@ -16,7 +16,7 @@ from torch import nn
 
 from warmstore.errors import Closed, ReadOnly, SchemaMismatch, StaleCache, StoreExists, WarmstoreError
 from warmstore.features.blocks import Block, Blocks
-from warmstore.features.filling import Call, Filled, fill
+from warmstore.features.filling import Call, fill
 from warmstore.features.merging import Merged, check_same, merge_caches
 from warmstore.features.opening import create_store, open_store, schema_of
 from warmstore.features.options import CacheOptions, folder_name
@@ -26,6 +26,7 @@ from warmstore.features.schema import KEY, Schema
 from warmstore.features.statistics import CacheStats, Cost
 from warmstore.features.structure import Leaf, Structure, check_structure, nbytes_of, take_apart
 from warmstore.features.versions import Fingerprint, differing, digest, read_versions, version_folder
+from warmstore.filled import Filled
 from warmstore.owner import Owner
 from warmstore.records.files import Files
 from warmstore.records.key_index import KeyIndex

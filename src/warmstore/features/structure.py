@@ -6,7 +6,6 @@ array and not one value per sample is a constant: it is part of the structure an
 
 import dataclasses
 import json
-import sys
 from collections import OrderedDict, namedtuple
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import torch
 from warmstore.errors import AmbiguousBatch, SchemaMismatch, UnsupportedType
 from warmstore.records.arrays import to_numpy
 from warmstore.records.fields import Array, Field, Json, Ragged, dtype_name
+from warmstore.type_names import find_type, type_name
 
 Structure = dict[str, Any]
 """A JSON tree. A "node" is a tensor, ndarray, values, items, constant, dict, list, tuple, namedtuple or dataclass."""
@@ -246,24 +246,19 @@ def _split_named(
         for at, name in enumerate(names)
     ]
     cls = type(value)
-    if node == "dataclass" and _find_type(*_name_of(cls)) is not cls:
+    if node == "dataclass" and find_type(*type_name(cls)) is not cls:
         raise UnsupportedType(
             f"{path or 'output'} is a {cls.__qualname__}, which {cls.__module__} does not have under that name; "
             "define the dataclass at the top of a module"
         )
-    return {"node": node, "type": _name_of(cls), "keys": list(names), "children": children}
+    return {"node": node, "type": type_name(cls), "keys": list(names), "children": children}
 
 
 def _type_of(value: Any, plain: type) -> Structure:
     # Beside plain dicts and tuples those that can be made from their children: OrderedDict, torch.return_types.max.
     cls = type(value)
     remade = cls is OrderedDict or (plain is tuple and hasattr(cls, "n_fields"))
-    return {"type": _name_of(cls)} if remade else {}
-
-
-def _name_of(cls: type) -> list[str]:
-    # A spawned process runs the main module under a name of its own, and knows it by both.
-    return ["__main__" if cls.__module__ == "__mp_main__" else cls.__module__, cls.__qualname__]
+    return {"type": type_name(cls)} if remade else {}
 
 
 def _join(structure: Structure, path: str, leaf: Callable[[str], Any]) -> Any:
@@ -291,7 +286,7 @@ def _join_items(structure: Structure, path: str, leaf: Callable[[str], Any]) -> 
 
 def _container(structure: Structure, children: list[Any]) -> Any:
     node = structure["node"]
-    cls = _find_type(*structure["type"]) if "type" in structure else None
+    cls = find_type(*structure["type"]) if "type" in structure else None
     if node == "dict":
         items = dict(zip(structure["keys"], children, strict=True))
         return items if cls is None else cls(items)
@@ -308,14 +303,6 @@ def _container(structure: Structure, children: list[Any]) -> Any:
             f"the cached output is a {name}; import {module} before reading it, so that it can be made"
         )
     return cls(**dict(zip(structure["keys"], children, strict=True)))
-
-
-def _find_type(module: str, name: str) -> Any:
-    # Only what the program has imported itself: a store must not decide what gets imported.
-    found: Any = sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found if isinstance(found, type) else None
 
 
 def _paths(structure: Structure, path: str, per_sample: bool) -> Iterator[tuple[str, tuple[str, bool]]]:

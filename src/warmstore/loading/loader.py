@@ -4,8 +4,10 @@ A batch is arithmetic until somebody makes it: the order says which positions it
 them ahead, and where a loader stands is two numbers. What is counted is what was handed out, never what was prepared.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,23 +17,20 @@ from warmstore.loading.ahead import Crew
 from warmstore.loading.collate import Collation
 from warmstore.loading.course import Course
 from warmstore.loading.delivery import delivery_of
-from warmstore.loading.draws import MOST_SEED, Int64
+from warmstore.loading.draws import MOST_SEED
 from warmstore.loading.integers import integer
+from warmstore.loading.making import VALID, Maker, Task
 from warmstore.loading.mixing_source import MixedSource
 from warmstore.loading.orders import Order, Sequential
-from warmstore.loading.sharding import Shard, Step, find_rank
+from warmstore.loading.processes import ProcessCrew
+from warmstore.loading.sharding import Shard, find_rank
 from warmstore.loading.sources import source_of
 from warmstore.owner import Owner
 from warmstore.records.threads import thread_count
 
-VALID = "valid"
-"""With pad=True, under this key of every batch: bool [batch_size], False for samples that are repeated."""
-
 _CHEAP = 4 << 20
 _MOST_WORKERS = 4
 _MOST = 2**16
-
-_Task = tuple[int, Step, Int64]  # epoch, step, positions
 
 
 class Loader(Owner):
@@ -58,6 +57,10 @@ class Loader(Owner):
         workers: threads that read, transform, collate and convert ahead; 0 does it in the caller's thread. None takes 0
             where a batch is a small copy from memory, and else up to 4.
         prefetch: batches made ahead at most.
+        processes: worker processes, through torch's DataLoader, that do it instead of threads: for sources and
+            transforms that are Python code. The source, and a transform, must then survive a pickle, unless processes
+            are forked. They live until the loader is closed.
+        start_method: of these processes: "fork", "spawn", "forkserver", or None for Python's own choice.
         rank, world_size: this process among how many; None asks torch.distributed, if it is initialised, or the
             environment variables RANK and WORLD_SIZE.
         drop_last: leave out what does not fill a batch on every rank.
@@ -87,6 +90,8 @@ class Loader(Owner):
         to: Any = "numpy",
         workers: int | None = None,
         prefetch: int = 4,
+        processes: int = 0,
+        start_method: str | None = None,
         rank: int | None = None,
         world_size: int | None = None,
         drop_last: bool = False,
@@ -102,17 +107,19 @@ class Loader(Owner):
             order = self._source.mixed.order(self._source.lengths, order)
         if random and transform is None:
             raise ValueError("random=True is for a transform, and there is none")
-        self._transform, self._random = transform, random
-        self._seed = integer("seed", getattr(order, "seed", 0) if seed is None else seed, 0, MOST_SEED)
-        extra = {"seed": self._seed} if random else {}
+        seed = integer("seed", getattr(order, "seed", 0) if seed is None else seed, 0, MOST_SEED)
+        extra = {"seed": seed} if random else {}
         self._course = Course(order, len(self._source), shard, self._source.identity, extra)
         self._delivery = delivery_of(to)
-        self._workers = self._chosen() if workers is None else integer("workers", workers, 0, _MOST)
-        self._read = self._source.read
+        self._processes = integer("processes", processes, 0, _MOST)
+        self._start_method = start_method
+        send = None if self._delivery is None else self._delivery.send
         self._receive = None if self._delivery is None else self._delivery.receive
-        self._plain = not (transform or pad or not self._collation.does_nothing or self._delivery)
+        self._make = Maker(self._source, self._collation, pad, transform, random, seed, send)
+        self._workers = self._chosen() if workers is None else integer("workers", workers, 0, _MOST)
         self._turn: object = None  # of the `for` that runs now
         self._crew: Crew | None = None
+        self._others: ProcessCrew | None = None
         self._check_structure()
         self.closed = False
 
@@ -178,11 +185,13 @@ class Loader(Owner):
             return
         self.closed = True
         self._stop()
+        self._dismiss()
+        self._source.release()
         self.disown()
 
     def _after_fork(self) -> None:
-        # The threads are the parent's; in the child a new `for` starts its own.
-        self._turn, self._crew = None, None
+        # Threads and processes are the parent's; in the child a new `for` starts its own.
+        self._turn, self._crew, self._others = None, None, None
 
     # Iterations
 
@@ -198,6 +207,11 @@ class Loader(Owner):
         if crew is not None:
             crew.close()
 
+    def _dismiss(self) -> None:
+        others, self._others = self._others, None
+        if others is not None:
+            others.close()
+
     def _rest_of_epoch(self) -> Iterator[Any]:
         course = self._course
         if self._epochs is not None and course.epoch >= self._epochs:
@@ -210,76 +224,89 @@ class Loader(Owner):
         yield from self._batches(self._tasks())
         self._course.epoch, self._course.place = self._epochs or 0, 0
 
-    def _tasks(self) -> Iterator[_Task]:
+    def _tasks(self) -> Iterator[Task]:
         epoch, place = self._course.epoch, self._course.place
         while self._epochs is None or epoch < self._epochs:
             for step, positions in self._course.steps(epoch, place):
                 yield epoch, step, positions
             epoch, place = epoch + 1, 0
 
-    def _batches(self, tasks: Iterator[_Task]) -> Iterator[Any]:
+    def _batches(self, tasks: Iterator[Task]) -> Iterator[Any]:
+        if self._processes:
+            return self._made_by_processes(tasks)
         return self._made_ahead(tasks) if self._workers else self._made_here(tasks)
 
-    def _made_here(self, tasks: Iterator[_Task]) -> Iterator[Any]:
-        turn = self._turn = object()
-        course, make, receive = self._course, self._make, self._receive
-        for task in tasks:
-            batch = make(task)
-            if receive is not None:
-                batch = receive(batch)
-            course.epoch, course.place = task[0], task[1].after
-            yield batch
-            del batch  # its memory serves the next one
-            if self._turn is not turn:
-                self._ended()
+    def _made_here(self, tasks: Iterator[Task]) -> Iterator[Any]:
+        make = self._make
+        return self._handed_out(((task, make(task)) for task in tasks), self._receive)
 
-    def _made_ahead(self, tasks: Iterator[_Task]) -> Iterator[Any]:
-        turn = self._turn = object()
+    def _made_ahead(self, tasks: Iterator[Task]) -> Iterator[Any]:
         crew = self._crew = Crew(self._workers)
-        course, receive = self._course, self._receive
         self.own()
         try:
-            with closing(crew.ahead(self._make, tasks, self._prefetch)) as made:
-                for task, batch in made:
-                    if receive is not None:
-                        batch = receive(batch)
-                    course.epoch, course.place = task[0], task[1].after
-                    yield batch
-                    del batch
-                    if self._turn is not turn:
-                        self._ended()
+            yield from self._handed_out(crew.ahead(self._make, tasks, self._prefetch), self._receive)
         finally:
             crew.close()
+
+    def _made_by_processes(self, tasks: Iterator[Task]) -> Iterator[Any]:
+        if self._others is None:
+            make = replace(self._make, send=None)  # CUDA does not survive a fork
+            self._others = ProcessCrew(self._processes, make, self._prefetch, self._start_method)
+        self.own()
+        send, receive = self._make.send, self._receive
+        deliver = None if send is None or receive is None else lambda batch: receive(send(batch))
+        try:
+            yield from self._handed_out(self._others.ahead(tasks), deliver)
+        except Exception:
+            self._dismiss()  # one that has died takes the others along
+            raise
+
+    def _handed_out(
+        self, made: Generator[tuple[Task, Any], None, None], receive: Callable[[Any], Any] | None
+    ) -> Iterator[Any]:
+        turn = self._turn = object()
+        course = self._course
+        with closing(made):
+            for task, batch in made:
+                if receive is not None:
+                    batch = receive(batch)
+                self._say()
+                course.epoch, course.place = task[0], task[1].after
+                yield batch
+                del batch  # its memory serves the next one
+                if self._turn is not turn:
+                    self._ended()
+        self._source.finish()
+        self._say()
+
+    def _say(self) -> None:
+        for note in self._source.notes():
+            warnings.warn(note, RuntimeWarning, stacklevel=4)
 
     def _ended(self) -> None:
         if self.closed:
             raise Closed("the loader was closed while this `for` was running")
         raise RuntimeError("another `for` over the loader, or load_state_dict, has ended this one; so has a fork")
 
-    # Batches
-
-    def _make(self, task: _Task) -> Any:
-        epoch, step, positions = task
+    def _made_by_others(self, tasks: Iterator[Task]) -> Iterator[Any]:
+        turn = self._turn = object()
+        if self._others is None:
+            make = replace(self._make, send=None)
+            self._others = ProcessCrew(self._processes, make, self._prefetch, self._start_method)
+        course, send, receive = self._course, self._make.send, self._receive
+        self.own()
         try:
-            batch = self._read(positions)
-            if self._plain:
-                return batch
-            if not self._collation.does_nothing:
-                batch = self._collation(batch)
-            if self._course.shard.pad:
-                batch = {**batch, VALID: np.arange(len(positions)) < step.last - step.first}
-            if self._transform is not None:
-                if self._random:
-                    rng = np.random.default_rng([self._seed, epoch, step.first])
-                    batch = self._transform(batch, rng)
-                else:
-                    batch = self._transform(batch)
-            return batch if self._delivery is None else self._delivery.send(batch)
-        except Exception as error:
-            error.add_note(
-                f"warmstore: in the batch of epoch {epoch}, places {step.first:,} to {step.last:,}, which holds the "
-                f"positions {positions.tolist()!r:.120}. The loader stands before it"
-            )
+            with closing(self._others.ahead(tasks)) as made:
+                for task, batch in made:
+                    if send is not None and receive is not None:
+                        batch = receive(send(batch))
+                    course.epoch, course.place = task[0], task[1].after
+                    yield batch
+                    del batch
+                    if self._turn is not turn:
+                        self._ended()
+        except Exception:
+            self._dismiss()  # one that has died takes the others along
             raise
 
     def _check_structure(self) -> None:
@@ -290,7 +317,7 @@ class Loader(Owner):
         first = [0]
         if isinstance(self._source, MixedSource):
             first = [0, *np.cumsum(self._source.lengths)[:-1].tolist()]
-        batch = self._read(np.array(first))
+        batch = self._source.read(np.array(first))
         self._collation.check_names(batch)
         if shard.pad and (not isinstance(batch, dict) or VALID in batch):
             raise ValueError(
@@ -301,6 +328,6 @@ class Loader(Owner):
         width = self._source.sample_bytes
         cheap = width is not None and width * self._course.shard.batch_size <= _CHEAP
         ahead = self._delivery is not None and self._delivery.ahead
-        if cheap and self._transform is None and self._collation.does_nothing and not ahead:
+        if self._processes or (cheap and self._make.transform is None and self._collation.does_nothing and not ahead):
             return 0
         return min(thread_count(), _MOST_WORKERS)

@@ -32,12 +32,15 @@ class MixedSource(Source):
         return int(self._ends[-1])
 
     def read(self, positions: Int64) -> Any:
+        return self.read_in(0, positions)
+
+    def read_in(self, epoch: int, positions: Int64) -> Any:
         which = np.searchsorted(self._ends, positions, side="right")
         parts, places, names = [], [], []
         for number in np.unique(which).tolist():
             mine = np.flatnonzero(which == number)
             before = int(self._ends[number - 1]) if number else 0
-            parts.append(self.sources[number].read(positions[mine] - before))
+            parts.append(self.sources[number].read_in(epoch, positions[mine] - before))
             places.append(mine)
             names.append(self.mixed.names[number])
         batch = parts[0] if len(parts) == 1 else _joined(parts, places, names, "")

@@ -24,3 +24,17 @@ class Source(ABC):
     def read(self, positions: Int64) -> Any:
         """The samples at int64 [n] positions, n at least 1, as one batch: [n, ...] arrays, lists of n, or dicts of
         these."""
+
+    def read_in(self, epoch: int, positions: Int64) -> Any:
+        """The same in an epoch, for sources whose samples are others in each."""
+        return self.read(positions)
+
+    def finish(self) -> None:  # noqa: B027  most have nothing to finish
+        """An epoch is over. Called in every process that reads."""
+
+    def notes(self) -> list[str]:
+        """What the user should be told, since the last call."""
+        return []
+
+    def release(self) -> None:  # noqa: B027
+        """The loader that read is closed."""

@@ -39,6 +39,8 @@ def source_of(value: Any, fields: Sequence[str] | None = None, collation: Collat
     collation = collation or Collation({})
     if isinstance(value, Source):
         return value
+    if hasattr(value, "as_source"):
+        return value.as_source()  # type: ignore[no-any-return]
     if isinstance(value, Mapping):
         _no_mixes(value.values())
         return AlignedSource({name: source_of(one, fields, collation.under(name)) for name, one in value.items()})
@@ -96,6 +98,9 @@ class AlignedSource(Source):
 
     def read(self, positions: Int64) -> dict[str, Any]:
         return {name: source.read(positions) for name, source in self._sources.items()}
+
+    def read_in(self, epoch: int, positions: Int64) -> dict[str, Any]:
+        return {name: source.read_in(epoch, positions) for name, source in self._sources.items()}
 
 
 @final
@@ -192,10 +197,10 @@ class NpySource(ArraySource):
         except ValueError as error:
             raise BadSource(f"{path} cannot be read as a .npy file: {error}") from None
         super().__init__(np.asarray(array))
-        self._path = path
+        self.path = path
 
     def __reduce__(self) -> Any:
-        return NpySource, (self._path.absolute(),)
+        return NpySource, (self.path.absolute(),)
 
 
 @final

@@ -141,14 +141,15 @@ def collate(samples: Any) -> Any:
         A batch as a `Loader` with to="torch" gives it; but values of Bytes fields are bytes, which, unlike views of a
         file, get out of a worker process.
     """
-    return _to_torch.send(_owned(samples.batch if isinstance(samples, Samples) else collating.stack(samples)))
+    return _to_torch.send(owned(samples.batch if isinstance(samples, Samples) else collating.stack(samples)))
 
 
-def _owned(batch: Any) -> Any:
+def owned(batch: Any) -> Any:
+    """A batch that may leave the process: views of files become bytes."""
     if isinstance(batch, dict):
-        return {name: _owned(values) for name, values in batch.items()}
+        return {name: owned(values) for name, values in batch.items()}
     if isinstance(batch, tuple):
-        return tuple(_owned(values) for values in batch)
+        return tuple(owned(values) for values in batch)
     if isinstance(batch, list):
         return [bytes(value) if isinstance(value, memoryview) else value for value in batch]
     return batch

@@ -30,6 +30,11 @@ class Gatherer:
         """The rows that are known to be committed."""
         return self._batches.snapshot
 
+    @property
+    def space(self) -> AddressSpace:
+        """Where the chunks are mapped."""
+        return self._batches.space
+
     def gather(self, snapshot: Snapshot, name: str, rows: Int64, which: Int64) -> Gathered:
         """Read one field of some rows.
 

@@ -99,14 +99,25 @@ class Session:
                 count, block = self.pending.head(BATCH_BYTES)
                 self._commit(block, count)
 
+    def commit_rows(self, block: dict[str, Rows]) -> None:
+        """Commit rows that were never pending, their values compressed already."""
+        with self.lock:
+            self._commit(block, stored=True)
+
     def _commit(
-        self, block: dict[str, Rows], count: int = 0, kind: int = BATCH, positions: Int64 | None = None
+        self,
+        block: dict[str, Rows],
+        count: int = 0,
+        kind: int = BATCH,
+        positions: Int64 | None = None,
+        *,
+        stored: bool = False,
     ) -> None:
         while True:
             generation = self.generation
             commits = generation.commits
             try:
-                generation.commit(block, kind, positions)
+                generation.commit(block, kind, positions, stored=stored)
                 return
             except GenerationClosed:
                 self._follow()

@@ -180,6 +180,15 @@ class RecordStore(Owner):
         with self.session.lock:
             self.session.pending.add(block)
 
+    def commit_rows(self, block: dict[str, Rows]) -> None:
+        """Commit a batch that is encoded and compressed already, past what is pending.
+
+        Raises:
+            WriteFailed: the disk refused; nothing was committed, and nothing is kept.
+        """
+        self._check_writable()
+        self.session.commit_rows(block)
+
     def flush(self) -> None:
         """Commit all pending rows; they are on the disk, and visible to others, when this returns.
 
@@ -310,8 +319,12 @@ class RecordStore(Owner):
         self._check_open()
         self.session.refresh()
 
-    def close(self) -> None:
+    def close(self, *, seal: bool = True) -> None:
         """Flush, seal this writer's chunk and let go of the folder. Closing twice is fine.
+
+        Args:
+            seal: give the chunk its footer. Without one it takes a few bytes less and is as good, but not to other
+                readers of Arrow files.
 
         Raises:
             WriteFailed: the flush failed; the store stays open and the rows pending.
@@ -321,7 +334,8 @@ class RecordStore(Owner):
         with self.session.lock:
             if self.mode == "a":
                 self.session.flush()
-                self.session.generation.seal()
+                if seal:
+                    self.session.generation.seal()
             self.session.generation.let_go()
             self.closed = True
             self.disown()

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from warmstore.features import fingerprint
-from warmstore.features.installed import installation_of
+from warmstore.installed import installation_of
 
 MODEL = """
 from torch import nn

@@ -1,0 +1,125 @@
+"""Worker processes that make batches ahead of their use, by torch's DataLoader: for samples that Python code makes.
+
+They live from the first epoch on until the loader is closed. Batches come back in shared memory.
+"""
+
+import warnings
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
+from itertools import chain, repeat
+from typing import Any
+
+import numpy as np
+
+from warmstore.loading.making import Maker, Task
+from warmstore.loading.torch_data import owned
+from warmstore.records.formats import imported, mapped
+
+_SHARED = 1 << 14
+"""Bytes of an array from which it had better be shared than sent through a pipe."""
+
+
+class ProcessCrew:
+    """So many processes. `close` ends them.
+
+    Args:
+        workers: at least 1. prefetch: batches made ahead at most, rounded up to a multiple of the workers.
+        start_method: "fork", "spawn", "forkserver", or None for Python's own choice.
+
+    Raises:
+        NotInstalled: torch is not there.
+    """
+
+    def __init__(self, workers: int, make: Maker, prefetch: int, start_method: str | None) -> None:
+        self._tasks = _Tasks(workers)
+        torch = imported("torch")
+        self._loader: Any = imported("torch.utils.data").DataLoader(
+            _Batches(make),
+            batch_size=None,
+            sampler=self._tasks,
+            collate_fn=_as_it_is,
+            num_workers=workers,
+            prefetch_factor=-(-prefetch // workers),
+            persistent_workers=True,
+            multiprocessing_context=start_method,
+            generator=torch.Generator(),  # the program's own would be drawn from
+        )
+
+    def ahead(self, tasks: Iterator[Task]) -> Generator[tuple[Task, Any], None, None]:
+        """Yield every task with its batch, in order."""
+        self._tasks.begin(tasks)
+        with warnings.catch_warnings():
+            # It thinks that more workers than cores are a mistake.
+            warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
+            made = iter(self._loader)
+        for batch, notes in made:
+            for note in notes:
+                warnings.warn(note, RuntimeWarning, stacklevel=5)
+            task = self._tasks.drawn.popleft()
+            if task is not None:
+                yield task, mapped(_as_array, batch)
+            del batch
+
+    def close(self) -> None:
+        """End the processes, after they have finished what they do."""
+        self._loader = None
+
+
+class _Tasks:
+    """What torch's DataLoader takes for a sampler: the tasks of one iteration, then one None for every worker."""
+
+    def __init__(self, workers: int) -> None:
+        self.drawn: deque[Task | None] = deque()
+        self._workers = workers
+        self._tasks: Iterable[Task] = ()
+
+    def begin(self, tasks: Iterator[Task]) -> None:
+        self.drawn.clear()
+        self._tasks = tasks
+
+    def __iter__(self) -> Iterator[Task | None]:
+        # They go to the workers in turn, so each gets one of the last.
+        for task in chain(self._tasks, repeat(None, self._workers)):
+            self.drawn.append(task)
+            yield task
+
+
+class _Batches:
+    """What torch's DataLoader takes for a data set: batches by their task."""
+
+    def __init__(self, make: Maker) -> None:
+        self._make = make
+
+    def __getitem__(self, task: Task | None) -> tuple[Any, list[str]]:
+        source = self._make.source
+        if task is None:
+            source.finish()
+            return None, source.notes()
+        return mapped(_as_shared, owned(self._make(task))), source.notes()
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+class _Shared:
+    """An array on its way from one process to another, as a tensor, whose memory torch moves where both have it."""
+
+    device = dtype = None  # what `mapped` takes for an array has these
+
+    def __init__(self, tensor: Any) -> None:
+        self.tensor = tensor
+
+
+def _as_shared(value: Any, name: str) -> Any:
+    if isinstance(value, np.ndarray) and value.nbytes >= _SHARED and _torch_has(value):
+        return _Shared(imported("torch").from_numpy(value if value.flags.writeable else value.copy()))
+    return value
+
+
+def _torch_has(array: np.ndarray[Any, Any]) -> bool:
+    return type(array) is np.ndarray and array.dtype.kind in "biufc" and array.dtype.num < 256
+
+
+def _as_array(value: Any, name: str) -> Any:
+    return value.tensor.numpy() if isinstance(value, _Shared) else value

@@ -1,0 +1,70 @@
+"""Budgets of a plan: what a user may ask for, and what the machine has."""
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+
+import psutil
+
+from warmstore.errors import BadBudget
+from warmstore.sizes import parse_size
+
+
+def memory_budget(memory: int | str | None) -> int:
+    """Bytes for the memory tier and the workers; 0 for None.
+
+    Raises:
+        BadBudget: below zero, or more than the machine has.
+    """
+    wanted = _bytes("memory", memory)
+    total = int(psutil.virtual_memory().total)
+    if wanted > total:
+        raise BadBudget(f"memory={memory!r} is more than this machine has ({total:,} bytes); ask for less")
+    return wanted
+
+
+def disk_budget(disk: int | str | None, folder: Path | None) -> int:
+    """Bytes for the disk tier; 0 for None.
+
+    Raises:
+        BadBudget: below zero, more than the folder's device has, or a budget without a folder.
+    """
+    wanted = _bytes("disk", disk)
+    if wanted and folder is None:
+        raise BadBudget(f"disk={disk!r} without a folder; say where with folder=")
+    if folder is not None and wanted:
+        total = shutil.disk_usage(_existing(folder)).total
+        if wanted > total:
+            raise BadBudget(f"disk={disk!r} is more than the device of {folder} has ({total:,} bytes); ask for less")
+    return wanted
+
+
+def room_on_disk(folder: Path, wanted: int) -> int:
+    """Bytes of so many wanted that there is room for: free ones, and those that already lie in the folder."""
+    free = shutil.disk_usage(_existing(folder)).free
+    if wanted <= free:
+        return wanted
+    taken = 0
+    for at, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):  # removed meanwhile
+                taken += (Path(at) / name).lstat().st_size
+    return min(wanted, free + taken)
+
+
+def _bytes(name: str, size: int | str | None) -> int:
+    if size is None or size == 0:
+        return 0
+    try:
+        return parse_size(size)
+    except ValueError as error:
+        below = isinstance(size, int | float) and size < 0
+        raise BadBudget(
+            f"{name}={size!r} is below zero; 0 or None is no budget" if below else f"{name}: {error}"
+        ) from None
+
+
+def _existing(folder: Path) -> Path:
+    folder = folder.absolute()
+    return next(path for path in (folder, *folder.parents) if path.exists())

@@ -1,0 +1,226 @@
+"""What kept samples depend on: the steps that made them, and what each was made from.
+
+Steps are told by their code, their arguments and the versions of the packages they call; samples by the path, size and
+time of files, or by their content. Whatever cannot be told is never found again: it is computed anew by every run.
+"""
+
+import json
+import logging
+import os
+import pickle
+import secrets
+import sys
+import types
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from warmstore.fingerprint import Code, Reach, describe, is_foreign, name_of
+from warmstore.loading.draws import UInt64
+from warmstore.loading.sources import NpySource
+from warmstore.pipeline.steps import Step
+from warmstore.records.formats import Formatted
+from warmstore.records.store import RecordStore
+from warmstore.records.view import FieldView
+
+_log = logging.getLogger("warmstore")
+
+_DEPTH = 8
+_LONGEST_PATH = 4096
+
+Description = dict[str, Any]
+"""Of a step, as JSON: name, code, arguments by name, random, packages by name."""
+
+
+def describe_step(step: Step) -> Description:
+    """What a step's results depend on."""
+    reach = Everything(step.name)
+    code = _hash(describe(step.function, 0, reach))
+    arguments = {name: _hash(describe(value, 0, reach)) for name, value in sorted(step.arguments.items())}
+    packages = {name: _version(name) for name in sorted(reach.packages)}
+    return {"name": step.name, "code": code, "arguments": arguments, "random": step.random, "packages": packages}
+
+
+def key_of(descriptions: Sequence[Description]) -> str:
+    """The key of what so many steps make, 16 hex digits."""
+    return _hash(json.dumps(descriptions, sort_keys=True))[:16]
+
+
+def difference(old: Sequence[Description], new: Sequence[Description]) -> str:
+    """What tells two rows of steps apart, in words; "" where nothing does."""
+    for one, other in zip(old, new, strict=False):
+        name = other["name"]
+        if one["random"] != other["random"]:
+            return f"step {name!r} is {'random' if other['random'] else 'no longer random'}"
+        changed = [key for key in other["arguments"] if one["arguments"].get(key) != other["arguments"][key]]
+        changed += [key for key in one["arguments"] if key not in other["arguments"]]
+        if changed:
+            return f"step {name!r} has other arguments: {', '.join(changed)}"
+        if one["code"] != other["code"]:
+            return f"the code of step {name!r} changed"
+        for package, version in other["packages"].items():
+            if one["packages"].get(package) != version:
+                return f"step {name!r} calls {package} {version}, and called {one['packages'].get(package)}"
+    return ""
+
+
+def identities(source: Any) -> tuple[str, UInt64]:
+    """What tells a source from others, 16 hex digits; and hashes of what each sample is made from, uint64 [samples].
+
+    A file that changes changes the hash of its sample, and not what the source is.
+    """
+    if isinstance(source, list | tuple):
+        texts = [_text_of(sample) for sample in source]
+        hashes = np.fromiter(
+            (xxhash.xxh3_64_intdigest(text + _stat_of(sample)) for sample, text in zip(source, texts, strict=True)),
+            np.uint64,
+            len(source),
+        )
+        digest = xxhash.xxh3_128()
+        for text in texts:
+            digest.update(xxhash.xxh3_64_digest(text))
+        return digest.hexdigest()[:16], hashes
+    reach = Everything("the source")
+    name = describe(getattr(source, "identity", None) or source, 0, reach)
+    hashed = xxhash.xxh3_64()
+    hashed.update(name.encode())
+    for path in _files_in(source):
+        hashed.update(_stat_of(path))
+    return _hash(name)[:16], np.full(len(source), hashed.intdigest(), np.uint64)
+
+
+class Everything(Reach):
+    """Reaches into whatever a step or source holds. packages: those it names, by their top-level names.
+
+    Args:
+        of: whose it is, for messages.
+    """
+
+    thorough = True
+
+    def __init__(self, of: str) -> None:
+        self.packages: set[str] = set()
+        self._of = of
+
+    def is_foreign(self, value: Any) -> bool:
+        """Also what is installed beside Python's own library: it is told by its version."""
+        if isinstance(value, types.FunctionType | types.BuiltinFunctionType | types.ModuleType | type):
+            name = value.__name__ if isinstance(value, types.ModuleType) else value.__module__
+            top = (name or "").partition(".")[0]
+            if _is_installed(top):
+                self.packages.add(top)
+                return True
+        return is_foreign(value)
+
+    def other(self, value: Any, depth: int, code: Code | None) -> str:
+        """Objects by their class and attributes, or by what a pickle of them holds."""
+        if isinstance(value, types.ModuleType):
+            self.is_foreign(value)
+            return value.__name__
+        if isinstance(value, np.ufunc):
+            return f"numpy.{value.__name__}"
+        if isinstance(value, RecordStore | FieldView | Formatted | NpySource):
+            return _identity_of(value)
+        if hasattr(value, "_fingerprint") and type(value).__module__ == "datasets.arrow_dataset":
+            return str(value._fingerprint)
+        kind = type(value)
+        if depth < _DEPTH and not self.is_foreign(kind) and hasattr(value, "__dict__"):
+            return describe([kind, OrderedDict(sorted(vars(value).items()))], depth + 1, self, code)
+        try:
+            return f"{name_of(kind)} {_hash(pickle.dumps(value, 5))}"
+        except Exception as error:  # pickling runs code of all kinds
+            _log.warning(
+                "%s: it cannot be told whether a %s changes (%s), so what depends on it is not found again by the next "
+                "run. Pass plain values as arguments instead",
+                self._of,
+                name_of(kind),
+                error,
+            )
+            return secrets.token_hex(8)
+
+
+def _identity_of(value: RecordStore | FieldView | Formatted | NpySource) -> str:
+    if isinstance(value, NpySource):
+        path = value.path
+        return f"{path} {_stat_of(path)!r}"
+    if isinstance(value, FieldView):
+        return f"{_identity_of(value.store)} {value.name}"
+    if isinstance(value, Formatted):
+        return f"{_identity_of(value.store)} {value.format}"
+    return f"{value.manifest.id} {value.manifest.generation} {value.snapshot.edits}"
+
+
+def _text_of(sample: Any) -> bytes:
+    """A sample as bytes that differ where samples do; of files their names."""
+    if isinstance(sample, str):
+        text = sample.encode(errors="surrogatepass")
+    elif isinstance(sample, bytes):
+        text = sample
+    elif isinstance(sample, os.PathLike):
+        text = os.fsencode(sample)
+    elif isinstance(sample, bool | int | float | complex | np.generic | None):
+        text = repr(sample).encode()
+    elif isinstance(sample, list | tuple):
+        text = b"".join(map(_text_of, sample))
+    elif isinstance(sample, dict):
+        text = b"".join(_text_of(key) + _text_of(part) for key, part in sample.items())
+    else:
+        text = describe(sample, 0, Everything("the source")).encode()
+    return b"%s %d %s" % (type(sample).__name__.encode(), len(text), text)
+
+
+def _stat_of(sample: Any) -> bytes:
+    """Size and time of the files that a sample names; of what is no file nothing."""
+    if isinstance(sample, list | tuple):
+        return b"".join(map(_stat_of, sample))
+    if isinstance(sample, dict):
+        return b"".join(map(_stat_of, sample.values()))
+    if isinstance(sample, str):
+        if len(sample) > _LONGEST_PATH or "\0" in sample or "\n" in sample:
+            return b""
+    elif not isinstance(sample, os.PathLike):
+        return b""
+    try:
+        found = os.stat(sample)  # noqa: PTH116  half the time of Path.stat, a million times
+    except (OSError, ValueError):
+        return b""
+    return b"%d %d;" % (found.st_size, found.st_mtime_ns)
+
+
+def _files_in(value: Any, depth: int = 0) -> Iterator[Any]:
+    """Strings and paths among an object's attributes, which may name files."""
+    if isinstance(value, str | os.PathLike):
+        yield value
+    elif depth < _DEPTH and isinstance(value, dict):
+        for child in value.values():
+            yield from _files_in(child, depth + 1)
+    elif depth < _DEPTH and isinstance(value, list | tuple):
+        for child in value:
+            yield from _files_in(child, depth + 1)
+    elif depth < 2 and hasattr(value, "__dict__") and not isinstance(value, type | types.ModuleType | np.ndarray):
+        yield from _files_in(vars(value), depth + 1)
+
+
+def _is_installed(name: str) -> bool:
+    module = sys.modules.get(name)
+    path = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", [])), "")
+    return bool({"site-packages", "dist-packages"} & set(Path(path).parts))
+
+
+def _version(name: str) -> str:
+    found = getattr(sys.modules.get(name), "__version__", None)
+    if found is None:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            return ""
+    return str(found)
+
+
+def _hash(data: str | bytes) -> str:
+    return xxhash.xxh3_128_hexdigest(data.encode(errors="surrogatepass") if isinstance(data, str) else data)

@@ -1,0 +1,170 @@
+"""What the records of kept samples look like: a field for each leaf of their value where samples are alike.
+
+Samples that are not like the others, in structure or shape, are kept as one byte string each.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from warmstore.pipeline.values import Structure, dtype_of, from_bytes, leaves_of, ordered, put_together, to_bytes
+from warmstore.records.fields import (
+    Array,
+    Bytes,
+    Field,
+    Fields,
+    Ragged,
+    Text,
+    dtype_name,
+    fields_from_json,
+    fields_to_json,
+)
+from warmstore.records.rows import Rows
+from warmstore.records.values import encode
+
+SAMPLE = "sample"
+"""The field of every record that says whose it is: the sample's index, and the hash of what it was made from."""
+
+_SAMPLE = Array("uint64", (2,))
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A sample on its way into a store. index, identity: see `SAMPLE`. structure, leaves: of its value."""
+
+    index: int
+    identity: int
+    structure: Structure
+    leaves: list[Any]
+
+    @property
+    def nbytes(self) -> int:
+        return 64 + sum(leaf.nbytes if isinstance(leaf, np.ndarray) else len(leaf) for leaf in self.leaves)
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Records with a field per leaf; without a structure records of a byte string each.
+
+    structure: of every value. fields: of the leaves, or of the byte string.
+    """
+
+    structure: Structure | None
+    fields: tuple[Field, ...]
+
+    @classmethod
+    def of(cls, examples: Sequence[tuple[Structure, list[Any]]], codec: str) -> "Schema | None":
+        """The schema of samples like these; None where they are not alike."""
+        if not examples or any(structure != examples[0][0] for structure, _ in examples):
+            return None
+        nodes = leaves_of(examples[0][0])
+        if not nodes:
+            return None
+        columns = zip(*(leaves for _, leaves in examples), strict=True)
+        return cls(
+            examples[0][0], tuple(_field(node, column, codec) for node, column in zip(nodes, columns, strict=True))
+        )
+
+    @classmethod
+    def of_bytes(cls, codec: str) -> "Schema":
+        """The schema of samples of any kind."""
+        return cls(None, (Bytes(codec),))
+
+    @property
+    def store_fields(self) -> Fields:
+        """Of the store."""
+        return {SAMPLE: _SAMPLE, **dict(zip(self.names, self.fields, strict=True))}
+
+    @property
+    def names(self) -> list[str]:
+        """Of the fields with values."""
+        return [f"value{number}" if number else "value" for number in range(len(self.fields))]
+
+    def fits(self, sample: Staged) -> bool:
+        """Whether a sample can be a record of these fields."""
+        if self.structure is None:
+            return True
+        return sample.structure == self.structure and all(
+            not isinstance(field, Array) or leaf.shape == field.shape
+            for field, leaf in zip(self.fields, sample.leaves, strict=True)
+        )
+
+    def encode(self, samples: Sequence[Staged]) -> dict[str, Rows]:
+        """Samples that fit, at least one, as rows of every field, not compressed."""
+        whose = np.array([[sample.index, sample.identity] for sample in samples], np.uint64)
+        block = {SAMPLE: encode(SAMPLE, _SAMPLE, whose)}
+        if self.structure is None:
+            columns: list[Any] = [[to_bytes(sample.structure, sample.leaves) for sample in samples]]
+        else:
+            columns = list(zip(*(sample.leaves for sample in samples), strict=True))
+        for name, field, column in zip(self.names, self.fields, columns, strict=True):
+            values = np.stack(column) if isinstance(field, Array) else list(column)
+            block[name] = encode(name, field, values)
+        return block
+
+    def decode(self, columns: dict[str, Any]) -> list[Any]:
+        """The values of some records, each in memory of its own.
+
+        Args:
+            columns: as a gather of `names` gives them.
+        """
+        if self.structure is None:
+            return [from_bytes(data) for data in columns["value"]]
+        leaves = [_leaves(columns[name]) for name in self.names]
+        structure = self.structure
+        if structure[0] == "array":
+            return [ordered(leaf, structure) for leaf in leaves[0]]
+        return [put_together(structure, iter(each).__next__) for each in zip(*leaves, strict=True)]
+
+    def stacked(self, columns: dict[str, Any]) -> Any:
+        """The batch that `stack` makes of the values of some records, without taking them apart; None if it cannot."""
+        if self.structure is None or any(not isinstance(columns[name], np.ndarray) for name in self.names):
+            return None
+        return _stacked(self.structure, iter([columns[name] for name in self.names]))
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON keeps it."""
+        return {"structure": self.structure, "fields": fields_to_json(dict(zip(self.names, self.fields, strict=True)))}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> "Schema":
+        """The inverse of `to_json`."""
+        return cls(content["structure"], tuple(fields_from_json(content["fields"]).values()))
+
+
+def _field(node: Structure, column: Sequence[Any], codec: str) -> Field:
+    dtype = dtype_of(node)
+    if dtype is None:
+        return Text(codec) if node[0] == "str" else Bytes(codec)
+    name = dtype_name(dtype)
+    # A codec costs more than it gains on a handful of bytes.
+    codec = codec if column[0].nbytes >= 64 else "raw"
+    if all(leaf.shape == column[0].shape for leaf in column):
+        return Array(name, column[0].shape, codec)
+    return Ragged(name, column[0].ndim, codec)
+
+
+def _leaves(column: Any) -> list[Any]:
+    if isinstance(column, np.ndarray):
+        return [column[at, ...] for at in range(len(column))]
+    # Views of the mapped file are read-only.
+    return [
+        value if isinstance(value, str) else bytes(value) if isinstance(value, memoryview) else np.array(value)
+        for value in column
+    ]
+
+
+def _stacked(structure: Structure, columns: Any) -> Any:
+    kind = structure[0]
+    if kind in ("array", "tensor"):
+        return np.ascontiguousarray(ordered(next(columns), structure))
+    if kind in ("scalar", "number", "numbers"):
+        return next(columns)
+    if kind not in ("dict", "tuple"):
+        return None
+    parts = [_stacked(child, columns) for child in structure[-1]]
+    if any(part is None for part in parts):
+        return None
+    return tuple(parts) if kind == "tuple" else dict(zip(structure[2], parts, strict=True))

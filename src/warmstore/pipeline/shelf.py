@@ -1,0 +1,327 @@
+"""A shelf: the samples after one step in one tier, as one process finds, reads and adds them.
+
+It is two record stores: one with a field per leaf for samples that are alike, and one for the others, made when the
+first of them comes. Which samples are there is read from the stores, by everybody for himself.
+"""
+
+import contextlib
+import logging
+import mmap
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from warmstore.errors import Damaged, StoreExists, UnsupportedType, WarmstoreError
+from warmstore.loading.draws import Int64, UInt64
+from warmstore.pipeline.room import Hold, Room, RoomFiles, is_over_budget
+from warmstore.pipeline.schema import SAMPLE, Schema, Staged
+from warmstore.pipeline.values import take_apart
+from warmstore.records.address_space import SLOT
+from warmstore.records.fields import arrow_schema
+from warmstore.records.files import advise
+from warmstore.records.pending import largest_record
+from warmstore.records.record_batch import batch_size
+from warmstore.records.rows import Rows
+from warmstore.records.store import RecordStore
+from warmstore.records.values import compressed
+
+_log = logging.getLogger("warmstore")
+
+FLUSH = 8 << 20
+"""Bytes of samples that a process gathers before it writes them."""
+
+_UNCACHED_AGAIN = 32 << 20
+_MOST_ROWS = 1 << 30
+_ENTRY = 64
+_PAGES = 3 * 4096  # what rounding up to pages may add: of the chunk, of the log, and a new chunk's first
+_MANIFEST = 8 * 4096  # a store without a record
+
+
+class Lost:
+    """In the place of a value that was kept and cannot be read."""
+
+
+LOST = Lost()
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a shelf is, for any process.
+
+    number: of the placement. step: samples are kept as they are after so many. name: what to call it. folder: of the
+    version. room: of the tier. schema: of samples that are alike; None where none are. codec: of their values.
+    direct: keep what is read out of the page cache.
+    """
+
+    number: int
+    step: int
+    name: str
+    folder: Path
+    room: Room
+    schema: Schema | None
+    codec: str
+    direct: bool
+
+
+class Shelf:
+    """One process's view of a shelf; not for several threads.
+
+    Args:
+        rows: int32 [samples], where each sample of this shelf is: 2 * row in the store, and 1 more if it is the one of
+            the others; -1 where it is not. Shared with the other shelves, and written here.
+        mine: bool [samples], which samples belong here.
+        identities: uint64 [samples], hashes of what each sample is made from.
+    """
+
+    def __init__(self, place: Place, rows: np.ndarray[Any, np.dtype[np.int32]], mine: Any, identities: UInt64) -> None:
+        self.place = place
+        self.notes: list[str] = []
+        self.writes = True
+        self.stale = 0  # records of samples that have changed since, or belong elsewhere now
+        self.records = 0
+        self._rows = rows
+        self._mine = mine
+        self._identities = identities
+        self._staged: list[Staged] = []
+        self._staged_bytes = 0
+        self._waiting: set[int] = set()
+        self._read_since = 0
+        self._hold = Hold(place.folder)
+        schemas = (place.schema, Schema.of_bytes(place.codec))
+        self._schemas: tuple[Schema | None, Schema] = schemas
+        self._stores: list[RecordStore | None] = [None, None]
+        self._known = [0, 0]
+        self.look()
+
+    def look(self) -> None:
+        """See what others have added."""
+        for kind, schema in enumerate(self._schemas):
+            store = self._stores[kind]
+            if store is None and schema is not None:
+                store = self._stores[kind] = self._open(kind)
+            if store is not None:
+                store.refresh()
+                self._take_in(kind, store)
+
+    def read(self, rows: Int64) -> list[Any]:
+        """The values at some `rows`, each in memory of its own; `LOST` for what is damaged."""
+        values: list[Any] = [LOST] * len(rows)
+        for kind, (store, schema) in enumerate(zip(self._stores, self._schemas, strict=True)):
+            at = np.flatnonzero((rows & 1) == kind)
+            if not len(at) or store is None or schema is None:
+                continue
+            try:
+                found = schema.decode(store.gather(rows[at] >> 1, schema.names))
+            except Damaged as error:
+                found = self._read_whole(store, schema, rows[at] >> 1, error)
+            for place, value in zip(at.tolist(), found, strict=True):
+                values[place] = value
+        self._after_reading(len(rows))
+        return values
+
+    def read_stacked(self, rows: Int64) -> Any:
+        """The same values stacked as a batch, or None where they do not stack without being taken apart."""
+        store, schema = self._stores[0], self._schemas[0]
+        if store is None or schema is None or (rows & 1).any():
+            return None
+        try:
+            batch = schema.stacked(store.gather(rows >> 1, schema.names))
+        except Damaged:
+            return None
+        if batch is not None:
+            self._after_reading(len(rows))
+        return batch
+
+    def wants(self, index: int) -> bool:
+        """Whether a sample is to be added when it has been computed."""
+        return self.writes and index not in self._waiting
+
+    def add(self, index: int, value: Any) -> None:
+        """Take a sample's value in. It is copied here and now, and written with others later."""
+        try:
+            structure, leaves = take_apart(value)
+        except UnsupportedType as error:
+            self._note(f"{self.place.name}: sample {index:,} cannot be kept, so it is computed every time: {error}")
+            self._waiting.add(index)
+            return
+        sample = Staged(index, int(self._identities[index]), structure, leaves)
+        self._staged.append(sample)
+        self._staged_bytes += sample.nbytes
+        self._waiting.add(index)
+        if self._staged_bytes >= FLUSH:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what was taken in, as far as there is room."""
+        staged, self._staged, self._staged_bytes = self._staged, [], 0
+        if not staged or not self.writes:
+            return
+        try:
+            self.look()
+            fresh = [sample for sample in staged if self._rows[sample.index] < 0]
+            alike = self._schemas[0]
+            fitting = [sample for sample in fresh if alike is not None and alike.fits(sample)]
+            others = [sample for sample in fresh if alike is None or not alike.fits(sample)]
+            for kind, samples in enumerate((fitting, others)):
+                if samples and self.writes:
+                    self._write(kind, samples)
+        except (OSError, WarmstoreError) as error:
+            self.writes = False
+            self._note(
+                f"{self.place.name}: nothing more is kept here, and what is missing is computed every time: {error}"
+            )
+
+    def close(self) -> None:
+        """Write what was taken in, and let go. Twice is fine."""
+        self.flush()
+        for store in self._stores:
+            if store is not None:
+                store.close(seal=False)
+        self._stores = [None, None]
+        self._hold.close()
+
+    def abandon(self) -> None:
+        """Let go without writing: a forked child has no business with its parent's files."""
+        self._staged = []
+        for store in self._stores:
+            if store is not None:
+                store.session.generation.let_go()
+                store.closed = True
+        self._stores = [None, None]
+        self._hold.close()
+
+    def _write(self, kind: int, samples: Sequence[Staged]) -> None:
+        schema = self._schemas[kind]
+        assert schema is not None
+        samples = list(samples)
+        while samples:
+            store = self._stores[kind] or self._create(kind, schema)
+            if store is None:
+                return
+            fields = schema.store_fields
+            block = {name: compressed(fields[name], rows, 1) for name, rows in schema.encode(samples).items()}
+            if largest_record(block) > SLOT // 2:
+                self._note(f"{self.place.name}: samples larger than 512 MiB are not kept")
+                return
+            size = batch_size(fields, block) + _ENTRY + _PAGES + arrow_schema(fields).serialize().size
+            left = self.place.room.free(size)
+            if size > left:
+                block = _first(block, len(samples) * max(left - _PAGES, 0) // size)
+            count = next(iter(block.values())).count
+            if not count:
+                self._full()
+                return
+            try:
+                store.commit_rows(block)
+                store.disown()
+            except OSError as error:
+                if not is_over_budget(error):
+                    raise
+                samples = samples[: len(samples) // 2]  # somebody else was faster
+                continue
+            self._take_in(kind, store)
+            samples = samples[count:]
+
+    def _full(self) -> None:
+        self.writes = False
+        _log.info("%s: the budget of %s bytes is taken", self.place.name, f"{self.place.room.limit:,}")
+
+    def _take_in(self, kind: int, store: RecordStore) -> None:
+        """Learn whose the records are that have come."""
+        total = min(store.snapshot.length, _MOST_ROWS)
+        known = self._known[kind]
+        if total <= known:
+            return
+        rows = np.arange(known, total)
+        (gathered,) = store.read_rows([SAMPLE], rows)
+        assert gathered.data is not None
+        whose = gathered.data.view(np.uint64).reshape(-1, 2)
+        index = np.minimum(whose[:, 0], len(self._rows) - 1).astype(np.int64)
+        good = (whose[:, 0] < len(self._rows)) & (self._identities[index] == whose[:, 1]) & self._mine[index]
+        if gathered.bad is not None:
+            good &= ~gathered.bad
+        self._rows[index[good]] = 2 * rows[good] + kind
+        self._known[kind] = total
+        self.records += len(rows)
+        self.stale += len(rows) - int(good.sum())
+
+    def _open(self, kind: int) -> RecordStore | None:
+        path = self._path(kind)
+        if not path.exists():
+            return None
+        store = RecordStore.open(path, "a", writer_threads=1, files=RoomFiles(self.place.room))
+        store.disown()  # it is closed by us, after the last flush
+        return store
+
+    def _create(self, kind: int, schema: Schema) -> RecordStore | None:
+        if self.place.room.free(_MANIFEST) < _MANIFEST:
+            self._full()
+            return None
+        files = RoomFiles(self.place.room)
+        with contextlib.suppress(StoreExists):
+            RecordStore.create(self._path(kind), schema.store_fields, files=files).close(seal=False)
+        self._stores[kind] = self._open(kind)
+        return self._stores[kind]
+
+    def _path(self, kind: int) -> Path:
+        return self.place.folder / ("others" if kind else "alike")
+
+    def _read_whole(self, store: RecordStore, schema: Schema, rows: Int64, error: Damaged) -> list[Any]:
+        """Values one by one, those that can be read."""
+        self._note(f"{self.place.name}: some kept samples are damaged; they are computed anew: {error}")
+        values = []
+        for row in rows.tolist():
+            try:
+                values += schema.decode(store.gather([row], schema.names))
+            except Damaged:
+                values.append(LOST)
+        return values
+
+    def lose(self, index: int) -> None:
+        """Forget a sample, so that it is computed and added again."""
+        self._rows[index] = -1
+        self._waiting.discard(index)
+
+    def _after_reading(self, count: int) -> None:
+        if not self.place.direct:
+            return
+        self._read_since += count
+        if self._read_since * self._width() >= _UNCACHED_AGAIN:
+            self._read_since = 0
+            self.drop_pages()
+
+    def _width(self) -> int:
+        return max(1, self.place.room.used() // max(self.records, 1))
+
+    def drop_pages(self) -> None:
+        """Give back the pages of what was read, to this process and to the page cache."""
+        for path in self._chunks():
+            with contextlib.suppress(OSError):
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    os.fdatasync(descriptor)  # only what is on the disk can go
+                    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+                finally:
+                    os.close(descriptor)
+
+    def _chunks(self) -> Iterator[Path]:
+        for store in self._stores:
+            if store is not None:
+                generation = store.session.generation
+                space = generation.gatherer.space
+                for path in sorted(generation.folder.glob("*.arrow")):
+                    if int(path.stem) in space:
+                        advise(space.address + int(path.stem) * SLOT, path.stat().st_size, mmap.MADV_DONTNEED)
+                    yield path
+
+    def _note(self, text: str) -> None:
+        _log.warning("%s", text)
+        self.notes.append(text)
+
+
+def _first(block: dict[str, Rows], count: int) -> dict[str, Rows]:
+    return {name: rows.slice(0, count) for name, rows in block.items()}

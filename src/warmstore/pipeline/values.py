@@ -1,0 +1,273 @@
+"""A sample's value as parts that a store can keep, and back: equal bit for bit, also in types and order in memory.
+
+A value is taken apart into a structure, which is JSON and mostly the same for all samples, and leaves: arrays, bytes
+and texts. Nothing is pickled. What cannot come back as it was is refused.
+"""
+
+import dataclasses
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from warmstore.errors import UnsupportedType
+from warmstore.records.arrays import is_tensor, to_numpy, to_torch
+from warmstore.records.fields import dtype_name, numpy_dtype
+from warmstore.type_names import find_type, type_name
+
+Structure = list[Any]
+"""A JSON list whose first item is the kind of node."""
+
+_NUMBERS = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
+_TEXTS = {bytes: "bytes", bytearray: "bytearray", memoryview: "memoryview", str: "str"}
+_LEAVES = ("array", "tensor", "scalar", "number", "numbers", *_TEXTS.values())
+_KEYS = (str, int, bool, type(None))
+
+
+def take_apart(value: Any) -> tuple[Structure, list[Any]]:
+    """The structure of a sample's value, and its leaves: arrays, in C order, bytes and str, all copies.
+
+    Raises:
+        UnsupportedType: a part that would not come back as it is, by its place.
+    """
+    leaves: list[Any] = []
+    return _split(value, "", leaves), leaves
+
+
+def put_together(structure: Structure, leaf: Callable[[], Any]) -> Any:
+    """The inverse of `take_apart`.
+
+    Args:
+        leaf: gives one leaf after the other, each in memory of its own.
+    """
+    return _join(structure, leaf)
+
+
+def leaves_of(structure: Structure) -> list[Structure]:
+    """The nodes of a structure that stand for leaves, in their order."""
+    return list(_leaf_nodes(structure))
+
+
+def dtype_of(node: Structure) -> np.dtype[Any] | None:
+    """The dtype of a leaf that is an array; None of bytes and str."""
+    return numpy_dtype(node[1]) if node[0] in ("array", "tensor", "scalar", "number", "numbers") else None
+
+
+def to_bytes(structure: Structure, leaves: list[Any]) -> bytes:
+    """A value that was taken apart, as one byte string."""
+    parts = [_bytes_of(leaf) for leaf in leaves]
+    sizes = [list(leaf.shape) if isinstance(leaf, np.ndarray) else None for leaf in leaves]
+    shapes = [len(part) if size is None else size for size, part in zip(sizes, parts, strict=True)]
+    header = json.dumps([structure, shapes]).encode()
+    return b"".join([len(header).to_bytes(8, "little"), header, *parts])
+
+
+def from_bytes(data: bytes | memoryview) -> Any:
+    """The value of `to_bytes`."""
+    data = memoryview(data)
+    at = 8 + int.from_bytes(data[:8], "little")
+    structure, shapes = json.loads(bytes(data[8:at]))
+    leaves: list[Any] = []
+    for node, shape in zip(leaves_of(structure), shapes, strict=True):
+        dtype = dtype_of(node)
+        if dtype is None:
+            size = shape
+            leaves.append(str(data[at : at + size], "utf-8") if node[0] == "str" else bytes(data[at : at + size]))
+        else:
+            size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+            leaf = np.empty(shape, dtype)
+            leaf.reshape(-1).view(np.uint8)[:] = np.frombuffer(data[at : at + size], np.uint8)
+            leaves.append(leaf)
+        at += size
+    return put_together(structure, iter(leaves).__next__)
+
+
+def ordered(array: Any, node: Structure) -> Any:
+    """An array leaf [..., *axes] as its value had its axes: leading ones stay, the others go back in their order."""
+    order = node[3]
+    if order is None:
+        return array
+    lead = array.ndim - len(order)
+    return array.transpose(*range(lead), *(lead + int(at) for at in np.argsort(order)))
+
+
+def _split(value: Any, path: str, leaves: list[Any]) -> Structure:
+    kind: Any = type(value)
+    if kind in (np.ndarray, np.memmap):
+        return _split_array("array", value, path, leaves)
+    if kind in _TEXTS:
+        leaves.append(value if kind in (str, bytes) else bytes(value))
+        if kind is str:
+            _check_unicode(value, path)
+        return [_TEXTS[kind]]
+    if kind in _NUMBERS and not (kind is int and not -(2**63) <= value < 2**63):
+        leaves.append(np.array(value, _NUMBERS[kind]))
+        return ["number", _NUMBERS[kind]]
+    if kind is int:
+        return ["integer", str(value)]
+    if value is None:
+        return ["none"]
+    if isinstance(value, np.generic):
+        leaves.append(np.array(value, _checked_dtype(np.asarray(value).dtype, path)))
+        return ["scalar", dtype_name(value.dtype)]
+    if is_tensor(value):
+        return _split_tensor(value, path, leaves)
+    return _split_container(value, path, leaves)
+
+
+def _split_container(value: Any, path: str, leaves: list[Any]) -> Structure:
+    kind = type(value)
+    if kind in (dict, OrderedDict):
+        for key in value:
+            if type(key) not in _KEYS:
+                raise UnsupportedType(f"{_at(path)} has the key {key!r:.80}; keys must be str, int, bool or None")
+        children = [_split(child, _under(path, key), leaves) for key, child in value.items()]
+        return ["dict", kind is OrderedDict, list(value), children]
+    if kind is list:
+        dtype = _dtype_of_list(value)
+        if dtype is not None:
+            leaves.append(np.array(value, dtype))
+            return ["numbers", dtype]
+    if kind in (list, tuple):
+        return [kind.__name__, [_split(child, _under(path, at), leaves) for at, child in enumerate(value)]]
+    names = _names_of_parts(value)
+    if names and find_type(*type_name(kind)) is kind:
+        children = [_split(getattr(value, name), _under(path, name), leaves) for name in names]
+        return ["named", type_name(kind), names, children]
+    raise UnsupportedType(
+        f"{_at(path)} is a {'.'.join(type_name(kind))}; arrays, tensors, bytes, str, numbers, None, and dicts, lists, "
+        "tuples, namedtuples and dataclasses of these, defined at the top of a module, can be kept. Return one of them "
+        "(of an image, np.asarray(image))"
+    )
+
+
+def _names_of_parts(value: Any) -> list[str]:
+    """Names of a namedtuple's or dataclass's parts where these are all there is to it."""
+    if isinstance(value, tuple):
+        return list(getattr(value, "_fields", ()))
+    if not dataclasses.is_dataclass(value) or isinstance(value, type) or not hasattr(value, "__dict__"):
+        return []
+    names = [field.name for field in dataclasses.fields(value)]
+    return names if list(vars(value)) == names else []
+
+
+def _split_array(kind: str, array: Any, path: str, leaves: list[Any]) -> Structure:
+    array = np.asarray(array)
+    dtype = _checked_dtype(array.dtype, path)
+    order = None
+    if not array.flags.c_contiguous:
+        # The axes from the one with the longest strides to the one with the shortest: as they lie in memory. What
+        # comes after may add up in that order.
+        axes = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
+        order = None if axes == list(range(array.ndim)) else axes
+        array = array.transpose(axes)
+    leaves.append(np.array(array, dtype, order="C", copy=True))
+    return [kind, dtype_name(dtype), array.ndim, order]
+
+
+def _split_tensor(tensor: Any, path: str, leaves: list[Any]) -> Structure:
+    import torch
+
+    if type(tensor) is not torch.Tensor or tensor.device.type != "cpu" or tensor.requires_grad:
+        raise UnsupportedType(
+            f"{_at(path)} is a {type(tensor).__name__} on {tensor.device}, requires_grad={tensor.requires_grad}; plain "
+            "tensors on the CPU without gradients can be kept: return tensor.detach().cpu()"
+        )
+    if tensor.is_quantized or tensor.layout != torch.strided:
+        raise UnsupportedType(f"{_at(path)} is a {tensor.layout} {tensor.dtype} tensor; only dense ones can be kept")
+    return _split_array("tensor", to_numpy(tensor), path, leaves)
+
+
+def _dtype_of_list(value: list[Any]) -> str | None:
+    """The dtype of a list of numbers of one type, of which there may be many; None of other lists."""
+    if not value or type(value[0]) not in (int, float, bool):
+        return None
+    kind = type(value[0])
+    if any(type(one) is not kind for one in value):
+        return None
+    if kind is int and not all(-(2**63) <= one < 2**63 for one in value):
+        return None
+    return _NUMBERS[kind]
+
+
+def _join(structure: Structure, leaf: Callable[[], Any]) -> Any:
+    kind, *rest = structure
+    if kind in _LEAVES:
+        return _finished(structure, leaf())
+    if kind == "none":
+        return None
+    if kind == "integer":
+        return int(rest[0])
+    children = [_join(child, leaf) for child in rest[-1]]
+    if kind == "list":
+        return children
+    if kind == "tuple":
+        return tuple(children)
+    if kind == "dict":
+        items = zip(rest[1], children, strict=True)
+        return OrderedDict(items) if rest[0] else dict(items)
+    cls = find_type(*rest[0])
+    if cls is None:
+        raise UnsupportedType(f"a kept value is a {'.'.join(rest[0])}; import that module, so that it can be made")
+    if issubclass(cls, tuple):
+        return cls(*children)
+    made = object.__new__(cls)  # as it was, not as its constructor would make it
+    vars(made).update(zip(rest[1], children, strict=True))
+    return made
+
+
+def _finished(node: Structure, leaf: Any) -> Any:
+    kind = node[0]
+    if kind == "array":
+        return ordered(leaf, node)
+    if kind == "tensor":
+        return to_torch(ordered(leaf, node))
+    if kind == "number":
+        return leaf.item()
+    if kind == "numbers":
+        return leaf.tolist()
+    if kind == "scalar":
+        return leaf[()]
+    if kind == "bytearray":
+        return bytearray(leaf)
+    return memoryview(leaf) if kind == "memoryview" else leaf
+
+
+def _leaf_nodes(structure: Structure) -> Iterator[Structure]:
+    if structure[0] in _LEAVES:
+        yield structure
+    elif structure[0] not in ("none", "integer"):
+        for child in structure[-1]:
+            yield from _leaf_nodes(child)
+
+
+def _bytes_of(leaf: Any) -> Any:
+    if isinstance(leaf, np.ndarray):
+        return leaf.reshape(-1).view(np.uint8).data
+    return leaf.encode() if isinstance(leaf, str) else leaf
+
+
+def _checked_dtype(dtype: np.dtype[Any], path: str) -> np.dtype[Any]:
+    if not dtype.isnative:
+        raise UnsupportedType(f"{_at(path)} is an array of {dtype.str}; only native byte order can be kept")
+    try:
+        return numpy_dtype(dtype_name(dtype))
+    except UnsupportedType:
+        raise UnsupportedType(f"{_at(path)} is an array of {dtype}; numbers, bools and times can be kept") from None
+
+
+def _check_unicode(text: str, path: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UnsupportedType(f"{_at(path)} is no valid Unicode: {error}") from None
+
+
+def _under(path: str, key: Any) -> str:
+    return f"{path}/{key}" if path else str(key)
+
+
+def _at(path: str) -> str:
+    return path or "the value"
