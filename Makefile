@@ -4,10 +4,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := pyproject.toml constraints.txt
 
-.PHONY: demo test test-slow lint format bench bench-quick clean
+.PHONY: demo examples test test-slow lint format bench bench-quick clean
 
 demo: .venv/has-demo
 	$(BIN)/warmstore demo
+
+examples: .venv/has-examples
+	$(BIN)/python examples/vision.py build/examples
+	$(BIN)/python examples/minilm.py build/examples
 
 test: .venv/has-dev
 	$(BIN)/python -m pytest -n auto

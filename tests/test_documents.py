@@ -1,5 +1,6 @@
 """The code in the README, the docs and the examples runs as it stands."""
 
+import os
 import re
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from torch import nn
 import warmstore as ws
 
 ROOT = Path(__file__).parent.parent
+SCRIPT = "# train.py"  # a block that is a program of its own
 
 
 def _blocks(name: str) -> list[str]:
@@ -50,7 +52,7 @@ def _run(name: str) -> None:
         names["store"].close()
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/features.md", "docs/records.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/records.md"])
 def test_code_in_documents_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     _run(name)
@@ -78,17 +80,41 @@ def test_example_computes_nothing_the_second_time(tmp_path: Path) -> None:
     assert second.splitlines() == ["epoch 0: 2000 read, 0 computed", "epoch 1: 2000 read, 0 computed"]
 
 
-@pytest.mark.parametrize("name", ["records", "loading"])
-def test_every_promise_names_tests_that_exist(name: str) -> None:
-    rows = re.findall(
-        r"^\| ((?:[A-Z]\d+(?:, )?)+) \|.*\| ([^|]*) \|$", (ROOT / f"docs/{name}.md").read_text(), re.MULTILINE
-    )
+def test_code_on_features_runs_as_a_script(tmp_path: Path) -> None:
+    """One block after the other, and nothing else: they need nothing that is not there."""
+    blocks = (block for block in _blocks("docs/features.md") if not block.startswith(SCRIPT))
+    (tmp_path / "script.py").write_text("\n".join(blocks))
+    command = [sys.executable, "-W", "error", "script.py"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sys.path))}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
+    assert done.returncode == 0, done.stderr
+
+
+def test_distributed_script_in_documents_runs(tmp_path: Path) -> None:
+    (script,) = (block for block in _blocks("docs/features.md") if block.startswith(SCRIPT))
+    (tmp_path / "train.py").write_text(script)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sys.path)), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert sum(map(int, re.findall(r"computed (\d+)", done.stdout))) == 100
+
+
+@pytest.mark.parametrize(("name", "count"), [("records", 17), ("loading", 12), ("features", 16)])
+def test_every_promise_names_tests_that_exist(name: str, count: int) -> None:
+    text = (ROOT / f"docs/{name}.md").read_text()
+    rows = re.findall(r"^\| ((?:[A-Z]\d+(?:, )?)+) \|.*\| ([^|]*) \|$", text, re.MULTILINE)
     promised = [promise for promises, _ in rows for promise in promises.split(", ")]
-    assert promised == [f"{name[0].upper()}{number}" for number in range(1, len(promised) + 1)]
-    assert len(promised) == {"records": 17, "loading": 12}[name]
-    for _, tests in rows:
-        for test in re.findall(r"`([^`]*)`", tests):
-            assert (ROOT / "tests" / test).exists(), test
+    assert promised == [f"{name[0].upper()}{number}" for number in range(1, count + 1)]
+    _, _, tables = text.partition("## What is promised")
+    named = re.findall(r"`([\w/]+(?:\.py)?/?)(?:::(\w+))?`", tables)
+    assert len(named) >= len(rows)
+    for file, test in named:
+        path = ROOT / "tests" / file
+        if path.exists():
+            assert not test or re.search(rf"^(class|def) {test}\b", path.read_text(), re.MULTILINE), (file, test)
+        else:
+            assert "/" not in file, file  # a name of the library, such as `drop_last`
 
 
 def test_flax_training_resumes_exactly(tmp_path: Path) -> None:

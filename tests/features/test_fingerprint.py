@@ -123,6 +123,32 @@ def test_code_with_source(load, file, old, new, changes):
     assert (after != before) == changes
 
 
+def test_classes_that_know_each_other_through_a_table():
+    """Every registry of models is such a table; it once led round and round until the stack was full."""
+    source = """
+from torch import nn
+KNOWN = {}
+def register(name, value):
+    KNOWN[name] = value
+    return value
+def plus(x): return x + 1
+def minus(x): return x - 1
+class Model(nn.Module):
+    def forward(self, x): return KNOWN["function"](x) if KNOWN else x
+KNOWN["model"], KNOWN["function"], KNOWN["other"] = Model, plus, minus
+"""
+    before = fingerprint.code(made(source))
+    assert fingerprint.code(made(source)) == before
+    assert fingerprint.code(made(source.replace("x + 1", "x + 2"))) != before
+    assert fingerprint.code(made(source.replace("plus, minus\n", "minus, plus\n"))) != before
+
+
+def test_programs_deeper_than_the_stack():
+    chain = "".join(f"def f{at}(x): return f{at + 1}(x)\n" for at in range(3000))
+    source = f"{chain}def f3000(x): return x\nclass Model(nn.Module):\n def forward(self, x): return f0(x)"
+    assert fingerprint.code(made(source)) != fingerprint.code(made(source.replace("return x\n", "return -x\n")))
+
+
 def with_attribute(value):
     module = nn.Identity()
     module.option = value

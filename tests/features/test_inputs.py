@@ -1,6 +1,8 @@
 """What modules are fed with: texts, tokens, masks, dicts and mappings, ids in every place. All sliced to the misses."""
 
 from collections import UserDict
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -113,6 +115,53 @@ class TestTokens:
             got = module(x[which], mask=mask[which], more={"scale": scale[which]}, cache_ids=which)
             torch.testing.assert_close(got, expected[which], rtol=0, atol=1e-6)
         assert module.module.seen == [2, 4]
+
+
+class Pair(NamedTuple):
+    query: dict[str, Any]
+    passages: tuple[torch.Tensor, list[str]]
+
+
+def test_pairs_of_queries_and_passages(tmp_path):
+    """Named tuples of dicts of tensors, lists of lists of tokens and of texts, a tensor by keyword, and one for all."""
+
+    def score(pair, scale=None, table=None):
+        assert isinstance(pair, Pair)
+        tokens = torch.tensor([float(sum(row)) for row in pair.query["tokens"]])
+        texts = lengths(pair.query["texts"]) * lengths(pair.passages[1])
+        return ((tokens + texts)[:, None] + pair.passages[0] * scale[:, None]) @ table
+
+    x, scale, table = torch.rand(6, 4), torch.rand(6), torch.rand(4, 2)
+    tokens = [[1], [2, 3], [], [4, 5, 6], [7], [8, 9]]
+
+    def arguments(which):
+        texts = [TEXTS[at] for at in which]
+        query = {"tokens": [tokens[at] for at in which], "texts": texts}
+        return (Pair(query, (x[which], texts[::-1])),), {"scale": scale[which], "table": table}
+
+    module = wrap(tmp_path, score)
+    one_by_one = {}
+    for which in ([5, 0], [1, 0, 5, 2], [0, 5]):
+        args, kwargs = arguments(which)
+        got = module(*args, **kwargs, cache_ids=which)
+        for at, row, right in zip(which, got, score(*args, **kwargs), strict=True):
+            torch.testing.assert_close(row, one_by_one.setdefault(at, right), rtol=0, atol=1e-5)
+    assert module.module.seen == [2, 2]
+
+
+@dataclass
+class Batch:
+    x: torch.Tensor
+
+
+def test_objects_of_ones_own_are_an_error_and_nothing_wrong(tmp_path):
+    """They are not looked into: neither cut to the misses nor taken for the same."""
+    module = wrap(tmp_path, lambda batch: batch.x * 2)
+    x = torch.rand(4, 2)
+    module(Batch(x[:2]), cache_ids=[0, 1])
+    with pytest.raises(ws.StaleCache, match="arguments"):
+        module(Batch(x), cache_ids=range(4))
+    assert len(module.cache) == 2
 
 
 class Encoding(UserDict):

@@ -274,6 +274,50 @@ def test_data_loader_workers(run_script):
     run_script(COMMON + LOADER)
 
 
+WORKERS = """
+from torch.utils.data import DataLoader, Dataset, get_worker_info
+
+class Samples(Dataset):
+    def __len__(self):
+        return 40
+    def __getitem__(self, i):
+        return i
+
+class Collate:
+    def __init__(self, module):
+        self.module = module
+    def __call__(self, ids):
+        assert get_worker_info() is not None
+        before = Double.rows
+        out = self.module(data(ids), cache_ids=ids)
+        check(out, ids)
+        return torch.tensor(ids), out["y"], Double.rows - before
+
+if __name__ == "__main__":
+    module = open_module(flush_every=4)
+    call(module, range(4))
+    for epoch in range(2):
+        computed = 0
+        loader = DataLoader(Samples(), 8, shuffle=True, num_workers=2, collate_fn=Collate(module),
+                            multiprocessing_context=METHOD)
+        for ids, y, rows in loader:
+            assert torch.equal(y, data(ids.tolist()) * 2)
+            computed += rows
+        # A forked worker inherits what waits in the parent, a spawned one sees what was flushed.
+        assert computed == 0 if epoch else computed in (36, 40), (epoch, computed)
+    before = Double.rows
+    call(module, range(40))  # the parent finds what the workers wrote
+    assert Double.rows == before
+    module.cache.close()
+    assert len(open_module(read_only=True).cache) in (40, 44)
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_collate_function_in_workers_writes_and_reads(run_script, method):
+    run_script(COMMON + WORKERS.replace("METHOD", repr(method)))
+
+
 READ_ONLY = """
 if __name__ == "__main__":
     module = open_module()

@@ -1,9 +1,9 @@
 """What a module's outputs depend on, as hashes: its weights, its code, its settings.
 
 Weights are parameters and buffers, byte for byte. Code is the source of the module's own classes and of the functions
-they call in the same program, without comments; where no source can be read, the bytecode. Settings are the values
-that modules carry as attributes (a stride, a list of means, a tensor that is no buffer) and train or eval where the
-code looks at it.
+they call in the same program, without comments; where no source can be read, the bytecode. Of installed packages it is
+what was installed. Settings are the values that modules carry as attributes (a stride, a list of means, a tensor that
+is no buffer) and train or eval where the code looks at it.
 """
 
 import ast
@@ -17,6 +17,7 @@ import sys
 import textwrap
 import threading
 import types
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,6 +26,7 @@ import torch
 import xxhash
 from torch import nn
 
+from warmstore.features.installed import installation_of
 from warmstore.records.arrays import to_numpy
 
 _PLAIN = (bool, int, float, complex, str, bytes, slice, type(None), type(...), torch.dtype, enum.Enum, np.generic)
@@ -56,18 +58,17 @@ def tensor_bytes(tensor: torch.Tensor) -> Any:
 
 def code(module: nn.Module) -> str:
     """xxh3-128 over the code of every class in the module tree that is not torch's own."""
-    digest = xxhash.xxh3_128()
-    seen: set[Any] = set()
+    code = _Code()
     for name, child in _named_modules(module):
         cls = type(child)
         # A class of the program is its code, wherever it lies: the main module has another name in spawned processes.
-        digest.update(f"{name} {_name_of(cls) if _is_foreign(cls) else cls.__qualname__};".encode())
+        code.add_text(f"{name} {_name_of(cls) if _is_foreign(cls) else cls.__qualname__};")
         for base in cls.__mro__:
             if not _is_foreign(base):
-                _add_code(digest, base, seen)
+                code.add_text(code.name(base))
         for hook in (*child._forward_pre_hooks.values(), *child._forward_hooks.values()):
-            digest.update(f"hook={describe(hook)};".encode())
-    return digest.hexdigest()
+            code.add_text(f"hook={describe(hook)};")
+    return code.hexdigest()
 
 
 def settings(module: nn.Module) -> str:
@@ -84,11 +85,11 @@ def settings(module: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def describe(value: Any, depth: int = 0) -> str:
+def describe(value: Any, depth: int = 0, code: "_Code | None" = None) -> str:
     """A text that differs where two values would make a difference, or "" for objects of which that cannot be told.
 
     Plain values, tensors and arrays by their bytes, functions and classes by their code, and dicts, lists, tuples, sets
-    and dataclasses of these.
+    and dataclasses of these. With `code`, functions and classes are added to that and named by their place in it.
     """
     if isinstance(value, _PLAIN):
         return repr(value)
@@ -100,9 +101,10 @@ def describe(value: Any, depth: int = 0) -> str:
     if isinstance(value, types.MethodType):
         value = value.__func__
     if isinstance(value, types.FunctionType | type) and not _is_foreign(value):
-        digest = xxhash.xxh3_128()
-        _add_code(digest, value, set())
-        return digest.hexdigest()
+        if code is not None:
+            return code.name(value)
+        alone = _Code()
+        return alone.name(value) + alone.hexdigest()
     if isinstance(value, types.FunctionType | types.BuiltinFunctionType | type):
         return _name_of(value)
     if depth == _DEPTH:
@@ -114,11 +116,12 @@ def describe(value: Any, depth: int = 0) -> str:
     elif dataclasses.is_dataclass(value):
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, dict):
-        return repr({key: describe(child, depth + 1) for key, child in value.items() if isinstance(key, _PLAIN)})
+        return repr({key: describe(child, depth + 1, code) for key, child in value.items() if isinstance(key, _PLAIN)})
     if isinstance(value, list | tuple):
-        return repr([describe(child, depth + 1) for child in value])
-    if isinstance(value, set | frozenset):
-        return repr(sorted(describe(child, depth + 1) for child in value))  # its own order differs in each process
+        return repr([describe(child, depth + 1, code) for child in value])
+    if isinstance(value, set | frozenset):  # its own order differs in each process
+        named = sorted(value, key=lambda child: getattr(child, "__qualname__", ""))
+        return repr(sorted(describe(child, depth + 1, code) for child in named))
     return ""
 
 
@@ -173,22 +176,50 @@ def _changed_in_methods(cls: type) -> set[str]:
     return changed
 
 
-def _add_code(digest: Any, thing: Any, seen: set[Any]) -> None:
-    if thing in seen:
-        return
-    seen.add(thing)
-    source = _source(thing)
-    if source is not None:
-        digest.update(source.encode())
-    elif isinstance(thing, type):
-        data = {name: value for name, value in vars(thing).items() if isinstance(value, _DATA) and name[:2] != "__"}
-        digest.update(describe(data).encode())
-    functions = list(_functions(thing))
-    for function in functions:
-        if source is None:
-            _add_bytecode(digest, function.__code__)
-            digest.update(describe([function.__defaults__, function.__kwdefaults__]).encode())
-        _add_used(digest, function, seen)
+class _Code:
+    """A hash over functions and classes, and over what they use in the same program: each once, in the order met."""
+
+    def __init__(self) -> None:
+        self._digest = xxhash.xxh3_128()
+        self._places: dict[Any, int] = {}
+        self._waiting: deque[Any] = deque()
+
+    def add_text(self, text: str) -> None:
+        self._digest.update(text.encode())
+
+    def name(self, thing: types.FunctionType | type) -> str:
+        """What stands for a function or class: its place in here, or what was installed."""
+        installation = installation_of(_package(thing))
+        if installation:
+            return f"{_name_of(thing)} of {installation};"
+        if thing not in self._places:
+            self._places[thing] = len(self._places)
+            self._waiting.append(thing)
+        return f"#{self._places[thing]};"
+
+    def hexdigest(self) -> str:
+        while self._waiting:  # no recursion: programs are deeper than Python's stack
+            self._add(self._waiting.popleft())
+        return self._digest.hexdigest()
+
+    def _add(self, thing: Any) -> None:
+        source = _source(thing)
+        if source is not None:
+            self.add_text(source)
+        elif isinstance(thing, type):
+            data = {name: value for name, value in vars(thing).items() if isinstance(value, _DATA) and name[:2] != "__"}
+            self.add_text(describe(data, code=self))
+        for function in _functions(thing):
+            if source is None:
+                _add_bytecode(self._digest, function.__code__)
+                self.add_text(describe([function.__defaults__, function.__kwdefaults__], code=self))
+            for name, value in _used(function):
+                if isinstance(value, types.FunctionType | type):
+                    self.add_text(f"{name}={self.name(value)}")
+                elif isinstance(value, types.ModuleType):
+                    self.add_text(f"{name}={installation_of(_package(value))};")
+                elif isinstance(value, _DATA):
+                    self.add_text(f"{name}={describe(value, code=self)};")
 
 
 def _functions(thing: Any) -> Iterator[types.FunctionType]:
@@ -200,28 +231,24 @@ def _functions(thing: Any) -> Iterator[types.FunctionType]:
             yield value
 
 
-def _add_used(digest: Any, function: types.FunctionType, seen: set[Any]) -> None:
-    """Functions, classes and constants of the same program that a function names, directly or through a module."""
+def _used(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """What a function names, directly or through a module of the program, sorted; not what is torch's or Python's."""
     codes = list(_nested(function.__code__))
     names = {name for code in codes for name in code.co_names}
     stored = {
         i.argval for code in codes for i in dis.get_instructions(code) if i.opname in ("STORE_GLOBAL", "STORE_DEREF")
     }
     used = {name: function.__globals__[name] for name in names if name in function.__globals__}
-    for module in [value for value in used.values() if isinstance(value, types.ModuleType) and not _is_foreign(value)]:
+    for module in [value for value in used.values() if _is_own_module(value)]:
         used |= {f"{module.__name__}.{name}": vars(module)[name] for name in names if name in vars(module)}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             used[name] = cell.cell_contents
         except ValueError:  # not filled yet
             continue
-    for name, value in sorted(used.items()):
-        if name in stored or _is_foreign(value):
-            continue
-        if isinstance(value, types.FunctionType | type):
-            _add_code(digest, value, seen)
-        elif isinstance(value, _DATA):
-            digest.update(f"{name}={describe(value)};".encode())
+    for name, value in sorted(used.items(), key=lambda item: item[0]):
+        if name not in stored and not _is_foreign(value) and not _is_own_module(value):
+            yield name, value
 
 
 def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -262,10 +289,18 @@ def _source(thing: Any) -> str | None:
 def _is_foreign(value: Any) -> bool:
     if not isinstance(value, types.FunctionType | types.ModuleType | type):
         return False
-    name = value.__name__ if isinstance(value, types.ModuleType) else value.__module__
-    if name == "builtins":
+    if _package(value) == "builtins":
         return vars(builtins).get(value.__name__) is value  # else it was made by exec, whose classes say so too
-    return (name or "").partition(".")[0] in _FOREIGN
+    return _package(value) in _FOREIGN
+
+
+def _is_own_module(value: Any) -> bool:
+    return isinstance(value, types.ModuleType) and not _is_foreign(value) and not installation_of(_package(value))
+
+
+def _package(value: Any) -> str:
+    name = value.__name__ if isinstance(value, types.ModuleType) else value.__module__
+    return (name or "").partition(".")[0]
 
 
 def _name_of(value: Any) -> str:
