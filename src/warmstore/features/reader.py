@@ -33,13 +33,12 @@ class Reader:
 
     def read_all(self, keys: Keys) -> dict[str, Any] | None:
         """The leaves of all keys, or None when any of them is not there as it should be."""
-        rows = self._index.lookup(keys)
-        # As unsigned numbers negative ones are huge: one pass tells that all are there.
-        if not len(rows) or int(rows.view(np.uint64).max()) >= self._store.snapshot.rows:
+        rows = self._index.lookup_all(keys, self._store.snapshot.rows)
+        if rows is None:
             return None
         own, *leaves = self._store.read_rows(self._names, rows)
         assert own.data is not None
-        if not (own.data.view(np.uint64) == keys.halves).all() or any(one.bad is not None for one in (own, *leaves)):
+        if own.data.tobytes() != keys.halves.tobytes() or any(one.bad is not None for one in (own, *leaves)):
             return None
         return {path: _leaf(field, one) for (path, field), one in zip(self._schema.fields.items(), leaves, strict=True)}
 

@@ -79,7 +79,8 @@ class Cost:
 
     def add(self, seconds: float = 0.0, samples: int = 0, *, hits: int = 0, misses: int = 0) -> None:
         """Count some computed samples, or some that were looked up."""
-        self.here += Usage(seconds, samples, hits, misses)
+        here = self.here
+        self.here = Usage(here.seconds + seconds, here.samples + samples, here.hits + hits, here.misses + misses)
 
     def in_all(self) -> Usage:
         """Over all runs, this one included."""
