@@ -98,7 +98,9 @@ class Schema:
         return put_together(self.structure, leaf)
 
 
-def _finish(array: np.ndarray[Any, Any], node: str, device: torch.device | None) -> Any:
+def _finish(array: Any, node: str, device: torch.device | None) -> Any:
+    if isinstance(array, torch.Tensor):  # of a hot tier
+        return array.to("cpu" if device is None else device)
     if node == "ndarray":
         return array
     tensor = to_torch(array)

@@ -51,14 +51,19 @@ def to_torch(array: np.ndarray[Any, Any]) -> Any:
     """
     import torch
 
-    dtype = _torch_dtype(array.dtype)
+    dtype = torch_dtype(array.dtype)
     if array.dtype.num < 256:  # not one of ml_dtypes
         return torch.from_numpy(array)
     return torch.from_numpy(array.view(_SAME_WIDTH[array.dtype.itemsize])).view(dtype)
 
 
 @functools.lru_cache
-def _torch_dtype(dtype: np.dtype[Any]) -> Any:
+def torch_dtype(dtype: np.dtype[Any]) -> Any:
+    """The torch dtype that is a NumPy dtype.
+
+    Raises:
+        UnsupportedType: there is none.
+    """
     import torch
 
     name = dtype_name(dtype)
