@@ -136,7 +136,7 @@ class TestBytes:
             assert cache.stats().hot_hits > 0.5 * 200 * 32 * rows / 400
 
     def test_epochs_hit_what_fits(self, tmp_path):
-        """What was kept last never helps here: an LRU of half of the rows hits one in eight or so."""
+        """What was used last is no help here: an LRU for half of the rows hits one in six."""
         draw = np.random.default_rng(0)
         with filled(tmp_path, hot_size=200 * ROW) as cache:
             for _ in range(10):
