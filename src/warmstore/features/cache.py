@@ -60,6 +60,9 @@ class FeatureCache(Owner):
             whoever filled it, and get another module's outputs.
         writer_ranks: the ranks of a distributed job that write. The others read, compute what they miss and keep
             nothing of it. None lets all write, which is safe and faster.
+        hot_size: bytes of rows that this process keeps in memory of its own, such as "2GB"; "all" for the whole cache,
+            loaded at once, where it fits. None leaves that to the system's page cache, which is mostly as good.
+        hot_device: where those rows lie: "cpu" or a device such as "cuda", from which they need no copying.
     """
 
     def __init__(
@@ -76,11 +79,24 @@ class FeatureCache(Owner):
         lists: str = "auto",
         versions: str = "raise",
         writer_ranks: Collection[int] | None = None,
+        hot_size: int | str | None = None,
+        hot_device: str | torch.device = "cpu",
         files: Files | None = None,
     ) -> None:
         self._options = CacheOptions(
-            flush_every, async_write, max_pending, read_only, variable, pad_value, lists, versions, writer_ranks
+            flush_every,
+            async_write,
+            max_pending,
+            read_only,
+            variable,
+            pad_value,
+            lists,
+            versions,
+            writer_ranks,
+            hot_size,
+            hot_device,
         )
+        self._hot = self._options.hot_tier()
         self._name = folder_name(id, versions)
         self.id = id
         self.path = Path(folder) / self._name
@@ -116,11 +132,12 @@ class FeatureCache(Owner):
 
     # Reading
 
-    def get_batch(self, ids: Any) -> tuple[Any, Int64]:
+    def get_batch(self, ids: Any, device: torch.device | str | None = None) -> tuple[Any, Int64]:
         """Look up a batch of samples.
 
         Args:
             ids: a list, array or tensor of n str or int.
+            device: where tensors are wanted; the CPU if None.
 
         Returns:
             The outputs of the samples that were found, in their order and in the structure they were put in, or None
@@ -131,7 +148,8 @@ class FeatureCache(Owner):
             WriteFailed: an earlier write in the background failed; its samples still wait.
         """
         values, missing = self.fetch(as_keys(ids))
-        return None if values is None else self.assemble(values, None), missing
+        where = None if device is None else torch.device(device)
+        return None if values is None else self.assemble(values, where), missing
 
     def fetch(self, keys: Keys) -> tuple[dict[str, Any] | None, Int64]:
         """The leaves of the keys that are cached, in order, as NumPy values, or None; and the places of the others."""
@@ -163,7 +181,7 @@ class FeatureCache(Owner):
         assert self._schema is not None
         values = no_values(self._schema)
         if self._reader is not None and len(stored):
-            values, bad = self._reader.values(rows[stored])
+            values, bad = self._reader.values(keys.take(stored), rows[stored])
             if bad is not None:
                 self._damaged += int(bad.sum())
                 stored = stored[~bad]
@@ -351,7 +369,14 @@ class FeatureCache(Owner):
             if key not in self._others:
                 other = FeatureCache(self._folder, self.id, **vars(self._options), files=self._files)
                 self._others[key] = other.bind(fingerprint)
+                self._share_out()
             return self._others[key]
+
+    def _share_out(self) -> None:
+        every = [self, *self._others.values()]
+        for one in every:
+            if one._hot is not None:
+                one._hot.share(len(every))
 
     def _tie(self, fingerprint: Fingerprint) -> None:
         with self._lock:
@@ -448,6 +473,8 @@ class FeatureCache(Owner):
             self._index.close()
         if self._store is not None:
             self._store.close()
+        if self._hot is not None:
+            self._hot.close()
         self.closed = True
         self.disown()
 
@@ -465,6 +492,8 @@ class FeatureCache(Owner):
             computed_seconds=sum(one._cost.here.seconds for one in every),
             seconds_saved=sum(one._cost.here.hits * one._cost.in_all().per_sample for one in every),
             versions=read_versions(self._folder, self._name),
+            hot_hits=sum(one._hot.hits for one in every if one._hot is not None),
+            hot_bytes=sum(one._hot.nbytes for one in every if one._hot is not None),
         )
 
     @property
@@ -517,7 +546,7 @@ class FeatureCache(Owner):
         self._schema = schema
         self._index = open_index(store, self._files)
         self._index.catch_up(store.snapshot.rows)
-        self._reader = Reader(store, self._index, self._schema)
+        self._reader = Reader(store, self._index, self._schema, self._hot)
         self._store = store
 
     def _check_joins(self, store: RecordStore, schema: Schema) -> None:
@@ -535,6 +564,8 @@ class FeatureCache(Owner):
         self._lock = threading.RLock()
         self._handed = 0
         self._blocks.after_fork()
+        if self._hot is not None:
+            self._hot.after_fork()
         if self._store is not None:
             self._store._after_fork()
         if self._index is not None:

@@ -6,12 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
+from warmstore.features.hot import HotTier
+from warmstore.features.hot_columns import Values, Varying, decode_words
 from warmstore.features.schema import KEY, Schema
 from warmstore.features.structure import Leaf, is_array
 from warmstore.records.arrays import to_numpy
 from warmstore.records.fields import Array, Field, Ragged
 from warmstore.records.files import Files
+from warmstore.records.gather import Gatherer
 from warmstore.records.key_index import KeyIndex
 from warmstore.records.keys import Keys
 from warmstore.records.rows import Gathered
@@ -25,23 +29,47 @@ MISSING, DAMAGED = -1, -2  # in place of a row; any row is larger
 class Reader:
     """Finds and reads committed rows. Safe to use from several threads."""
 
-    def __init__(self, store: RecordStore, index: KeyIndex, schema: Schema) -> None:
+    def __init__(self, store: RecordStore, index: KeyIndex, schema: Schema, hot: HotTier | None = None) -> None:
         self._store = store
         self._index = index
-        self._schema = schema
+        self._hot = hot
+        self.schema = schema
         self._names = [KEY, *(schema.field_name(path) for path in schema.fields)]
 
     def read_all(self, keys: Keys) -> dict[str, Any] | None:
         """The leaves of all keys, or None when any of them is not there as it should be."""
-        rows = self._index.lookup(keys)
-        # As unsigned numbers negative ones are huge: one pass tells that all are there.
-        if not len(rows) or int(rows.view(np.uint64).max()) >= self._store.snapshot.rows:
+        rows = self._index.lookup_all(keys, self._store.snapshot.rows)
+        if rows is None:
             return None
+        leaves, good = self._read(keys, rows)
+        return self._decoded(leaves) if good is None else None
+
+    def _read(self, keys: Keys, rows: Int64) -> tuple[list[Values], Any]:
+        return self.stored(keys, rows) if self._hot is None else self._hot.read(self, keys, rows)
+
+    def stored(self, keys: Keys, rows: Int64) -> tuple[list[Values], Any]:
+        """The values by leaf of rows that should carry some keys; and which do and are sound, bool [n], or None."""
         own, *leaves = self._store.read_rows(self._names, rows)
         assert own.data is not None
-        if not (own.data.view(np.uint64) == keys.halves).all() or any(one.bad is not None for one in (own, *leaves)):
-            return None
-        return {path: _leaf(field, one) for (path, field), one in zip(self._schema.fields.items(), leaves, strict=True)}
+        good = None
+        if own.data.tobytes() != keys.halves.tobytes() or any(one.bad is not None for one in (own, *leaves)):
+            good = (own.data.view(np.uint64) == keys.halves).all(axis=1)
+            for one in (own, *leaves):
+                good &= True if one.bad is None else ~one.bad
+        fields = self.schema.fields.values()
+        return [_undecoded(field, one) for field, one in zip(fields, leaves, strict=True)], good
+
+    def keys_of(self, rows: Int64) -> Keys:
+        """The keys that rows carry, damaged ones too."""
+        return _keys_of(self._store, rows)
+
+    @property
+    def gatherer(self) -> Gatherer:
+        """What reads now."""
+        return self._store.session.generation.gatherer
+
+    def _decoded(self, leaves: list[Values]) -> dict[str, Any]:
+        return {path: _leaf(field, one) for (path, field), one in zip(self.schema.fields.items(), leaves, strict=True)}
 
     def find(self, keys: Keys) -> Int64:
         """The row that holds each key, MISSING or DAMAGED: int64 [n]."""
@@ -58,23 +86,15 @@ class Reader:
                 found[some[own.bad]] = DAMAGED
         return found
 
-    def values(self, rows: Int64) -> tuple[dict[str, Any], Any]:
-        """The leaves of some rows, [n, *shape] arrays or lists; and which rows are damaged, bool [n] or None."""
-        leaves = self._store.read_rows(self._names[1:], rows)
-        bad = np.zeros(len(rows), bool)
-        for one in leaves:
-            if one.bad is not None:
-                bad |= one.bad
-        values = {
-            path: _leaf(field, one) for (path, field), one in zip(self._schema.fields.items(), leaves, strict=True)
-        }
-        return values, bad if bad.any() else None
+    def values(self, keys: Keys, rows: Int64) -> tuple[dict[str, Any], Any]:
+        """The leaves of rows that carry some keys, arrays or lists; and which are damaged, bool [n] or None."""
+        leaves, good = self._read(keys, rows)
+        return self._decoded(leaves), None if good is None else ~good
 
 
-def _leaf(field: Field, gathered: Gathered) -> Any:
-    if isinstance(field, Array):
-        assert gathered.data is not None
-        return decode_array(field, gathered.data)
+def _undecoded(field: Field, gathered: Gathered) -> Values:
+    if gathered.data is not None:
+        return gathered.data
     assert gathered.spans is not None
     views, shapes = gathered.spans.views(), gathered.shapes
     if gathered.bad is not None:
@@ -82,7 +102,13 @@ def _leaf(field: Field, gathered: Gathered) -> Any:
         stand_in = memoryview(b"" if isinstance(field, Ragged) else b"null")
         views = [stand_in if wrong else view for view, wrong in zip(views, gathered.bad, strict=True)]
         shapes = None if shapes is None else np.where(gathered.bad[:, None], 0, shapes)
-    decoded = decode(field, views, shapes)
+    return Varying(views, shapes)
+
+
+def _leaf(field: Field, values: Values) -> Any:
+    if isinstance(field, Array):
+        return decode_words(field, values) if isinstance(values, torch.Tensor) else decode_array(field, values)
+    decoded = decode(field, values.views, values.shapes)
     # The caller may write to what it gets; the mapped file is read-only.
     return [one.copy() for one in decoded] if isinstance(field, Ragged) else decoded
 
@@ -95,7 +121,11 @@ def open_index(store: RecordStore, files: Files) -> KeyIndex:
 
 
 def _read_keys(store: RecordStore, first: int, last: int) -> Keys:
-    (gathered,) = store.read_rows([KEY], np.arange(first, last, dtype=np.int64))
+    return _keys_of(store, np.arange(first, last, dtype=np.int64))
+
+
+def _keys_of(store: RecordStore, rows: Int64) -> Keys:
+    (gathered,) = store.read_rows([KEY], rows)
     assert gathered.data is not None
     return Keys.of_halves(gathered.data.reshape(-1).view(np.uint64).reshape(-1, 2))
 
@@ -125,8 +155,9 @@ def merge(
     for number, (path, field) in enumerate(schema.fields.items()):
         fresh = [(place, leaves[number].values[row]) for place, leaves, row in late]
         if isinstance(field, Array):
-            whole = np.empty((count, *field.shape), values[path].dtype)
-            whole[stored] = values[path]
+            known = to_numpy(values[path])
+            whole = np.empty((count, *field.shape), known.dtype)
+            whole[stored] = known
             for place, value in fresh:
                 whole[place] = to_numpy(value)
             merged[path] = whole
@@ -144,4 +175,4 @@ def select(values: Any, which: Any) -> Any:
     """The values of some rows: `which` is bool [n]."""
     if isinstance(values, list):
         return [value for value, wanted in zip(values, which.tolist(), strict=True) if wanted]
-    return values[which]
+    return values[torch.from_numpy(which).to(values.device) if isinstance(values, torch.Tensor) else which]

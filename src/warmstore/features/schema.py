@@ -1,5 +1,6 @@
 """What a cache holds: the structure of an output and the field of each leaf, fixed by what was committed first."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,11 @@ class Schema:
 
     structure: Structure
     fields: dict[str, Field]
+
+    @functools.cached_property
+    def nodes(self) -> dict[str, tuple[str, bool]]:
+        """By the path of every leaf: its node, and whether it comes as a list with one item per sample."""
+        return paths_of(self.structure)
 
     def store_fields(self) -> Fields:
         """The fields of the cache's store."""
@@ -80,7 +86,7 @@ class Schema:
 
     def assemble(self, values: dict[str, Any], pad_value: float | None, device: torch.device | None) -> Any:
         """Put a batch together from NumPy values per leaf: [n, *shape] arrays, or lists of arrays or JSON values."""
-        nodes = paths_of(self.structure)
+        nodes = self.nodes
 
         def leaf(path: str) -> Any:
             given, (node, per_sample) = values[path], nodes[path]
@@ -95,7 +101,9 @@ class Schema:
         return put_together(self.structure, leaf)
 
 
-def _finish(array: np.ndarray[Any, Any], node: str, device: torch.device | None) -> Any:
+def _finish(array: Any, node: str, device: torch.device | None) -> Any:
+    if isinstance(array, torch.Tensor):  # of a hot tier
+        return array.to("cpu" if device is None else device)
     if node == "ndarray":
         return array
     tensor = to_torch(array)

@@ -64,11 +64,16 @@ class Gatherer:
         return Gathered(data, spans, shapes, bad, absent)
 
     def steady(
-        self, snapshot: Snapshot, name: str, rows: Int64, out: np.ndarray[Any, np.dtype[np.uint8]] | None = None
+        self,
+        snapshot: Snapshot,
+        name: str,
+        rows: Int64,
+        out: np.ndarray[Any, np.dtype[np.uint8]] | None = None,
+        which: Int64 | None = None,
     ) -> np.ndarray[Any, np.dtype[np.uint8]] | None:
         """`gather` of a field of fixed width once nothing is left to check: uint8 [n, width]; None when there is.
 
-        The result is `out`, if that is given.
+        The result is `out`, if that is given. `which` may be left out.
 
         This is what training does all day, so it takes no step it can spare.
         """
@@ -76,7 +81,8 @@ class Gatherer:
         width = plan.width
         if not width or not plan.checked.covers(snapshot) or snapshot.unreadable or plan.data in snapshot.absent:
             return None
-        which = rows // snapshot.span if snapshot.span else snapshot.batch_of(rows)
+        if which is None:
+            which = snapshot.batch_of(rows)
         return self._batches.space.gather(snapshot.address[plan.data][which] + rows * width, width, out)
 
     def _fresh(self, snapshot: Snapshot, plan: "_Plan", rows: Int64, which: Int64) -> Int64 | None:

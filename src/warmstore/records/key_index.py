@@ -94,10 +94,10 @@ class KeyIndex:
         opened = self._opened
         if opened is None:
             return np.full(len(keys), -1, np.int64)
-        direct, numbers = int(opened.header["direct"][0]), keys.halves[:, 0]
+        direct, numbers = opened.direct.item(), keys.halves[:, 0]
         if not direct:
             rows = opened.table.lookup(keys.fingerprints())
-            if not opened.header["direct"][0]:
+            if not opened.direct.item():
                 return rows
         elif keys.small and len(numbers) and int(numbers.max()) < direct:
             rows = opened.rows[numbers.view(np.int64)] - 1
@@ -109,9 +109,20 @@ class KeyIndex:
             others = keys.take(missing)
             rows[missing] = opened.table.lookup(others.fingerprints())
             # Ints may have moved to the direct table just now.
-            moved = missing[(rows[missing] < 0) & others.below(int(opened.header["direct"][0]))]
+            moved = missing[(rows[missing] < 0) & others.below(opened.direct.item())]
             rows[moved] = opened.rows[numbers[moved].view(np.int64)] - 1
         return rows
+
+    def lookup_all(self, keys: Keys, limit: int) -> Int64 | None:
+        """`lookup` where every key has a row below `limit`, else None. This is what training does all day."""
+        opened = self._opened
+        if opened is None or not len(keys):
+            return None
+        direct, numbers = opened.direct.item(), keys.halves[:, 0]
+        rows = None
+        if direct and keys.small and int(numbers.max()) < direct:
+            rows = _all_below(opened.rows[numbers.view(np.int64)] - 1, limit)
+        return _all_below(self.lookup(keys), limit) if rows is None else rows
 
     @property
     def covered(self) -> int:
@@ -317,6 +328,7 @@ class _Opened:
     table_file: Mapped
     direct_file: Mapped
     header: Any
+    direct: Int64  # [1], the header's
     rows: Int64  # by small int: the row that holds it, plus one
     table: KeyTable
 
@@ -324,10 +336,12 @@ class _Opened:
     def over(cls, table: Mapped, direct: Mapped) -> "_Opened":
         memory = table.memory
         whole = (len(memory) - _BUCKETS) // _BUCKET_BYTES * _BUCKET_BYTES
+        header = memory[: HEADER.itemsize].view(HEADER)
         return cls(
             table,
             direct,
-            memory[: HEADER.itemsize].view(HEADER),
+            header,
+            header["direct"],
             direct.memory[_PAGE:].view(np.int64),
             KeyTable(
                 memory[_DIRECTORY:_COUNTS].view(np.int64),
@@ -337,6 +351,11 @@ class _Opened:
                 lambda count: table.allocate(_BUCKETS + count * _BUCKET_BYTES),
             ),
         )
+
+
+def _all_below(rows: Int64, limit: int) -> Int64 | None:
+    # As unsigned numbers negative ones are huge: one pass tells that all are there.
+    return rows if int(rows.view(np.uint64).max()) < limit else None
 
 
 def _hash(header: Any) -> int:

@@ -415,7 +415,7 @@ class RecordStore(Owner):
         which = snapshot.batch_of(rows)
         found = []
         for name in names:
-            data = gatherer.steady(snapshot, name, rows)
+            data = gatherer.steady(snapshot, name, rows, which=which)
             whole = None if data is None else Gathered(data, None, None, None)
             found.append(whole or gatherer.gather(snapshot, name, rows, which))
         return found
