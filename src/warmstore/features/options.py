@@ -4,6 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from urllib.parse import quote
 
+from warmstore.features.eviction import check_bound
 from warmstore.features.structure import LISTS
 from warmstore.features.versions import POLICIES, SUFFIX
 from warmstore.sizes import parse_size
@@ -24,6 +25,7 @@ class CacheOptions:
     lists: str = "auto"
     versions: str = "raise"
     writer_ranks: Collection[int] | None = None
+    max_size: int | str | None = None
 
     def __post_init__(self) -> None:
         if self.flush_every < 1:
@@ -33,6 +35,8 @@ class CacheOptions:
         if self.versions not in POLICIES:
             raise ValueError(f"versions is {self.versions!r}; it must be one of {POLICIES}")
         parse_size(self.max_pending)
+        if self.max_size is not None:
+            check_bound(self.max_size)
         if self.writer_ranks is not None:
             _check_ranks(self.writer_ranks)
 

@@ -3,6 +3,7 @@
 import copy
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from warmstore.records.fields import Array, Field, Ragged
 from warmstore.records.files import Files
 from warmstore.records.key_index import KeyIndex
 from warmstore.records.keys import Keys
-from warmstore.records.rows import Gathered
+from warmstore.records.rows import Bools, Gathered
 from warmstore.records.store import RecordStore
 from warmstore.records.values import decode, decode_array
 
@@ -34,10 +35,11 @@ class Reader:
     def read_all(self, keys: Keys) -> dict[str, Any] | None:
         """The leaves of all keys, or None when any of them is not there as it should be."""
         rows = self._index.lookup(keys)
+        gatherer = self._store.gatherer
         # As unsigned numbers negative ones are huge: one pass tells that all are there.
-        if not len(rows) or int(rows.view(np.uint64).max()) >= self._store.snapshot.rows:
+        if not len(rows) or int(rows.view(np.uint64).max()) >= gatherer.snapshot.rows:
             return None
-        own, *leaves = self._store.read_rows(self._names, rows)
+        own, *leaves = self._store.read_rows(self._names, rows, gatherer)
         assert own.data is not None
         if not (own.data.view(np.uint64) == keys.halves).all() or any(one.bad is not None for one in (own, *leaves)):
             return None
@@ -46,11 +48,14 @@ class Reader:
     def find(self, keys: Keys) -> Int64:
         """The row that holds each key, MISSING or DAMAGED: int64 [n]."""
         rows = self._index.lookup(keys)
-        some = np.flatnonzero((rows >= 0) & (rows < self._store.snapshot.rows))
+        gatherer = self._store.gatherer
+        gaps = gatherer.snapshot.gaps
+        there = (rows >= 0) & (rows < gatherer.snapshot.rows)
+        some = np.flatnonzero(there if gaps is None else there & ~gaps.holds(rows))
         found = np.full(len(keys), MISSING, np.int64)
         if len(some):
             # What the index proposes is believed only where the row itself carries the key.
-            (own,) = self._store.read_rows([KEY], rows[some])
+            (own,) = self._store.read_rows([KEY], rows[some], gatherer)
             assert own.data is not None
             same = (own.data.view(np.uint64) == keys.halves[some]).all(axis=1)
             found[some] = np.where(same, rows[some], MISSING)
@@ -58,17 +63,28 @@ class Reader:
                 found[some[own.bad]] = DAMAGED
         return found
 
-    def values(self, rows: Int64) -> tuple[dict[str, Any], Any]:
-        """The leaves of some rows, [n, *shape] arrays or lists; and which rows are damaged, bool [n] or None."""
-        leaves = self._store.read_rows(self._names[1:], rows)
-        bad = np.zeros(len(rows), bool)
-        for one in leaves:
-            if one.bad is not None:
-                bad |= one.bad
+    def values(self, rows: Int64, keys: Keys) -> tuple[dict[str, Any], Any]:
+        """The leaves of the rows of some keys, [n, *shape] arrays or lists; and which are damaged, bool [n] or None.
+
+        Rows that went since they were found, with their chunk or their generation, count as damaged.
+        """
+        gatherer = self._store.gatherer
+        there = rows < gatherer.snapshot.rows
+        if not there.any():
+            return no_values(self._schema), np.ones(len(rows), bool)
+        own, *leaves = self._store.read_rows(self._names, np.where(there, rows, rows[there][0]), gatherer)
+        assert own.data is not None
+        bad = ~(own.data.view(np.uint64) == keys.halves).all(axis=1) | _bad(len(rows), [own, *leaves])
+        leaves = [replace(one, bad=bad) for one in leaves]
         values = {
             path: _leaf(field, one) for (path, field), one in zip(self._schema.fields.items(), leaves, strict=True)
         }
         return values, bad if bad.any() else None
+
+    def latest(self, rows: Int64) -> Bools:
+        """Which of some committed rows are worth keeping: whole, and of a key that no later row has. bool [n]."""
+        own, *leaves = self._store.read_rows(self._names, rows)
+        return (self.find(_keys_of(own)) <= rows) & ~_bad(len(rows), [own, *leaves])
 
 
 def _leaf(field: Field, gathered: Gathered) -> Any:
@@ -87,17 +103,42 @@ def _leaf(field: Field, gathered: Gathered) -> Any:
     return [one.copy() for one in decoded] if isinstance(field, Ragged) else decoded
 
 
-def open_index(store: RecordStore, files: Files) -> KeyIndex:
+def open_index(store: RecordStore, files: Files, *, largest: int | None = None) -> KeyIndex:
     """The key index of a cache's store."""
-    manifest = store.manifest
-    read_keys = functools.partial(_read_keys, store)
-    return KeyIndex(store.path, manifest.id, manifest.generation, read_keys, files, write=store.mode == "a")
+    manifest, writing = store.manifest, store.session.writing
+    return KeyIndex(
+        store.path,
+        manifest.id,
+        manifest.generation,
+        functools.partial(_read_keys, store),
+        files,
+        write=store.mode == "a",
+        room=writing.room,
+        largest=largest,
+    )
 
 
-def _read_keys(store: RecordStore, first: int, last: int) -> Keys:
-    (gathered,) = store.read_rows([KEY], np.arange(first, last, dtype=np.int64))
+def _read_keys(store: RecordStore, first: int, last: int) -> tuple[Keys, Int64]:
+    gatherer = store.gatherer
+    gaps, rows = gatherer.snapshot.gaps, np.arange(first, last, dtype=np.int64)
+    if gaps is not None:
+        rows = rows[~gaps.holds(rows)]
+    (gathered,) = store.read_rows([KEY], rows, gatherer)
+    return _keys_of(gathered), rows
+
+
+def _keys_of(gathered: Gathered) -> Keys:
     assert gathered.data is not None
     return Keys.of_halves(gathered.data.reshape(-1).view(np.uint64).reshape(-1, 2))
+
+
+def _bad(count: int, columns: Sequence[Gathered]) -> Bools:
+    """Which rows are bad in any column."""
+    bad = np.zeros(count, bool)
+    for one in columns:
+        if one.bad is not None:
+            bad |= one.bad
+    return bad
 
 
 def no_values(schema: Schema) -> dict[str, Any]:

@@ -20,6 +20,8 @@ class CacheStats:
     seconds_saved: hits times what a sample has cost on average, in this run and those before.
     versions: those on the disk, also where this process has not used them. All other figures are sums over the
         versions that this cache has opened.
+    max_size: the bound on the bytes of all versions, None for none. evicted: rows that went for it, since the last
+        rebalance.
     """
 
     entries: int
@@ -32,6 +34,8 @@ class CacheStats:
     computed_seconds: float
     seconds_saved: float
     versions: tuple[CacheVersion, ...] = ()
+    max_size: int | None = None
+    evicted: int = 0
 
     @property
     def hit_rate(self) -> float:
