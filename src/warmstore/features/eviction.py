@@ -8,6 +8,7 @@ and compute meanwhile.
 import contextlib
 import errno
 import logging
+import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -77,7 +78,7 @@ class Bound:
 
     @contextlib.contextmanager
     def room(self, size: int) -> Iterator[None]:
-        """Have room for `size` more bytes, and hold it while they are written.
+        """Have room for `size` more bytes, and hold it while they are written; 0 only keeps all others from writing.
 
         Raises:
             WriteFailed: there is no room, though everything that could go has gone.
@@ -87,7 +88,7 @@ class Bound:
                 stack.enter_context(FileLock(self._folder / f".{self._name}.room", self._files))
             self._depth += 1
             try:
-                if not self._paused:
+                if size and not self._paused:
                     self._shrink_to(self.max_size - _SPARE - size)
                 yield
             finally:
@@ -97,7 +98,8 @@ class Bound:
     def room_for_a_copy(self) -> Iterator[None]:
         """Have room for a copy of all chunks, and hold it while they are copied."""
         with self.room(0):
-            self._shrink_to((self.max_size - _SPARE) // 2)
+            rest = self.nbytes() - sum(file.nbytes for file in self._candidates())
+            self._shrink_to((self.max_size - _SPARE + rest) // 2)
             self._paused = True
             try:
                 yield
@@ -172,11 +174,18 @@ class Bound:
     def _files_now(self) -> Iterator[tuple[Path, int, int]]:
         """Every file of every version, when it was last written, and its bytes."""
         for version in version_paths(self._folder, self._name):
-            for path in version.rglob("*"):
-                with contextlib.suppress(FileNotFoundError):  # others come and go
-                    state = path.stat()
-                    if path.is_file():
-                        yield path, state.st_mtime_ns, state.st_size
+            yield from _files_in(version)
+
+
+def _files_in(folder: Path) -> Iterator[tuple[Path, int, int]]:
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):  # others come and go
+                if entry.is_dir(follow_symlinks=False):
+                    yield from _files_in(folder / entry.name)
+                else:
+                    state = entry.stat(follow_symlinks=False)
+                    yield folder / entry.name, state.st_mtime_ns, state.st_size
 
 
 def rebalance(store: RecordStore, reader: Reader, bound: Bound | None, progress: bool | None) -> Utilisation:
