@@ -94,7 +94,7 @@ def test_writers_go_on_after_their_chunk_was_evicted(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_comes_between_the_log_and_the_chunk(tmp_path: Path) -> None:
-    """It reads a log without the eviction and finds the file gone: it reads the log again instead of calling it damage."""
+    """It reads a log without the eviction and finds the file gone: it reads the log again and calls nothing damage."""
     path = made(tmp_path / "s")
 
     class Late(Hasty):

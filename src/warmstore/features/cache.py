@@ -179,9 +179,9 @@ class FeatureCache(Owner):
         assert self._schema is not None
         values = no_values(self._schema)
         if self._reader is not None and len(stored):
-            values, bad = self._reader.values(rows[stored], keys.take(stored))
+            values, bad, damaged = self._reader.values(rows[stored], keys.take(stored))
             if bad is not None:
-                self._damaged += int(bad.sum())
+                self._damaged += damaged
                 stored = stored[~bad]
                 values = {path: select(value, ~bad) for path, value in values.items()}
         found = np.union1d(stored, np.array(list(waiting), np.int64))
@@ -489,6 +489,8 @@ class FeatureCache(Owner):
         index.catch_up(store.snapshot.rows)
         if self._bound is not None and index.is_crowded(store.snapshot.length):
             index.start_over(store.snapshot.rows)
+        if self._bound is not None:
+            store.refresh()  # the index may have taken the room of other chunks
         self._handed = 0
 
     def _follow_generation(self) -> None:

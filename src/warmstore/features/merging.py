@@ -101,7 +101,7 @@ def _copy(target: "FeatureCache", store: RecordStore, reader: Reader, schema: Sc
             latest = np.flatnonzero(reader.find(keys) == numbers)
             missing = latest[target.missing(keys.take(latest))]
             present += len(latest) - len(missing)
-            values, bad = reader.values(numbers[missing], keys.take(missing))
+            values, bad, _ = reader.values(numbers[missing], keys.take(missing))
             if bad is not None:
                 damaged += int(bad.sum())
                 missing = missing[~bad]

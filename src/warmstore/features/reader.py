@@ -63,23 +63,28 @@ class Reader:
                 found[some[own.bad]] = DAMAGED
         return found
 
-    def values(self, rows: Int64, keys: Keys) -> tuple[dict[str, Any], Any]:
-        """The leaves of the rows of some keys, [n, *shape] arrays or lists; and which are damaged, bool [n] or None.
+    def values(self, rows: Int64, keys: Keys) -> tuple[dict[str, Any], Bools | None, int]:
+        """The leaves of the rows of some keys.
 
-        Rows that went since they were found, with their chunk or their generation, count as damaged.
+        Returns:
+            [n, *shape] arrays or lists; which rows are bad, bool [n] or None; and how many of these are damaged. The
+            others went since they were found, with their chunk or their generation.
         """
         gatherer = self._store.gatherer
         there = rows < gatherer.snapshot.rows
         if not there.any():
-            return no_values(self._schema), np.ones(len(rows), bool)
+            return _stand_ins(self._schema, len(rows)), np.ones(len(rows), bool), 0
         own, *leaves = self._store.read_rows(self._names, np.where(there, rows, rows[there][0]), gatherer)
         assert own.data is not None
-        bad = ~(own.data.view(np.uint64) == keys.halves).all(axis=1) | _bad(len(rows), [own, *leaves])
+        damaged = _bad(len(rows), [own, *leaves]) & there
+        if gatherer.snapshot.gaps is not None:
+            damaged &= ~gatherer.snapshot.gaps.holds(rows)
+        bad = _bad(len(rows), [own, *leaves]) | (own.data.view(np.uint64) != keys.halves).any(axis=1)
         leaves = [replace(one, bad=bad) for one in leaves]
         values = {
             path: _leaf(field, one) for (path, field), one in zip(self._schema.fields.items(), leaves, strict=True)
         }
-        return values, bad if bad.any() else None
+        return values, bad if bad.any() else None, int(damaged.sum())
 
     def latest(self, rows: Int64) -> Bools:
         """Which of some committed rows are worth keeping: whole, and of a key that no later row has. bool [n]."""
@@ -148,6 +153,14 @@ def no_values(schema: Schema) -> dict[str, Any]:
         return decode_array(field, np.zeros((0, field.width), np.uint8)) if isinstance(field, Array) else []
 
     return {path: nothing(field) for path, field in schema.fields.items()}
+
+
+def _stand_ins(schema: Schema, count: int) -> dict[str, Any]:
+    """Leaves that nobody looks at."""
+    return {
+        path: np.zeros((count, *field.shape), field.numpy) if isinstance(field, Array) else [None] * count
+        for path, field in schema.fields.items()
+    }
 
 
 def merge(

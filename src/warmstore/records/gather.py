@@ -171,7 +171,7 @@ def _absent(snapshot: Snapshot, rows: Int64, which: Int64) -> Any:
 
 def _readable(snapshot: Snapshot, plan: "_Plan", rows: Int64, which: Int64) -> Any:
     """Point rows of unreadable batches at a readable one, so that the gather stays in mapped bytes; mark them."""
-    bad = snapshot.address[plan.checksums][which] < 0
+    bad = snapshot.address[plan.checksums][which] + rows * 8 < 0
     if not bad.any():
         return rows, which, None
     if bad.all():
