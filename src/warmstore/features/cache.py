@@ -65,6 +65,8 @@ class FeatureCache(Owner):
             nothing of it. None lets all write, which is safe and faster.
         max_size: bytes that all files of this id, of all its versions, may take on the disk, such as "50GB". Where
             more would be written, the oldest samples go, a 32nd at a time. Give every process that writes the same.
+        allow_pickle: keep what is no tensor, container or JSON value, in lists of one per sample, as pickled objects;
+            and unpickle what the cache holds, which runs code that whoever wrote the cache has chosen.
     """
 
     def __init__(
@@ -82,19 +84,21 @@ class FeatureCache(Owner):
         versions: str = "raise",
         writer_ranks: Collection[int] | None = None,
         max_size: int | str | None = None,
+        allow_pickle: bool = False,
         files: Files | None = None,
     ) -> None:
         self._options = CacheOptions(
-            flush_every,
-            async_write,
-            max_pending,
-            read_only,
-            variable,
-            pad_value,
-            lists,
-            versions,
-            writer_ranks,
-            max_size,
+            flush_every=flush_every,
+            async_write=async_write,
+            max_pending=max_pending,
+            read_only=read_only,
+            variable=variable,
+            pad_value=pad_value,
+            lists=lists,
+            versions=versions,
+            writer_ranks=writer_ranks,
+            max_size=max_size,
+            allow_pickle=allow_pickle,
         )
         self._name = folder_name(id, versions)
         self.id = id
@@ -240,7 +244,7 @@ class FeatureCache(Owner):
         """Leaves as `fetch` gives them, in the structure of an output."""
         assert self._schema is not None
         assert values is not None
-        return self._schema.assemble(values, self._pad_value, device)
+        return self._schema.assemble(values, self._pad_value, device, allow_pickle=self._options.allow_pickle)
 
     # Writing
 
@@ -270,7 +274,13 @@ class FeatureCache(Owner):
             if self._store is None:
                 self._find_store()
             known = self._schema
-            structure, leaves = take_apart(outputs, len(keys), known.structure if known else None, self._lists)
+            structure, leaves = take_apart(
+                outputs,
+                len(keys),
+                known.structure if known else None,
+                self._lists,
+                allow_pickle=self._options.allow_pickle,
+            )
             if known is None:
                 self._schema = Schema.of_leaves(structure, leaves, self._variable)
             elif self._store is None:

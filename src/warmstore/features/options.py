@@ -26,6 +26,7 @@ class CacheOptions:
     versions: str = "raise"
     writer_ranks: Collection[int] | None = None
     max_size: int | str | None = None
+    allow_pickle: bool = False
 
     def __post_init__(self) -> None:
         if self.flush_every < 1:

@@ -11,7 +11,7 @@ import numpy as np
 from warmstore.features.schema import KEY, Schema
 from warmstore.features.structure import Leaf, is_array
 from warmstore.records.arrays import to_numpy
-from warmstore.records.fields import Array, Field, Ragged
+from warmstore.records.fields import Array, Bytes, Field, Ragged
 from warmstore.records.files import Files
 from warmstore.records.key_index import KeyIndex
 from warmstore.records.keys import Keys
@@ -105,7 +105,9 @@ def _leaf(field: Field, gathered: Gathered) -> Any:
         shapes = None if shapes is None else np.where(gathered.bad[:, None], 0, shapes)
     decoded = decode(field, views, shapes)
     # The caller may write to what it gets; the mapped file is read-only.
-    return [one.copy() for one in decoded] if isinstance(field, Ragged) else decoded
+    if isinstance(field, Ragged):
+        return [one.copy() for one in decoded]
+    return [bytes(one) for one in decoded] if isinstance(field, Bytes) else decoded
 
 
 def open_index(store: RecordStore, files: Files, *, largest: int | None = None) -> KeyIndex:

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 
 from warmstore.errors import SchemaMismatch
+from warmstore.features.pickled import unpickled
 from warmstore.features.structure import Leaf, Structure, paths_of, put_together, ragged_of
 from warmstore.records.arrays import to_torch
-from warmstore.records.fields import Array, Field, Fields, Json, Ragged, numpy_dtype
+from warmstore.records.fields import Array, Bytes, Field, Fields, Json, Ragged, numpy_dtype
 from warmstore.records.rows import Rows
 from warmstore.records.values import encode
 
@@ -75,14 +76,27 @@ class Schema:
         # Field names cannot hold "::"; keys of an output can.
         return _PREFIX + path.replace("%", "%25").replace(":", "%3A")
 
-    def assemble(self, values: dict[str, Any], pad_value: float | None, device: torch.device | None) -> Any:
-        """Put a batch together from NumPy values per leaf: [n, *shape] arrays, or lists of arrays or JSON values."""
+    def assemble(
+        self,
+        values: dict[str, Any],
+        pad_value: float | None,
+        device: torch.device | None,
+        *,
+        allow_pickle: bool = False,
+    ) -> Any:
+        """Put a batch together from NumPy values per leaf: [n, *shape] arrays, or lists of arrays, JSON or bytes.
+
+        Raises:
+            UnsupportedType: a leaf is pickled and `allow_pickle` is False.
+        """
         nodes = paths_of(self.structure)
 
         def leaf(path: str) -> Any:
             given, (node, per_sample) = values[path], nodes[path]
             if node == "values":
                 return given
+            if node == "pickled":
+                return unpickled(path, given, allow_pickle=allow_pickle)
             if per_sample:
                 return [_finish(np.asarray(one), node, device) for one in given]
             if isinstance(given, list):
@@ -146,4 +160,4 @@ def _say(field: Field) -> str:
         return f"{field.dtype} of shape {field.shape} per sample"
     if isinstance(field, Ragged):
         return f"{field.dtype} of {field.ndim} dimensions and any shape"
-    return "JSON values"
+    return "pickled objects" if isinstance(field, Bytes) else "JSON values"
