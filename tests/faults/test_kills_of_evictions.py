@@ -62,6 +62,18 @@ def rebalances(folder: Path, files: Files, say: Callable[[Any], None] = lambda _
 SCENARIOS = {"flushes": flushes, "rebalances": rebalances}
 
 
+class Quick(Killing):
+    """Dies as it should, and puts nothing on the disk, since only the process ends."""
+
+    def sync(self, descriptor: int) -> None:
+        self.before("sync")
+        self.after("sync")
+
+    def sync_folder(self, folder: Path) -> None:
+        self.before("sync_folder")
+        self.after("sync_folder")
+
+
 def operations(full: Path, tmp_path: Path, scenario: str) -> int:
     counting = Counting()
     shutil.copytree(full, tmp_path / "counted")
@@ -71,16 +83,18 @@ def operations(full: Path, tmp_path: Path, scenario: str) -> int:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-@pytest.mark.parametrize("moment", ["before", "middle", "after"])
-def test_killed_at_any_operation(full: Path, tmp_path: Path, scenario: str, moment: str) -> None:
+@pytest.mark.parametrize("step", [11, pytest.param(1, marks=pytest.mark.slow)])
+def test_killed_at_any_operation(full: Path, tmp_path: Path, scenario: str, step: int) -> None:
+    """The moments of an operation take turns, and so do operations in the quick run."""
     count = operations(full, tmp_path, scenario)
     assert count > 20
-    for at in range(count):
+    for turn, at in enumerate(range(0, count, step)):
+        moment = ("before", "middle", "after")[turn % 3]
         folder = tmp_path / str(at)
         shutil.copytree(full, folder)
         reader = opened(folder, read_only=True)
         first, _ = reader.get_batch(["sample 79"])
-        ended = in_child(lambda say, at=at, folder=folder: SCENARIOS[scenario](folder, Killing(at, moment), say))
+        ended = in_child(lambda say, files=Quick(at, moment), to=folder: SCENARIOS[scenario](to, files, say))
         assert ended.signal == signal.SIGKILL, ended.error
         go_on(folder, reader, max(ended.said, default=0))
         assert np.array_equal(first, values([79]))

@@ -53,20 +53,20 @@ class Sampling(Calling, Hasty):
         self.check = lambda: setattr(self, "largest", max(self.largest, nbytes(folder)))
 
 
-@pytest.mark.parametrize("key", [int, "sample {}".format, lambda number: number << 40])
+@pytest.mark.parametrize("key", ["sample {}".format, lambda number: number * 97])
 def test_the_bound_holds_at_every_operation(tmp_path: Path, key: Any) -> None:
     files = Sampling(tmp_path)
     with ws.FeatureCache(tmp_path, "c", max_size=BOUND, flush_every=400, async_write=False, files=files) as cache:
-        for first in range(0, 4000, 200):
+        for first in range(0, 3000, 200):
             ids = list(range(first, first + 200))
             cache.put_batch([key(number) for number in ids], values(ids))
         cache.flush()
-        ids = list(range(3600, 4000))
+        ids = list(range(2600, 3000))
         assert right(cache, ids, [key(number) for number in ids]) == 0  # the newest are there
         assert right(cache, list(range(500)), [key(number) for number in range(500)]) == 500
         stats = cache.stats()
         assert stats.max_size == BOUND
-        assert stats.entries + stats.evicted == 4000 == len(cache) + stats.evicted
+        assert stats.entries + stats.evicted == 3000 == len(cache) + stats.evicted
         assert stats.damaged == 0
         assert cache.rebalance(progress=False).records == len(cache)
         right(cache, ids, [key(number) for number in ids])
