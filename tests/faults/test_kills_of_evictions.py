@@ -1,5 +1,6 @@
 """Bounded caches whose writer is killed at every operation: what is found is right, and everybody can go on."""
 
+import functools
 import shutil
 import signal
 from collections.abc import Callable
@@ -94,12 +95,16 @@ def test_killed_at_any_operation(full: Path, tmp_path: Path, scenario: str, step
         shutil.copytree(full, folder)
         reader = opened(folder, read_only=True)
         first, _ = reader.get_batch(["sample 79"])
-        ended = in_child(lambda say, files=Quick(at, moment), to=folder: SCENARIOS[scenario](to, files, say))
+        ended = in_child(functools.partial(die, scenario, folder, Quick(at, moment)))
         assert ended.signal == signal.SIGKILL, ended.error
         go_on(folder, reader, max(ended.said, default=0))
         assert np.array_equal(first, values([79]))
         reader.close()
         shutil.rmtree(folder)
+
+
+def die(scenario: str, folder: Path, files: Files, say: Callable[[Any], None]) -> None:
+    SCENARIOS[scenario](folder, files, say)
 
 
 def go_on(folder: Path, reader: ws.FeatureCache, said: int) -> None:

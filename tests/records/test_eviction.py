@@ -83,14 +83,23 @@ def test_writers_go_on_after_their_chunk_was_evicted(tmp_path: Path) -> None:
     for one in (store, ws.RecordStore.open(path)):
         check(one, range(6, 9))
     assert [file.name for file in (path / "g0001").glob("*.arrow")] == ["000002.arrow"]
-    # One that has not looked loses what it adds to the evicted chunk, and nothing else.
+    # Nor does one that has not looked and has no chunk take the number of one that is gone.
+    late = ws.RecordStore.open(path, "a", files=FILES)
     evict(path, "g0001", [2], FILES)
-    store.extend(columns(range(9, 12)))
+    late.extend(columns(range(9, 12)))
+    late.close()
+    store.refresh()
+    check(store, range(9, 12))
+    # One that has not looked loses what it adds to the evicted chunk, and nothing else.
+    store.extend(columns(range(12, 15)))
+    store.flush()
+    evict(path, "g0001", [3, 4], FILES)
+    store.extend(columns(range(15, 18)))
     store.flush()
     assert len(store) == 0
-    store.extend(columns(range(12, 15)))
+    store.extend(columns(range(18, 21)))
     store.close()
-    check(ws.RecordStore.open(path), range(12, 15))
+    check(ws.RecordStore.open(path), range(18, 21))
 
 
 def test_a_reader_that_comes_between_the_log_and_the_chunk(tmp_path: Path) -> None:

@@ -158,8 +158,9 @@ class Generation:
             return self._writer
         taken = (path.stem for path in self.folder.glob("*.arrow"))
         # Numbers of evicted chunks are not used again: their files are gone, what the log says of them is not.
+        gone = self._batches.evicted | _evicted(self.log, self.snapshot.entries)
         number = max((int(stem) for stem in taken if stem.isdecimal()), default=-1) + 1
-        number = max(number, *(chunk + 1 for chunk in self._batches.evicted)) if self._batches.evicted else number
+        number = max(number, *(chunk + 1 for chunk in gone)) if gone else number
         while self._writer is None:
             try:
                 self._writer = ChunkWriter(self.folder, number, self._schema, self._files)
@@ -233,9 +234,9 @@ class Generation:
         return table.take(pa.Array.from_buffers(pa.int64(), len(order), [None, pa.py_buffer(order)]))
 
 
-def _evicted(log: Log) -> frozenset[int]:
-    """The chunks that were evicted by now."""
-    entries = log.read(0)
+def _evicted(log: Log, first: int = 0) -> frozenset[int]:
+    """The chunks that were evicted by now, as entries from number `first` on say."""
+    entries = log.read(first)
     return frozenset(entries["chunk"][entries["kind"] == EVICTED].tolist())
 
 
