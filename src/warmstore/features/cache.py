@@ -67,6 +67,9 @@ class FeatureCache(Owner):
             more would be written, the oldest samples go, a 32nd at a time. Give every process that writes the same.
         allow_pickle: keep what is no tensor, container or JSON value, in lists of one per sample, as pickled objects;
             and unpickle what the cache holds, which runs code that whoever wrote the cache has chosen.
+        codec: how a new cache compresses each value: "raw", "zstd", "lz4" or "deflate", with ":level" at will. One that
+            is there keeps the codec it was made with.
+        threads: that compress what this process writes; None for one per core.
     """
 
     def __init__(
@@ -85,6 +88,8 @@ class FeatureCache(Owner):
         writer_ranks: Collection[int] | None = None,
         max_size: int | str | None = None,
         allow_pickle: bool = False,
+        codec: str = "raw",
+        threads: int | None = None,
         files: Files | None = None,
     ) -> None:
         self._options = CacheOptions(
@@ -99,6 +104,8 @@ class FeatureCache(Owner):
             writer_ranks=writer_ranks,
             max_size=max_size,
             allow_pickle=allow_pickle,
+            codec=codec,
+            threads=threads,
         )
         self._name = folder_name(id, versions)
         self.id = id
@@ -282,7 +289,7 @@ class FeatureCache(Owner):
                 allow_pickle=self._options.allow_pickle,
             )
             if known is None:
-                self._schema = Schema.of_leaves(structure, leaves, self._variable)
+                self._schema = Schema.of_leaves(structure, leaves, self._variable, self._options.codec)
             elif self._store is None:
                 self._schema = known.widened(leaves)
             else:
@@ -582,12 +589,21 @@ class FeatureCache(Owner):
         return True
 
     def _open_store(self) -> RecordStore:
-        return open_store(self.path, self._files, read_only=self.read_only, must_write=self.writes, bound=self._bound)
+        return open_store(
+            self.path,
+            self._files,
+            read_only=self.read_only,
+            must_write=self.writes,
+            bound=self._bound,
+            threads=self._options.threads,
+        )
 
     def _create_store(self) -> RecordStore:
         assert self._schema is not None
         try:
-            store = create_store(self.path, self._schema, self._fingerprint, self._files, self._bound)
+            store = create_store(
+                self.path, self._schema, self._fingerprint, self._files, self._bound, self._options.threads
+            )
         except StoreExists:
             # Another process was first. Its schema and fingerprint stand; ours must fit them, or be another version.
             before = self.path

@@ -1,7 +1,7 @@
 """Merging caches: the rows of another one that this one lacks, read and written in blocks."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Union
 
@@ -68,7 +68,7 @@ def check_same(known: Schema, given: Schema) -> None:
     """Raise SchemaMismatch where two caches do not hold the same."""
     check_structure(known.structure, given.structure)
     for path, field in known.fields.items():
-        if given.fields[path] != field:
+        if replace(given.fields[path], codec="raw", dictionary=None) != replace(field, codec="raw", dictionary=None):
             raise SchemaMismatch(
                 f"leaf {path!r} is {field} here and {given.fields[path]} in the other cache; only equal outputs merge"
             )

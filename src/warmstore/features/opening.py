@@ -13,7 +13,13 @@ from warmstore.records.store import RecordStore
 
 
 def open_store(
-    path: Path, files: Files, *, read_only: bool, must_write: bool, bound: Bound | None = None
+    path: Path,
+    files: Files,
+    *,
+    read_only: bool,
+    must_write: bool,
+    bound: Bound | None = None,
+    threads: int | None = None,
 ) -> RecordStore:
     """Open a cache's store, for writing where that may be, within a bound if there is one.
 
@@ -22,7 +28,7 @@ def open_store(
     """
     if not read_only:
         try:
-            store = RecordStore.open(path, "a", files=files, **_bounded(bound))
+            store = RecordStore.open(path, "a", files=files, **_writing(bound, threads))
             if bound is not None:
                 make_evictable(path, files, wait=True)
             return store
@@ -33,7 +39,12 @@ def open_store(
 
 
 def create_store(
-    path: Path, schema: Schema, fingerprint: Fingerprint | None, files: Files, bound: Bound | None = None
+    path: Path,
+    schema: Schema,
+    fingerprint: Fingerprint | None,
+    files: Files,
+    bound: Bound | None = None,
+    threads: int | None = None,
 ) -> RecordStore:
     """Make a cache's store.
 
@@ -44,15 +55,18 @@ def create_store(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         metadata = {"structure": schema.structure, "fingerprint": fingerprint}
-        return RecordStore.create(path, schema.store_fields(), metadata=metadata, files=files, **_bounded(bound))
+        return RecordStore.create(
+            path, schema.store_fields(), metadata=metadata, files=files, **_writing(bound, threads)
+        )
     except OSError as error:
         if is_read_only(error):
             raise _read_only(error, path.parent) from error
         raise
 
 
-def _bounded(bound: Bound | None) -> dict[str, Any]:
-    return {} if bound is None else {"chunk_size": bound.chunk_size, "room": bound.room}
+def _writing(bound: Bound | None, threads: int | None) -> dict[str, Any]:
+    room = {} if bound is None else {"chunk_size": bound.chunk_size, "room": bound.room}
+    return {"writer_threads": threads, **room}
 
 
 def is_cache(store: RecordStore) -> bool:

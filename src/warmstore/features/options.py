@@ -7,6 +7,8 @@ from urllib.parse import quote
 from warmstore.features.eviction import check_bound
 from warmstore.features.structure import LISTS
 from warmstore.features.versions import POLICIES, SUFFIX
+from warmstore.records.codecs import parse_codec
+from warmstore.records.writing import Writing
 from warmstore.sizes import parse_size
 
 _LONGEST = 200  # characters of a folder's name; most file systems take 255, of which drafts need some
@@ -27,6 +29,8 @@ class CacheOptions:
     writer_ranks: Collection[int] | None = None
     max_size: int | str | None = None
     allow_pickle: bool = False
+    codec: str = "raw"
+    threads: int | None = None
 
     def __post_init__(self) -> None:
         if self.flush_every < 1:
@@ -36,6 +40,8 @@ class CacheOptions:
         if self.versions not in POLICIES:
             raise ValueError(f"versions is {self.versions!r}; it must be one of {POLICIES}")
         parse_size(self.max_pending)
+        parse_codec(self.codec)
+        Writing.of(1, self.threads)
         if self.max_size is not None:
             check_bound(self.max_size)
         if self.writer_ranks is not None:

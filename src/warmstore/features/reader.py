@@ -15,9 +15,9 @@ from warmstore.records.fields import Array, Bytes, Field, Ragged
 from warmstore.records.files import Files
 from warmstore.records.key_index import KeyIndex
 from warmstore.records.keys import Keys
-from warmstore.records.rows import Bools, Gathered
+from warmstore.records.rows import Bools, Gathered, Spans
 from warmstore.records.store import RecordStore
-from warmstore.records.values import decode, decode_array
+from warmstore.records.values import decode_array, decode_gathered
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 MISSING, DAMAGED = -1, -2  # in place of a row; any row is larger
@@ -93,21 +93,31 @@ class Reader:
 
 
 def _leaf(field: Field, gathered: Gathered) -> Any:
-    if isinstance(field, Array):
-        assert gathered.data is not None
+    if gathered.data is not None:
+        assert isinstance(field, Array)
         return decode_array(field, gathered.data)
     assert gathered.spans is not None
-    views, shapes = gathered.spans.views(), gathered.shapes
     if gathered.bad is not None:
-        # Damaged bytes are not decoded; a stand-in keeps the places until the caller takes them out.
-        stand_in = memoryview(b"" if isinstance(field, Ragged) else b"null")
-        views = [stand_in if wrong else view for view, wrong in zip(views, gathered.bad, strict=True)]
-        shapes = None if shapes is None else np.where(gathered.bad[:, None], 0, shapes)
-    decoded = decode(field, views, shapes)
+        return _expanded(field, gathered, ~gathered.bad)
+    decoded = decode_gathered(field, gathered)
     # The caller may write to what it gets; the mapped file is read-only.
     if isinstance(field, Ragged):
         return [one.copy() for one in decoded]
     return [bytes(one) for one in decoded] if isinstance(field, Bytes) else decoded
+
+
+def _expanded(field: Field, gathered: Gathered, good: Bools) -> Any:
+    """A leaf whose bad rows are not decoded; stand-ins keep their places until the caller takes them out."""
+    assert gathered.spans is not None
+    spans = Spans(gathered.spans.space, gathered.spans.starts[good], gathered.spans.lengths[good])
+    shapes = None if gathered.shapes is None else gathered.shapes[good]
+    values = _leaf(field, Gathered(None, spans, shapes, None))
+    if isinstance(field, Array):
+        whole = np.zeros((len(good), *field.shape), field.numpy)
+        whole[good] = values
+        return whole
+    left = iter(values)
+    return [next(left) if there else None for there in good.tolist()]
 
 
 def open_index(store: RecordStore, files: Files, *, largest: int | None = None) -> KeyIndex:

@@ -1,7 +1,7 @@
 """What a cache holds: the structure of an output and the field of each leaf, fixed by what was committed first."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote
 
@@ -40,9 +40,9 @@ class Schema:
         return cls(structure, leaves)
 
     @classmethod
-    def of_leaves(cls, structure: Structure, leaves: Sequence[Leaf], variable: bool) -> "Schema":
+    def of_leaves(cls, structure: Structure, leaves: Sequence[Leaf], variable: bool, codec: str = "raw") -> "Schema":
         """The schema that a first batch implies. `variable` makes every stacked leaf one of varying shape."""
-        fields = {leaf.path: leaf.field() for leaf in leaves}
+        fields = {leaf.path: replace(leaf.field(), codec=codec) for leaf in leaves}
         if variable:
             fields = {path: _varying(field) for path, field in fields.items()}
         return cls(structure, fields)
@@ -55,7 +55,8 @@ class Schema:
         """
         fields = {}
         for leaf in leaves:
-            mine, other = self.fields[leaf.path], leaf.field()
+            mine = self.fields[leaf.path]
+            other = replace(leaf.field(), codec=mine.codec)
             if mine != other and isinstance(mine, Array) and mine.shape and _varying(mine) == _varying(other):
                 mine = _varying(mine)
             fields[leaf.path] = mine
@@ -137,11 +138,11 @@ def _stack(
 
 
 def _varying(field: Field) -> Field:
-    return ragged_of(field.dtype, len(field.shape)) if isinstance(field, Array) else field
+    return replace(ragged_of(field.dtype, len(field.shape)), codec=field.codec) if isinstance(field, Array) else field
 
 
 def _check(leaf: Leaf, field: Field) -> None:
-    given = leaf.field()
+    given = replace(leaf.field(), codec=field.codec)
     if isinstance(field, Json) or isinstance(given, Json):
         fits = type(given) is type(field)
     elif isinstance(field, Array):
