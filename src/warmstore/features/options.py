@@ -6,9 +6,12 @@ from urllib.parse import quote
 
 import torch
 
+from warmstore.features.eviction import check_bound
 from warmstore.features.hot import ALL, HotTier
 from warmstore.features.structure import LISTS
 from warmstore.features.versions import POLICIES, SUFFIX
+from warmstore.records.codecs import parse_codec
+from warmstore.records.writing import Writing
 from warmstore.sizes import parse_size
 
 _LONGEST = 200  # characters of a folder's name; most file systems take 255, of which drafts need some
@@ -29,6 +32,10 @@ class CacheOptions:
     writer_ranks: Collection[int] | None = None
     hot_size: int | str | None = None
     hot_device: str | torch.device = "cpu"
+    max_size: int | str | None = None
+    allow_pickle: bool = False
+    codec: str = "raw"
+    threads: int | None = None
 
     def __post_init__(self) -> None:
         if self.flush_every < 1:
@@ -40,6 +47,10 @@ class CacheOptions:
         parse_size(self.max_pending)
         if self.hot_size not in (None, ALL):
             parse_size(self.hot_size)
+        parse_codec(self.codec)
+        Writing.of(1, self.threads)
+        if self.max_size is not None:
+            check_bound(self.max_size)
         if self.writer_ranks is not None:
             _check_ranks(self.writer_ranks)
 

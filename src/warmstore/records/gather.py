@@ -24,6 +24,11 @@ class Gatherer:
     def __init__(self, batches: Batches, fields: Fields) -> None:
         self._batches = batches
         self._plans = {name: _plan(name, field, batches.slots) for name, field in fields.items()}
+        gaps = batches.snapshot.gaps
+        if gaps is not None:  # there is nothing to check in them
+            for plan in self._plans.values():
+                for first, last in zip(gaps.first.tolist(), gaps.last.tolist(), strict=True):
+                    plan.checked.set_run(first, last)
 
     @property
     def snapshot(self) -> Snapshot:
@@ -34,12 +39,13 @@ class Gatherer:
         """Read one field of some rows.
 
         Args:
-            rows: int64 [n], row numbers below `snapshot.rows`, of live rows where there were edits.
+            rows: int64 [n], row numbers below `snapshot.rows`, of live rows where there were edits. Those of evicted
+                chunks come back as bad.
             which: int64 [n], the batch of each, `snapshot.batch_of(rows)`.
         """
         plan = self._plans[name]
         bad = None
-        if snapshot.unreadable:
+        if snapshot.unreadable or snapshot.gaps is not None:
             rows, which, bad = _readable(snapshot, plan, rows, which)
             if rows is None:
                 return _nothing(self._batches.space, plan, len(which))
@@ -83,7 +89,10 @@ class Gatherer:
             return None
         if which is None:
             which = snapshot.batch_of(rows)
-        return self._batches.space.gather(snapshot.address[plan.data][which] + rows * width, width, out)
+        addresses = snapshot.address[plan.data][which] + rows * width
+        if snapshot.gaps is not None and len(addresses) and addresses.min() < 0:
+            return None
+        return self._batches.space.gather(addresses, width, out)
 
     def _fresh(self, snapshot: Snapshot, plan: "_Plan", rows: Int64, which: Int64) -> Int64 | None:
         """Where in `rows` this process reads a row for the first time, or None."""
@@ -168,7 +177,7 @@ def _absent(snapshot: Snapshot, rows: Int64, which: Int64) -> Any:
 
 def _readable(snapshot: Snapshot, plan: "_Plan", rows: Int64, which: Int64) -> Any:
     """Point rows of unreadable batches at a readable one, so that the gather stays in mapped bytes; mark them."""
-    bad = snapshot.address[plan.checksums][which] < 0
+    bad = snapshot.address[plan.checksums][which] + rows * 8 < 0
     if not bad.any():
         return rows, which, None
     if bad.all():
@@ -246,6 +255,14 @@ class _Bits:
             return bool((held[snapshot.order >> 3] & _BIT[snapshot.order & 7]).all())
         rest = np.arange(snapshot.rows >> 3 << 3, snapshot.rows)
         return bool((held[: snapshot.rows >> 3] == 255).all() and (held[rest >> 3] & _BIT[rest & 7]).all())
+
+    def set_run(self, first: int, last: int) -> None:
+        held = self._room(last)
+        whole = slice(-(-first // 8), last // 8)
+        if whole.start < whole.stop:
+            held[whole] = 255
+        rest = np.arange(first, last) if last - first < 16 else np.r_[first : 8 * whole.start, 8 * whole.stop : last]
+        np.bitwise_or.at(held, rest >> 3, _BIT[rest & 7])
 
     def set(self, rows: Int64, total: int) -> None:
         np.bitwise_or.at(self._room(total), rows >> 3, _BIT[rows & 7])

@@ -68,6 +68,11 @@ class KeyTable:
         edges = np.append(starts[1:], self._allocated())
         return not len(starts) or bool(starts[0] >= 1 and (ends <= edges).all())
 
+    @property
+    def keys(self) -> int:
+        """How many keys are in the table."""
+        return int(self._counts.sum())
+
     def lookup(self, fingerprints: UInt64) -> Int64:
         """The value of each fingerprint, or -1."""
         found = np.full(len(fingerprints), -1, np.int64)
