@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.ma
 import psutil
 import pyarrow as pa
 import xxhash
