@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.ma  # np.unique would, in the writer thread; a process forked meanwhile waits for that for ever
 import psutil
 import pyarrow as pa
 import xxhash
