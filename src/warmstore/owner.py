@@ -21,7 +21,7 @@ class Owner(ABC):
 
     def own(self) -> None:
         """Have `close` called at the exit of this process, also of a multiprocessing child."""
-        _owners.add(self)
+        _owners[self] = None
         if not _owners.registered:
             _owners.registered = True
             os.register_at_fork(after_in_child=_after_fork)
@@ -31,7 +31,7 @@ class Owner(ABC):
 
     def disown(self) -> None:
         """The opposite of `own`: somebody else closes this."""
-        _owners.discard(self)
+        _owners.pop(self, None)
 
     @abstractmethod
     def close(self) -> None:
@@ -51,7 +51,7 @@ class Owner(ABC):
         _close_quietly(self)
 
 
-class _Owners(weakref.WeakSet[Owner]):
+class _Owners(weakref.WeakKeyDictionary[Owner, None]):
     registered = False
 
 
@@ -64,8 +64,11 @@ def _close_at_exit(owners: object = None) -> None:
 
 
 def _close_all() -> None:
+    # In the order they came: a cache waits for its writer thread, which may be opening a store that is the cache's to
+    # close and stands in the list until the cache has it.
     for owner in list(_owners):
-        _close_quietly(owner)
+        if owner in _owners:
+            _close_quietly(owner)
 
 
 def _close_quietly(owner: Owner) -> None:

@@ -131,7 +131,7 @@ def test_pairs_of_queries_and_passages(tmp_path):
         texts = lengths(pair.query["texts"]) * lengths(pair.passages[1])
         return ((tokens + texts)[:, None] + pair.passages[0] * scale[:, None]) @ table
 
-    x, scale, table = torch.rand(6, 4), torch.rand(6), torch.rand(4, 2)
+    x, scale, table = torch.rand(6, 5), torch.rand(6), torch.rand(5, 2)
     tokens = [[1], [2, 3], [], [4, 5, 6], [7], [8, 9]]
 
     def arguments(which):

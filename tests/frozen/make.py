@@ -17,6 +17,7 @@ import torch
 from tests.faults.stories import Hasty, Record, Story
 
 import warmstore as ws
+from warmstore.records.eviction import evict, make_evictable
 from warmstore.records.fields import numpy_dtype
 from warmstore.records.manifest import FORMAT
 
@@ -188,10 +189,28 @@ def empty(path: Path) -> Story:
     return start(path, KINDS).close()
 
 
-STORES = {
-    function.__name__: function
-    for function in (absent, codecs, dtypes, edited, empty, killed, kinds, ragged, rebalanced)
+def evicted(path: Path) -> Story:
+    """Chunks of three writers, of which two are evicted; the log goes on behind it."""
+    story = start(path, KINDS)
+    for first in (0, 4, 8):
+        story.extend(range(first, first + 4))
+        story.another_writer()
+    assert make_evictable(path, Hasty(), wait=True)
+    evict(path, "g0001", [0, 2], Hasty())
+    story.extend(range(12, 14))
+    story.close()
+    story.records = story.records[4:8] + story.records[12:]
+    return story
+
+
+STORES_OF = {
+    1: {
+        function.__name__: function
+        for function in (absent, codecs, dtypes, edited, empty, killed, kinds, ragged, rebalanced)
+    },
+    2: {"evicted": evicted},
 }
+"""The stores that came with each format."""
 
 CACHE = "cache"
 IDS: list[Any] = [0, 7, -1, 5_000_000, 2**63, 2**70, "a", "é", ""]
@@ -219,24 +238,31 @@ def put(cache: ws.FeatureCache, places: list[int]) -> None:
 def cache(folder: Path) -> None:
     with_ids = opened_cache(folder)
     with_ids.bind(FINGERPRINT)
+    if FORMAT > 1:  # a chunk of other rows, which goes
+        put(with_ids, [3, 2, 1])
+        with_ids.close()
+        assert make_evictable(folder / CACHE, Hasty(), wait=True)
+        evict(folder / CACHE, "g0001", [0], Hasty())
+        (folder / CACHE / "edit.lock").unlink()
+        with_ids = opened_cache(folder)
     put(with_ids, [0, 1, 2, 3])
     with_ids.flush()
     put(with_ids, [4, 5, 6, 7, 8])
     with_ids.close()
-    for path in (folder / CACHE).glob("keys-*"):
-        path.unlink()  # derived, and named by the host
+    for path in [*(folder / CACHE).glob("keys-*"), folder / CACHE / "cost.json"]:
+        path.unlink(missing_ok=True)  # derived, and named by the host
 
 
 def main() -> None:
     target = HERE / f"format-{FORMAT}"
     target.mkdir()  # an error where it is there: what was frozen stays as it is
-    for name, make in STORES.items():
+    for name, make in STORES_OF[FORMAT].items():
         with tempfile.TemporaryDirectory() as folder:
             make(Path(folder) / name)
             shutil.copytree(Path(folder) / name, target / name)
     cache(target)
     size = sum(path.stat().st_size for path in target.rglob("*"))
-    print(f"{target}: {len(STORES) + 1} stores, {size:,} bytes")
+    print(f"{target}: {len(STORES_OF[FORMAT]) + 1} stores, {size:,} bytes")
 
 
 if __name__ == "__main__":

@@ -35,8 +35,8 @@ class Column:
     def __len__(self) -> int:
         return len(self.halves)
 
-    def read(self, first: int, last: int) -> Keys:
-        return Keys.of_halves(self.halves[first:last])
+    def read(self, first: int, last: int) -> tuple[Keys, Any]:
+        return Keys.of_halves(self.halves[first:last]), np.arange(first, last)
 
     def index(self, folder: Path, **options: Any) -> KeyIndex:
         arguments = {"store": STORE, "generation": 1, "files": Files(), **options}
@@ -225,7 +225,7 @@ def test_an_index_of_another_boot_is_used_only_where_it_was_synced(made: tuple[C
     column, folder = made
     reads = []
 
-    def counting(first: int, last: int) -> Keys:
+    def counting(first: int, last: int) -> Any:
         reads.append((first, last))
         return column.read(first, last)
 

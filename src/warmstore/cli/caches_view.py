@@ -125,6 +125,8 @@ def duration(seconds: float) -> str:
 
 def _rendered(node: Structure, path: str, schema: Schema) -> str:
     kind = node["node"]
+    if kind == "pickled":
+        return "pickled"
     if kind in ("tensor", "ndarray", "values"):
         return says(schema.fields[path or "output"])
     if kind == "constant":

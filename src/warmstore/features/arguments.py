@@ -19,6 +19,7 @@ from warmstore.errors import AmbiguousBatch, BadIds
 from warmstore.fingerprint import describe
 
 BatchArgs = Collection[int | str] | None
+_ARRAYS = (torch.Tensor, np.ndarray)
 
 
 class Arguments:
@@ -39,6 +40,9 @@ class Arguments:
 
         Where there is no tensor, the first list or tuple of strings is.
         """
+        if self.args and self._batch_args is None and isinstance(self.args[0], torch.Tensor) and self.args[0].ndim:
+            self._check_rows(0, self.args[0].shape[0])  # what nearly every call is like
+            return
         for texts in (False, True):
             for key, value in (*enumerate(self.args), *self.kwargs.items()):
                 if self._batch_args is not None and key not in self._batch_args:
@@ -88,10 +92,10 @@ class Arguments:
     def _is_batch(self, value: Any, wanted: bool | None, name: str = "") -> bool:
         if wanted is False:
             return False
-        if isinstance(value, torch.Tensor | np.ndarray):
+        if isinstance(value, _ARRAYS):
             return value.ndim > 0 and len(value) == self._count
         if isinstance(value, list) and len(value) == self._count:
-            nested = [one for one in value if isinstance(one, torch.Tensor | np.ndarray)]
+            nested = [one for one in value if isinstance(one, _ARRAYS)]
             if nested and wanted is None and all(one.ndim > 0 and len(one) == self._count for one in nested):
                 raise AmbiguousBatch(
                     f"{name} is a list of {len(value)} tensors of {self._count} rows each, for {self._count} samples: "
@@ -153,7 +157,7 @@ def _same_type(value: Any, cut: dict[Any, Any]) -> Any:
 
 
 def _first_rows(value: Any, texts: bool) -> int | None:
-    if isinstance(value, torch.Tensor | np.ndarray):
+    if isinstance(value, _ARRAYS):
         return len(value) if value.ndim else None
     if texts and isinstance(value, list | tuple) and value and isinstance(value[0], str):
         return len(value)

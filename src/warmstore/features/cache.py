@@ -16,6 +16,7 @@ from torch import nn
 
 from warmstore.errors import Closed, ReadOnly, SchemaMismatch, StaleCache, StoreExists, WarmstoreError
 from warmstore.features.blocks import Block, Blocks
+from warmstore.features.eviction import Bound, rebalance, tidy
 from warmstore.features.filling import Call, fill
 from warmstore.features.merging import Merged, check_same, merge_caches
 from warmstore.features.opening import create_store, open_store, schema_of
@@ -29,9 +30,11 @@ from warmstore.features.versions import Fingerprint, differing, digest, read_ver
 from warmstore.filled import Filled
 from warmstore.owner import Owner
 from warmstore.records.files import Files
+from warmstore.records.gaps import Gaps
 from warmstore.records.key_index import KeyIndex
 from warmstore.records.keys import Keys, as_keys
 from warmstore.records.manifest import NAME
+from warmstore.records.rewrite import Utilisation
 from warmstore.records.store import RecordStore
 from warmstore.records.values import encode
 from warmstore.sizes import parse_size
@@ -61,6 +64,16 @@ class FeatureCache(Owner):
             whoever filled it, and get another module's outputs.
         writer_ranks: the ranks of a distributed job that write. The others read, compute what they miss and keep
             nothing of it. None lets all write, which is safe and faster.
+        hot_size: bytes of rows that this process keeps in memory of its own, such as "2GB"; "all" for the whole cache,
+            loaded at once, where it fits. None leaves that to the system's page cache, which is mostly as good.
+        hot_device: where those rows lie: "cpu" or a device such as "cuda", from which they need no copying.
+        max_size: bytes that all files of this id, of all its versions, may take on the disk, such as "50GB". Where
+            more would be written, the oldest samples go, a 32nd at a time. Give every process that writes the same.
+        allow_pickle: keep what is no tensor, container or JSON value, in lists of one per sample, as pickled objects;
+            and unpickle what the cache holds, which runs code that whoever wrote the cache has chosen.
+        codec: how a new cache compresses each value: "raw", "zstd", "lz4" or "deflate", with ":level" at will. One that
+            is there keeps the codec it was made with.
+        threads: that compress what this process writes; None for one per core.
     """
 
     def __init__(
@@ -77,11 +90,32 @@ class FeatureCache(Owner):
         lists: str = "auto",
         versions: str = "raise",
         writer_ranks: Collection[int] | None = None,
+        max_size: int | str | None = None,
+        allow_pickle: bool = False,
+        codec: str = "raw",
+        threads: int | None = None,
+        hot_size: int | str | None = None,
+        hot_device: str | torch.device = "cpu",
         files: Files | None = None,
     ) -> None:
         self._options = CacheOptions(
-            flush_every, async_write, max_pending, read_only, variable, pad_value, lists, versions, writer_ranks
+            flush_every=flush_every,
+            async_write=async_write,
+            max_pending=max_pending,
+            read_only=read_only,
+            variable=variable,
+            pad_value=pad_value,
+            lists=lists,
+            versions=versions,
+            writer_ranks=writer_ranks,
+            max_size=max_size,
+            allow_pickle=allow_pickle,
+            codec=codec,
+            threads=threads,
+            hot_size=hot_size,
+            hot_device=hot_device,
         )
+        self._hot = self._options.hot_tier()
         self._name = folder_name(id, versions)
         self.id = id
         self.path = Path(folder) / self._name
@@ -89,6 +123,7 @@ class FeatureCache(Owner):
         self._writers = WriterRanks(writer_ranks)
         self._folder = Path(folder)
         self._files = files or Files()
+        self._bound = Bound(self._folder, self._name, parse_size(max_size), self._files) if max_size else None
         self._variable = variable
         self._pad_value = pad_value
         self._lists = lists
@@ -112,16 +147,17 @@ class FeatureCache(Owner):
 
     def __len__(self) -> int:
         """Rows on the disk, those of an id cached again included, and samples that wait to be written."""
-        own = (self._store.snapshot.rows if self._store is not None else 0) + len(self._blocks)
+        own = (self._store.snapshot.length if self._store is not None else 0) + len(self._blocks)
         return own + sum(map(len, self._others.values()))
 
     # Reading
 
-    def get_batch(self, ids: Any) -> tuple[Any, Int64]:
+    def get_batch(self, ids: Any, device: torch.device | str | None = None) -> tuple[Any, Int64]:
         """Look up a batch of samples.
 
         Args:
             ids: a list, array or tensor of n str or int.
+            device: where tensors are wanted; the CPU if None.
 
         Returns:
             The outputs of the samples that were found, in their order and in the structure they were put in, or None
@@ -132,7 +168,8 @@ class FeatureCache(Owner):
             WriteFailed: an earlier write in the background failed; its samples still wait.
         """
         values, missing = self.fetch(as_keys(ids))
-        return None if values is None else self.assemble(values, None), missing
+        where = None if device is None else torch.device(device)
+        return None if values is None else self.assemble(values, where), missing
 
     def fetch(self, keys: Keys) -> tuple[dict[str, Any] | None, Int64]:
         """The leaves of the keys that are cached, in order, as NumPy values, or None; and the places of the others."""
@@ -164,9 +201,9 @@ class FeatureCache(Owner):
         assert self._schema is not None
         values = no_values(self._schema)
         if self._reader is not None and len(stored):
-            values, bad = self._reader.values(rows[stored])
+            values, bad, damaged = self._reader.values(keys.take(stored), rows[stored])
             if bad is not None:
-                self._damaged += int(bad.sum())
+                self._damaged += damaged
                 stored = stored[~bad]
                 values = {path: select(value, ~bad) for path, value in values.items()}
         found = np.union1d(stored, np.array(list(waiting), np.int64))
@@ -203,6 +240,7 @@ class FeatureCache(Owner):
             assert self._index is not None
             covered, before = self._index.covered, self._store.snapshot.rows
             self._store.refresh()
+            self._follow_generation()
             rows = self._store.snapshot.rows
             if covered > rows and not self.read_only:
                 self._index.start_over(rows)  # rows that a failing disk took back
@@ -220,7 +258,7 @@ class FeatureCache(Owner):
         """Leaves as `fetch` gives them, in the structure of an output."""
         assert self._schema is not None
         assert values is not None
-        return self._schema.assemble(values, self._pad_value, device)
+        return self._schema.assemble(values, self._pad_value, device, allow_pickle=self._options.allow_pickle)
 
     # Writing
 
@@ -250,21 +288,32 @@ class FeatureCache(Owner):
             if self._store is None:
                 self._find_store()
             known = self._schema
-            structure, leaves = take_apart(outputs, len(keys), known.structure if known else None, self._lists)
+            structure, leaves = take_apart(
+                outputs,
+                len(keys),
+                known.structure if known else None,
+                self._lists,
+                allow_pickle=self._options.allow_pickle,
+            )
             if known is None:
-                self._schema = Schema.of_leaves(structure, leaves, self._variable)
+                self._schema = Schema.of_leaves(structure, leaves, self._variable, self._options.codec)
             elif self._store is None:
                 self._schema = known.widened(leaves)
             else:
                 known.check(leaves)
         if self.writes:
-            self._blocks.put(Block.of(keys, tuple(leaf.to_host() for leaf in leaves)))
+            self._keep(Block.of(keys, tuple(leaf.to_host() for leaf in leaves)))
         return structure, leaves
+
+    def _keep(self, block: Block) -> None:
+        if self._bound is not None:
+            self._bound.check(block)
+        self._blocks.put(block)
 
     def accept(self, keys: Keys, leaves: tuple[Leaf, ...]) -> None:
         """Keep leaves that fit the schema, in memory that nobody else writes to."""
         self._check_open()
-        self._blocks.put(Block.of(keys, leaves))
+        self._keep(Block.of(keys, leaves))
 
     def expect(self, schema: Schema) -> None:
         """Raise SchemaMismatch where this cache holds other outputs; one that holds nothing yet takes the schema."""
@@ -325,6 +374,34 @@ class FeatureCache(Owner):
         """
         return merge_caches(self, other, progress)
 
+    def rebalance(self, *, progress: bool | None = None) -> Utilisation:
+        """Write the store anew with one row per id, and without damaged rows, and give the rest of the room back.
+
+        Others may read and write meanwhile. There must be room for a copy: of a cache with `max_size` that is more
+        than half full, the oldest samples go first.
+
+        Args:
+            progress: show a bar; None shows one on a terminal.
+
+        Returns:
+            Records now, rows and bytes before, bytes now.
+
+        Raises:
+            ReadOnly: this cache is not written by this process.
+        """
+        if not self.writes:
+            raise ReadOnly(f"the cache {self.path} is only read by this process; open it for writing to rebalance it")
+        self.flush()
+        with self._lock:
+            if self._store is None and not self._find_store():
+                return Utilisation(0, 0, 0, 0)
+            store, reader = self._store, self._reader
+        assert store is not None
+        assert reader is not None
+        done = rebalance(store, reader, self._bound, progress)
+        self._see_others()
+        return done
+
     @property
     def fingerprint(self) -> Fingerprint | None:
         """What this cache was filled under, or its module was bound with; None while neither happened."""
@@ -352,7 +429,14 @@ class FeatureCache(Owner):
             if key not in self._others:
                 other = FeatureCache(self._folder, self.id, **vars(self._options), files=self._files)
                 self._others[key] = other.bind(fingerprint)
+                self._share_out()
             return self._others[key]
+
+    def _share_out(self) -> None:
+        every = [self, *self._others.values()]
+        for one in every:
+            if one._hot is not None:
+                one._hot.share(len(every))
 
     def _tie(self, fingerprint: Fingerprint) -> None:
         with self._lock:
@@ -415,9 +499,11 @@ class FeatureCache(Owner):
     def _commit(self, blocks: Sequence[Block]) -> None:
         with self._lock:
             store = self._store if self._store is not None else self._create_store()
-            schema, index = self._schema, self._index
+            schema, reader = self._schema, self._reader
         assert schema is not None
-        assert index is not None
+        assert reader is not None
+        if self._bound is not None:
+            tidy(store, reader, self._bound)
         try:
             for block in blocks[self._handed :]:
                 rows = schema.encode(block.leaves)
@@ -427,8 +513,28 @@ class FeatureCache(Owner):
             self._handed = 0  # blocks that never fit are forgotten, all of them
             raise
         store.flush()
+        with self._lock:
+            self._follow_generation()
+            index = self._index
+        assert index is not None
         index.catch_up(store.snapshot.rows)
+        if self._bound is not None and index.is_crowded(store.snapshot.length):
+            index.start_over(store.snapshot.rows)
+        if self._bound is not None:
+            store.refresh()  # the index may have taken the room of other chunks
         self._handed = 0
+
+    def _follow_generation(self) -> None:
+        """Take the index of the store's present generation: somebody may have rebalanced it."""
+        assert self._store is not None
+        assert self._index is not None
+        assert self._schema is not None
+        if self._index.generation != self._store.manifest.generation:
+            self._index = self._open_index(self._store)
+            self._reader = Reader(self._store, self._index, self._schema, self._hot)
+
+    def _open_index(self, store: RecordStore) -> KeyIndex:
+        return open_index(store, self._files, largest=self._bound.largest if self._bound is not None else None)
 
     def close(self) -> None:
         """Commit what waits and let go of the files. Closing twice is fine.
@@ -449,6 +555,8 @@ class FeatureCache(Owner):
             self._index.close()
         if self._store is not None:
             self._store.close()
+        if self._hot is not None:
+            self._hot.close()
         self.closed = True
         self.disown()
 
@@ -456,7 +564,7 @@ class FeatureCache(Owner):
         """What the cache holds and what it did in this process, all versions together."""
         every = [self, *self._others.values()]
         return CacheStats(
-            entries=sum(one._store.snapshot.rows for one in every if one._store is not None),
+            entries=sum(one._store.snapshot.length for one in every if one._store is not None),
             pending=sum(len(one._blocks) for one in every),
             hits=sum(one._cost.here.hits for one in every),
             misses=sum(one._cost.here.misses for one in every),
@@ -466,7 +574,14 @@ class FeatureCache(Owner):
             computed_seconds=sum(one._cost.here.seconds for one in every),
             seconds_saved=sum(one._cost.here.hits * one._cost.in_all().per_sample for one in every),
             versions=read_versions(self._folder, self._name),
+            hot_hits=sum(one._hot.hits for one in every if one._hot is not None),
+            hot_bytes=sum(one._hot.nbytes for one in every if one._hot is not None),
+            max_size=self._bound.max_size if self._bound is not None else None,
+            evicted=sum(gaps.count for gaps in (one._gaps() for one in every) if gaps is not None),
         )
+
+    def _gaps(self) -> Gaps | None:
+        return self._store.snapshot.gaps if self._store is not None else None
 
     @property
     def writes(self) -> bool:
@@ -480,7 +595,7 @@ class FeatureCache(Owner):
         if not (self.path / NAME).exists():
             return False
         try:
-            self._adopt(open_store(self.path, self._files, read_only=self.read_only, must_write=self.writes))
+            self._adopt(self._open_store())
         except StaleCache:
             # Another process filled the first version meanwhile; ours is another one, and nothing of it is written yet.
             assert self._fingerprint is not None
@@ -491,10 +606,22 @@ class FeatureCache(Owner):
             return self._find_store()
         return True
 
+    def _open_store(self) -> RecordStore:
+        return open_store(
+            self.path,
+            self._files,
+            read_only=self.read_only,
+            must_write=self.writes,
+            bound=self._bound,
+            threads=self._options.threads,
+        )
+
     def _create_store(self) -> RecordStore:
         assert self._schema is not None
         try:
-            store = create_store(self.path, self._schema, self._fingerprint, self._files)
+            store = create_store(
+                self.path, self._schema, self._fingerprint, self._files, self._bound, self._options.threads
+            )
         except StoreExists:
             # Another process was first. Its schema and fingerprint stand; ours must fit them, or be another version.
             before = self.path
@@ -516,9 +643,9 @@ class FeatureCache(Owner):
             store.close()
             raise
         self._schema = schema
-        self._index = open_index(store, self._files)
+        self._index = self._open_index(store)
         self._index.catch_up(store.snapshot.rows)
-        self._reader = Reader(store, self._index, self._schema)
+        self._reader = Reader(store, self._index, self._schema, self._hot)
         self._store = store
 
     def _check_joins(self, store: RecordStore, schema: Schema) -> None:
@@ -536,6 +663,10 @@ class FeatureCache(Owner):
         self._lock = threading.RLock()
         self._handed = 0
         self._blocks.after_fork()
+        if self._hot is not None:
+            self._hot.after_fork()
+        if self._bound is not None:
+            self._bound.after_fork()
         if self._store is not None:
             self._store._after_fork()
         if self._index is not None:

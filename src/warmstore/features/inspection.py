@@ -24,13 +24,15 @@ _BLOCK = 1 << 20
 class CacheState:
     """One version of a cache.
 
-    id: what `FeatureCache` was given. entries: rows. bytes: of the whole folder. created, written: of store.json and of
-    the last commit, in seconds since 1970. writers: live processes that have a chunk. usage: over all closed runs.
+    id: what `FeatureCache` was given. entries: rows. evicted: rows that went since the last rebalance.
+    bytes: of the whole folder. created, written: of store.json and of the last commit, in seconds since 1970.
+    writers: live processes that have a chunk. usage: over all closed runs.
     """
 
     path: Path
     id: str
     entries: int
+    evicted: int
     bytes: int
     created: float
     written: float
@@ -57,7 +59,8 @@ def read_state(path: Path) -> CacheState:
         return CacheState(
             path=path,
             id=unquote(id_name(path)),
-            entries=store.snapshot.rows,
+            entries=store.snapshot.length,
+            evicted=store.snapshot.gaps.count if store.snapshot.gaps is not None else 0,
             bytes=store.nbytes,
             created=(path / NAME).stat().st_mtime,
             written=(path / store.manifest.generation_folder / "log").stat().st_mtime,
@@ -95,10 +98,11 @@ def duplicates(store: RecordStore) -> int:
     Raises:
         Damaged: a key cannot be read.
     """
-    folded = np.empty(store.snapshot.rows, np.uint64)
+    snapshot = store.snapshot
+    folded = np.empty(snapshot.length, np.uint64)
     for first in range(0, len(folded), _BLOCK):
         last = min(first + _BLOCK, len(folded))
-        (gathered,) = store.read_rows([KEY], np.arange(first, last, dtype=np.int64))
+        (gathered,) = store.read_rows([KEY], snapshot.rows_at(np.arange(first, last, dtype=np.int64)))
         if gathered.bad is not None:
             raise Damaged(f"{store.path} has damaged rows; warmstore verify tells which")
         assert gathered.data is not None

@@ -1,7 +1,7 @@
 """Merging caches: the rows of another one that this one lacks, read and written in blocks."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Union
 
@@ -68,7 +68,7 @@ def check_same(known: Schema, given: Schema) -> None:
     """Raise SchemaMismatch where two caches do not hold the same."""
     check_structure(known.structure, given.structure)
     for path, field in known.fields.items():
-        if given.fields[path] != field:
+        if replace(given.fields[path], codec="raw", dictionary=None) != replace(field, codec="raw", dictionary=None):
             raise SchemaMismatch(
                 f"leaf {path!r} is {field} here and {given.fields[path]} in the other cache; only equal outputs merge"
             )
@@ -86,12 +86,13 @@ def _target(cache: "FeatureCache", path: Path, fingerprint: dict[str, str] | Non
 
 
 def _copy(target: "FeatureCache", store: RecordStore, reader: Reader, schema: Schema, progress: bool | None) -> Merged:
-    rows = store.snapshot.rows
+    snapshot = store.snapshot
+    rows = snapshot.length
     step = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES * rows // max(store.nbytes, 1)))
     added = present = damaged = 0
     with progress_bar(rows, None, 0, target.id, progress) as advance:
         for first in range(0, rows, step):
-            numbers = np.arange(first, min(first + step, rows), dtype=np.int64)
+            numbers = snapshot.rows_at(np.arange(first, min(first + step, rows), dtype=np.int64))
             (own,) = store.read_rows([KEY], numbers)
             assert own.data is not None
             keys = Keys.of_halves(own.data.reshape(-1).view(np.uint64).reshape(-1, 2))
@@ -100,7 +101,7 @@ def _copy(target: "FeatureCache", store: RecordStore, reader: Reader, schema: Sc
             latest = np.flatnonzero(reader.find(keys) == numbers)
             missing = latest[target.missing(keys.take(latest))]
             present += len(latest) - len(missing)
-            values, bad = reader.values(numbers[missing])
+            values, bad, _ = reader.values(keys.take(missing), numbers[missing])
             if bad is not None:
                 damaged += int(bad.sum())
                 missing = missing[~bad]

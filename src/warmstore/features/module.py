@@ -136,7 +136,7 @@ class CachedModule(nn.Module):
             )
         structure, leaves = cache.put(keys.take(which), output)
         if everything:
-            by_path = {leaf.path: leaf.values for leaf in leaves}
+            by_path = {leaf.path: leaf.restored() for leaf in leaves}
             return put_together(structure, lambda path: _detached(by_path[path], self._device))
         return cache.assemble(cache.completed(values, missing, leaves, inverse, len(keys)), device)
 

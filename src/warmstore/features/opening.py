@@ -1,30 +1,51 @@
 """The record store under a cache: making one, opening one, and telling a cache's store from any other."""
 
 from pathlib import Path
+from typing import Any
 
 from warmstore.errors import ReadOnly, StoreExists
+from warmstore.features.eviction import Bound
 from warmstore.features.schema import KEY, Schema
 from warmstore.features.versions import Fingerprint
+from warmstore.records.eviction import make_evictable
 from warmstore.records.files import Files, is_read_only
 from warmstore.records.store import RecordStore
 
 
-def open_store(path: Path, files: Files, *, read_only: bool, must_write: bool) -> RecordStore:
-    """Open a cache's store, for writing where that may be.
+def open_store(
+    path: Path,
+    files: Files,
+    *,
+    read_only: bool,
+    must_write: bool,
+    bound: Bound | None = None,
+    threads: int | None = None,
+) -> RecordStore:
+    """Open a cache's store, for writing where that may be, within a bound if there is one.
 
     Raises:
         ReadOnly: it cannot be written, and `must_write` says that it must.
     """
     if not read_only:
         try:
-            return RecordStore.open(path, "a", files=files)
+            store = RecordStore.open(path, "a", files=files, **_writing(bound, threads))
+            if bound is not None:
+                make_evictable(path, files, wait=True)
+            return store
         except ReadOnly as error:
             if must_write:
                 raise _read_only(error, path) from error
     return RecordStore.open(path, files=files)
 
 
-def create_store(path: Path, schema: Schema, fingerprint: Fingerprint | None, files: Files) -> RecordStore:
+def create_store(
+    path: Path,
+    schema: Schema,
+    fingerprint: Fingerprint | None,
+    files: Files,
+    bound: Bound | None = None,
+    threads: int | None = None,
+) -> RecordStore:
     """Make a cache's store.
 
     Raises:
@@ -34,11 +55,18 @@ def create_store(path: Path, schema: Schema, fingerprint: Fingerprint | None, fi
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         metadata = {"structure": schema.structure, "fingerprint": fingerprint}
-        return RecordStore.create(path, schema.store_fields(), metadata=metadata, files=files)
+        return RecordStore.create(
+            path, schema.store_fields(), metadata=metadata, files=files, **_writing(bound, threads)
+        )
     except OSError as error:
         if is_read_only(error):
             raise _read_only(error, path.parent) from error
         raise
+
+
+def _writing(bound: Bound | None, threads: int | None) -> dict[str, Any]:
+    room = {} if bound is None else {"chunk_size": bound.chunk_size, "room": bound.room}
+    return {"writer_threads": threads, **room}
 
 
 def is_cache(store: RecordStore) -> bool:

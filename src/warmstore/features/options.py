@@ -4,8 +4,14 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from urllib.parse import quote
 
+import torch
+
+from warmstore.features.eviction import check_bound
+from warmstore.features.hot import ALL, HotTier
 from warmstore.features.structure import LISTS
 from warmstore.features.versions import POLICIES, SUFFIX
+from warmstore.records.codecs import parse_codec
+from warmstore.records.writing import Writing
 from warmstore.sizes import parse_size
 
 _LONGEST = 200  # characters of a folder's name; most file systems take 255, of which drafts need some
@@ -24,6 +30,12 @@ class CacheOptions:
     lists: str = "auto"
     versions: str = "raise"
     writer_ranks: Collection[int] | None = None
+    hot_size: int | str | None = None
+    hot_device: str | torch.device = "cpu"
+    max_size: int | str | None = None
+    allow_pickle: bool = False
+    codec: str = "raw"
+    threads: int | None = None
 
     def __post_init__(self) -> None:
         if self.flush_every < 1:
@@ -33,8 +45,22 @@ class CacheOptions:
         if self.versions not in POLICIES:
             raise ValueError(f"versions is {self.versions!r}; it must be one of {POLICIES}")
         parse_size(self.max_pending)
+        if self.hot_size not in (None, ALL):
+            parse_size(self.hot_size)
+        parse_codec(self.codec)
+        Writing.of(1, self.threads)
+        if self.max_size is not None:
+            check_bound(self.max_size)
         if self.writer_ranks is not None:
             _check_ranks(self.writer_ranks)
+
+    def hot_tier(self) -> HotTier | None:
+        """A hot tier as wanted, if one is.
+
+        Raises:
+            ValueError: its device cannot be used.
+        """
+        return None if self.hot_size is None else HotTier(self.hot_size, self.hot_device)
 
 
 def folder_name(id: str, versions: str) -> str:

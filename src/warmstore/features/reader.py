@@ -6,17 +6,22 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
+from warmstore.features.hot import HotTier
+from warmstore.features.hot_columns import Values, Varying, decode_words
 from warmstore.features.schema import KEY, Schema
 from warmstore.features.structure import Leaf, is_array
 from warmstore.records.arrays import to_numpy
-from warmstore.records.fields import Array, Field, Ragged
+from warmstore.records.codecs import codec_of
+from warmstore.records.fields import Array, Bytes, Field, Ragged
 from warmstore.records.files import Files
+from warmstore.records.gather import Gatherer
 from warmstore.records.key_index import KeyIndex
 from warmstore.records.keys import Keys
-from warmstore.records.rows import Gathered
+from warmstore.records.rows import Bools, Gathered, Spans
 from warmstore.records.store import RecordStore
-from warmstore.records.values import decode, decode_array
+from warmstore.records.values import decode, decode_array, decode_gathered, decompressed
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 MISSING, DAMAGED = -1, -2  # in place of a row; any row is larger
@@ -25,32 +30,66 @@ MISSING, DAMAGED = -1, -2  # in place of a row; any row is larger
 class Reader:
     """Finds and reads committed rows. Safe to use from several threads."""
 
-    def __init__(self, store: RecordStore, index: KeyIndex, schema: Schema) -> None:
+    def __init__(self, store: RecordStore, index: KeyIndex, schema: Schema, hot: HotTier | None = None) -> None:
         self._store = store
         self._index = index
-        self._schema = schema
+        self._hot = hot
+        self.schema = schema
         self._names = [KEY, *(schema.field_name(path) for path in schema.fields)]
 
     def read_all(self, keys: Keys) -> dict[str, Any] | None:
         """The leaves of all keys, or None when any of them is not there as it should be."""
-        rows = self._index.lookup(keys)
-        # As unsigned numbers negative ones are huge: one pass tells that all are there.
-        if not len(rows) or int(rows.view(np.uint64).max()) >= self._store.snapshot.rows:
+        rows = self._index.lookup_all(keys, self._store.snapshot.rows)
+        if rows is None:
             return None
-        own, *leaves = self._store.read_rows(self._names, rows)
+        leaves, good = self._read(keys, rows)
+        return self._decoded(leaves) if good is None else None
+
+    def _read(self, keys: Keys, rows: Int64) -> tuple[list[Values], Bools | None]:
+        return self.stored(keys, rows) if self._hot is None else self._hot.read(self, keys, rows)
+
+    def stored(self, keys: Keys, rows: Int64) -> tuple[list[Values], Bools | None]:
+        """The values by leaf of rows that should carry some keys; and which do and are sound, bool [n], or None.
+
+        Rows that went since they were found, with their chunk or their generation, are not sound.
+        """
+        gatherer = self.gatherer
+        last = gatherer.snapshot.rows - 1
+        if last < 0:
+            return [_stand_ins(field, len(rows)) for field in self.schema.fields.values()], np.zeros(len(rows), bool)
+        # Of another generation a row may lie behind the last. Any in its place will do: it carries another key.
+        own, *leaves = self._store.read_rows(self._names, np.minimum(rows, last), gatherer)
         assert own.data is not None
-        if not (own.data.view(np.uint64) == keys.halves).all() or any(one.bad is not None for one in (own, *leaves)):
-            return None
-        return {path: _leaf(field, one) for (path, field), one in zip(self._schema.fields.items(), leaves, strict=True)}
+        good = None
+        if own.data.tobytes() != keys.halves.tobytes() or any(one.bad is not None for one in (own, *leaves)):
+            good = (own.data.view(np.uint64) == keys.halves).all(axis=1) & ~_bad(len(rows), [own, *leaves])
+        fields = self.schema.fields.values()
+        return [_undecoded(field, one) for field, one in zip(fields, leaves, strict=True)], good
+
+    def keys_of(self, rows: Int64, gatherer: Gatherer) -> Keys:
+        """The keys that rows of a gatherer carry, damaged ones too."""
+        (gathered,) = self._store.read_rows([KEY], rows, gatherer)
+        return _keys_of(gathered)
+
+    @property
+    def gatherer(self) -> Gatherer:
+        """What reads now."""
+        return self._store.gatherer
+
+    def _decoded(self, leaves: list[Values]) -> dict[str, Any]:
+        return {path: _leaf(field, one) for (path, field), one in zip(self.schema.fields.items(), leaves, strict=True)}
 
     def find(self, keys: Keys) -> Int64:
         """The row that holds each key, MISSING or DAMAGED: int64 [n]."""
         rows = self._index.lookup(keys)
-        some = np.flatnonzero((rows >= 0) & (rows < self._store.snapshot.rows))
+        gatherer = self._store.gatherer
+        gaps = gatherer.snapshot.gaps
+        there = (rows >= 0) & (rows < gatherer.snapshot.rows)
+        some = np.flatnonzero(there if gaps is None else there & ~gaps.holds(rows))
         found = np.full(len(keys), MISSING, np.int64)
         if len(some):
             # What the index proposes is believed only where the row itself carries the key.
-            (own,) = self._store.read_rows([KEY], rows[some])
+            (own,) = self._store.read_rows([KEY], rows[some], gatherer)
             assert own.data is not None
             same = (own.data.view(np.uint64) == keys.halves[some]).all(axis=1)
             found[some] = np.where(same, rows[some], MISSING)
@@ -58,46 +97,116 @@ class Reader:
                 found[some[own.bad]] = DAMAGED
         return found
 
-    def values(self, rows: Int64) -> tuple[dict[str, Any], Any]:
-        """The leaves of some rows, [n, *shape] arrays or lists; and which rows are damaged, bool [n] or None."""
-        leaves = self._store.read_rows(self._names[1:], rows)
-        bad = np.zeros(len(rows), bool)
-        for one in leaves:
-            if one.bad is not None:
-                bad |= one.bad
-        values = {
-            path: _leaf(field, one) for (path, field), one in zip(self._schema.fields.items(), leaves, strict=True)
-        }
-        return values, bad if bad.any() else None
+    def values(self, keys: Keys, rows: Int64) -> tuple[dict[str, Any], Bools | None, int]:
+        """The leaves of the rows of some keys.
+
+        Returns:
+            [n, *shape] arrays or lists; which rows are bad, bool [n] or None; and how many of these are damaged. The
+            others went since they were found, with their chunk or their generation.
+        """
+        leaves, good = self._read(keys, rows)
+        if good is None:
+            return self._decoded(leaves), None, 0
+        return self._decoded(leaves), ~good, self._damaged(rows[~good])
+
+    def _damaged(self, rows: Int64) -> int:
+        gatherer = self.gatherer
+        rows = rows[rows < gatherer.snapshot.rows]
+        if gatherer.snapshot.gaps is not None:
+            rows = rows[~gatherer.snapshot.gaps.holds(rows)]
+        return int(_bad(len(rows), self._store.read_rows(self._names, rows, gatherer)).sum()) if len(rows) else 0
+
+    def latest(self, rows: Int64) -> Bools:
+        """Which of some committed rows are worth keeping: whole, and of a key that no later row has. bool [n]."""
+        own, *leaves = self._store.read_rows(self._names, rows)
+        return (self.find(_keys_of(own)) <= rows) & ~_bad(len(rows), [own, *leaves])
 
 
-def _leaf(field: Field, gathered: Gathered) -> Any:
-    if isinstance(field, Array):
-        assert gathered.data is not None
-        return decode_array(field, gathered.data)
+def _undecoded(field: Field, gathered: Gathered) -> Values:
+    """Rows without their codec. Of bad ones nothing is decoded; stand-ins keep their places."""
+    if gathered.data is not None:
+        return gathered.data
     assert gathered.spans is not None
-    views, shapes = gathered.spans.views(), gathered.shapes
     if gathered.bad is not None:
-        # Damaged bytes are not decoded; a stand-in keeps the places until the caller takes them out.
-        stand_in = memoryview(b"" if isinstance(field, Ragged) else b"null")
-        views = [stand_in if wrong else view for view, wrong in zip(views, gathered.bad, strict=True)]
-        shapes = None if shapes is None else np.where(gathered.bad[:, None], 0, shapes)
-    decoded = decode(field, views, shapes)
+        return _expanded(field, gathered, ~gathered.bad)
+    if isinstance(field, Array):
+        values = decode_gathered(field, gathered)
+        return values.reshape(-1).view(np.uint8).reshape(len(values), field.width)
+    if codec_of(field.codec, field.dictionary) is None:
+        return Varying(gathered.spans.views(), gathered.shapes)
+    return Varying(decompressed(field, gathered).views(), gathered.shapes)
+
+
+def _expanded(field: Field, gathered: Gathered, good: Bools) -> Values:
+    assert gathered.spans is not None
+    spans = Spans(gathered.spans.space, gathered.spans.starts[good], gathered.spans.lengths[good])
+    shapes = None if gathered.shapes is None else gathered.shapes[good]
+    whole, some = _stand_ins(field, len(good)), _undecoded(field, Gathered(None, spans, shapes, None))
+    if isinstance(field, Array):
+        whole[good] = some
+        return whole
+    for at, view in zip(np.flatnonzero(good).tolist(), some.views, strict=True):
+        whole.views[at] = view
+    if shapes is not None:
+        whole.shapes[good] = shapes
+    return whole
+
+
+def _stand_ins(field: Field, count: int) -> Values:
+    """Rows that nobody looks at."""
+    if isinstance(field, Array):
+        return np.zeros((count, field.width), np.uint8)
+    if isinstance(field, Ragged):
+        return Varying([memoryview(b"")] * count, np.zeros((count, field.ndim), np.int64))
+    return Varying([memoryview(b"null")] * count, None)
+
+
+def _leaf(field: Field, values: Values) -> Any:
+    if isinstance(field, Array):
+        return decode_words(field, values) if isinstance(values, torch.Tensor) else decode_array(field, values)
+    decoded = decode(field, values.views, values.shapes)
     # The caller may write to what it gets; the mapped file is read-only.
-    return [one.copy() for one in decoded] if isinstance(field, Ragged) else decoded
+    if isinstance(field, Ragged):
+        return [one.copy() for one in decoded]
+    return [bytes(one) for one in decoded] if isinstance(field, Bytes) else decoded
 
 
-def open_index(store: RecordStore, files: Files) -> KeyIndex:
+def open_index(store: RecordStore, files: Files, *, largest: int | None = None) -> KeyIndex:
     """The key index of a cache's store."""
-    manifest = store.manifest
-    read_keys = functools.partial(_read_keys, store)
-    return KeyIndex(store.path, manifest.id, manifest.generation, read_keys, files, write=store.mode == "a")
+    manifest, writing = store.manifest, store.session.writing
+    return KeyIndex(
+        store.path,
+        manifest.id,
+        manifest.generation,
+        functools.partial(_read_keys, store),
+        files,
+        write=store.mode == "a",
+        room=writing.room,
+        largest=largest,
+    )
 
 
-def _read_keys(store: RecordStore, first: int, last: int) -> Keys:
-    (gathered,) = store.read_rows([KEY], np.arange(first, last, dtype=np.int64))
+def _read_keys(store: RecordStore, first: int, last: int) -> tuple[Keys, Int64]:
+    gatherer = store.gatherer
+    gaps, rows = gatherer.snapshot.gaps, np.arange(first, last, dtype=np.int64)
+    if gaps is not None:
+        rows = rows[~gaps.holds(rows)]
+    (gathered,) = store.read_rows([KEY], rows, gatherer)
+    return _keys_of(gathered), rows
+
+
+def _keys_of(gathered: Gathered) -> Keys:
     assert gathered.data is not None
     return Keys.of_halves(gathered.data.reshape(-1).view(np.uint64).reshape(-1, 2))
+
+
+def _bad(count: int, columns: Sequence[Gathered]) -> Bools:
+    """Which rows are bad in any column."""
+    bad = np.zeros(count, bool)
+    for one in columns:
+        if one.bad is not None:
+            bad |= one.bad
+    return bad
 
 
 def no_values(schema: Schema) -> dict[str, Any]:
@@ -125,8 +234,9 @@ def merge(
     for number, (path, field) in enumerate(schema.fields.items()):
         fresh = [(place, leaves[number].values[row]) for place, leaves, row in late]
         if isinstance(field, Array):
-            whole = np.empty((count, *field.shape), values[path].dtype)
-            whole[stored] = values[path]
+            known = to_numpy(values[path])
+            whole = np.empty((count, *field.shape), known.dtype)
+            whole[stored] = known
             for place, value in fresh:
                 whole[place] = to_numpy(value)
             merged[path] = whole
@@ -144,4 +254,4 @@ def select(values: Any, which: Any) -> Any:
     """The values of some rows: `which` is bool [n]."""
     if isinstance(values, list):
         return [value for value, wanted in zip(values, which.tolist(), strict=True) if wanted]
-    return values[which]
+    return values[torch.from_numpy(which).to(values.device) if isinstance(values, torch.Tensor) else which]

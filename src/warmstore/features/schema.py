@@ -1,7 +1,8 @@
 """What a cache holds: the structure of an output and the field of each leaf, fixed by what was committed first."""
 
+import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote
 
@@ -9,9 +10,10 @@ import numpy as np
 import torch
 
 from warmstore.errors import SchemaMismatch
+from warmstore.features.pickled import unpickled
 from warmstore.features.structure import Leaf, Structure, paths_of, put_together, ragged_of
 from warmstore.records.arrays import to_torch
-from warmstore.records.fields import Array, Field, Fields, Json, Ragged, numpy_dtype
+from warmstore.records.fields import Array, Bytes, Field, Fields, Json, Ragged, numpy_dtype
 from warmstore.records.rows import Rows
 from warmstore.records.values import encode
 
@@ -28,6 +30,11 @@ class Schema:
     structure: Structure
     fields: dict[str, Field]
 
+    @functools.cached_property
+    def nodes(self) -> dict[str, tuple[str, bool]]:
+        """By the path of every leaf: its node, and whether it comes as a list with one item per sample."""
+        return paths_of(self.structure)
+
     def store_fields(self) -> Fields:
         """The fields of the cache's store."""
         return {KEY: Array("uint64", (2,)), **{self.field_name(path): field for path, field in self.fields.items()}}
@@ -39,9 +46,9 @@ class Schema:
         return cls(structure, leaves)
 
     @classmethod
-    def of_leaves(cls, structure: Structure, leaves: Sequence[Leaf], variable: bool) -> "Schema":
+    def of_leaves(cls, structure: Structure, leaves: Sequence[Leaf], variable: bool, codec: str = "raw") -> "Schema":
         """The schema that a first batch implies. `variable` makes every stacked leaf one of varying shape."""
-        fields = {leaf.path: leaf.field() for leaf in leaves}
+        fields = {leaf.path: replace(leaf.field(), codec=codec) for leaf in leaves}
         if variable:
             fields = {path: _varying(field) for path, field in fields.items()}
         return cls(structure, fields)
@@ -54,7 +61,8 @@ class Schema:
         """
         fields = {}
         for leaf in leaves:
-            mine, other = self.fields[leaf.path], leaf.field()
+            mine = self.fields[leaf.path]
+            other = replace(leaf.field(), codec=mine.codec)
             if mine != other and isinstance(mine, Array) and mine.shape and _varying(mine) == _varying(other):
                 mine = _varying(mine)
             fields[leaf.path] = mine
@@ -78,14 +86,27 @@ class Schema:
         # Field names cannot hold "::"; keys of an output can.
         return _PREFIX + path.replace("%", "%25").replace(":", "%3A")
 
-    def assemble(self, values: dict[str, Any], pad_value: float | None, device: torch.device | None) -> Any:
-        """Put a batch together from NumPy values per leaf: [n, *shape] arrays, or lists of arrays or JSON values."""
-        nodes = paths_of(self.structure)
+    def assemble(
+        self,
+        values: dict[str, Any],
+        pad_value: float | None,
+        device: torch.device | None,
+        *,
+        allow_pickle: bool = False,
+    ) -> Any:
+        """Put a batch together from NumPy values per leaf: [n, *shape] arrays, or lists of arrays, JSON or bytes.
+
+        Raises:
+            UnsupportedType: a leaf is pickled and `allow_pickle` is False.
+        """
+        nodes = self.nodes
 
         def leaf(path: str) -> Any:
             given, (node, per_sample) = values[path], nodes[path]
             if node == "values":
                 return given
+            if node == "pickled":
+                return unpickled(path, given, allow_pickle=allow_pickle)
             if per_sample:
                 return [_finish(np.asarray(one), node, device) for one in given]
             if isinstance(given, list):
@@ -95,7 +116,9 @@ class Schema:
         return put_together(self.structure, leaf)
 
 
-def _finish(array: np.ndarray[Any, Any], node: str, device: torch.device | None) -> Any:
+def _finish(array: Any, node: str, device: torch.device | None) -> Any:
+    if isinstance(array, torch.Tensor):  # of a hot tier
+        return array.to("cpu" if device is None else device)
     if node == "ndarray":
         return array
     tensor = to_torch(array)
@@ -126,7 +149,7 @@ def _stack(
 
 
 def _varying(field: Field) -> Field:
-    return ragged_of(field.dtype, len(field.shape)) if isinstance(field, Array) else field
+    return replace(ragged_of(field.dtype, len(field.shape)), codec=field.codec) if isinstance(field, Array) else field
 
 
 def _check(leaf: Leaf, field: Field) -> None:
@@ -136,7 +159,7 @@ def _check(leaf: Leaf, field: Field) -> None:
         and (leaf.dtype, tuple(leaf.values.shape[1:])) == (field.dtype, field.shape)
     ):
         return  # as nearly always: no field is made for that
-    given = leaf.field()
+    given = replace(leaf.field(), codec=field.codec)
     if isinstance(field, Json) or isinstance(given, Json):
         fits = type(given) is type(field)
     elif isinstance(field, Array):
@@ -155,4 +178,4 @@ def _say(field: Field) -> str:
         return f"{field.dtype} of shape {field.shape} per sample"
     if isinstance(field, Ragged):
         return f"{field.dtype} of {field.ndim} dimensions and any shape"
-    return "JSON values"
+    return "pickled objects" if isinstance(field, Bytes) else "JSON values"

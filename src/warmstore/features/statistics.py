@@ -20,6 +20,9 @@ class CacheStats:
     seconds_saved: hits times what a sample has cost on average, in this run and those before.
     versions: those on the disk, also where this process has not used them. All other figures are sums over the
         versions that this cache has opened.
+    hot_hits: of the hits those that came from the hot tier. hot_bytes: what that takes now, of memory or of the device.
+    max_size: the bound on the bytes of all versions, None for none. evicted: rows that went for it, since the last
+        rebalance.
     """
 
     entries: int
@@ -32,6 +35,10 @@ class CacheStats:
     computed_seconds: float
     seconds_saved: float
     versions: tuple[CacheVersion, ...] = ()
+    hot_hits: int = 0
+    hot_bytes: int = 0
+    max_size: int | None = None
+    evicted: int = 0
 
     @property
     def hit_rate(self) -> float:
@@ -84,7 +91,8 @@ class Cost:
 
     def add(self, seconds: float = 0.0, samples: int = 0, *, hits: int = 0, misses: int = 0) -> None:
         """Count some computed samples, or some that were looked up."""
-        self.here += Usage(seconds, samples, hits, misses)
+        here = self.here
+        self.here = Usage(here.seconds + seconds, here.samples + samples, here.hits + hits, here.misses + misses)
 
     def in_all(self) -> Usage:
         """Over all runs, this one included."""

@@ -15,12 +15,14 @@ import numpy as np
 import torch
 
 from warmstore.errors import AmbiguousBatch, SchemaMismatch, UnsupportedType
+from warmstore.features.pickled import pickled, unpickled
 from warmstore.records.arrays import to_numpy
-from warmstore.records.fields import Array, Field, Json, Ragged, dtype_name
+from warmstore.records.fields import Array, Bytes, Field, Json, Ragged, dtype_name
 from warmstore.type_names import find_type, type_name
 
 Structure = dict[str, Any]
-"""A JSON tree. A "node" is a tensor, ndarray, values, items, constant, dict, list, tuple, namedtuple or dataclass."""
+"""A JSON tree. A "node" is a tensor, ndarray, values, pickled, items, constant, dict, list, tuple, namedtuple or
+dataclass."""
 
 _CONSTANTS = frozenset((type(None), bool, int, float, str))
 
@@ -28,11 +30,19 @@ LISTS = ("auto", "structure", "per_sample")
 
 
 @dataclass(frozen=True)
+class _Rules:
+    """How to read outputs, as `take_apart` is told."""
+
+    lists: str
+    allow_pickle: bool
+
+
+@dataclass(frozen=True)
 class Leaf:
     """One per-sample part of a batch of outputs.
 
     path: where it stands in the output, such as "hidden/0"; "output" for an output that is a single tensor.
-    values: an array or tensor [n, ...], or a list of n arrays, or a list of n JSON values.
+    values: an array or tensor [n, ...], or a list of n arrays, n JSON values, or n pickled objects as bytes.
     """
 
     path: str
@@ -57,7 +67,7 @@ class Leaf:
             return Leaf(self.path, _own(self.values))
         if self.values and is_array(self.values[0]):
             return Leaf(self.path, [_own(value) for value in self.values])
-        return Leaf(self.path, json.loads(json.dumps(self.values)))
+        return self if self.is_pickled else Leaf(self.path, json.loads(json.dumps(self.values)))
 
     def field(self) -> Field:
         """The field that holds this leaf."""
@@ -65,7 +75,15 @@ class Leaf:
             return Array(self.dtype, tuple(self.values.shape[1:]))
         if self.values and is_array(self.values[0]):
             return ragged_of(_dtype_of(self.path, self.values[0]), self.values[0].ndim)
-        return Json()
+        return Bytes() if self.is_pickled else Json()
+
+    @property
+    def is_pickled(self) -> bool:
+        return not self.stacked and bool(self.values) and isinstance(self.values[0], bytes)
+
+    def restored(self) -> Any:
+        """The values as the output had them."""
+        return unpickled(self.path, self.values, allow_pickle=True) if self.is_pickled else self.values
 
 
 def ragged_of(dtype: str, ndim: int) -> Field:
@@ -73,13 +91,16 @@ def ragged_of(dtype: str, ndim: int) -> Field:
     return Ragged(dtype, ndim) if ndim else Array(dtype)
 
 
-def take_apart(output: Any, count: int, known: Structure | None, lists: str) -> tuple[Structure, list[Leaf]]:
+def take_apart(
+    output: Any, count: int, known: Structure | None, lists: str, *, allow_pickle: bool = False
+) -> tuple[Structure, list[Leaf]]:
     """Split a batch of outputs into its structure and its per-sample leaves.
 
     Args:
         output: what a module returned for `count` samples.
         known: the structure that the cache has fixed already, which decides what could be read in two ways.
         lists: what a list of `count` things is: one per sample, or structure; "auto" decides where it can.
+        allow_pickle: keep what is nothing else, one per sample, as pickled objects.
 
     Raises:
         SchemaMismatch: the output has another structure than `known`, or a part that is not per sample.
@@ -87,7 +108,7 @@ def take_apart(output: Any, count: int, known: Structure | None, lists: str) -> 
         UnsupportedType: a part that cannot be stored.
     """
     leaves: list[Leaf] = []
-    structure = _split(output, "", count, known, lists, leaves)
+    structure = _split(output, "", count, known, _Rules(lists, allow_pickle), leaves)
     if known is not None:
         check_structure(known, structure)
     paths = [leaf.path for leaf in leaves]
@@ -119,7 +140,7 @@ def paths_of(structure: Structure) -> dict[str, tuple[str, bool]]:
     return dict(_paths(structure, "", False))
 
 
-def _split(value: Any, path: str, count: int, known: Structure | None, lists: str, leaves: list[Leaf]) -> Structure:
+def _split(value: Any, path: str, count: int, known: Structure | None, rules: _Rules, leaves: list[Leaf]) -> Structure:
     name = path or "output"
     if is_array(value):
         if value.ndim == 0 or len(value) != count:
@@ -131,42 +152,42 @@ def _split(value: Any, path: str, count: int, known: Structure | None, lists: st
         return {"node": "tensor" if isinstance(value, torch.Tensor) else "ndarray"}
     if isinstance(value, dict):
         if type(value) is not dict and dataclasses.is_dataclass(value):
-            return _split_named(value, path, count, known, lists, leaves, "dataclass")
+            return _split_named(value, path, count, known, rules, leaves, "dataclass")
         _check_keys(name, value)
         children = [
-            _split(v, _under(path, k), count, _child(known, i), lists, leaves) for i, (k, v) in enumerate(value.items())
+            _split(v, _under(path, k), count, _child(known, i), rules, leaves) for i, (k, v) in enumerate(value.items())
         ]
         return {"node": "dict", **_type_of(value, dict), "keys": list(value), "children": children}
     if isinstance(value, list):
-        return _split_list(value, path, count, known, lists, leaves)
+        return _split_list(value, path, count, known, rules, leaves)
     if isinstance(value, tuple):
         if hasattr(value, "_fields"):
-            return _split_named(value, path, count, known, lists, leaves, "namedtuple")
-        children = [_split(v, _under(path, i), count, _child(known, i), lists, leaves) for i, v in enumerate(value)]
+            return _split_named(value, path, count, known, rules, leaves, "namedtuple")
+        children = [_split(v, _under(path, i), count, _child(known, i), rules, leaves) for i, v in enumerate(value)]
         return {"node": "tuple", **_type_of(value, tuple), "children": children}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _split_named(value, path, count, known, lists, leaves, "dataclass")
+        return _split_named(value, path, count, known, rules, leaves, "dataclass")
     if type(value) in _CONSTANTS:
         return {"node": "constant", "value": value}
     raise UnsupportedType(
-        f"{name} is a {type(value).__name__}; outputs may hold tensors, arrays, dicts, lists, tuples, dataclasses, "
-        "None, bool, int, float and str"
+        f"{name} is a {type(value).__name__}; outputs may hold tensors, arrays, dicts, rules, tuples, dataclasses, "
+        "None, bool, int, float and str. With allow_pickle=True a list may hold any object per sample"
     )
 
 
 def _split_list(
-    value: list[Any], path: str, count: int, known: Structure | None, lists: str, leaves: list[Leaf]
+    value: list[Any], path: str, count: int, known: Structure | None, rules: _Rules, leaves: list[Leaf]
 ) -> Structure:
     name = path or "output"
-    if _is_per_sample(value, name, count, known, lists):
+    if _is_per_sample(value, name, count, known, rules):
         if len(value) != count:
             raise SchemaMismatch(f"{name} is a list of {len(value)} items for {count} samples; it held one per sample")
         # One structure for all samples; each sample's leaf becomes one entry of the leaf's list.
         columns: list[list[Leaf]] = []
-        item = None
+        item, before = None, known["item"] if known is not None else None
         for one in value:
             found: list[Leaf] = []
-            structure = _split_item(one, path, found)
+            structure = _split_item(one, path, found, rules, item or before)
             if item is not None and structure != item:
                 raise SchemaMismatch(
                     f"{name} is a list with one item per sample, but its items differ: {item} and {structure}"
@@ -176,13 +197,16 @@ def _split_list(
         for at, leaf in enumerate(columns[0]):
             leaves.append(Leaf(leaf.path, [column[at].values for column in columns]))
         return {"node": "items", "item": item}
-    children = [_split(v, _under(path, i), count, _child(known, i), lists, leaves) for i, v in enumerate(value)]
+    children = [_split(v, _under(path, i), count, _child(known, i), rules, leaves) for i, v in enumerate(value)]
     return {"node": "list", "children": children}
 
 
-def _split_item(value: Any, path: str, leaves: list[Leaf]) -> Structure:
-    """One sample's own output: every leaf in it belongs to that sample alone."""
+def _split_item(value: Any, path: str, leaves: list[Leaf], rules: _Rules, other: Structure | None = None) -> Structure:
+    """One sample's own output: every leaf in it belongs to that sample alone. `other` is what another sample's is."""
     name = path or "output"
+    if rules.allow_pickle and other is not None and other["node"] == "pickled":
+        leaves.append(Leaf(name, pickled(name, value)))
+        return {"node": "pickled"}
     if is_array(value):
         leaves.append(Leaf(name, value))
         return {
@@ -192,17 +216,23 @@ def _split_item(value: Any, path: str, leaves: list[Leaf]) -> Structure:
         }
     if isinstance(value, dict):
         _check_keys(name, value)
-        children = [_split_item(v, _under(path, k), leaves) for k, v in value.items()]
+        children = [
+            _split_item(v, _under(path, k), leaves, rules, _child(other, at)) for at, (k, v) in enumerate(value.items())
+        ]
         return {"node": "dict", **_type_of(value, dict), "keys": list(value), "children": children}
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
-        children = [_split_item(v, _under(path, i), leaves) for i, v in enumerate(value)]
+        children = [_split_item(v, _under(path, i), leaves, rules, _child(other, i)) for i, v in enumerate(value)]
         return {"node": "tuple", **_type_of(value, tuple), "children": children}
     if _is_json(value):
         leaves.append(Leaf(name, value))
         return {"node": "values"}
+    if rules.allow_pickle:
+        leaves.append(Leaf(name, pickled(name, value)))
+        return {"node": "pickled"}
     raise UnsupportedType(
         f"{name} holds a {type(value).__name__} per sample; tensors, dicts, tuples and JSON values can be kept, and "
-        "lists of JSON values. Other values would not come back as they were"
+        "lists of JSON values. Other values would not come back as they were, unless FeatureCache is given "
+        "allow_pickle=True"
     )
 
 
@@ -221,11 +251,11 @@ def _is_json(value: Any) -> bool:
     return type(value) in _CONSTANTS
 
 
-def _is_per_sample(value: list[Any], name: str, count: int, known: Structure | None, lists: str) -> bool:
+def _is_per_sample(value: list[Any], name: str, count: int, known: Structure | None, rules: _Rules) -> bool:
     if known is not None:
         return bool(known["node"] == "items")
-    if lists != "auto" or len(value) != count:
-        return lists == "per_sample" and len(value) == count
+    if rules.lists != "auto" or len(value) != count:
+        return rules.lists == "per_sample" and len(value) == count
     arrays = list(_arrays(value))
     if arrays and any(array.ndim == 0 or len(array) != count for array in arrays):
         return True
@@ -238,11 +268,11 @@ def _is_per_sample(value: list[Any], name: str, count: int, known: Structure | N
 
 
 def _split_named(
-    value: Any, path: str, count: int, known: Structure | None, lists: str, leaves: list[Leaf], node: str
+    value: Any, path: str, count: int, known: Structure | None, rules: _Rules, leaves: list[Leaf], node: str
 ) -> Structure:
     names = value._fields if node == "namedtuple" else [field.name for field in dataclasses.fields(value)]
     children = [
-        _split(getattr(value, name), _under(path, name), count, _child(known, at), lists, leaves)
+        _split(getattr(value, name), _under(path, name), count, _child(known, at), rules, leaves)
         for at, name in enumerate(names)
     ]
     cls = type(value)
@@ -275,7 +305,7 @@ def _join(structure: Structure, path: str, leaf: Callable[[str], Any]) -> Any:
 
 
 def _join_items(structure: Structure, path: str, leaf: Callable[[str], Any]) -> list[Any]:
-    if structure["node"] in ("tensor", "ndarray", "values"):
+    if structure["node"] in ("tensor", "ndarray", "values", "pickled"):
         return list(leaf(path or "output"))
     keys = structure.get("keys", range(len(structure["children"])))
     columns = [
@@ -307,7 +337,7 @@ def _container(structure: Structure, children: list[Any]) -> Any:
 
 def _paths(structure: Structure, path: str, per_sample: bool) -> Iterator[tuple[str, tuple[str, bool]]]:
     node = structure["node"]
-    if node in ("tensor", "ndarray", "values"):
+    if node in ("tensor", "ndarray", "values", "pickled"):
         yield path or "output", (node, per_sample)
     elif node == "items":
         yield from _paths(structure["item"], path, True)
@@ -339,6 +369,7 @@ def _say(structure: Structure) -> str:
     return {
         "items": "a list with one item per sample",
         "values": "a value",
+        "pickled": "a pickled object",
         "constant": repr(structure.get("value")),
     }.get(node, f"a {node}")
 
@@ -355,7 +386,7 @@ def _under(path: str, key: Any) -> str:
 def nbytes_of(values: Any) -> int:
     """Bytes of a leaf's values, guessed where they are no arrays."""
     if isinstance(values, list):
-        return sum(getattr(value, "nbytes", 64) for value in values)
+        return sum(len(value) if isinstance(value, bytes) else getattr(value, "nbytes", 64) for value in values)
     return int(values.nbytes)
 
 

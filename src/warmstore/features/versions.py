@@ -73,7 +73,7 @@ def read_version(path: Path) -> CacheVersion:
         NotAStore, Damaged, NewerFormat: as when a store is opened.
     """
     with RecordStore.open(path) as store:
-        return CacheVersion(path.name, store.snapshot.rows, store.nbytes, store.metadata.get("fingerprint"))
+        return CacheVersion(path.name, store.snapshot.length, store.nbytes, store.metadata.get("fingerprint"))
 
 
 def read_versions(folder: Path, name: str) -> tuple[CacheVersion, ...]:

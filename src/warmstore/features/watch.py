@@ -5,6 +5,8 @@ last is kept alive, for a new tensor may else lie where a freed one lay and look
 `.data` or NumPy raise no version and go unseen: docs/features.md says so.
 """
 
+from itertools import chain
+from operator import attrgetter, is_, methodcaller
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ from torch import nn
 from warmstore.features import fingerprint
 
 Fingerprint = dict[str, str]
+_version_of, _values = attrgetter("_version"), methodcaller("values")
 
 
 class Watch:
@@ -23,21 +26,16 @@ class Watch:
         self._code = ""
         self._settings = ""
         self._weights = ""
-        self._seen: Any = None
-        self._alive: Any = None
-        self._version = -1
+        self._version = 0
         self._list()
 
     def version(self) -> tuple[int, tuple[bool, ...]]:
         """A value that changes when weights, or the mode of a module whose code looks at it, may have changed."""
-        if [_state(part) for holder in self._holders for part in holder.values()] != self._seen:
+        if not self._is_same():
             self._list()
-            parts = [part for holder in self._holders for part in holder.values()]
-            self._seen = [_state(part) for part in parts]
-            self._alive = parts, [_storage(part) for part in parts]
             self._weights = ""
             self._version += 1
-        return self._version, tuple(child.training for child in self._sensitive)
+        return self._version, tuple([child.training for child in self._sensitive])
 
     def fingerprint(self) -> Fingerprint:
         """Hashes by what they cover, named as a message to the user would."""
@@ -52,21 +50,29 @@ class Watch:
     def __reduce__(self) -> Any:
         return Watch, (self._module,)
 
+    def _is_same(self) -> bool:
+        parts = [*chain.from_iterable(map(_values, self._holders))]
+        if len(parts) != len(self._parts) or not all(map(is_, parts, self._parts)):
+            return False
+        try:
+            return self._state() == self._seen
+        except RuntimeError:
+            return False  # another kind of tensor was put in a tensor's place through `.data`
+
     def _list(self) -> None:
         children = list(self._module.modules())
         self._holders: list[dict[str, Any]] = [
             holder for child in children for holder in (child._parameters, child._buffers, child._modules)
         ]
         self._sensitive = fingerprint.mode_sensitive(self._module)
+        self._parts = [part for holder in self._holders for part in holder.values()]
+        tensors = [part for part in self._parts if isinstance(part, torch.Tensor)]
+        # Tensors made in inference mode have no version; they cannot be written outside it either.
+        self._versioned = [tensor for tensor in tensors if not tensor.is_inference()]
+        self._strided = [tensor for tensor in tensors if tensor.layout == torch.strided]
+        self._alive = [tensor.untyped_storage() for tensor in self._strided]
+        self._seen = self._state()
 
-
-def _state(part: Any) -> Any:
-    if not isinstance(part, torch.Tensor):
-        return id(part)
-    # Tensors made in inference mode have no version; they cannot be written outside it either.
-    version = None if part.is_inference() else part._version
-    return id(part), version, part.data_ptr() if part.layout == torch.strided else 0
-
-
-def _storage(part: Any) -> Any:
-    return part.untyped_storage() if isinstance(part, torch.Tensor) and part.layout == torch.strided else None
+    def _state(self) -> tuple[list[int], list[int]]:
+        # Runs at every call over hundreds of tensors, so all loops are in C.
+        return [*map(_version_of, self._versioned)], [*map(torch.Tensor.data_ptr, self._strided)]

@@ -1,5 +1,6 @@
 """Arrays from anywhere (NumPy, PyTorch, JAX, lists) as NumPy arrays of an exact dtype, and back to torch."""
 
+import functools
 import sys
 from typing import Any
 
@@ -50,13 +51,26 @@ def to_torch(array: np.ndarray[Any, Any]) -> Any:
     """
     import torch
 
-    name = dtype_name(array.dtype)
-    dtype = getattr(torch, name, None)
-    if not isinstance(dtype, torch.dtype):
-        raise UnsupportedType(f"torch has no dtype {name!r}; read the field as NumPy")
+    dtype = torch_dtype(array.dtype)
     if array.dtype.num < 256:  # not one of ml_dtypes
         return torch.from_numpy(array)
     return torch.from_numpy(array.view(_SAME_WIDTH[array.dtype.itemsize])).view(dtype)
+
+
+@functools.lru_cache
+def torch_dtype(dtype: np.dtype[Any]) -> Any:
+    """The torch dtype that is a NumPy dtype.
+
+    Raises:
+        UnsupportedType: there is none.
+    """
+    import torch
+
+    name = dtype_name(dtype)
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise UnsupportedType(f"torch has no dtype {name!r}; read the field as NumPy")
+    return found
 
 
 def exact_array(name: str, values: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:

@@ -38,8 +38,9 @@ class ChunkWriter:
             raise write_failed(error, self.path) from error
         self._staged = _Staged()
         # pyarrow writes the file's magic and schema together with the first batch, before the batch's header.
-        self._lead = 8 + schema.serialize().size
+        self._lead: int = 8 + schema.serialize().size
         self._end = 0
+        self._batches = 0
         try:
             if not files.lock(self._descriptor, wait=False):
                 raise BlockingIOError(errno.EAGAIN, "another process locked the file while it was being created")
@@ -57,6 +58,11 @@ class ChunkWriter:
     def next_offset(self) -> int:
         """The byte at which the header of the next batch will start."""
         return self._end or self._lead
+
+    @property
+    def footer_size(self) -> int:
+        """Bytes that `seal` writes at most."""
+        return 2 * self._lead + 64 * self._batches + 1024
 
     def has_room(self, size: int, limit: int) -> bool:
         """Whether a batch of so many bytes still fits under `limit`. In an empty chunk every batch does."""
@@ -90,6 +96,7 @@ class ChunkWriter:
             body_hash=hashing.result() if hashing is not None else _hash(parts),
         )
         self._end += len(lead) + len(header) + body
+        self._batches += 1
         return entry
 
     def seal(self) -> Entries:

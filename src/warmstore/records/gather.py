@@ -24,6 +24,11 @@ class Gatherer:
     def __init__(self, batches: Batches, fields: Fields) -> None:
         self._batches = batches
         self._plans = {name: _plan(name, field, batches.slots) for name, field in fields.items()}
+        gaps = batches.snapshot.gaps
+        if gaps is not None:  # there is nothing to check in them
+            for plan in self._plans.values():
+                for first, last in zip(gaps.first.tolist(), gaps.last.tolist(), strict=True):
+                    plan.checked.set_run(first, last)
 
     @property
     def snapshot(self) -> Snapshot:
@@ -39,12 +44,13 @@ class Gatherer:
         """Read one field of some rows.
 
         Args:
-            rows: int64 [n], row numbers below `snapshot.rows`, of live rows where there were edits.
+            rows: int64 [n], row numbers below `snapshot.rows`, of live rows where there were edits. Those of evicted
+                chunks come back as bad.
             which: int64 [n], the batch of each, `snapshot.batch_of(rows)`.
         """
         plan = self._plans[name]
         bad = None
-        if snapshot.unreadable:
+        if snapshot.unreadable or snapshot.gaps is not None:
             rows, which, bad = _readable(snapshot, plan, rows, which)
             if rows is None:
                 return _nothing(self._batches.space, plan, len(which))
@@ -69,11 +75,16 @@ class Gatherer:
         return Gathered(data, spans, shapes, bad, absent)
 
     def steady(
-        self, snapshot: Snapshot, name: str, rows: Int64, out: np.ndarray[Any, np.dtype[np.uint8]] | None = None
+        self,
+        snapshot: Snapshot,
+        name: str,
+        rows: Int64,
+        out: np.ndarray[Any, np.dtype[np.uint8]] | None = None,
+        which: Int64 | None = None,
     ) -> np.ndarray[Any, np.dtype[np.uint8]] | None:
         """`gather` of a field of fixed width once nothing is left to check: uint8 [n, width]; None when there is.
 
-        The result is `out`, if that is given.
+        The result is `out`, if that is given. `which` may be left out.
 
         This is what training does all day, so it takes no step it can spare.
         """
@@ -81,8 +92,12 @@ class Gatherer:
         width = plan.width
         if not width or not plan.checked.covers(snapshot) or snapshot.unreadable or plan.data in snapshot.absent:
             return None
-        which = rows // snapshot.span if snapshot.span else snapshot.batch_of(rows)
-        return self._batches.space.gather(snapshot.address[plan.data][which] + rows * width, width, out)
+        if which is None:
+            which = snapshot.batch_of(rows)
+        addresses = snapshot.address[plan.data][which] + rows * width
+        if snapshot.gaps is not None and len(addresses) and addresses.min() < 0:
+            return None
+        return self._batches.space.gather(addresses, width, out)
 
     def _fresh(self, snapshot: Snapshot, plan: "_Plan", rows: Int64, which: Int64) -> Int64 | None:
         """Where in `rows` this process reads a row for the first time, or None."""
@@ -167,7 +182,7 @@ def _absent(snapshot: Snapshot, rows: Int64, which: Int64) -> Any:
 
 def _readable(snapshot: Snapshot, plan: "_Plan", rows: Int64, which: Int64) -> Any:
     """Point rows of unreadable batches at a readable one, so that the gather stays in mapped bytes; mark them."""
-    bad = snapshot.address[plan.checksums][which] < 0
+    bad = snapshot.address[plan.checksums][which] + rows * 8 < 0
     if not bad.any():
         return rows, which, None
     if bad.all():
@@ -245,6 +260,14 @@ class _Bits:
             return bool((held[snapshot.order >> 3] & _BIT[snapshot.order & 7]).all())
         rest = np.arange(snapshot.rows >> 3 << 3, snapshot.rows)
         return bool((held[: snapshot.rows >> 3] == 255).all() and (held[rest >> 3] & _BIT[rest & 7]).all())
+
+    def set_run(self, first: int, last: int) -> None:
+        held = self._room(last)
+        whole = slice(-(-first // 8), last // 8)
+        if whole.start < whole.stop:
+            held[whole] = 255
+        rest = np.arange(first, last) if last - first < 16 else np.r_[first : 8 * whole.start, 8 * whole.stop : last]
+        np.bitwise_or.at(held, rest >> 3, _BIT[rest & 7])
 
     def set(self, rows: Int64, total: int) -> None:
         np.bitwise_or.at(self._room(total), rows >> 3, _BIT[rows & 7])

@@ -4,12 +4,14 @@ A store lives in one generation at a time. Rewriting it (to rebalance, to change
 beside it and closes this one's log; whoever meets the closed log goes on in the next.
 """
 
+import contextlib
 import errno
 import functools
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from warmstore.errors import Damaged, WarmstoreError
@@ -19,11 +21,11 @@ from warmstore.records.edits import trailer_of, trailer_size
 from warmstore.records.fields import arrow_schema, columns_of
 from warmstore.records.files import Files
 from warmstore.records.gather import Gatherer
-from warmstore.records.log import BATCH, CLOSED, GenerationClosed, Log
+from warmstore.records.log import BATCH, CLOSED, EVICTED, GenerationClosed, Log
 from warmstore.records.manifest import Manifest, read_manifest
 from warmstore.records.record_batch import batch_size, record_batch
 from warmstore.records.rows import Gathered, Rows
-from warmstore.records.snapshot import Batches, Int64, Snapshot
+from warmstore.records.snapshot import Batches, ChunkEvicted, Int64, Snapshot
 from warmstore.records.values import compressed
 from warmstore.records.writing import Writing
 
@@ -54,9 +56,13 @@ class Generation:
 
     def _load(self) -> None:
         columns = [column for name, field in self.manifest.fields.items() for column in columns_of(name, field)]
-        batches = Batches(self.folder, self._schema, columns, self._seed, self._files, self._superseded)
-        entries = self.log.read(0)
-        batches.extend(entries[entries["kind"] != CLOSED])
+        evicted = functools.partial(_evicted, self.log)
+        while True:
+            batches = Batches(self.folder, self._schema, columns, self._seed, self._files, self._superseded, evicted)
+            entries = self.log.read(0)
+            with contextlib.suppress(ChunkEvicted):
+                batches.extend(entries[entries["kind"] != CLOSED])
+                break
         # Complete before anybody sees it: other threads read without a lock.
         self.gatherer = Gatherer(batches, self.manifest.fields)
         self._batches = batches
@@ -83,7 +89,13 @@ class Generation:
         entries = self.log.read(snapshot.entries)
         if len(entries) and entries["kind"][-1] == CLOSED:
             raise GenerationClosed(str(self.folder))
-        self._batches.extend(entries)
+        if (entries["kind"] == EVICTED).any() or np.isin(entries["chunk"], list(self._batches.evicted)).any():
+            self._load()  # into other address space: this one may be read for as long as somebody has hold of it
+            return
+        try:
+            self._batches.extend(entries)
+        except ChunkEvicted:
+            self._load()
 
     def commit(
         self, block: dict[str, Rows], kind: int = BATCH, positions: Int64 | None = None, *, stored: bool = False
@@ -102,9 +114,23 @@ class Generation:
         fields = self.manifest.fields
         if not stored:
             block = {name: compressed(field, block[name], self._writing.threads) for name, field in fields.items()}
-        writer = self._writer_for(
-            batch_size(fields, block) + (0 if positions is None else trailer_size(len(positions)))
-        )
+        size = batch_size(fields, block) + (0 if positions is None else trailer_size(len(positions)))
+        with self._room(size):
+            self._commit_now(block, kind, positions, size)
+
+    @contextlib.contextmanager
+    def _room(self, size: int) -> Iterator[None]:
+        """Have room for so many bytes, and in a bounded store the word that nobody else writes meanwhile."""
+        if self._writing.room is None:
+            yield
+            return
+        with self._writing.room(size):
+            self.refresh()  # this process's chunk may be evicted
+            yield
+
+    def _commit_now(self, block: dict[str, Rows], kind: int, positions: Int64 | None, size: int) -> None:
+        fields = self.manifest.fields
+        writer = self._writer_for(size)
         seed = int(batch_seeds(self._seed, [writer.number], [writer.next_offset])[0])
         entry = None
         try:
@@ -123,12 +149,18 @@ class Generation:
         self.commits += 1
 
     def _writer_for(self, size: int) -> ChunkWriter:
+        if self._writer is not None and self._writer.number in self._batches.evicted:
+            self._writer.let_go()
+            self._writer = None
         if self._writer is not None and not self._writer.has_room(size, self._writing.chunk_size):
             self.seal()
         if self._writer is not None:
             return self._writer
         taken = (path.stem for path in self.folder.glob("*.arrow"))
+        # Numbers of evicted chunks are not used again: their files are gone, what the log says of them is not.
+        gone = self._batches.evicted | _evicted(self.log, self.snapshot.entries)
         number = max((int(stem) for stem in taken if stem.isdecimal()), default=-1) + 1
+        number = max(number, *(chunk + 1 for chunk in gone)) if gone else number
         while self._writer is None:
             try:
                 self._writer = ChunkWriter(self.folder, number, self._schema, self._files)
@@ -143,9 +175,12 @@ class Generation:
     def seal(self) -> None:
         """Give this process's chunk its footer. Without one it is as good to warmstore, not to other Arrow readers."""
         writer, self._writer = self._writer, None
-        if writer is not None:
+        if writer is not None and writer.number in self._batches.evicted:
+            writer.let_go()
+        elif writer is not None:
             try:
-                self.log.append(writer.seal())
+                with self._room(writer.footer_size):
+                    self.log.append(writer.seal())
             except GenerationClosed:
                 writer.abandon()  # nobody will look for the file in a generation that has ended
             except OSError as error:
@@ -197,6 +232,12 @@ class Generation:
                 f"{self.folder}: some values are damaged ({error}); save the rest with verify(repair=True)"
             ) from error
         return table.take(pa.Array.from_buffers(pa.int64(), len(order), [None, pa.py_buffer(order)]))
+
+
+def _evicted(log: Log, first: int = 0) -> frozenset[int]:
+    """The chunks that were evicted by now, as entries from number `first` on say."""
+    entries = log.read(first)
+    return frozenset(entries["chunk"][entries["kind"] == EVICTED].tolist())
 
 
 def _is_superseded(path: Path, generation: int, files: Files) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 from warmstore.records.checksums import generation_seed
 from warmstore.records.fields import columns_of
 from warmstore.records.files import Files
-from warmstore.records.log import BATCH, DELETE, SEALED, UPDATE, Log
+from warmstore.records.log import BATCH, DELETE, EVICTED, SEALED, UPDATE, Log
 from warmstore.records.manifest import read_manifest
 from warmstore.records.store import RecordStore
 
@@ -46,7 +46,8 @@ def chunk_states(path: Path) -> list[ChunkState]:
         entries = log.read(0)
     finally:
         log.close()
-    batches = entries[np.isin(entries["kind"], (BATCH, UPDATE, DELETE))]
+    evicted = entries["chunk"][entries["kind"] == EVICTED]
+    batches = entries[np.isin(entries["kind"], (BATCH, UPDATE, DELETE)) & ~np.isin(entries["chunk"], evicted)]
     sealed = set(entries["chunk"][entries["kind"] == SEALED].tolist())
     on_disk = {int(file.stem): file for file in folder.glob("*.arrow")}
     states = []

@@ -13,6 +13,7 @@ import secrets
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from warmstore.records.files import FileLock, Files, is_read_only
 from warmstore.records.key_table import BUCKET, PARTITIONS, KeyTable, partitions_of
 from warmstore.records.keys import Keys, numbers_of
 from warmstore.records.mapped import Mapped
+from warmstore.records.writing import Room
 
 _log = logging.getLogger("warmstore")
 
@@ -58,7 +60,7 @@ _DIRECT_SPARSITY = 8
 _SWEPT = 2  # keys looked at for each that is added, until those that the direct table grew over are in it
 _BLOCK = 1 << 18
 
-ReadKeys = Callable[[int, int], Keys]
+ReadKeys = Callable[[int, int], tuple[Keys, Int64]]
 
 
 class KeyIndex:
@@ -67,14 +69,28 @@ class KeyIndex:
     Args:
         folder: the store's folder, where the files lie; or any other when that one cannot be written.
         store, generation: what the index belongs to; another's is rebuilt.
-        read_keys: the keys of committed rows [first, last).
+        read_keys: of committed rows [first, last) those that are there, as their keys and their numbers.
         write: False never writes to the folder; an index that does not cover everything is then copied elsewhere.
+        room: asked before the files grow; held while keys are added.
+        largest: bytes that the direct table may take.
     """
 
     def __init__(
-        self, folder: Path, store: str, generation: int, read_keys: ReadKeys, files: Files, *, write: bool = True
+        self,
+        folder: Path,
+        store: str,
+        generation: int,
+        read_keys: ReadKeys,
+        files: Files,
+        *,
+        write: bool = True,
+        room: Room | None = None,
+        largest: int | None = None,
     ) -> None:
         self._place_in(folder)
+        self.generation = generation
+        self._room = room
+        self._largest = largest
         self._identity = (store.encode(), generation)
         self._read_keys = read_keys
         self._files = files
@@ -84,7 +100,7 @@ class KeyIndex:
         self._opened: _Opened | None = None
 
     def _place_in(self, folder: Path) -> None:
-        host = os.uname().nodename.replace("/", "_")
+        host = host_name()
         self.path = folder / f"keys-{host}.index"
         self._direct_path = folder / f"keys-{host}.direct"
         self._lock_path = folder / f"keys-{host}.lock"
@@ -94,10 +110,10 @@ class KeyIndex:
         opened = self._opened
         if opened is None:
             return np.full(len(keys), -1, np.int64)
-        direct, numbers = int(opened.header["direct"][0]), keys.halves[:, 0]
+        direct, numbers = opened.direct.item(), keys.halves[:, 0]
         if not direct:
             rows = opened.table.lookup(keys.fingerprints())
-            if not opened.header["direct"][0]:
+            if not opened.direct.item():
                 return rows
         elif keys.small and len(numbers) and int(numbers.max()) < direct:
             rows = opened.rows[numbers.view(np.int64)] - 1
@@ -109,9 +125,20 @@ class KeyIndex:
             others = keys.take(missing)
             rows[missing] = opened.table.lookup(others.fingerprints())
             # Ints may have moved to the direct table just now.
-            moved = missing[(rows[missing] < 0) & others.below(int(opened.header["direct"][0]))]
+            moved = missing[(rows[missing] < 0) & others.below(opened.direct.item())]
             rows[moved] = opened.rows[numbers[moved].view(np.int64)] - 1
         return rows
+
+    def lookup_all(self, keys: Keys, limit: int) -> Int64 | None:
+        """`lookup` where every key has a row below `limit`, else None. This is what training does all day."""
+        opened = self._opened
+        if opened is None or not len(keys):
+            return None
+        direct, numbers = opened.direct.item(), keys.halves[:, 0]
+        rows = None
+        if direct and keys.small and int(numbers.max()) < direct:
+            rows = _all_below(opened.rows[numbers.view(np.int64)] - 1, limit)
+        return _all_below(self.lookup(keys), limit) if rows is None else rows
 
     @property
     def covered(self) -> int:
@@ -135,7 +162,7 @@ class KeyIndex:
             self._catch_up_privately(rows)
             return
         try:
-            with self._thread_lock, self._locked():
+            with self._having_room(0), self._thread_lock, self._locked():
                 if not self._is_current() and not self._open():
                     self._rebuild(rows)
                 self._add(rows)
@@ -156,8 +183,8 @@ class KeyIndex:
             self._add(rows)
 
     def start_over(self, rows: int) -> None:
-        """Build the index anew: it claims rows that the store does not have."""
-        with self._thread_lock, self._locked():
+        """Build the index anew: it claims rows that the store does not have, or holds more of them than not."""
+        with self._having_room(0), self._thread_lock, self._locked():
             self._rebuild(rows)
 
     def sync(self) -> None:
@@ -171,6 +198,11 @@ class KeyIndex:
                 opened.table_file.sync()
                 self._write_header(synced=self.covered)
                 opened.table_file.sync()
+
+    def is_crowded(self, rows: int) -> bool:
+        """Whether most keys in the hash table cannot be among the `rows` that are there: evicted ones stay in it."""
+        opened = self._opened
+        return opened is not None and opened.table.keys > 2 * rows + PARTITIONS
 
     def close(self) -> None:
         """Let go of the files; lookups find nothing from now on."""
@@ -188,8 +220,7 @@ class KeyIndex:
         assert opened is not None
         for first in range(self.covered, rows, _BLOCK):
             last = min(first + _BLOCK, rows)
-            keys = self._read_keys(first, last)
-            values = np.arange(first, last, dtype=np.int64)
+            keys, values = self._read_keys(first, last)
             direct = self._direct_room(keys, rows)
             numbers = keys.halves[:, 0]
             near = keys.below(direct)
@@ -231,11 +262,14 @@ class KeyIndex:
         limit = _DIRECT_SPARSITY * rows
         if limit < _ALWAYS_DIRECT or 4 * int((numbers < limit).sum()) < len(numbers):
             limit = _ALWAYS_DIRECT  # what lies beyond is not dense
+        if self._largest is not None:
+            limit = min(limit, self._largest // 8)
         near = numbers[numbers < limit]
         if not len(near) or int(near.max()) < direct:
             return direct
         direct = min(limit, max(2 * direct, int(near.max()) + 1, 1 << 13))
-        opened.direct_file.allocate(_PAGE + 8 * direct)
+        with self._having_room(_PAGE + 8 * direct - opened.direct_file.size):
+            opened.direct_file.allocate(_PAGE + 8 * direct)
         self._write_header(direct=direct, swept=0)
         return direct
 
@@ -258,7 +292,7 @@ class KeyIndex:
             direct = Mapped(self._direct_path, self._files, minimum=_PAGE, write=write)
         except (FileNotFoundError, ValueError):
             return False
-        opened = _Opened.over(table, direct)
+        opened = _Opened.over(table, direct, self._having_room)
         header = opened.header[0]
         same_boot = bytes(header["boot"]) == _boot()
         good = (
@@ -282,11 +316,17 @@ class KeyIndex:
         self._opened = None
         token = secrets.randbits(62)
         drafts = [path.with_name(f"{path.name}.{token:x}.tmp") for path in (self.path, self._direct_path)]
+        if self._room is not None:  # never room for two: what is there goes first, and drafts of the dead with it
+            for path in (self.path, self._direct_path):
+                for old in (path, *path.parent.glob(f"{path.name}.*.tmp")):
+                    self._files.remove(old)
         try:
-            table = Mapped(drafts[0], self._files, create=_BUCKETS + _FIRST_BUCKETS * _BUCKET_BYTES)
-            direct = Mapped(drafts[1], self._files, create=_PAGE)
+            first = _BUCKETS + _FIRST_BUCKETS * _BUCKET_BYTES
+            with self._having_room(first + _PAGE):
+                table = Mapped(drafts[0], self._files, create=first)
+                direct = Mapped(drafts[1], self._files, create=_PAGE)
             direct.memory[:8].view(np.int64)[0] = token
-            self._opened = _Opened.over(table, direct)
+            self._opened = _Opened.over(table, direct, self._having_room)
             store, generation = self._identity
             self._write_header(magic=_MAGIC, store=store, generation=generation, token=token, boot=_boot())
             self._add(rows)
@@ -306,6 +346,9 @@ class KeyIndex:
         header["hash"] = _hash(header)
         self._opened.header[:] = header
 
+    def _having_room(self, size: int) -> AbstractContextManager[object]:
+        return nullcontext() if self._room is None or self._private is not None else self._room(size)
+
     def _locked(self) -> FileLock:
         return FileLock(self._lock_path, self._files)
 
@@ -317,26 +360,45 @@ class _Opened:
     table_file: Mapped
     direct_file: Mapped
     header: Any
+    direct: Int64  # [1], the header's
     rows: Int64  # by small int: the row that holds it, plus one
     table: KeyTable
 
     @classmethod
-    def over(cls, table: Mapped, direct: Mapped) -> "_Opened":
+    def over(cls, table: Mapped, direct: Mapped, room: Room) -> "_Opened":
+
+        def allocate(count: int) -> None:
+            size = _BUCKETS + count * _BUCKET_BYTES
+            with room(max(size - table.size, 0)):
+                table.allocate(size)
+
         memory = table.memory
         whole = (len(memory) - _BUCKETS) // _BUCKET_BYTES * _BUCKET_BYTES
+        header = memory[: HEADER.itemsize].view(HEADER)
         return cls(
             table,
             direct,
-            memory[: HEADER.itemsize].view(HEADER),
+            header,
+            header["direct"],
             direct.memory[_PAGE:].view(np.int64),
             KeyTable(
                 memory[_DIRECTORY:_COUNTS].view(np.int64),
                 memory[_COUNTS:_BUCKETS].view(np.int64),
                 memory[_BUCKETS : _BUCKETS + whole].view(np.uint64),
                 lambda: (table.size - _BUCKETS) // _BUCKET_BYTES,
-                lambda count: table.allocate(_BUCKETS + count * _BUCKET_BYTES),
+                allocate,
             ),
         )
+
+
+def _all_below(rows: Int64, limit: int) -> Int64 | None:
+    # As unsigned numbers negative ones are huge: one pass tells that all are there.
+    return rows if int(rows.view(np.uint64).max()) < limit else None
+
+
+def host_name() -> str:
+    """What this host's index is called by."""
+    return os.uname().nodename.replace("/", "_")
 
 
 def _hash(header: Any) -> int:

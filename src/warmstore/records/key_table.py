@@ -50,6 +50,7 @@ class KeyTable:
         self._rows = words.reshape(-1, SLOTS)  # even rows are fingerprints, odd ones values
         self._allocated = allocated
         self._allocate = allocate
+        self._known = 0  # buckets that were seen to exist; there are never fewer
 
     def is_sound(self, keys: int) -> bool:
         """Whether every partition lies in memory that exists and overlaps no other, and none counts more than `keys`.
@@ -67,6 +68,11 @@ class KeyTable:
         edges = np.append(starts[1:], self._allocated())
         return not len(starts) or bool(starts[0] >= 1 and (ends <= edges).all())
 
+    @property
+    def keys(self) -> int:
+        """How many keys are in the table."""
+        return int(self._counts.sum())
+
     def lookup(self, fingerprints: UInt64) -> Int64:
         """The value of each fingerprint, or -1."""
         found = np.full(len(fingerprints), -1, np.int64)
@@ -76,8 +82,9 @@ class KeyTable:
         probe = 0
         while True:
             bucket = base + ((home + probe) & mask)
-            if len(bucket) and not 0 <= int(bucket.view(np.uint64).max()) < self._allocated():
-                bucket = np.where((bucket >= 0) & (bucket < self._allocated()), bucket, 0)
+            if len(bucket) and int(bucket.view(np.uint64).max()) >= self._known:
+                self._known = self._allocated()
+                bucket = np.where((bucket >= 0) & (bucket < self._known), bucket, 0)
             cells = self._rows.take(2 * bucket, axis=0)
             hits = np.flatnonzero(cells == wanted[:, None])
             which, slot = hits >> 4, hits & 15

@@ -94,7 +94,7 @@ def as_keys(ids: Any) -> Keys:
         BadIds: not a sequence, or an id is None.
         BadIdType: an id is neither str nor int.
     """
-    if is_tensor(ids) or isinstance(ids, np.ndarray):
+    if isinstance(ids, np.ndarray) or is_tensor(ids):
         array = to_numpy(ids)
         if array.ndim != 1:
             raise BadIds(f"cache_ids must have one dimension, one id per sample; got shape {array.shape}")
@@ -119,8 +119,12 @@ def as_keys(ids: Any) -> Keys:
 
 def _from_integers(array: np.ndarray[Any, Any]) -> Keys:
     halves = np.empty((len(array), 2), np.uint64)
-    small = not (array.dtype == np.uint64 and len(array) and int(array.max()) >= 1 << 63)
-    halves[:, 0] = array if array.dtype == np.uint64 else array.astype(np.int64, copy=False).view(np.uint64)
+    if array.dtype != np.uint64:
+        halves.view(np.int64)[:, 0] = array
+        halves[:, 1] = _SIGNED
+        return Keys(halves, True)
+    small = not (len(array) and int(array.max()) >= 1 << 63)
+    halves[:, 0] = array
     halves[:, 1] = _SIGNED if small else np.where(array >= np.uint64(1 << 63), np.uint64(_UNSIGNED), np.uint64(_SIGNED))
     return Keys(halves, small)
 

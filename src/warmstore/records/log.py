@@ -30,7 +30,8 @@ ENTRY = np.dtype(
         ("hash", "<u8"),  # xxh3-64 of the 56 bytes before, seeded
     ]
 )
-BATCH, SEALED, UPDATE, DELETE, CLOSED = 1, 2, 3, 4, 5
+BATCH, SEALED, UPDATE, DELETE, CLOSED, EVICTED = 1, 2, 3, 4, 5, 6
+KINDS = range(EVICTED + 1)
 _SIZE = ENTRY.itemsize
 _ZEROS = bytes(_SIZE)
 

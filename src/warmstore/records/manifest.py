@@ -15,7 +15,10 @@ from warmstore.records.fields import Fields, fields_from_json, fields_to_json
 from warmstore.records.files import Files, is_read_only, write_all
 from warmstore.records.log import create_log
 
-FORMAT = 1
+FORMAT = 2
+"""The newest that can be read. Stores are written in format 1 for as long as that says all."""
+EVICTING = 2
+"""The format of stores whose chunks may be evicted."""
 NAME = "store.json"
 
 
@@ -27,6 +30,7 @@ class Manifest:
     metadata: dict[str, Any] = field(default_factory=dict)
     generation: int = 1
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    format: int = 1
 
     @property
     def generation_folder(self) -> str:
@@ -67,13 +71,14 @@ def read_manifest(folder: Path, files: Files) -> Manifest:
         )
     if not isinstance(content, dict) or content.pop("checksum", None) != _checksum(content):
         raise Damaged(f"{path} does not match its checksum; restore it from a copy")
-    return Manifest(fields_from_json(content["fields"]), content["metadata"], content["generation"], content["id"])
+    fields = fields_from_json(content["fields"])
+    return Manifest(fields, content["metadata"], content["generation"], content["id"], version)
 
 
 def write_manifest(folder: Path, manifest: Manifest, files: Files) -> None:
     """Write store.json, replacing the old one; on the disk when this returns."""
     content: dict[str, Any] = {
-        "format": FORMAT,
+        "format": manifest.format,
         "id": manifest.id,
         "generation": manifest.generation,
         "fields": fields_to_json(manifest.fields),

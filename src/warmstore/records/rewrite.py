@@ -18,7 +18,7 @@ from warmstore.records.generation import Generation
 from warmstore.records.log import CLOSED, create_log, new_entry
 from warmstore.records.manifest import read_manifest, remove_leftovers, write_manifest
 from warmstore.records.progress import Advance, progress_bar
-from warmstore.records.rows import Gathered, Rows, stored_rows
+from warmstore.records.rows import Bools, Gathered, Rows, stored_rows
 from warmstore.records.snapshot import Int64, Snapshot
 from warmstore.records.values import compressed, encode
 
@@ -29,6 +29,8 @@ _BATCH_BYTES = 64 << 20
 
 Make = Callable[[int, int], Any]
 """Values of a new field for positions [first, last)."""
+Keep = Callable[[Int64], Bools]
+"""Which of some rows to keep: bool [n]."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ def rewrite(
     repair: bool = False,
     progress: bool | None = None,
     label: str = "rebalance",
+    keep: Keep | None = None,
 ) -> Utilisation:
     """Write the live records into the next generation.
 
@@ -68,6 +71,7 @@ def rewrite(
         make: what gives the values of new or changed fields.
         repair: damaged values become absent instead of an error.
         progress: show a bar; None shows one on a terminal.
+        keep: which rows to copy, of those that are there when it begins; all by default.
 
     Raises:
         Damaged: a record does not match its checksum, and `repair` is off. The store is as it was.
@@ -86,14 +90,14 @@ def rewrite(
             new = Generation(store.path, manifest, store.session.writing, files, write=True)
             with progress_bar(old.snapshot.length, None, 0, label, progress) as advance:
                 done = 0
-                while done < old.snapshot.length:
-                    done = _copy(old, new, make, done, repair, advance)
+                while done < old.snapshot.rows:
+                    done = _copy(old, new, make, done, repair, advance, keep)
                     old.refresh()
                 new.seal()
                 files.sync_folder(store.path)
                 with old.log.locked():
                     old.refresh()
-                    while done < old.snapshot.length:
+                    while done < old.snapshot.rows:
                         done = _copy(old, new, make, done, repair, advance)
                     new.seal()
                     old.log.append_locked(new_entry(CLOSED, 0))
@@ -112,11 +116,21 @@ def rewrite(
         return Utilisation(new.snapshot.length, rows_before, bytes_before, _chunk_bytes(new.folder))
 
 
-def _copy(old: Generation, new: Generation, make: dict[str, Make], done: int, repair: bool, advance: Advance) -> int:
-    """Copy positions from `done` on to the end of what is known; return where that is."""
+def _copy(
+    old: Generation,
+    new: Generation,
+    make: dict[str, Make],
+    done: int,
+    repair: bool,
+    advance: Advance,
+    keep: Keep | None = None,
+) -> int:
+    """Copy all that stands behind the first `done` rows; return how many rows are known."""
     snapshot = old.snapshot
-    for first, last in _blocks(old, snapshot, done):
+    for first, last in _blocks(old, snapshot, snapshot.positions_below(done) if done else 0):
         positions = np.arange(first, last, dtype=np.int64)
+        if keep is not None:
+            positions = positions[keep(snapshot.rows_at(positions))]
         block: dict[str, Rows] = {}
         for name, field in new.manifest.fields.items():
             if name in make:
@@ -125,10 +139,11 @@ def _copy(old: Generation, new: Generation, make: dict[str, Make], done: int, re
                 block[name] = _healthy(old, name, positions)
             else:
                 block[name] = stored_rows(old.read([name], positions)[0])
-        new.commit(block, stored=True)
+        if len(positions):
+            new.commit(block, stored=True)
         advance(last - first, None)
     new.refresh()
-    return snapshot.length
+    return snapshot.rows
 
 
 def _healthy(old: Generation, name: str, positions: Int64) -> Rows:

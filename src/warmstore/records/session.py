@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from warmstore.errors import NotAStore, PositionError, SchemaMismatch
+from warmstore.errors import NotAStore, PositionError, ReadOnly, SchemaMismatch
 from warmstore.records.files import FileLock, Files
 from warmstore.records.generation import Generation
 from warmstore.records.log import BATCH, DELETE, UPDATE, GenerationClosed
@@ -96,7 +96,7 @@ class Session:
             if not self.pending.count:
                 self.refresh()
             while self.pending.count:
-                count, block = self.pending.head(BATCH_BYTES)
+                count, block = self.pending.head(min(BATCH_BYTES, self.writing.chunk_size))
                 self._commit(block, count)
 
     def commit_rows(self, block: dict[str, Rows]) -> None:
@@ -160,6 +160,10 @@ class Session:
             positions = as_positions(index, len(self))
             with self.editing():
                 now = self.snapshot
+                if now.gaps is not None:
+                    raise ReadOnly(
+                        f"chunks of {self.path} were evicted, so its records cannot be edited before rebalance()"
+                    )
                 late = int(positions.max(initial=-1)) >= before.length
                 # Edits are counted within a generation, and a failing disk may have had an entry taken back.
                 same = self.generation is generation and generation.log.continues(before.entries, before.last_entry)

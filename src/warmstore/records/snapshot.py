@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.ma  # np.unique would, in the writer thread; a process forked meanwhile waits for that for ever
 import psutil
 import pyarrow as pa
 import xxhash
@@ -22,19 +23,24 @@ from warmstore.records.checksums import batch_seeds
 from warmstore.records.edits import Order, positions_in, trailer_size
 from warmstore.records.fields import Column
 from warmstore.records.files import Files
-from warmstore.records.log import BATCH, CLOSED, DELETE, UPDATE, Entries, GenerationClosed
+from warmstore.records.gaps import Gaps
+from warmstore.records.log import BATCH, DELETE, EVICTED, KINDS, UPDATE, Entries, GenerationClosed
 
 _log = logging.getLogger("warmstore")
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
 # By kind of entry.
-_HAS_ROWS = np.array([kind in (BATCH, UPDATE) for kind in range(CLOSED + 1)])
-_IS_EDIT = np.array([kind in (UPDATE, DELETE) for kind in range(CLOSED + 1)])
+_HAS_ROWS = np.array([kind in (BATCH, UPDATE) for kind in KINDS])
+_IS_EDIT = np.array([kind in (UPDATE, DELETE) for kind in KINDS])
 _IN_CHUNKS = _HAS_ROWS | _IS_EDIT
 
 _UNREADABLE = -(1 << 62)
-"""The address of every buffer of a batch whose bytes are missing or whose header is damaged."""
+"""The address of every buffer of a batch whose bytes are missing or evicted, or whose header is damaged."""
+
+
+class ChunkEvicted(Exception):
+    """A chunk's file has gone, and the log says by now that it was evicted: read the log anew."""
 
 
 @dataclass(frozen=True)
@@ -65,15 +71,26 @@ class Snapshot:
     seed: UInt64 = field(default_factory=lambda: np.zeros(0, np.uint64))  # of the checksums of a batch's rows
     order: Int64 | None = None  # the row at each position; None while that is the identity
     edits: int = 0  # updates and deletes so far
+    gaps: Gaps | None = None  # rows of evicted chunks
 
     @property
     def length(self) -> int:
         """Positions there are."""
-        return self.rows if self.order is None else len(self.order)
+        if self.order is not None:
+            return len(self.order)
+        return self.rows if self.gaps is None else self.rows - self.gaps.count
 
     def rows_at(self, positions: Int64) -> Int64:
         """The row that stands at each position."""
-        return positions if self.order is None else self.order[positions]
+        if self.order is not None:
+            return self.order[positions]
+        return positions if self.gaps is None else self.gaps.rows_at(positions)
+
+    def positions_below(self, row: int) -> int:
+        """How many positions hold rows of the first `row` ones, where nothing was edited since those were all."""
+        if self.order is not None:
+            return len(self.order) - (self.rows - row)
+        return row if self.gaps is None else self.gaps.below(row)
 
     def batch_of(self, rows: Int64) -> Int64:
         """The batch that holds each row number."""
@@ -93,6 +110,7 @@ class Batches:
         seed: int,
         files: Files,
         superseded: Callable[[], bool] = lambda: False,
+        evicted: Callable[[], frozenset[int]] = frozenset,
     ) -> None:
         self.space = AddressSpace(files)
         self.snapshot = Snapshot()
@@ -101,6 +119,9 @@ class Batches:
         self._seed = seed
         self._files = files
         self._superseded = superseded
+        self._evicted_by_now = evicted
+        self.evicted: frozenset[int] = frozenset()
+        self._slots: dict[int, int] = {}  # by chunk: dense, as numbers of evicted ones are not
         self._layouts: dict[int, Layout] = {}
         self._file_sizes: dict[int, int] = {}
         self._order: Order | None = None
@@ -124,8 +145,10 @@ class Batches:
 
         Raises:
             GenerationClosed: chunks went with their generation, since the store is in a later one.
+            ChunkEvicted: chunks were evicted by entries that are not among these.
         """
         old = self.snapshot
+        self.evicted |= frozenset(entries["chunk"][entries["kind"] == EVICTED].tolist())
         added = entries[_HAS_ROWS[entries["kind"]]]
         batches = old.batches + len(added)
         self._make_room(batches)
@@ -135,8 +158,13 @@ class Batches:
         self._table["first_row"][part] = firsts
         self._table["chunk"][part] = added["chunk"]
         self._table["seed"][part] = batch_seeds(self._seed, added["chunk"], added["offset"]).view(np.int64)
-        self._map_chunks(np.unique(entries["chunk"][_IN_CHUNKS[entries["kind"]]]).tolist())
-        unreadable = old.unreadable + self._place(added, part, firsts)
+        chunks = set(entries["chunk"][_IN_CHUNKS[entries["kind"]]].tolist())
+        self._map_chunks(sorted(chunks - self.evicted))
+        gone = np.isin(added["chunk"], list(self.evicted))
+        unreadable = old.unreadable + self._place(added, part, firsts, gone)
+        gaps = old.gaps
+        if gone.any():
+            gaps = Gaps.of(firsts[gone], firsts[gone] + rows[gone], gaps)
         total = old.rows + int(rows.sum())
         order = self._reorder(old, entries)
         first_row = self._table["first_row"][:batches]
@@ -155,6 +183,7 @@ class Batches:
             size=tuple(column[:batches] for column in self._size),
             order=order,
             edits=old.edits + int(_IS_EDIT[entries["kind"]].sum()),
+            gaps=gaps,
         )
         return self.snapshot
 
@@ -183,9 +212,9 @@ class Batches:
         chunk, size = int(entry["chunk"]), trailer_size(int(entry["rows"]))
         end = int(entry["offset"]) + int(entry["header"]) + int(entry["body"])
         found = None
-        if end <= self._file_sizes[chunk]:
+        if end <= self._file_sizes.get(chunk, 0):
             seed = int(batch_seeds(self._seed, [chunk], [entry["offset"]])[0])
-            found = positions_in(self.space.span(chunk * SLOT + end - size, size), seed)
+            found = positions_in(self.space.span(self._slots[chunk] * SLOT + end - size, size), seed)
         if found is None:
             raise Damaged(
                 f"{self.chunk_path(chunk)}: the positions of an edit are missing or damaged, and with them where every "
@@ -221,10 +250,11 @@ class Batches:
         self._size = [larger(column) for column in self._size]
 
     def _map_chunks(self, chunks: list[int]) -> None:
-        needed = max(chunks, default=-1) + 1
+        for chunk in chunks:
+            self._slots.setdefault(chunk, len(self._slots))
         space = self.space
-        if needed > space.slots:
-            space = space.grown(needed)
+        if len(self._slots) > space.slots:
+            space = space.grown(len(self._slots))
             chunks = sorted({*self._file_sizes, *chunks})
         for chunk in chunks:
             try:
@@ -232,12 +262,14 @@ class Batches:
             except FileNotFoundError:
                 if self._superseded():
                     raise GenerationClosed(str(self._folder)) from None
+                if chunk in self._evicted_by_now():
+                    raise ChunkEvicted(str(self.chunk_path(chunk))) from None
                 self._file_sizes[chunk] = 0
                 continue
             try:
                 self._file_sizes[chunk] = self._files.size(descriptor)
-                if chunk not in space:
-                    space.map(chunk, descriptor)
+                if self._slots[chunk] not in space:
+                    space.map(self._slots[chunk], descriptor)
             finally:
                 self._files.close(descriptor)
         self.space = space  # with everything in it: other threads may be gathering
@@ -254,11 +286,12 @@ class Batches:
     def chunk_path(self, chunk: int) -> Path:
         return self._folder / f"{chunk:06d}.arrow"
 
-    def _place(self, added: Entries, part: slice, firsts: Int64) -> int:
+    def _place(self, added: Entries, part: slice, firsts: Int64, gone: Any) -> int:
         """Fill in the buffer addresses of new batches; return how many of them cannot be read."""
         ends = (added["offset"] + added["header"] + added["body"]).astype(np.int64)
-        sizes = np.array([self._file_sizes[chunk] for chunk in added["chunk"].tolist()], np.int64)
-        readable = (ends <= sizes) & (ends <= SLOT)
+        chunks = added["chunk"].tolist()
+        sizes = np.array([self._file_sizes.get(chunk, 0) for chunk in chunks], np.int64)
+        readable = (ends <= sizes) & (ends <= SLOT) & ~gone
         kinds, which = np.unique(added["header_hash"], return_inverse=True)
         offsets = np.zeros((len(kinds), len(self._widths)), np.int64)
         lengths = np.zeros_like(offsets)
@@ -276,20 +309,21 @@ class Batches:
                 offsets[number] = layout.offsets
                 self._absent |= layout.absent
                 lengths[number] = layout.sizes
-        bodies = added["chunk"].astype(np.int64) * SLOT + (added["offset"] + added["header"]).astype(np.int64)
+        slots = np.array([self._slots.get(chunk, 0) for chunk in chunks], np.int64)
+        bodies = slots * SLOT + (added["offset"] + added["header"]).astype(np.int64)
         for slot, width in enumerate(self._widths):
             address = bodies + offsets[which, slot] - firsts * width
             self._address[slot][part] = np.where(readable, address, _UNREADABLE)
             self._size[slot][part] = lengths[which, slot]
-        bad = int((~readable).sum())
-        if bad:
-            chunks = sorted({self.chunk_path(chunk).name for chunk in added["chunk"][~readable].tolist()})
-            _log.warning("%s: %d batches are missing or damaged in %s", self._folder, bad, ", ".join(chunks))
-        return bad
+        bad = ~readable & ~gone
+        if bad.any():
+            names = sorted({self.chunk_path(chunk).name for chunk in added["chunk"][bad].tolist()})
+            _log.warning("%s: %d batches are missing or damaged in %s", self._folder, bad.sum(), ", ".join(names))
+        return int(bad.sum())
 
     def _parse(self, entry: Any) -> Layout | None:
         """The layout in a batch's header, or None when that is damaged. Unverified bytes never reach pyarrow."""
-        start = int(entry["chunk"]) * SLOT + int(entry["offset"])
+        start = self._slots[int(entry["chunk"])] * SLOT + int(entry["offset"])
         header, body = int(entry["header"]), int(entry["body"])
         view = self.space.span(start, header)
         if xxhash.xxh3_64_intdigest(view) != int(entry["header_hash"]):
@@ -319,12 +353,13 @@ class Batches:
         Raises:
             Damaged: a batch is missing or its header is damaged.
         """
-        for entry in entries[_HAS_ROWS[entries["kind"]]]:
+        kept = _HAS_ROWS[entries["kind"]] & ~np.isin(entries["chunk"], list(self.evicted))
+        for entry in entries[kept]:
             chunk, start = int(entry["chunk"]), int(entry["offset"])
             length = int(entry["header"]) + int(entry["body"])
             if start + length > self._file_sizes[chunk] or self._parse(entry) is None:
                 raise Damaged(
                     f"{self.chunk_path(chunk)}: the batch at byte {start} is missing or its header is damaged"
                 )
-            span = self.space.span(chunk * SLOT + start, length)
+            span = self.space.span(self._slots[chunk] * SLOT + start, length)
             yield pa.ipc.read_record_batch(pa.py_buffer(span), self._schema)

@@ -22,7 +22,8 @@ from warmstore.records.columns import add_field, drop_field, filter_store, map_f
 from warmstore.records.fields import Field, Fields, Json, check_fields
 from warmstore.records.files import Files, is_read_only
 from warmstore.records.formats import Formatted
-from warmstore.records.manifest import Manifest, create_folder, read_manifest
+from warmstore.records.gather import Gatherer
+from warmstore.records.manifest import EVICTING, Manifest, create_folder, read_manifest
 from warmstore.records.pending import block_of, largest_record
 from warmstore.records.positions import as_positions
 from warmstore.records.reading import Options, read, read_as_wanted
@@ -34,7 +35,7 @@ from warmstore.records.snapshot import Int64, Snapshot
 from warmstore.records.values import encode
 from warmstore.records.verify import Report, check
 from warmstore.records.view import FieldView
-from warmstore.records.writing import Writing
+from warmstore.records.writing import Room, Writing
 
 _log = logging.getLogger("warmstore")
 
@@ -63,6 +64,7 @@ class RecordStore(Owner):
         metadata: dict[str, Any] | None = None,
         chunk_size: int | str = SLOT,
         writer_threads: int | None = None,
+        room: Room | None = None,
         files: Files | None = None,
     ) -> Self:
         """Make a new store and open it for appending. The folder appears whole or not at all.
@@ -73,6 +75,7 @@ class RecordStore(Owner):
             metadata: anything JSON can say, kept with the store.
             chunk_size: bytes after which a chunk is sealed and the next begun, at most 1 GiB.
             writer_threads: threads that compress what this process writes; None for one per core.
+            room: makes room for every write, by evicting chunks (see `warmstore.records.eviction`).
 
         Raises:
             StoreExists: the folder holds something already.
@@ -81,8 +84,8 @@ class RecordStore(Owner):
             ReadOnly: the folder cannot be written.
         """
         folder, files = Path(path).absolute(), files or Files()
-        writing = Writing.of(chunk_size, writer_threads)
-        manifest = Manifest(check_fields(fields), dict(metadata or {}))
+        writing = Writing.of(chunk_size, writer_threads, room)
+        manifest = Manifest(check_fields(fields), dict(metadata or {}), format=1 if room is None else EVICTING)
         encode("metadata", Json(), [manifest.metadata])
         create_folder(folder, manifest, files)
         return cls(folder, manifest, "a", writing, files)
@@ -95,6 +98,7 @@ class RecordStore(Owner):
         *,
         chunk_size: int | str = SLOT,
         writer_threads: int | None = None,
+        room: Room | None = None,
         files: Files | None = None,
     ) -> Self:
         """Open a store for reading ("r") or for appending too ("a"); the other options are those of `create`.
@@ -107,7 +111,7 @@ class RecordStore(Owner):
         """
         if mode not in ("r", "a"):
             raise ValueError(f"mode is {mode!r}; it must be 'r' (read) or 'a' (read and append)")
-        files, writing = files or Files(), Writing.of(chunk_size, writer_threads)
+        files, writing = files or Files(), Writing.of(chunk_size, writer_threads, room)
         manifest = read_manifest(Path(path), files)
         try:
             return cls(Path(path), manifest, mode, writing, files)
@@ -422,14 +426,23 @@ class RecordStore(Owner):
             return read_as_wanted(generation, None, names, positions, options)
         return read(generation, names, positions)
 
-    def read_rows(self, names: Sequence[str], rows: Int64) -> list[Gathered]:
-        """Read fields of live committed rows by number; damaged rows are marked, not raised."""
-        gatherer = self.session.generation.gatherer
+    @property
+    def gatherer(self) -> Gatherer:
+        """What reads the committed rows now. It goes on giving the same rows for the same numbers, whatever follows."""
+        return self.session.generation.gatherer
+
+    def read_rows(self, names: Sequence[str], rows: Int64, gatherer: Gatherer | None = None) -> list[Gathered]:
+        """Read fields of live committed rows by number; damaged and evicted rows are marked, not raised.
+
+        Args:
+            gatherer: what read them before, where another generation's rows would not do.
+        """
+        gatherer = gatherer or self.gatherer
         snapshot = gatherer.snapshot
         which = snapshot.batch_of(rows)
         found = []
         for name in names:
-            data = gatherer.steady(snapshot, name, rows)
+            data = gatherer.steady(snapshot, name, rows, which=which)
             whole = None if data is None else Gathered(data, None, None, None)
             found.append(whole or gatherer.gather(snapshot, name, rows, which))
         return found

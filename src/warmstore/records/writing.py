@@ -1,21 +1,30 @@
 """How a process writes a store: options that are its own and not the store's."""
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from warmstore.records.address_space import SLOT
 from warmstore.records.threads import thread_count
 from warmstore.sizes import parse_size
 
+Room = Callable[[int], AbstractContextManager[object]]
+"""Called with how many bytes are about to be written; what it returns is held until they are. May evict chunks."""
+
 
 @dataclass(frozen=True)
 class Writing:
-    """`chunk_size`: bytes after which a chunk is sealed. `threads`: that compress what is written."""
+    """`chunk_size`: bytes after which a chunk is sealed. `threads`: that compress what is written.
+
+    room: makes room for every write of a bounded store, None elsewhere.
+    """
 
     chunk_size: int
     threads: int
+    room: Room | None = None
 
     @classmethod
-    def of(cls, chunk_size: int | str, threads: int | None) -> "Writing":
+    def of(cls, chunk_size: int | str, threads: int | None, room: Room | None = None) -> "Writing":
         """Options as a user gives them.
 
         Raises:
@@ -26,4 +35,4 @@ class Writing:
             raise ValueError(f"chunk_size is {chunk_size!r}; a chunk holds at most 1 GiB")
         if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
             raise ValueError(f"writer_threads is {threads!r}; it must be at least 1, or None for one per core")
-        return cls(limit, threads or thread_count())
+        return cls(limit, threads or thread_count(), room)

@@ -1,0 +1,99 @@
+"""Evicting chunks: their rows are gone for good, their room is given back, and no other row moves or is copied.
+
+An entry in the log says that a chunk is evicted; then its file is unlinked, never cut short. Whoever has it mapped goes
+on reading the right bytes until it reads the log; afterwards the rows are gaps. Killed in between, the file is a
+leftover that the next eviction of the chunk removes.
+"""
+
+import contextlib
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from warmstore.errors import NotAStore, ReadOnly
+from warmstore.records.checksums import generation_seed
+from warmstore.records.files import Files
+from warmstore.records.log import EVICTED, GenerationClosed, Log, new_entry
+from warmstore.records.manifest import EVICTING, Manifest, read_manifest, remove_leftovers, write_manifest
+
+
+def evict(path: Path, folder: str, chunks: Collection[int], files: Files) -> None:
+    """Take chunks out of a store, live writers' too, which then go on in new ones.
+
+    Args:
+        path: the store's folder.
+        folder: of the generation whose chunks these are; nothing is done when the store has left it.
+
+    Raises:
+        ReadOnly: store.json does not allow it; see `make_evictable`.
+        OSError: the log cannot be written.
+    """
+    manifest = read_manifest(path, files)
+    if manifest.generation_folder != folder:
+        return
+    if manifest.format < EVICTING:
+        raise ReadOnly(f"{path} does not say that its chunks may be evicted; see make_evictable")
+    with contextlib.suppress(GenerationClosed):
+        known = _write(path, manifest, chunks, files)
+        for chunk in known:
+            files.remove(path / folder / f"{chunk:06d}.arrow")
+
+
+def make_evictable(path: Path, files: Files, *, wait: bool) -> bool:
+    """Have store.json say that chunks may be evicted, so that no earlier version misreads the log.
+
+    Args:
+        wait: for somebody who edits the store; without, False says that there is one.
+    """
+    if read_manifest(path, files).format >= EVICTING:
+        return True
+    with _edit_lock(path, files, wait=wait) as held:
+        if held:
+            write_manifest(path, replace(read_manifest(path, files), format=EVICTING), files)
+        return held
+
+
+def _write(path: Path, manifest: Manifest, chunks: Collection[int], files: Files) -> list[int]:
+    """Have the log say that chunks are evicted; return them."""
+
+    def superseded() -> bool:
+        return read_manifest(path, files).generation > manifest.generation
+
+    seed = generation_seed(manifest.id, manifest.generation)
+    try:
+        log = Log(path / manifest.generation_folder / "log", files, seed, write=True, superseded=superseded)
+    except NotAStore:
+        raise GenerationClosed(str(path)) from None
+    try:
+        entries = log.read(0)
+        done = set(entries["chunk"][entries["kind"] == EVICTED].tolist())
+        for chunk in chunks:
+            if chunk not in done:
+                log.append(new_entry(EVICTED, chunk))
+    finally:
+        log.close()
+    return list(chunks)
+
+
+def remove_abandoned(path: Path, files: Files) -> None:
+    """Remove what rewrites left that failed or died, unless somebody edits the store now."""
+    with _edit_lock(path, files, wait=False) as held:
+        if held:
+            remove_leftovers(path, read_manifest(path, files), files)
+
+
+@contextlib.contextmanager
+def _edit_lock(path: Path, files: Files, *, wait: bool) -> Iterator[bool]:
+    """The lock of editors; without `wait` it may not be had."""
+    with contextlib.suppress(FileExistsError):
+        files.close(files.create(path / "edit.lock"))
+    descriptor = files.open(path / "edit.lock", write=True)
+    try:
+        held = files.lock(descriptor, wait=wait)
+        try:
+            yield held
+        finally:
+            if held:
+                files.unlock(descriptor)  # a child that was forked meanwhile shares the lock until then
+    finally:
+        files.close(descriptor)
