@@ -32,6 +32,7 @@ _log = logging.getLogger("warmstore")
 
 _DEPTH = 8
 _LONGEST_PATH = 4096
+_OURS = "warmstore"
 
 Description = dict[str, Any]
 """Of a step, as JSON: name, code, arguments by name, random, packages by name."""
@@ -129,7 +130,7 @@ class Everything(Reach):
         if hasattr(value, "_fingerprint") and type(value).__module__ == "datasets.arrow_dataset":
             return str(value._fingerprint)
         kind = type(value)
-        if depth < _DEPTH and not self.is_foreign(kind) and hasattr(value, "__dict__"):
+        if depth < _DEPTH and hasattr(value, "__dict__") and (_is_ours(kind) or not self.is_foreign(kind)):
             return describe([kind, OrderedDict(sorted(vars(value).items()))], depth + 1, self)
         try:
             return f"{name_of(kind)} {_hash(pickle.dumps(value, 5))}"
@@ -206,7 +207,13 @@ def _files_in(value: Any, depth: int = 0) -> Iterator[Any]:
         yield from _files_in(vars(value), depth + 1)
 
 
+def _is_ours(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == _OURS
+
+
 def _is_installed(name: str) -> bool:
+    if name == _OURS:
+        return True
     module = sys.modules.get(name)
     path = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", [])), "")
     return bool({"site-packages", "dist-packages"} & set(Path(path).parts))
