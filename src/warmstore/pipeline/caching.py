@@ -74,6 +74,7 @@ class _Opening:
         shelves = source.open_shelves()
         assert shelves is not None
         stale = {number: (shelf.stale, shelf.records) for number, shelf in shelves.by_number.items()}
+        stale |= dict.fromkeys(shelves.broken, (1, 1))
         if not any(count for count, _ in stale.values()):
             return False
         source.close_shelves()
@@ -84,8 +85,8 @@ class _Opening:
             count, records = stale.get(place.number, (0, 0))
             if count:
                 _log.warning(
-                    "%s: %s of %s kept samples are of files or values that have changed, or the plan has them "
-                    "elsewhere; they are computed anew",
+                    "%s: %s of %s kept samples are of files or values that have changed, the plan has them elsewhere, "
+                    "or they are damaged; they are computed anew",
                     place.name,
                     f"{count:,}",
                     f"{records:,}",

@@ -95,7 +95,11 @@ class Shelf:
         self._schemas: tuple[Schema | None, Schema] = schemas
         self._stores: list[RecordStore | None] = [None, None]
         self._known = [0, 0]
-        self.look()
+        try:
+            self.look()
+        except BaseException:
+            self.abandon()
+            raise
 
     def look(self) -> None:
         """See what others have added."""
