@@ -16,6 +16,7 @@ from warmstore.errors import (
     NoSource,
     NotAStore,
     NotInstalled,
+    NotPicklable,
     NotStateless,
     PositionError,
     ReadOnly,
@@ -35,18 +36,20 @@ from warmstore.records.values import Packed
 
 if TYPE_CHECKING:
     from warmstore.features.cache import FeatureCache
-    from warmstore.features.filling import Filled
     from warmstore.features.merging import Merged
     from warmstore.features.module import CachedModule
     from warmstore.features.statistics import CacheStats
     from warmstore.features.versions import CacheVersion
+    from warmstore.filled import Filled
     from warmstore.loading.collate import Pad
     from warmstore.loading.loader import Loader
     from warmstore.loading.mixed import Mixed
     from warmstore.loading.orders import Order, Sequential, Shuffle, Uniform, Weighted, Window
     from warmstore.loading.torch_data import BatchSampler, Dataset, collate
+    from warmstore.pipeline.pipeline import Pipeline
     from warmstore.pipeline.plan import Placement, Plan
     from warmstore.pipeline.profile import Profile
+    from warmstore.pipeline.steps import Step
     from warmstore.records.convert.conversion import convert
     from warmstore.records.convert.export import export
 
@@ -79,10 +82,12 @@ __all__ = [
     "NoSource",
     "NotAStore",
     "NotInstalled",
+    "NotPicklable",
     "NotStateless",
     "Order",
     "Packed",
     "Pad",
+    "Pipeline",
     "Placement",
     "Plan",
     "PositionError",
@@ -94,6 +99,7 @@ __all__ = [
     "Sequential",
     "Shuffle",
     "StaleCache",
+    "Step",
     "StoreExists",
     "TargetExists",
     "Text",
@@ -118,17 +124,19 @@ _LAZY = {
     "CachedModule": "warmstore.features.module",
     "Dataset": "warmstore.loading.torch_data",
     "FeatureCache": "warmstore.features.cache",
-    "Filled": "warmstore.features.filling",
+    "Filled": "warmstore.filled",
     "Loader": "warmstore.loading.loader",
     "Merged": "warmstore.features.merging",
     "Mixed": "warmstore.loading.mixed",
     "Order": "warmstore.loading.orders",
     "Pad": "warmstore.loading.collate",
+    "Pipeline": "warmstore.pipeline.pipeline",
     "Placement": "warmstore.pipeline.plan",
     "Plan": "warmstore.pipeline.plan",
     "Profile": "warmstore.pipeline.profile",
     "Sequential": "warmstore.loading.orders",
     "Shuffle": "warmstore.loading.orders",
+    "Step": "warmstore.pipeline.steps",
     "Uniform": "warmstore.loading.orders",
     "Weighted": "warmstore.loading.orders",
     "Window": "warmstore.loading.orders",

@@ -20,6 +20,7 @@ WarmstoreError
 ├── BadSource        (ValueError)         what was to be converted or loaded is empty, uneven, broken or has nulls
 ├── UnknownFormat    (ValueError)         a format that is not known, or cannot be told
 ├── NotInstalled     (ImportError)        an optional package that a format needs
+├── NotPicklable     (TypeError)          a step that cannot be sent to worker processes
 ├── TargetExists     (FileExistsError)    export() to a file or folder that is there already
 ├── BadState         (ValueError)         a loader's state that belongs to other samples or another order
 ├── BadRank          (ValueError)         a rank outside its world
@@ -105,6 +106,10 @@ class UnknownFormat(WarmstoreError, ValueError):
 
 class NotInstalled(WarmstoreError, ImportError):
     """A format needs an optional package that is not installed."""
+
+
+class NotPicklable(WarmstoreError, TypeError):
+    """A step of a pipeline, or its arguments, cannot be sent to worker processes."""
 
 
 class TargetExists(WarmstoreError, FileExistsError):

@@ -16,7 +16,7 @@ from torch import nn
 
 from warmstore.errors import Closed, ReadOnly, SchemaMismatch, StaleCache, StoreExists, WarmstoreError
 from warmstore.features.blocks import Block, Blocks
-from warmstore.features.filling import Call, Filled, fill
+from warmstore.features.filling import Call, fill
 from warmstore.features.merging import Merged, check_same, merge_caches
 from warmstore.features.opening import create_store, open_store, schema_of
 from warmstore.features.options import CacheOptions, folder_name

@@ -1,27 +1,18 @@
 """Filling a cache ahead of training: every batch of a loader goes through the module, unless all of it is there."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from warmstore.errors import BadIds, ReadOnly
+from warmstore.filled import Filled
 
 if TYPE_CHECKING:
     from warmstore.features.cache import FeatureCache
     from warmstore.features.module import CachedModule
 
 Call = Callable[[Any], tuple[tuple[Any, ...], dict[str, Any]]]
-
-
-@dataclass(frozen=True)
-class Filled:
-    """What `FeatureCache.fill` did. computed, found: samples; of an id that comes twice the second one is found."""
-
-    batches: int
-    computed: int
-    found: int
 
 
 def fill(

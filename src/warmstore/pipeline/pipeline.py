@@ -1,31 +1,58 @@
 """Pipeline: a source of samples and the steps that each goes through."""
 
-from collections.abc import Callable
+import multiprocessing
+import os
+import pickle
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
-from warmstore.errors import BadSource
+from warmstore.errors import BadSource, NotPicklable
+from warmstore.filled import Filled
+from warmstore.loading.draws import MOST_SEED
+from warmstore.loading.integers import integer
+from warmstore.loading.loader import Loader
+from warmstore.loading.orders import Order, Shuffle
+from warmstore.loading.torch_data import Dataset
+from warmstore.owner import Owner
+from warmstore.pipeline.caching import source_of
+from warmstore.pipeline.filling import fill
+from warmstore.pipeline.plan import Plan
+from warmstore.pipeline.profile import Profile
+from warmstore.pipeline.source import PipelineSource
 from warmstore.pipeline.steps import Caching, Step, deterministic, name_of
+from warmstore.records.threads import thread_count
+
+_MOST_WORKERS = 4
 
 
 @final
-class Pipeline:
+class Pipeline(Owner):
     """A source and steps; `pipe[index]` computes one sample, uncached.
 
     Immutable: `step` returns another pipeline.
 
     Args:
         source: anything with `__len__` and `__getitem__`: a list of paths, a RecordStore, an array, a Hugging Face
-            Dataset.
+            Dataset; or a dict of such, or a path, as a `Loader` takes them.
 
     Raises:
         BadSource: no sequence.
     """
 
     def __init__(self, source: Any, steps: tuple[Step, ...] = ()) -> None:
+        if isinstance(source, Mapping | str | os.PathLike):
+            source = Dataset(source)
         if not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
             raise BadSource(f"a {type(source).__name__} is no source of samples: it needs __len__ and __getitem__")
         self.source = source
         self.steps = steps
+        self._held: list[PipelineSource] = []
+
+    def __reduce__(self) -> Any:
+        return Pipeline, (self.source, self.steps)
+
+    def __repr__(self) -> str:
+        return f"Pipeline({len(self):,} samples, {' -> '.join(step.name for step in self.steps)})"
 
     def step(
         self,
@@ -68,5 +95,124 @@ class Pipeline:
             value: what the steps before `first` made of sample `index`; of none of them, what the source holds.
         """
         for number, step in enumerate(self.steps[first:last], first):
-            value = step(value, epoch, seed, index, number)
+            try:
+                value = step(value, epoch, seed, index, number)
+            except Exception as error:
+                error.add_note(f"warmstore: in step {step.name!r} of sample {index:,}")
+                raise
         return value
+
+    def profile(self, **options: Any) -> Profile:
+        """Measure every step on this machine; see `warmstore.pipeline.profiling.profile`."""
+        from warmstore.pipeline.profiling import profile
+
+        return profile(self, **options)
+
+    def plan(self, *, profile: Profile | None = None, **options: Any) -> Plan:
+        """Decide what to keep where; see `warmstore.pipeline.planning.plan`."""
+        from warmstore.pipeline.planning import plan
+
+        return plan(self, profile, **options)
+
+    def as_source(self) -> PipelineSource:
+        """The samples, uncached, as a `Loader` reads them."""
+        return source_of(self, None, 0)
+
+    def loader(
+        self,
+        plan: Plan | None = None,
+        batch_size: int = 64,
+        *,
+        workers: int | None = None,
+        seed: int = 0,
+        order: Order | None = None,
+        start_method: str | None = None,
+        **options: Any,
+    ) -> Loader:
+        """Batches of samples, kept and read as a plan says, and equal to those without one.
+
+        Args:
+            plan: what is kept where, from `plan`; None keeps nothing. What is missing is computed and added on the way,
+                in the first epoch mostly.
+            workers: processes that make batches; 0 makes them here, None takes as many as the plan says.
+            seed: of the random steps, and of the default order.
+            order: where which sample stands; `Shuffle(seed=seed)` by default.
+            start_method: of the workers: "fork", "spawn", "forkserver", or None for Python's own choice.
+            options: epochs, rank, world_size, to, transform, collate, prefetch, drop_last, pad: as a `Loader` has them.
+
+        Raises:
+            ValueError: the plan is for other samples or steps, or an option cannot be.
+            NotPicklable: a step cannot be sent to workers that are not forked.
+        """
+        seed = integer("seed", seed, 0, MOST_SEED)
+        workers = self._workers(plan, workers, start_method)
+        source = source_of(self, plan, seed)
+        if workers:
+            source.close_shelves()  # every worker has its own
+        try:
+            loader = Loader(
+                source,
+                batch_size,
+                order if order is not None else Shuffle(seed=seed),
+                workers=0,
+                processes=workers,
+                start_method=start_method,
+                **options,
+            )
+        except BaseException:
+            source.release()
+            raise
+        loader.own()  # what lies in memory goes with it
+        return loader
+
+    def fill(
+        self,
+        plan: Plan,
+        batch_size: int = 64,
+        *,
+        workers: int | None = None,
+        start_method: str | None = None,
+        progress: bool | None = None,
+    ) -> Filled:
+        """Compute and keep ahead of training what a plan says. What is in memory stays until `close`.
+
+        Args:
+            progress: show a bar; None shows one on a terminal.
+
+        Returns:
+            How many samples were computed, and how many found.
+        """
+        workers = self._workers(plan, workers, start_method)
+        source = source_of(self, plan, 0)
+        self._held.append(source)
+        self.closed = False
+        self.own()
+        return fill(source, batch_size, workers, start_method, progress)
+
+    def close(self) -> None:
+        """Let go of what `fill` has put into memory. Twice is fine."""
+        if not self.closed:
+            self.closed = True
+            held, self._held = self._held, []
+            for source in held:
+                source.release()
+            self.disown()
+
+    def _after_fork(self) -> None:
+        self.closed, self._held = True, []
+
+    def _workers(self, plan: Plan | None, workers: int | None, start_method: str | None) -> int:
+        """How many processes, checked, and the steps with them."""
+        if workers is None:
+            workers = plan.workers if plan is not None else min(thread_count(), _MOST_WORKERS)
+        workers = integer("workers", workers, 0, 2**16)
+        if workers and (start_method or multiprocessing.get_start_method()) != "fork":
+            for step in self.steps:
+                try:
+                    pickle.dumps((step.function, step.arguments))
+                except Exception as error:  # pickling runs code of all kinds
+                    raise NotPicklable(
+                        f"step {step.name!r} cannot be sent to worker processes: {error}. Define its function at the "
+                        "top of a module, fork the workers (start_method='fork'), or use workers=0"
+                    ) from error
+        return workers

@@ -110,7 +110,7 @@ class RoomFiles(Files):
 
 
 class Hold:
-    """Says that a folder is in use, for as long as this process or what it forks lives, or until `release`."""
+    """Says that a folder is in use, for as long as this process or what it forks lives, or until `close`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -123,7 +123,7 @@ class Hold:
             os.close(self._descriptor)  # somebody removed it in between
         os.utime(path)
 
-    def release(self) -> None:
+    def close(self) -> None:
         """Say so no longer. Twice is fine."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:

@@ -182,7 +182,7 @@ class Shelf:
             if store is not None:
                 store.close(seal=False)
         self._stores = [None, None]
-        self._hold.release()
+        self._hold.close()
 
     def abandon(self) -> None:
         """Let go without writing: a forked child has no business with its parent's files."""
@@ -192,7 +192,7 @@ class Shelf:
                 store.session.generation.let_go()
                 store.closed = True
         self._stores = [None, None]
-        self._hold.release()
+        self._hold.close()
 
     def _write(self, kind: int, samples: Sequence[Staged]) -> None:
         schema = self._schemas[kind]

@@ -58,25 +58,25 @@ class MemoryTier(Owner):
 
     def __init__(self, key: str, limit: int) -> None:
         self.notes: list[str] = []
+        self.limit = limit
         name = f"{_PREFIX}-{os.getuid()}-{key}"
         sweep(SHARED)
         self.folder = self._parent(name, limit) / name
         self._hold = Hold(self.folder)
         self.folder.mkdir(mode=0o700, exist_ok=True)
         self.closed = False
-        self.own()
 
     def close(self) -> None:
         """Let go, and remove the folder unless others use it. Twice is fine."""
         if not self.closed:
             self.closed = True
-            self._hold.release()
+            self._hold.close()
             remove_unused(self.folder, lock_too=True)
             self.disown()
 
     def _after_fork(self) -> None:
         self.closed = True
-        self._hold.release()
+        self._hold.close()
 
     def _parent(self, name: str, limit: int) -> Path:
         free = _free(SHARED)

@@ -1,0 +1,64 @@
+"""Filling the tiers of a plan ahead of training."""
+
+from typing import Any, final
+
+import numpy as np
+
+from warmstore.filled import Filled
+from warmstore.loading.draws import Int64
+from warmstore.loading.loader import Loader
+from warmstore.loading.orders import Sequential
+from warmstore.loading.source import Source
+from warmstore.pipeline.source import PipelineSource
+
+
+@final
+class _Missing(Source):
+    """The samples that are to be kept and are not: reading a batch of them keeps them, and says how many they were."""
+
+    def __init__(self, source: PipelineSource, indices: Int64) -> None:
+        self._source = source
+        self._indices = indices
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def read(self, positions: Int64) -> Any:
+        return self._source.fill(self._indices[positions])
+
+    def finish(self) -> None:
+        self._source.finish()
+
+    def notes(self) -> list[str]:
+        return self._source.notes()
+
+    def release(self) -> None:
+        self._source.close_shelves()
+
+
+def fill(
+    source: PipelineSource, batch_size: int, workers: int, start_method: str | None, progress: bool | None
+) -> Filled:
+    """See `Pipeline.fill`."""
+    from tqdm import tqdm  # only who waits for something pays for it
+
+    shelves = source.open_shelves()
+    if shelves is None:
+        return Filled(0, 0, 0)
+    wanted = source.wanted(shelves)
+    missing = np.flatnonzero(wanted & (shelves.rows < 0))
+    found = int(wanted.sum()) - len(missing)
+    if workers:
+        source.close_shelves()
+    batches = computed = 0
+    loader = Loader(
+        _Missing(source, missing), batch_size, Sequential(), epochs=1, workers=0, processes=workers,
+        start_method=start_method, rank=0, world_size=1,
+    )  # fmt: skip
+    shown = None if progress is None else not progress
+    with loader, tqdm(total=len(missing), desc="fill", unit=" samples", disable=shown, dynamic_ncols=True) as bar:
+        for count in loader:
+            batches += 1
+            computed += count
+            bar.update(count)
+    return Filled(batches, computed, found)

@@ -1,0 +1,99 @@
+"""Pipelines and plans to test with, and what an uncached pipeline gives, computed the plain way."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import warmstore as ws
+from warmstore.loading.collate import stack
+from warmstore.pipeline.pipeline import Pipeline
+from warmstore.pipeline.plan import Placement, Plan
+
+MB = 1 << 20
+
+
+def plan_of(
+    pipe: Pipeline,
+    placements: Sequence[tuple[int, str, str]],
+    counts: Sequence[int] | None = None,
+    *,
+    memory: int = 64 * MB,
+    disk: int = 64 * MB,
+    folder: Path | None = None,
+    workers: int = 0,
+    direct_io: bool = False,
+) -> Plan:
+    """A plan made by hand: so many samples in each placement, by default all in equal parts."""
+    if counts is None:
+        counts = [len(pipe) // max(len(placements), 1)] * len(placements)
+    return Plan(
+        placements=tuple(Placement(*one) for one in placements),  # type: ignore[arg-type]
+        counts=tuple((count,) for count in counts),
+        samples=len(pipe),
+        buckets=None,
+        memory=memory,
+        disk=disk,
+        folder=folder,
+        workers=workers,
+        direct_io=direct_io,
+        batch_size=8,
+        world_size=1,
+        strategy="joint",
+        epochs=10,
+        epoch_seconds=1.0,
+        uncached_seconds=1.0,
+        build_seconds=0.0,
+        limits={},
+        memory_used=0,
+        disk_used=0,
+        worker_bytes=0,
+        steps=pipe.steps,
+        profile=None,  # type: ignore[arg-type]
+    )
+
+
+def expected(
+    pipe: Pipeline, batch_size: int, seed: int, epoch: int, order: ws.Order | None = None, rank: int = 0, world: int = 1
+) -> Iterator[Any]:
+    """The batches of an epoch, by a loop over the steps' functions and nothing of the library's that runs them."""
+    order = order or ws.Shuffle(seed=seed)
+    indices = order.indices(0, order.length(len(pipe)), len(pipe), epoch)
+    for first in range(0, len(indices), batch_size * world):
+        together = indices[first : first + batch_size * world]
+        each = batch_size if len(together) == batch_size * world else None
+        part = together[rank * batch_size : (rank + 1) * batch_size] if each else np.array_split(together, world)[rank]
+        if len(part):
+            yield stack([sample(pipe, index, seed, epoch) for index in part.tolist()])
+
+
+def sample(pipe: Pipeline, index: int, seed: int, epoch: int) -> Any:
+    """One sample, the plain way."""
+    value = pipe.source[index]
+    for number, step in enumerate(pipe.steps):
+        drawn = [np.random.default_rng([seed, epoch, index, number])] if step.random else []
+        value = step.function(value, *drawn, **step.arguments)
+    return value
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values are equal bit for bit, types, dtypes and shapes included."""
+    if isinstance(one, np.ndarray | np.generic):
+        a, b = np.asarray(one), np.asarray(other)
+        return type(one) is type(other) and a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    if isinstance(one, dict):
+        return type(one) is type(other) and list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return type(one) is type(other) and len(one) == len(other) and all(map(same, one, other))
+    return type(one) is type(other) and bool(one == other or (one != one and other != other))
+
+
+def check(loader: ws.Loader, batches: Callable[[int], Iterator[Any]], epochs: range) -> None:
+    """Assert that a loader gives these batches, epoch by epoch."""
+    for epoch in epochs:
+        got = list(loader)
+        wanted = list(batches(epoch))
+        assert len(got) == len(wanted)
+        for at, (one, other) in enumerate(zip(got, wanted, strict=True)):
+            assert same(one, other), (epoch, at, one, other)
