@@ -22,9 +22,10 @@ from warmstore.records.values import compressed
 if TYPE_CHECKING:
     from warmstore.pipeline.pipeline import Pipeline
 
-Tick = Callable[[], object]
+Tick = Callable[[int], object]
 _KEPT = 48 << 20  # bytes of results per stage that are kept to be stored
-_LEAST = 16  # samples that are measured however long they take
+_LEAST = 16  # samples that go through a step one after the other, and are measured however long they take
+_QUEUED = Path("/proc/thread-self/schedstat")
 _ROWS = 16  # records read at once: about what a batch has of one placement
 
 
@@ -50,29 +51,46 @@ class Run:
 
 
 def run_steps(pipe: "Pipeline", indices: Int64, buckets: Sequence[int], until: float, tick: Tick) -> Run:
-    """Send samples through the steps one by one, as many as there is time for.
+    """Send samples through the steps, as many as there is time for.
+
+    A step runs over a few samples before the next one does: a light step after a heavy one would be timed with the
+    caches full of the heavy one's data, as it never is where the heavy one's results are read instead.
 
     Args:
-        indices, buckets: the samples, and the bucket of each. until: of `time.perf_counter`. tick: called per sample.
+        indices, buckets: the samples, and the bucket of each. until: of `time.perf_counter`. tick: called with a number
+            of samples.
     """
     run = Run([Measured() for _ in range(len(pipe.steps) + 1)], [], [])
     if len(indices):
         pipe.run(pipe.source[int(indices[0])], int(indices[0]))  # what only the first call pays for
-    for number, (index, bucket) in enumerate(zip(indices.tolist(), buckets, strict=True)):
-        if number >= _LEAST and time.perf_counter() > until:
+    size = _LEAST
+    for first in range(0, len(indices), size):
+        if first and time.perf_counter() > until:
             break
-        value: Any = None
+        few = indices[first : first + size].tolist()
+        values: list[Any] = [None] * len(few)
         for k, stage in enumerate(run.stages):
-            began, worked = time.perf_counter(), time.process_time()
-            value = pipe.source[index] if not k else pipe.steps[k - 1](value, 0, 0, index, k - 1)
-            spent = time.process_time() - worked
-            stage.seconds.append(spent)
-            stage.wait.append(max(0.0, time.perf_counter() - began - spent))
-            _keep(stage, bucket, value, pipe.cacheable >= k)
-        run.buckets.append(bucket)
-        run.last.append(value)
-        tick()
+            queued, began, worked = _seconds_in_queue(), time.perf_counter(), time.process_time()
+            for at, index in enumerate(few):
+                started = time.process_time()
+                values[at] = pipe.source[index] if not k else pipe.steps[k - 1](values[at], 0, 0, index, k - 1)
+                stage.seconds.append(time.process_time() - started)
+            spent, took = time.process_time() - worked, time.perf_counter() - began
+            stage.wait += [max(0.0, took - spent - (_seconds_in_queue() - queued)) / len(few)] * len(few)
+            for bucket, value in zip(buckets[first : first + size], values, strict=True):
+                _keep(stage, bucket, value, pipe.cacheable >= k)
+        run.buckets += buckets[first : first + size]
+        run.last += values
+        tick(len(few))
     return run
+
+
+def _seconds_in_queue() -> float:
+    """How long this thread was ready to run while others had the cores: no waiting of ours. 0 where nobody counts."""
+    try:
+        return int(_QUEUED.read_text().split()[1]) * 1e-9
+    except (OSError, IndexError, ValueError):
+        return 0.0
 
 
 def _keep(stage: Measured, bucket: int, value: Any, cacheable: bool) -> None:
@@ -99,7 +117,7 @@ def stage_of(
         for codec in CODECS:
             if codec == "raw" or time.perf_counter() < until:
                 stored[codec] = _stored(measured, count, codec, folder / f"{name}-{codec}")
-            tick()
+            tick(1)
     seconds = np.array(measured.seconds)
     return Stage(
         name,

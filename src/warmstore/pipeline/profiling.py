@@ -142,7 +142,7 @@ def _workers(
     if not most:
         return tuple(scaling), alone.own, 0.0, 0.0
     handed = measure(ready, batch_size, 1, 2 * brief)
-    scaling += doubled(pipe, batch_size, most, cutoff, until)
+    scaling += doubled(pipe, batch_size, steps, most, cutoff, until)
     return tuple(scaling), alone.own, handed.others, handed.own
 
 

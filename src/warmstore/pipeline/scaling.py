@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from warmstore.pipeline.pipeline import Pipeline
 
 _SETTLE = 2  # batches per worker before the clock starts
+_BATCH = 0.1  # seconds of work in a batch at most, while it is measured
 
 
 @dataclass(frozen=True)
@@ -30,15 +31,18 @@ class Pace:
     nbytes: int
 
 
-def doubled(pipe: "Pipeline", batch_size: int, most: int, cutoff: float, until: float) -> list[Scaling]:
+def doubled(
+    pipe: "Pipeline", batch_size: int, each: float, most: int, cutoff: float, until: float
+) -> list[Scaling]:
     """Run the uncached pipeline with 1, 2, 4 ... workers until one doubling brings less than `cutoff` of the rate.
 
     Args:
-        most: workers at most. until: of `time.perf_counter`; at least one worker is measured.
+        each: CPU seconds a sample takes, about. most: workers at most. until: of `time.perf_counter`; at least one worker is measured.
     """
     found: list[Scaling] = []
     count = 1
     steps = max(1, int(math.log2(most)) + 1)
+    batch_size = max(1, min(batch_size, int(_BATCH / max(each, 1e-9))))
     while count <= most:
         left = until - time.perf_counter()
         if found and left < 0.5:
