@@ -35,9 +35,7 @@ def pages(data: Path) -> ws.Pipeline | None:
     if not paths:
         return None
     vocabulary = str(pipeline_data.vocabulary(data))
-    return (
-        ws.Pipeline(paths).step(read).step(to_text).step(to_ids, vocabulary=vocabulary).step(window, random=True)
-    )
+    return ws.Pipeline(paths).step(read).step(to_text).step(to_ids, vocabulary=vocabulary).step(window, random=True)
 
 
 def read(path: str) -> bytes:

@@ -31,13 +31,12 @@ class Pace:
     nbytes: int
 
 
-def doubled(
-    pipe: "Pipeline", batch_size: int, each: float, most: int, cutoff: float, until: float
-) -> list[Scaling]:
+def doubled(pipe: "Pipeline", batch_size: int, each: float, most: int, cutoff: float, until: float) -> list[Scaling]:
     """Run the uncached pipeline with 1, 2, 4 ... workers until one doubling brings less than `cutoff` of the rate.
 
     Args:
-        each: CPU seconds a sample takes, about. most: workers at most. until: of `time.perf_counter`; at least one worker is measured.
+        each: CPU seconds a sample takes, about. most: workers at most. until: of `time.perf_counter`; one worker is
+            measured in any case.
     """
     found: list[Scaling] = []
     count = 1
