@@ -28,6 +28,9 @@ _PLAIN = (bool, int, float, complex, str, bytes, slice, type(None), type(...), e
 _DATA = (*_PLAIN, tuple, frozenset, list, dict, set, np.ndarray)
 _FOREIGN = frozenset(("torch", "numpy", "einops")) | sys.stdlib_module_names
 _DEPTH = 8
+_MUTATORS = frozenset(
+    ("add", "append", "clear", "extend", "insert", "pop", "popitem", "remove", "setdefault", "update")
+)
 _parsing = threading.Lock()  # Python 3.11's parser counts its depth over all threads, and fails when two parse at once
 
 
@@ -35,7 +38,7 @@ class Reach:
     """How far a fingerprint reaches: into the program's own code, and into values that are plain data.
 
     thorough: also into what functions import when they run, what decorators put around them, the values of their
-    defaults and the objects that methods are bound to.
+    defaults and the objects that methods are bound to; but not into lists and dicts that functions themselves change.
     """
 
     thorough = False
@@ -69,6 +72,7 @@ def describe(value: Any, depth: int = 0, reach: Reach = PROGRAM) -> str:
         if reach.thorough and depth < _DEPTH:
             return repr([describe(part, depth + 1, reach) for part in (value.__func__, value.__self__)])
         value = value.__func__
+    value = _inner(value, reach)
     if isinstance(value, types.FunctionType | type) and not reach.is_foreign(value):
         digest = xxhash.xxh3_128()
         add_code(digest, value, set(), reach)
@@ -153,7 +157,8 @@ def _add_used(digest: Any, function: types.FunctionType, seen: set[Any], reach: 
     }
     used = {name: function.__globals__[name] for name in names if name in function.__globals__}
     if reach.thorough:
-        used |= _imported(codes, function)
+        used |= _imported(codes)
+        stored |= _changed(function)
     for module in [
         value for value in used.values() if isinstance(value, types.ModuleType) and not reach.is_foreign(value)
     ]:
@@ -166,10 +171,33 @@ def _add_used(digest: Any, function: types.FunctionType, seen: set[Any], reach: 
     for name, value in sorted(used.items()):
         if name in stored or reach.is_foreign(value) or isinstance(value, types.ModuleType):
             continue
+        value = _inner(value, reach)
         if isinstance(value, types.FunctionType | type):
             add_code(digest, value, seen, reach)
         elif _is_data(value) or (reach.thorough and not _is_seen(value, seen)):
             digest.update(f"{name}={describe(value, 0, reach)};".encode())
+
+
+def _changed(function: types.FunctionType) -> set[str]:
+    """Names of lists, dicts and sets that a function adds to: what it remembers is no setting."""
+    tree = _tree(function)
+    if tree is None:
+        return set()
+    changed = set()
+    for node in ast.walk(tree):
+        target = node.value if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load) else None
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _MUTATORS:
+            target = node.func.value
+        if isinstance(target, ast.Name):
+            changed.add(target.id)
+    return changed
+
+
+def _inner(value: Any, reach: Reach) -> Any:
+    """What is inside of what caches a function's results, and the like."""
+    if reach.thorough and not isinstance(value, types.FunctionType) and callable(value):
+        return getattr(value, "__wrapped__", value)
+    return value
 
 
 def _is_seen(value: Any, seen: set[Any]) -> bool:
@@ -180,7 +208,7 @@ def _is_seen(value: Any, seen: set[Any]) -> bool:
     return False
 
 
-def _imported(codes: list[types.CodeType], function: types.FunctionType) -> dict[str, Any]:
+def _imported(codes: list[types.CodeType]) -> dict[str, Any]:
     """The modules that a function imports when it runs."""
     found = {}
     for code in codes:
@@ -212,12 +240,8 @@ def _add_bytecode(digest: Any, code: types.CodeType, reach: Reach) -> None:
 
 def _source(thing: Any) -> str | None:
     """Source without comments, formatting and docstrings; None where there is none, and for lambdas."""
-    if getattr(thing, "__name__", "") == "<lambda>":
-        return None
-    try:
-        with _parsing:
-            tree = ast.parse(textwrap.dedent(inspect.getsource(thing)))
-    except (OSError, TypeError, SyntaxError):
+    tree = None if getattr(thing, "__name__", "") == "<lambda>" else _tree(thing)
+    if tree is None:
         return None
     for node in ast.walk(tree):
         if (
@@ -226,6 +250,14 @@ def _source(thing: Any) -> str | None:
         ):
             node.body = node.body[1:] or [ast.Pass()]
     return ast.unparse(tree)
+
+
+def _tree(thing: Any) -> ast.AST | None:
+    try:
+        with _parsing:
+            return ast.parse(textwrap.dedent(inspect.getsource(thing)))
+    except (OSError, TypeError, SyntaxError):
+        return None
 
 
 def is_foreign(value: Any) -> bool:

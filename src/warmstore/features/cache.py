@@ -26,6 +26,7 @@ from warmstore.features.schema import KEY, Schema
 from warmstore.features.statistics import CacheStats, Cost
 from warmstore.features.structure import Leaf, Structure, check_structure, nbytes_of, take_apart
 from warmstore.features.versions import Fingerprint, differing, digest, read_versions, version_folder
+from warmstore.filled import Filled
 from warmstore.owner import Owner
 from warmstore.records.files import Files
 from warmstore.records.key_index import KeyIndex

@@ -125,6 +125,8 @@ def stack(samples: Sequence[Any]) -> Any:
         [n, *shape] arrays; a list where shapes or types vary, and of bytes, str and whatever else.
     """
     first = samples[0]
+    if not all(isinstance(sample, _kind_of(first)) for sample in samples):
+        return list(samples)
     if isinstance(first, Mapping):
         return {name: stack([sample[name] for sample in samples]) for name in first}
     if isinstance(first, tuple):
@@ -135,9 +137,18 @@ def stack(samples: Sequence[Any]) -> Any:
     if isinstance(first, np.ndarray):
         same = all(one.shape == first.shape and one.dtype == first.dtype for one in samples)
         return np.stack(samples) if same else list(samples)
-    if isinstance(first, bool | int | float | complex | np.generic) and not isinstance(first, np.void):
-        return np.array(samples)
-    return list(samples)
+    return np.array(samples) if _kind_of(first) is _NUMBERS else list(samples)
+
+
+_NUMBERS = (bool, int, float, complex, np.number, np.bool_, np.datetime64, np.timedelta64)
+
+
+def _kind_of(value: Any) -> Any:
+    """What the others must be, to be stacked with a value."""
+    for kind in (Mapping, tuple, list, np.ndarray, _NUMBERS):
+        if isinstance(value, kind):
+            return kind
+    return type(value)
 
 
 def _is_sequence(value: Any) -> bool:

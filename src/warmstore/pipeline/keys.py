@@ -158,18 +158,20 @@ def _identity_of(value: RecordStore | FieldView | Formatted | NpySource) -> str:
 def _text_of(sample: Any) -> bytes:
     """A sample as bytes that differ where samples do; of files their names."""
     if isinstance(sample, str):
-        return sample.encode(errors="surrogatepass")
-    if isinstance(sample, bytes):
-        return sample
-    if isinstance(sample, os.PathLike):
-        return os.fsencode(sample)
-    if isinstance(sample, bool | int | float | complex | np.generic | None):
-        return repr(sample).encode()
-    if isinstance(sample, list | tuple):
-        return b"(" + b",".join(_text_of(part) for part in sample) + b")"
-    if isinstance(sample, dict):
-        return b"{" + b",".join(_text_of(key) + b":" + _text_of(part) for key, part in sample.items()) + b"}"
-    return describe(sample, 0, Everything("the source")).encode()
+        text = sample.encode(errors="surrogatepass")
+    elif isinstance(sample, bytes):
+        text = sample
+    elif isinstance(sample, os.PathLike):
+        text = os.fsencode(sample)
+    elif isinstance(sample, bool | int | float | complex | np.generic | None):
+        text = repr(sample).encode()
+    elif isinstance(sample, list | tuple):
+        text = b"".join(map(_text_of, sample))
+    elif isinstance(sample, dict):
+        text = b"".join(_text_of(key) + _text_of(part) for key, part in sample.items())
+    else:
+        text = describe(sample, 0, Everything("the source")).encode()
+    return b"%s %d %s" % (type(sample).__name__.encode(), len(text), text)
 
 
 def _stat_of(sample: Any) -> bytes:

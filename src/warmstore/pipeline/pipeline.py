@@ -112,7 +112,7 @@ class Pipeline(Owner):
         """Decide what to keep where; see `warmstore.pipeline.planning.plan`."""
         from warmstore.pipeline.planning import plan
 
-        return plan(self, profile, **options)
+        return plan(self, profile if profile is not None else self.profile(), **options)
 
     def as_source(self) -> PipelineSource:
         """The samples, uncached, as a `Loader` reads them."""

@@ -1,0 +1,208 @@
+"""Whatever is kept where: the batches are those of the uncached pipeline, bit for bit."""
+
+import tempfile
+import warnings
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from tests.pipeline.functions import KINDS, change, change_in_place, make, shake, slow_image, unwrap
+from tests.pipeline.making import check, expected, plan_of, same
+
+import warmstore as ws
+from warmstore.pipeline import shelf
+from warmstore.pipeline.pipeline import Pipeline
+from warmstore.pipeline.room import _size_of
+
+STEPS = [(change, {"by": 2}, False), (change_in_place, {}, False), (unwrap, {}, False), (shake, {"most": 4}, True)]
+
+
+@st.composite
+def pipelines(draw: st.DrawFn) -> Pipeline:
+    pipe = ws.Pipeline(range(draw(st.integers(1, 30)))).step(make, kind=draw(st.sampled_from(KINDS)))
+    for function, arguments, random in draw(st.lists(st.sampled_from(STEPS), max_size=3)):
+        pipe = pipe.step(function, random=random, **arguments)
+    return pipe
+
+
+@st.composite
+def layouts(draw: st.DrawFn, pipe: Pipeline) -> dict[str, Any]:
+    places = st.tuples(
+        st.integers(0, pipe.cacheable), st.sampled_from(["memory", "disk"]), st.sampled_from(["raw", "zstd"])
+    )
+    placements = draw(st.lists(places, max_size=4, unique=True))
+    left, counts = len(pipe), []
+    for _ in placements:
+        counts.append(draw(st.integers(0, left)))
+        left -= counts[-1]
+    budget = st.sampled_from([1, 50_000, 90_000, 120_000, 64 << 20])
+    return {"placements": placements, "counts": counts, "memory": draw(budget), "disk": draw(budget)}
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_any_pipeline_under_any_plan(data: st.DataObject) -> None:
+    pipe = data.draw(pipelines())
+    options = data.draw(layouts(pipe))
+    batch_size, seed = data.draw(st.integers(1, 12)), data.draw(st.integers(0, 3))
+    flush = data.draw(st.sampled_from([1, 2000, 8 << 20]))
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # small budgets and refused values say so
+        patch.setattr(shelf, "FLUSH", flush)
+        plan = plan_of(pipe, folder=Path(name), **options)
+        for run in range(2):
+            with pipe.loader(plan, batch_size, workers=0, seed=seed) as loader:
+                for epoch in range(2):
+                    check(loader, lambda epoch: expected(pipe, batch_size, seed, epoch), range(epoch, epoch + 1))
+                    for room in rooms(loader):
+                        assert room.used() <= max(room.limit, 8192), (run, epoch)
+
+
+def rooms(loader: ws.Loader) -> list[Any]:
+    kept = loader._source._kept
+    return [] if kept is None else [place.room for place in kept.places]
+
+
+def test_what_is_compared_with_is_what_the_functions_give() -> None:
+    pipe = ws.Pipeline(range(10)).step(make, kind="dict").step(shake, random=True).step(change)
+    uncached = pipe.loader(batch_size=4, workers=0, seed=7)
+    check(uncached, lambda epoch: expected(pipe, 4, 7, epoch), range(3))
+    rng = np.random.default_rng([0, 0, 3, 1])
+    assert same(pipe[3], change(shake(make(3, "dict"), rng)))
+    first, second = (
+        next(iter(pipe.loader(batch_size=10, workers=0, seed=seed, order=ws.Sequential()))) for seed in (0, 1)
+    )
+    assert not np.array_equal(first["x"], second["x"])
+
+
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+def test_by_worker_processes(tmp_path: Path, start_method: str) -> None:
+    pipe = ws.Pipeline(range(61)).step(make, kind="mixed").step(change).step(shake, random=True)
+    plan = plan_of(
+        pipe, [(1, "memory", "raw"), (2, "disk", "zstd"), (2, "memory", "raw")], [20, 20, 10], folder=tmp_path
+    )
+    with pipe.loader(plan, 8, workers=2, seed=5, start_method=start_method) as loader:
+        assert loader.workers == 0
+        check(loader, lambda epoch: expected(pipe, 8, 5, epoch), range(3))
+    here = pipe.loader(plan, 8, workers=0, seed=5)
+    check(here, lambda epoch: expected(pipe, 8, 5, epoch), range(1))
+    here.close()
+
+
+def test_torch_batches_by_worker_processes(tmp_path: Path) -> None:
+    import torch
+
+    pipe = ws.Pipeline(range(20)).step(slow_image).step(change)
+    plan = plan_of(pipe, [(2, "memory", "raw")], [10])
+    with pipe.loader(plan, 8, workers=2, seed=1, to="torch") as loader:
+        for epoch in range(2):
+            for got, wanted in zip(loader, expected(pipe, 8, 1, epoch), strict=True):
+                assert isinstance(got, torch.Tensor)
+                assert same(got.numpy(), wanted)
+
+
+def test_each_sample_exactly_once_over_all_ranks(tmp_path: Path) -> None:
+    pipe = ws.Pipeline(range(50)).step(make, kind="number").step(shake, random=True)
+    plan = plan_of(pipe, [(1, "memory", "raw"), (1, "disk", "raw")], [20, 20], folder=tmp_path)
+    loaders = [pipe.loader(plan, 7, workers=0, seed=2, rank=rank, world_size=3) for rank in range(3)]
+    for epoch in range(2):
+        for rank, loader in enumerate(loaders):
+            check(
+                loader,
+                lambda epoch, rank=rank: expected(pipe, 7, 2, epoch, rank=rank, world=3),
+                range(epoch, epoch + 1),
+            )
+    memory = {str(one.folder) for loader in loaders for one in loader._source.held if hasattr(one, "limit")}
+    assert len(memory) == 1  # the ranks of a machine share it
+    rows = [loader._source.open_shelves().rows for loader in loaders]
+    for loader in loaders:
+        loader.close()
+    assert all((one >= 0).sum() == 40 for one in rows[-1:])
+    assert not Path(memory.pop()).exists()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_goes_on_in_the_middle_of_an_epoch(tmp_path: Path, workers: int) -> None:
+    pipe = ws.Pipeline(range(45)).step(make, kind="dict").step(shake, random=True)
+    plan = plan_of(pipe, [(1, "memory", "raw")], [30])
+    with pipe.loader(plan, 6, workers=workers, seed=4) as loader:
+        list(loader)
+        got = list(islice(loader, 3))
+        state = loader.state_dict()
+    with pipe.loader(None, 6, workers=2 - workers, seed=4) as other:
+        other.load_state_dict(state)
+        got += list(other)
+    wanted = list(expected(pipe, 6, 4, 1))
+    assert len(got) == len(wanted)
+    assert all(map(same, got, wanted))
+    with (
+        pipe.loader(None, 6, workers=0, seed=5, order=ws.Shuffle(seed=4)) as wrong,
+        pytest.raises(ws.BadState, match="seed"),
+    ):
+        wrong.load_state_dict(state)
+
+
+def test_an_epoch_left_early_is_left_behind(tmp_path: Path) -> None:
+    pipe = ws.Pipeline(range(64)).step(make, kind="array")
+    plan = plan_of(pipe, [(1, "memory", "raw")], [64])
+    with pipe.loader(plan, 4, workers=2, seed=0, epochs=3) as loader:
+        assert len(list(islice(loader, 3))) == 3
+        rest = list(loader)
+        assert len(rest) == 13
+        check(loader, lambda epoch: expected(pipe, 4, 0, epoch), range(1, 3))
+        assert list(loader) == []
+
+
+def test_every_batch_mixes_tiers(tmp_path: Path) -> None:
+    """The numbers per batch are those of draws without replacement: their variance is the hypergeometric one."""
+    total, batch_size, count = 4000, 50, 1000
+    pipe = ws.Pipeline(range(total)).step(make, kind="number")
+    plan = plan_of(pipe, [(1, "memory", "raw"), (1, "disk", "raw")], [count, count], folder=tmp_path)
+    with pipe.loader(plan, batch_size, workers=0, seed=9) as loader:
+        list(loader)
+        assignment = loader._source._kept.assignment
+        for epoch in range(1, 3):
+            order = ws.Shuffle(seed=9).indices(0, total, total, epoch)
+            batches = [assignment[order[at : at + batch_size]] for at in range(0, total, batch_size)]
+            share = count / total
+            variance = batch_size * share * (1 - share) * (total - batch_size) / (total - 1)
+            for placement in (0, 1):
+                found = np.array([(batch == placement).sum() for batch in batches])
+                assert found.min() > 0
+                assert 0.5 < found.var() / variance < 1.7
+        rows = loader._source.open_shelves().rows
+        assert (rows >= 0).sum() == 2 * count
+
+
+def test_a_sample_asked_for_twice(tmp_path: Path) -> None:
+    pipe = ws.Pipeline(range(12)).step(make, kind="tuple").step(shake, random=True)
+    plan = plan_of(pipe, [(1, "memory", "raw"), (1, "disk", "raw")], [6, 6], folder=tmp_path)
+    order = ws.Uniform(seed=3, samples=40)
+    with pipe.loader(plan, 16, workers=0, order=order) as loader:
+        check(loader, lambda epoch: expected(pipe, 16, 0, epoch, order), range(3))
+    assert sum(shelf_records(loader)) <= 12
+
+
+def shelf_records(loader: ws.Loader) -> list[int]:
+    return [len(ws.RecordStore.open(path.parent)) for path in Path(loader_folder(loader)).rglob("store.json")]
+
+
+def loader_folder(loader: ws.Loader) -> str:
+    return str(loader._source._kept.places[-1].room.folder)
+
+
+def test_an_order_of_the_users(tmp_path: Path) -> None:
+    pipe = ws.Pipeline(range(12)).step(make, kind="array")
+    plan = plan_of(pipe, [(1, "memory", "raw")], [12])
+    with pipe.loader(plan, 5, workers=0, order=ws.Sequential()) as loader:
+        check(loader, lambda epoch: expected(pipe, 5, 0, epoch, ws.Sequential()), range(2))
+
+
+def test_sizes_are_counted_in_pages(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "one").write_bytes(b"x")
+    assert _size_of(tmp_path) == 3 * 4096

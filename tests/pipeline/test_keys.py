@@ -1,0 +1,264 @@
+"""Any change that could change a value changes the key of its step; what cannot does not."""
+
+import functools
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import warmstore as ws
+from warmstore.pipeline.keys import describe_step, difference, identities, key_of
+from warmstore.pipeline.steps import Step
+
+
+def key(function: Any, **arguments: Any) -> str:
+    return key_of([describe_step(Step(function, arguments, name="step"))])
+
+
+PROGRAM = """
+    import functools
+    import numpy as np
+
+    SCALE = 2.0
+    TABLE = {"a": 1}
+    MEMO = {}
+
+    class Table:
+        def __init__(self, size):
+            self.size = size
+
+        def __call__(self, x):
+            return helper(x) + self.size
+
+        def method(self, x):
+            return x + self.size
+
+    def decorated(function):
+        @functools.wraps(function)
+        def around(x):
+            return function(x) + 1
+        return around
+
+    def helper(x):
+        return x * SCALE
+
+    @functools.lru_cache
+    def cached(x):
+        return x + 3
+
+    def step(x, by=SCALE):
+        if x not in MEMO:
+            MEMO[x] = helper(x) + TABLE["a"] + cached(x) + by
+        return MEMO[x]
+
+    @decorated
+    def wrapped(x):
+        return x
+
+    def late(x):
+        import program_helpers
+        return program_helpers.shift(x)
+
+    def outer(k):
+        return lambda x: x + k
+
+    by_lambda = lambda x: x + SCALE
+    by_closure = outer(5)
+    by_partial = functools.partial(step, by=4)
+    by_object = Table(5)
+    by_method = Table(6).method
+"""
+HELPERS = """
+    def shift(x):
+        return x + 1
+"""
+NAMES = ["step", "wrapped", "late", "by_lambda", "by_closure", "by_partial", "by_object", "by_method"]
+EDITS = [
+    ("SCALE = 2.0", "SCALE = 3.0", ["step", "by_lambda", "by_partial", "by_object", "by_method"]),
+    ('{"a": 1}', '{"a": 2}', ["step", "by_partial"]),
+    ("return x * SCALE", "return x / SCALE", ["step", "by_partial", "by_object", "by_method"]),
+    ("return x + 3", "return x + 4", ["step", "by_partial"]),
+    ("return function(x) + 1", "return function(x) + 2", ["wrapped"]),
+    ("return lambda x: x + k", "return lambda x: x - k", ["by_closure"]),
+    ("outer(5)", "outer(6)", ["by_closure"]),
+    ("by=4", "by=5", ["by_partial"]),
+    ("Table(5)", "Table(7)", ["by_object"]),
+    ("Table(6)", "Table(7)", ["by_method"]),
+    ("return x + self.size", "return x - self.size", ["by_object", "by_method"]),
+    ("def step(x, by=SCALE):", "def step(x, by=SCALE):  # a comment", []),
+    ("MEMO = {}", "MEMO = {1: 2}", []),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "changed"), EDITS)
+def test_edits(program: Any, old: str, new: str, changed: list[str]) -> None:
+    program(HELPERS, "program_helpers")
+    assert old in PROGRAM
+    before = program(PROGRAM)
+    first = {name: key(getattr(before, name)) for name in NAMES}
+    before.step(1)  # fills what it remembers
+    assert {name: key(getattr(before, name)) for name in NAMES} == first
+    again = program(PROGRAM)
+    assert {name: key(getattr(again, name)) for name in NAMES} == first
+    after = program(PROGRAM.replace(old, new))
+    assert [name for name in NAMES if key(getattr(after, name)) != first[name]] == changed
+
+
+def test_what_is_imported_when_it_runs(program: Any) -> None:
+    program(HELPERS, "program_helpers")
+    before = key(program(PROGRAM).late)
+    program(HELPERS.replace("x + 1", "x + 2"), "program_helpers")
+    assert key(program(PROGRAM).late) != before
+
+
+def test_arguments_and_the_random_flag() -> None:
+    def step(x: Any, **options: Any) -> Any:
+        return x
+
+    keys = [
+        key(step),
+        key(step, size=1),
+        key(step, size=1.0),
+        key(step, size=np.ones(2)),
+        key(step, size=np.zeros(2)),
+        key(step, size=[1, {"a": Path("b")}]),
+        key(step, size=[1, {"a": Path("c")}]),
+        key(step, how=np.add),
+        key(step, how=np.subtract),
+        key_of([describe_step(Step(step, random=True, name="step"))]),
+        key_of([describe_step(Step(step, name="other"))]),
+    ]
+    assert len(set(keys)) == len(keys)
+    assert key(step, size=np.zeros(2)) == keys[4]
+
+
+def test_versions_of_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    import scipy.signal
+
+    def step(x: Any) -> Any:
+        return scipy.signal.detrend(x)
+
+    description = describe_step(Step(step, name="detrend"))
+    assert description["packages"]["scipy"] == scipy.__version__
+    assert "pyarrow" not in description["packages"]
+    version = scipy.__version__
+    monkeypatch.setattr(scipy, "__version__", "0.0.1")
+    changed = describe_step(Step(step, name="detrend"))
+    assert key_of([changed]) != key_of([description])
+    assert difference([description], [changed]) == f"step 'detrend' calls scipy 0.0.1, and called {version}"
+
+
+def test_what_cannot_be_told_is_never_found_again(caplog: pytest.LogCaptureFixture) -> None:
+    lock = threading.Lock()
+    assert key(functools.partial(max, key=lock)) != key(functools.partial(max, key=lock))
+    assert "_thread.lock" in caplog.text
+
+
+def test_differences_in_words() -> None:
+    def one(x: Any, size: int = 0) -> Any:
+        return x
+
+    def other(x: Any, size: int = 0) -> Any:
+        return x + 1
+
+    def said(before: Step, after: Step) -> str:
+        return difference([describe_step(before)], [describe_step(after)])
+
+    assert (
+        said(Step(one, {"size": 1}, name="s"), Step(one, {"size": 2}, name="s")) == "step 's' has other arguments: size"
+    )
+    assert said(Step(one, {"size": 1}, name="s"), Step(one, {}, name="s")) == "step 's' has other arguments: size"
+    assert said(Step(one, name="s"), Step(other, name="s")) == "the code of step 's' changed"
+    assert said(Step(one, random=True, name="s"), Step(one, name="s")) == "step 's' is no longer random"
+    assert said(Step(one, name="s"), Step(one, name="s")) == ""
+
+
+def test_files_by_path_size_and_time(tmp_path: Path) -> None:
+    paths = [tmp_path / str(at) for at in range(3)]
+    for path in paths:
+        path.write_bytes(b"abc")
+    name, hashes = identities(paths)
+    assert len(set(hashes.tolist())) == 3
+    assert identities(paths)[1].tolist() == hashes.tolist()
+    os.utime(paths[1], ns=(0, 12345))
+    changed_name, changed = identities(paths)
+    assert changed_name == name
+    assert (changed != hashes).tolist() == [False, True, False]
+    paths[0].write_bytes(b"abcd")
+    assert identities(paths)[1][0] != hashes[0]
+    pairs = [(str(path), at) for at, path in enumerate(paths)]
+    assert identities(pairs)[1].tolist() != identities([(str(path), 0) for path in paths])[1].tolist()
+    before = identities(pairs)[1]
+    os.utime(paths[2], ns=(0, 999))
+    assert (identities(pairs)[1] != before).tolist() == [False, False, True]
+    dicts = [{"path": str(path)} for path in paths]
+    before = identities(dicts)[1]
+    paths[2].unlink()
+    assert (identities(dicts)[1] != before).tolist() == [False, False, True]
+
+
+def test_values_by_their_content(tmp_path: Path) -> None:
+    array = np.arange(12.0).reshape(4, 3)
+    sources = [
+        array,
+        array + 1,
+        array.astype(np.float32),
+        list(array),
+        ["a", "b"],
+        ["a", "c"],
+        [b"a", b"b"],
+        range(4),
+        range(5),
+    ]
+    names = [identities(source)[0] for source in sources]
+    assert len(set(names)) == len(names)
+    assert identities(array.copy())[0] == names[0]
+    for source in sources:
+        assert identities(source)[1].shape == (len(source),)
+
+
+def test_stores_by_what_was_done_to_them(tmp_path: Path) -> None:
+    store = ws.RecordStore.create(tmp_path / "store", {"x": ws.Array("int64"), "y": ws.Array("int64")})
+    store.extend({"x": [1, 2, 3], "y": [4, 5, 6]})
+    store.flush()
+    name, hashes = identities(store)
+    assert identities(store["x"])[0] != identities(store["y"])[0] != name
+    store.append({"x": 7, "y": 8})
+    store.flush()
+    assert identities(store)[0] == name
+    assert identities(store)[1][:3].tolist() == hashes.tolist()
+    store.update(0, {"x": 9})
+    assert identities(store)[1][0] != hashes[0]
+    store.close()
+
+
+class Folder:
+    """A data set of files, as users write them."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        self.paths = paths
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, at: int) -> bytes:
+        return self.paths[at].read_bytes()
+
+
+def test_data_sets_by_their_attributes_and_files(tmp_path: Path) -> None:
+    paths = [tmp_path / str(at) for at in range(3)]
+    for path in paths:
+        path.write_bytes(b"abc")
+    name, hashes = identities(Folder(paths))
+    assert identities(Folder(paths[:2]))[0] != name
+    os.utime(paths[1], ns=(0, 12345))
+    assert identities(Folder(paths))[0] == name
+    assert (identities(Folder(paths))[1] != hashes).all()
+    np.save(tmp_path / "a.npy", np.arange(3))
+    mapped = ws.Pipeline(tmp_path / "a.npy").source
+    before = identities(mapped)
+    os.utime(tmp_path / "a.npy", ns=(0, 12345))
+    assert identities(mapped)[1][0] != before[1][0]
