@@ -43,7 +43,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.parametrize("name", ["pipeline", "made"])
 def test_a_plan_is_printed_and_drawn(module: str, name: str, tmp_path: Path) -> None:
     told = ["--memory", "100MB", "--workers", "0", "--seconds", "0.5", "--plot", "plan.png"]
-    done = CliRunner().invoke(app, ["plan", f"{module}:{name}", *told])
+    done = CliRunner().invoke(app, ["plan", f"{module}:{name}", *told], env={"COLUMNS": "140"})
     assert done.exit_code == 0, done.output
     assert "1 work" in done.output
     assert "in memory" in done.output
