@@ -135,3 +135,18 @@ def test_a_transform_sees_batches(tmp_path: Path) -> None:
 
     for one, other in zip(run(0), run(2), strict=True):
         assert same(one, other)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_steady_epochs_are_measured(workers: int) -> None:
+    pipe = ws.Pipeline(range(20)).step(make, kind="array")
+    plan = plan_of(pipe, [(1, "memory", "raw")], [20])
+    with pipe.loader(plan, 4, workers=workers) as loader:
+        list(loader)
+        assert plan.measured == []
+        list(loader)
+        next(iter(loader))
+        list(loader)  # the rest of one that was left
+        list(loader)
+    assert len(plan.measured) == 2
+    assert all(0 < seconds < 60 for seconds in plan.measured)

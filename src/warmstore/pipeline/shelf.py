@@ -32,7 +32,10 @@ from warmstore.records.values import compressed
 _log = logging.getLogger("warmstore")
 
 FLUSH = 8 << 20
-"""Bytes of samples that a process gathers before it writes them."""
+"""Bytes of samples that a process gathers before it writes them, at most; less for small budgets."""
+
+_LEAST_FLUSH = 1 << 20
+_PARTS = 64
 
 _UNCACHED_AGAIN = 32 << 20
 _MOST_ROWS = 1 << 30
@@ -156,7 +159,7 @@ class Shelf:
         self._staged.append(sample)
         self._staged_bytes += sample.nbytes
         self._waiting.add(index)
-        if self._staged_bytes >= FLUSH:
+        if self._staged_bytes >= min(FLUSH, max(_LEAST_FLUSH, self.place.room.limit // _PARTS)):
             self.flush()
 
     def flush(self) -> None:
