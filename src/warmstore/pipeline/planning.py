@@ -33,7 +33,7 @@ _CACHE_SHARE = 0.8  # of the memory that is free: what the page cache can be cou
 
 def plan(
     pipe: "Pipeline",
-    profile: Profile,
+    profile: Profile | None = None,
     *,
     memory: int | str | None = None,
     disk: int | str | None = None,
@@ -48,7 +48,7 @@ def plan(
     """The plan with the shortest epochs that budgets allow.
 
     Args:
-        pipe, profile: the pipeline, and what was measured of it.
+        pipe, profile: the pipeline, and what was measured of it; None measures it now, or finds it in the folder.
         memory: bytes for samples kept in memory and for the workers with their batches; None: no such tier, and workers
             are not counted.
         disk: bytes on the disk of `folder`; None: no such tier. Both are this machine's, for all its ranks together.
@@ -71,6 +71,10 @@ def plan(
     where = None if folder is None else Path(folder)
     _check(workers, epochs, consumer, world_size, strategy)
     budget = _Budget(memory_budget(memory), disk_budget(disk, where), memory is not None)
+    if profile is None:
+        from warmstore.pipeline.profiling import profile as measured
+
+        profile = measured(pipe, folder=where)
     notes: list[str] = []
     if where is not None and (room := room_on_disk(where, budget.disk)) < budget.disk:
         notes.append(f"The disk has room for {room:,} bytes only; the plan uses no more.")

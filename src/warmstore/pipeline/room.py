@@ -114,6 +114,7 @@ class Hold:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._pid = os.getpid()
         path = lock_of(folder)
         while True:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -122,6 +123,19 @@ class Hold:
                 break
             os.close(self._descriptor)  # somebody removed it in between
         os.utime(path)
+
+    def is_last(self) -> bool:
+        """Whether nobody else holds it, but for processes that were forked from this one; only to be asked at the end.
+
+        It is then this one's alone until `close`.
+        """
+        if os.getpid() != self._pid or self._descriptor < 0:
+            return False  # a forked child shares its parent's lock: asking would take it away
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
     def close(self) -> None:
         """Say so no longer. Twice is fine."""

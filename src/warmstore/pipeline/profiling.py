@@ -1,0 +1,192 @@
+"""Profiling: a few hundred real samples, a disk and some workers are measured, within seconds, and remembered.
+
+A profile is kept in the plan's folder under a key of the steps' code, the source and the machine, and found again by
+the next run.
+"""
+
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import psutil
+
+from warmstore.errors import BadSource
+from warmstore.loading.draws import Int64, keys
+from warmstore.loading.permutation import permuted
+from warmstore.pipeline.disk_speed import measure_disk
+from warmstore.pipeline.keys import describe_step, key_of
+from warmstore.pipeline.measuring import Run, run_steps, stage_of
+from warmstore.pipeline.model import bucket_of
+from warmstore.pipeline.profile import Disk, Profile, Scaling, Stage
+from warmstore.pipeline.scaling import Ready, doubled, measure
+from warmstore.pipeline.sizes_of_sources import sizes_of
+
+if TYPE_CHECKING:
+    from warmstore.pipeline.pipeline import Pipeline
+
+_BUCKETS = 4
+_VARIED = 0.1  # relative deviation of source sizes from which samples are put into buckets
+_DISK_BYTES = 256 << 20
+_KIND = "profile"
+_SHARES = {"steps": 0.3, "stores": 0.2, "disk": 0.12}  # of the time; the rest is for workers
+
+
+def profile(
+    pipe: "Pipeline",
+    *,
+    samples: int = 400,
+    seconds: float = 15.0,
+    batch_size: int = 64,
+    folder: "str | os.PathLike[str] | None" = None,
+    most_workers: int | None = None,
+    cutoff: float = 0.1,
+    renew: bool = False,
+    progress: bool | None = None,
+) -> Profile:
+    """Measure a pipeline on this machine, or find what was measured before.
+
+    Args:
+        samples: to send through the steps at most, spread over the source.
+        seconds: for all of it, about.
+        batch_size: of the batches that workers make.
+        folder: of the disk tier, whose disk is measured; the profile is kept there. None: no disk, nothing is kept.
+        most_workers: up to how many are tried; None: as many as there are cores.
+        cutoff: doubling the workers goes on while it brings this part more samples a second.
+        renew: measure again, whatever is kept.
+        progress: show a bar; None shows one on a terminal.
+
+    Raises:
+        BadSource: a source without samples.
+        Exception: what a step raises.
+    """
+    if not len(pipe):
+        raise BadSource("the source of this pipeline has no samples")
+    key = _key(pipe, batch_size)
+    kept = None if folder is None else Path(folder) / f"profile-{key}.json"
+    if kept is not None and not renew and (found := Profile.load(kept, key)) is not None:
+        return found
+    made = _measured(pipe, key, samples, seconds, batch_size, folder, most_workers, cutoff, progress)
+    if kept is not None:
+        made.save(kept)
+    return made
+
+
+def _measured(
+    pipe: "Pipeline",
+    key: str,
+    samples: int,
+    seconds: float,
+    batch_size: int,
+    folder: Any,
+    most_workers: int | None,
+    cutoff: float,
+    progress: bool | None,
+) -> Profile:
+    from tqdm import tqdm
+
+    began = time.perf_counter()
+    total = len(pipe)
+    sizes = sizes_of(pipe.source)
+    edges = _edges(sizes)
+    counts = _counts(sizes, edges, total)
+    indices = _chosen(total, samples)
+    buckets: Sequence[int] = [0] * len(indices) if sizes is None else bucket_of(sizes[indices], edges).tolist()
+    stages = len(pipe.steps) + 1
+    bar = tqdm(
+        total=len(indices) + 2 * stages + 2, desc="profiling", disable=None if progress is None else not progress,
+        dynamic_ncols=True, leave=False,
+    )  # fmt: skip
+    with bar, tempfile.TemporaryDirectory(dir=_memory_folder(), prefix="warmstore-profile-") as scratch:
+        run = run_steps(pipe, indices, buckets, began + _SHARES["steps"] * seconds, bar.update)
+        bar.update(len(indices) - len(run.buckets))
+        until = time.perf_counter() + _SHARES["stores"] * seconds
+        names = ["source", *(step.name for step in pipe.steps)]
+        found = tuple(
+            stage_of(name, stage, run.buckets, len(counts), Path(scratch), until, bar.update)
+            for name, stage in zip(names, run.stages, strict=True)
+        )
+        disk = None if folder is None else _disk(Path(folder), found, counts, _SHARES["disk"] * seconds)
+        bar.update()
+        scaling, alone, overhead, delivery = _workers(
+            pipe, run, found, counts, batch_size, most_workers, cutoff, began + seconds
+        )
+        bar.update()
+    return Profile(
+        key, len(run.buckets), total, batch_size, edges, counts, found, scaling, alone, overhead, delivery, disk,
+        time.perf_counter() - began,
+    )  # fmt: skip
+
+
+def _workers(
+    pipe: "Pipeline",
+    run: Run,
+    stages: Sequence[Stage],
+    counts: Sequence[int],
+    batch_size: int,
+    most: int | None,
+    cutoff: float,
+    until: float,
+) -> tuple[tuple[Scaling, ...], float, float, float]:
+    """Scaling, and what a sample costs beside its steps: alone, a worker, and the main process with workers."""
+    ready = type(pipe)(Ready(run.last, max(len(run.last), 64 * batch_size)))
+    brief = max(0.3, 0.12 * (until - time.perf_counter()))
+    alone = measure(ready, batch_size, 0, brief)
+    steps = sum(float(np.dot(counts, stage.seconds)) for stage in stages) / max(sum(counts), 1)
+    scaling = [Scaling(0, 1 / max(steps + alone.own, 1e-9), 0)]
+    most = (os.cpu_count() or 1) if most is None else most
+    if not most:
+        return tuple(scaling), alone.own, 0.0, 0.0
+    handed = measure(ready, batch_size, 1, 2 * brief)
+    scaling += doubled(pipe, batch_size, steps, most, cutoff, until)
+    return tuple(scaling), alone.own, handed.others, handed.own
+
+
+def _disk(folder: Path, stages: Sequence[Stage], counts: Sequence[int], seconds: float) -> Disk:
+    means = [
+        int(np.dot(counts, stored.nbytes) / max(sum(counts), 1)) for stage in stages for stored in stage.stored.values()
+    ]
+    wanted = sorted({*np.quantile(means, [0, 0.5, 1]).astype(int).tolist()}) if means else [1 << 16]
+    return measure_disk(folder, wanted, seconds, _DISK_BYTES, os.cpu_count() or 1)
+
+
+def _edges(sizes: np.ndarray[Any, Any] | None) -> tuple[int, ...]:
+    """Sizes that part the samples into buckets of about as many bytes each; none where all are about the same."""
+    if sizes is None or len(sizes) < 8 * _BUCKETS or sizes.std() <= _VARIED * sizes.mean():
+        return ()
+    ordered = np.sort(sizes)
+    shares = np.cumsum(ordered) / ordered.sum()
+    at = np.searchsorted(shares, np.arange(1, _BUCKETS) / _BUCKETS)
+    return tuple(sorted({int(ordered[one]) for one in at} - {int(ordered[0])}))
+
+
+def _counts(sizes: np.ndarray[Any, Any] | None, edges: tuple[int, ...], total: int) -> tuple[int, ...]:
+    if sizes is None or not edges:
+        return (total,)
+    return tuple(np.bincount(bucket_of(sizes, edges), minlength=len(edges) + 1).tolist())
+
+
+def _chosen(total: int, samples: int) -> Int64:
+    """Indices spread over the source by a fixed permutation, int64 [n]."""
+    count = min(total, max(samples, 1))
+    return permuted(np.arange(count, dtype=np.uint64), total, keys(_KIND, 0, 0, total)).astype(np.int64)
+
+
+def _key(pipe: "Pipeline", batch_size: int) -> str:
+    """What a profile depends on: code, source and machine."""
+    machine = {
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "memory": psutil.virtual_memory().total >> 30,
+        "python": platform.python_version(),
+    }
+    source = {"length": len(pipe), "type": type(pipe.source).__qualname__}
+    return key_of([*map(describe_step, pipe.steps), {"machine": machine, "source": source, "batch": batch_size}])
+
+
+def _memory_folder() -> str | None:
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

@@ -1,0 +1,145 @@
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.pipeline.profiles import profile as made_up
+
+import warmstore as ws
+from warmstore.pipeline.disk_speed import measure_disk
+from warmstore.pipeline.profile import Disk, Profile
+from warmstore.pipeline.profiling import profile
+
+
+def spend(seconds: float) -> None:
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+
+
+def heavy(value: int) -> np.ndarray:
+    spend(0.002)
+    return np.full((8, 256), value, np.float64)
+
+
+def heavier(value: int) -> np.ndarray:
+    return np.full((16, 256), value, np.float64)
+
+
+def light(value: np.ndarray) -> np.ndarray:
+    spend(0.0003)
+    return value.astype(np.uint8)
+
+
+def noisy(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    return value + rng.integers(0, 2, value.shape, np.uint8)
+
+
+def strange(value: np.ndarray) -> object:
+    return object()
+
+
+PIPE = ws.Pipeline(range(200)).step(heavy).step(light).step(noisy, random=True)
+
+
+def measured(pipe: ws.Pipeline = PIPE, **told: object) -> Profile:
+    return profile(pipe, **{"seconds": 1.0, "most_workers": 0, "samples": 48, **told})
+
+
+def test_steps_are_timed_and_weighed() -> None:
+    found = measured()
+    source, first, second, third = found.stages
+    assert [stage.name for stage in found.stages] == ["source", "heavy", "light", "noisy"]
+    assert first.seconds[0] == pytest.approx(0.002, rel=0.5)
+    assert second.seconds[0] == pytest.approx(0.0003, rel=1.0)
+    assert (first.nbytes, second.nbytes) == ((8 * 8 * 256,), (8 * 256,))
+    assert first.stored["raw"].nbytes[0] == pytest.approx(8 * 8 * 256, rel=0.01)
+    assert first.stored["zstd"].nbytes[0] < 0.1 * first.nbytes[0]  # all numbers of a sample are equal
+    assert 0 < first.stored["raw"].read[0] < 0.001
+    assert third.stored == {}  # random
+    assert source.seconds[0] < 0.0001
+    assert found.disk is None
+    assert [one.workers for one in found.scaling] == [0]
+
+
+def test_waiting_is_not_work() -> None:
+    pipe = ws.Pipeline([0.005] * 16).step(time.sleep)
+    found = measured(pipe)
+    assert found.stages[1].seconds[0] < 0.002
+    assert found.stages[1].wait[0] == pytest.approx(0.005, rel=0.6)
+
+
+def test_what_cannot_be_stored_says_why_and_what_comes_before_can() -> None:
+    found = measured(ws.Pipeline(range(20)).step(heavy).step(strange))
+    assert found.stages[1].stored
+    assert not found.stages[2].stored
+    assert "object" in found.stages[2].trouble
+    made = ws.Pipeline(range(20)).step(heavy).step(strange).plan(profile=found, memory="100MB", workers=0)
+    assert [place.step for place in made.placements] == [1]
+    assert "object" in str(made)
+
+
+def test_samples_of_varied_size_are_put_into_buckets() -> None:
+    source = [bytes(size) for size in range(1000, 101_000, 500)]
+    found = measured(ws.Pipeline(source).step(len), samples=120)
+    assert len(found.counts) == 4
+    assert sum(found.counts) == len(source)
+    raw = found.stages[0].nbytes
+    assert raw[0] < raw[1] < raw[2] < raw[3]
+    same = measured(ws.Pipeline([bytes(1000)] * 100).step(len))
+    assert same.edges == ()
+
+
+def test_workers_are_doubled_and_their_memory_is_known() -> None:
+    found = measured(seconds=3.0, most_workers=1, samples=32)
+    assert [one.workers for one in found.scaling] == [0, 1]
+    assert found.scaling[1].rate > 0
+    assert found.scaling[1].nbytes > 1 << 20
+    assert found.overhead > 0
+
+
+def test_a_profile_is_found_again_until_the_code_changes(tmp_path: Path) -> None:
+    first = measured(folder=tmp_path)
+    assert measured(folder=tmp_path) == first
+    assert measured(folder=tmp_path, renew=True) != first
+    other = ws.Pipeline(range(200)).step(heavier, name="heavy").step(light).step(noisy, random=True)
+    assert measured(other, folder=tmp_path).key != first.key
+    (path,) = (path for path in tmp_path.glob("profile-*.json") if first.key in path.name)
+    path.write_text(path.read_text()[:100])  # cut short: measured anew
+    assert measured(folder=tmp_path).key == first.key
+    assert not [one for one in tmp_path.iterdir() if not one.name.startswith(("profile-", "."))]
+
+
+def test_a_profile_survives_json(tmp_path: Path) -> None:
+    for one in (made_up([0, (0.1, 0.2)], [1, 2], counts=(3, 4), squeezed=0.5), made_up([0.1], [1], disk=None)):
+        one.save(tmp_path / "profile.json")
+        assert Profile.load(tmp_path / "profile.json") == one
+        assert Profile.load(tmp_path / "profile.json", "another key") is None
+
+
+def test_an_empty_source_is_named() -> None:
+    with pytest.raises(ws.BadSource, match="no samples"):
+        measured(ws.Pipeline([]).step(heavy))
+
+
+def test_a_disk_is_measured_and_nothing_stays(tmp_path: Path) -> None:
+    found = measure_disk(tmp_path, [1000, 100_000], 0.5, 8 << 20, 2)
+    assert found.request == (1000, 100_000)
+    assert all(rate > 0 for rate in (*found.alone, *found.together, found.write))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bandwidth_lies_between_those_measured() -> None:
+    disk = Disk((1000, 100_000), (10.0, 30.0), (20.0, 100.0), 1.0)
+    assert disk.bandwidth(10_000, 1) == pytest.approx(20)
+    assert disk.bandwidth(10_000, 8) == pytest.approx(60)
+    assert disk.bandwidth(10, 8) == pytest.approx(20)
+    assert disk.bandwidth(10_000, 2) == pytest.approx(40)
+
+
+def test_few_workers_are_between_those_measured() -> None:
+    found = made_up([0.01], [1], workers=[1, 4])
+    assert found.at(2).rate == pytest.approx(200)
+    assert found.at(9).rate == found.at(4).rate
+    assert replace(found, scaling=found.scaling[:1]).at(2).rate == found.scaling[0].rate
