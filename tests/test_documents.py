@@ -50,7 +50,7 @@ def _run(name: str) -> None:
         names["store"].close()
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/features.md", "docs/records.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/features.md", "docs/pipeline.md", "docs/records.md"])
 def test_code_in_documents_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     _run(name)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import warmstore as ws
-from warmstore.pipeline.keys import describe_step, difference, identities, key_of
+from warmstore.pipeline.keys import describe_step, difference, identities, key_of, name_of_source
 from warmstore.pipeline.steps import Step
 
 
@@ -180,24 +180,24 @@ def test_files_by_path_size_and_time(tmp_path: Path) -> None:
     paths = [tmp_path / str(at) for at in range(3)]
     for path in paths:
         path.write_bytes(b"abc")
-    name, hashes = identities(paths)
+    name, hashes = name_of_source(paths), identities(paths)
     assert len(set(hashes.tolist())) == 3
-    assert identities(paths)[1].tolist() == hashes.tolist()
+    assert identities(paths).tolist() == hashes.tolist()
     os.utime(paths[1], ns=(0, 12345))
-    changed_name, changed = identities(paths)
+    changed_name, changed = name_of_source(paths), identities(paths)
     assert changed_name == name
     assert (changed != hashes).tolist() == [False, True, False]
     paths[0].write_bytes(b"abcd")
-    assert identities(paths)[1][0] != hashes[0]
+    assert identities(paths)[0] != hashes[0]
     pairs = [(str(path), at) for at, path in enumerate(paths)]
-    assert identities(pairs)[1].tolist() != identities([(str(path), 0) for path in paths])[1].tolist()
-    before = identities(pairs)[1]
+    assert identities(pairs).tolist() != identities([(str(path), 0) for path in paths]).tolist()
+    before = identities(pairs)
     os.utime(paths[2], ns=(0, 999))
-    assert (identities(pairs)[1] != before).tolist() == [False, False, True]
+    assert (identities(pairs) != before).tolist() == [False, False, True]
     dicts = [{"path": str(path)} for path in paths]
-    before = identities(dicts)[1]
+    before = identities(dicts)
     paths[2].unlink()
-    assert (identities(dicts)[1] != before).tolist() == [False, False, True]
+    assert (identities(dicts) != before).tolist() == [False, False, True]
 
 
 def test_values_by_their_content(tmp_path: Path) -> None:
@@ -213,25 +213,25 @@ def test_values_by_their_content(tmp_path: Path) -> None:
         range(4),
         range(5),
     ]
-    names = [identities(source)[0] for source in sources]
+    names = [name_of_source(source) for source in sources]
     assert len(set(names)) == len(names)
-    assert identities(array.copy())[0] == names[0]
+    assert name_of_source(array.copy()) == names[0]
     for source in sources:
-        assert identities(source)[1].shape == (len(source),)
+        assert identities(source).shape == (len(source),)
 
 
 def test_stores_by_what_was_done_to_them(tmp_path: Path) -> None:
     store = ws.RecordStore.create(tmp_path / "store", {"x": ws.Array("int64"), "y": ws.Array("int64")})
     store.extend({"x": [1, 2, 3], "y": [4, 5, 6]})
     store.flush()
-    name, hashes = identities(store)
-    assert identities(store["x"])[0] != identities(store["y"])[0] != name
+    name, hashes = name_of_source(store), identities(store)
+    assert name_of_source(store["x"]) != name_of_source(store["y"]) != name
     store.append({"x": 7, "y": 8})
     store.flush()
-    assert identities(store)[0] == name
-    assert identities(store)[1][:3].tolist() == hashes.tolist()
+    assert name_of_source(store) == name
+    assert identities(store)[:3].tolist() == hashes.tolist()
     store.update(0, {"x": 9})
-    assert identities(store)[1][0] != hashes[0]
+    assert identities(store)[0] != hashes[0]
     store.close()
 
 
@@ -252,13 +252,13 @@ def test_data_sets_by_their_attributes_and_files(tmp_path: Path) -> None:
     paths = [tmp_path / str(at) for at in range(3)]
     for path in paths:
         path.write_bytes(b"abc")
-    name, hashes = identities(Folder(paths))
-    assert identities(Folder(paths[:2]))[0] != name
+    name, hashes = name_of_source(Folder(paths)), identities(Folder(paths))
+    assert name_of_source(Folder(paths[:2])) != name
     os.utime(paths[1], ns=(0, 12345))
-    assert identities(Folder(paths))[0] == name
-    assert (identities(Folder(paths))[1] != hashes).all()
+    assert name_of_source(Folder(paths)) == name
+    assert (identities(Folder(paths)) != hashes).all()
     np.save(tmp_path / "a.npy", np.arange(3))
     mapped = ws.Pipeline(tmp_path / "a.npy").source
     before = identities(mapped)
     os.utime(tmp_path / "a.npy", ns=(0, 12345))
-    assert identities(mapped)[1][0] != before[1][0]
+    assert identities(mapped)[0] != before[0]

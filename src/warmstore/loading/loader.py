@@ -4,6 +4,7 @@ A batch is arithmetic until somebody makes it: the order says which positions it
 them ahead, and where a loader stands is two numbers. What is counted is what was handed out, never what was prepared.
 """
 
+import time
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
@@ -120,6 +121,9 @@ class Loader(Owner):
         self._turn: object = None  # of the `for` that runs now
         self._crew: Crew | None = None
         self._others: ProcessCrew | None = None
+        self._begun = 0
+        # Called with the seconds of every epoch that was handed out whole, but for the first.
+        self.epoch_over: Callable[[float], None] | None = None
         self._check_structure()
         self.closed = False
 
@@ -216,9 +220,12 @@ class Loader(Owner):
         course = self._course
         if self._epochs is not None and course.epoch >= self._epochs:
             return
-        epoch = course.epoch
+        epoch, whole, start = course.epoch, not course.place, time.perf_counter()
         yield from self._batches(((epoch, step, at) for step, at in course.steps(epoch, course.place)))
         course.epoch, course.place = epoch + 1, 0
+        if self.epoch_over is not None and self._begun and whole:
+            self.epoch_over(time.perf_counter() - start)
+        self._begun += 1
 
     def _all_epochs(self) -> Iterator[Any]:
         yield from self._batches(self._tasks())

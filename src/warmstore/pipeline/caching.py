@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from warmstore.errors import UnsupportedType
-from warmstore.loading.draws import UInt64
-from warmstore.pipeline.keys import describe_step, identities, key_of
+from warmstore.pipeline.keys import describe_step, identities, key_of, name_of_source
 from warmstore.pipeline.plan import Placement, Plan
 from warmstore.pipeline.room import Hold, Room, remove_unused
 from warmstore.pipeline.schema import Schema
@@ -32,18 +31,19 @@ def source_of(pipe: "Pipeline", plan: Plan | None, seed: int) -> PipelineSource:
     Raises:
         ValueError: the plan is for other samples or steps.
     """
-    lineage, hashes = identities(pipe.source)
+    name = name_of_source(pipe.source)
     if plan is None:
-        return PipelineSource(pipe, seed, lineage)
+        return PipelineSource(pipe, seed, name)
     _check(pipe, plan)
-    opening = _Opening(pipe, plan, lineage, hashes)
+    hashes = identities(pipe.source)
+    opening = _Opening(pipe, plan, name)
     places = opening.places()
     kept = Kept(tuple(places), opening.assignment, hashes)
-    source = PipelineSource(pipe, seed, lineage, kept, opening.held)
+    source = PipelineSource(pipe, seed, name, kept, opening.held)
     if opening.renewed(source, places):
         source.close_shelves()
         kept = replace(kept, places=tuple(opening.places()))
-        source = PipelineSource(pipe, seed, lineage, kept, opening.held)
+        source = PipelineSource(pipe, seed, name, kept, opening.held)
     for note in opening.notes:
         source.tell(note)
     return source
@@ -52,14 +52,14 @@ def source_of(pipe: "Pipeline", plan: Plan | None, seed: int) -> PipelineSource:
 class _Opening:
     """Opens the placements of one plan. held: what must be closed when they are not used any longer."""
 
-    def __init__(self, pipe: "Pipeline", plan: Plan, lineage: str, hashes: UInt64) -> None:
+    def __init__(self, pipe: "Pipeline", plan: Plan, source: str) -> None:
         self.held: list[MemoryTier | Hold] = []
         self.notes: list[str] = []
         self.assignment = plan.assignment(np.arange(len(pipe))).astype(np.int16)
         self._pipe = pipe
         self._plan = plan
         self._steps = tuple(describe_step(step) for step in pipe.steps[: pipe.cacheable])
-        self._lineage = key_of([{"source": lineage, "steps": [step["name"] for step in self._steps]}])
+        self._lineage = key_of([{"source": source, "steps": [step["name"] for step in self._steps]}])
         self._rooms: dict[str, Room] = {}
 
     def places(self) -> list[Place]:
@@ -74,6 +74,7 @@ class _Opening:
         shelves = source.open_shelves()
         assert shelves is not None
         stale = {number: (shelf.stale, shelf.records) for number, shelf in shelves.by_number.items()}
+        stale |= dict.fromkeys(shelves.broken, (1, 1))
         if not any(count for count, _ in stale.values()):
             return False
         source.close_shelves()
@@ -84,8 +85,8 @@ class _Opening:
             count, records = stale.get(place.number, (0, 0))
             if count:
                 _log.warning(
-                    "%s: %s of %s kept samples are of files or values that have changed, or the plan has them "
-                    "elsewhere; they are computed anew",
+                    "%s: %s of %s kept samples are of files or values that have changed, the plan has them elsewhere, "
+                    "or they are damaged; they are computed anew",
                     place.name,
                     f"{count:,}",
                     f"{records:,}",

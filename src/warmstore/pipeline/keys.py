@@ -32,6 +32,7 @@ _log = logging.getLogger("warmstore")
 
 _DEPTH = 8
 _LONGEST_PATH = 4096
+_OURS = "warmstore"
 
 Description = dict[str, Any]
 """Of a step, as JSON: name, code, arguments by name, random, packages by name."""
@@ -69,29 +70,30 @@ def difference(old: Sequence[Description], new: Sequence[Description]) -> str:
     return ""
 
 
-def identities(source: Any) -> tuple[str, UInt64]:
-    """What tells a source from others, 16 hex digits; and hashes of what each sample is made from, uint64 [samples].
-
-    A file that changes changes the hash of its sample, and not what the source is.
-    """
+def name_of_source(source: Any) -> str:
+    """What tells a source from others, 16 hex digits. A file that changes does not change it."""
     if isinstance(source, list | tuple):
-        texts = [_text_of(sample) for sample in source]
-        hashes = np.fromiter(
-            (xxhash.xxh3_64_intdigest(text + _stat_of(sample)) for sample, text in zip(source, texts, strict=True)),
-            np.uint64,
-            len(source),
-        )
         digest = xxhash.xxh3_128()
-        for text in texts:
-            digest.update(xxhash.xxh3_64_digest(text))
-        return digest.hexdigest()[:16], hashes
-    reach = Everything("the source")
-    name = describe(getattr(source, "identity", None) or source, 0, reach)
-    hashed = xxhash.xxh3_64()
-    hashed.update(name.encode())
+        for sample in source:
+            digest.update(_text_of(sample))
+        return digest.hexdigest()[:16]
+    return _hash(_described(source))[:16]
+
+
+def identities(source: Any) -> UInt64:
+    """Hashes of what each sample is made from, uint64 [samples]; of files their size and time are part of it."""
+    if isinstance(source, list | tuple):
+        hashes = (xxhash.xxh3_64_intdigest(_text_of(sample) + _stat_of(sample)) for sample in source)
+        return np.fromiter(hashes, np.uint64, len(source))
+    hashed = xxhash.xxh3_64(_described(source))
     for path in _files_in(source):
         hashed.update(_stat_of(path))
-    return _hash(name)[:16], np.full(len(source), hashed.intdigest(), np.uint64)
+    return np.full(len(source), hashed.intdigest(), np.uint64)
+
+
+def _described(source: Any) -> bytes:
+    given = getattr(source, "identity", None)
+    return describe(source if given is None else given, 0, Everything("the source")).encode()
 
 
 class Everything(Reach):
@@ -129,7 +131,7 @@ class Everything(Reach):
         if hasattr(value, "_fingerprint") and type(value).__module__ == "datasets.arrow_dataset":
             return str(value._fingerprint)
         kind = type(value)
-        if depth < _DEPTH and not self.is_foreign(kind) and hasattr(value, "__dict__"):
+        if depth < _DEPTH and hasattr(value, "__dict__") and (_is_ours(kind) or not self.is_foreign(kind)):
             return describe([kind, OrderedDict(sorted(vars(value).items()))], depth + 1, self)
         try:
             return f"{name_of(kind)} {_hash(pickle.dumps(value, 5))}"
@@ -206,7 +208,13 @@ def _files_in(value: Any, depth: int = 0) -> Iterator[Any]:
         yield from _files_in(vars(value), depth + 1)
 
 
+def _is_ours(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == _OURS
+
+
 def _is_installed(name: str) -> bool:
+    if name == _OURS:
+        return True
     module = sys.modules.get(name)
     path = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", [])), "")
     return bool({"site-packages", "dist-packages"} & set(Path(path).parts))

@@ -112,7 +112,7 @@ class Pipeline(Owner):
         """Decide what to keep where; see `warmstore.pipeline.planning.plan`."""
         from warmstore.pipeline.planning import plan
 
-        return plan(self, profile if profile is not None else self.profile(), **options)
+        return plan(self, profile, **options)
 
     def as_source(self) -> PipelineSource:
         """The samples, uncached, as a `Loader` reads them."""
@@ -163,6 +163,8 @@ class Pipeline(Owner):
             source.release()
             raise
         loader.own()  # what lies in memory goes with it
+        if plan is not None:
+            loader.epoch_over = plan.measured.append
         return loader
 
     def fill(

@@ -123,6 +123,17 @@ class Hold:
             os.close(self._descriptor)  # somebody removed it in between
         os.utime(path)
 
+    def is_last(self) -> bool:
+        """Whether nobody else holds it, but for processes that were forked from this one; only to be asked at the end.
+
+        It is then this one's alone until `close`.
+        """
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
     def close(self) -> None:
         """Say so no longer. Twice is fine."""
         descriptor, self._descriptor = self._descriptor, -1

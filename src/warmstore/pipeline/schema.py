@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from warmstore.pipeline.values import Structure, dtype_of, from_bytes, leaves_of, ordered, put_together, to_bytes
+from warmstore.records.buffers import take
 from warmstore.records.fields import (
     Array,
     Bytes,
@@ -100,8 +101,7 @@ class Schema:
         else:
             columns = list(zip(*(sample.leaves for sample in samples), strict=True))
         for name, field, column in zip(self.names, self.fields, columns, strict=True):
-            values = np.stack(column) if isinstance(field, Array) else list(column)
-            block[name] = encode(name, field, values)
+            block[name] = _rows(field, column) if isinstance(field, Array) else encode(name, field, list(column))
         return block
 
     def decode(self, columns: dict[str, Any]) -> list[Any]:
@@ -144,6 +144,15 @@ def _field(node: Structure, column: Sequence[Any], codec: str) -> Field:
     if all(leaf.shape == column[0].shape for leaf in column):
         return Array(name, column[0].shape, codec)
     return Ragged(name, column[0].ndim, codec)
+
+
+def _rows(field: Array, column: Sequence[Any]) -> Rows:
+    """Arrays of a field's dtype and shape as its rows."""
+    # In memory that was used before: touching new pages costs more than the copy.
+    data = take(len(column) * field.width).reshape(len(column), field.width)
+    if field.width:
+        np.stack(column, out=data.view(field.numpy).reshape(len(column), *field.shape))
+    return Rows(len(column), data)
 
 
 def _leaves(column: Any) -> list[Any]:

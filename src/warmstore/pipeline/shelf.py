@@ -32,7 +32,10 @@ from warmstore.records.values import compressed
 _log = logging.getLogger("warmstore")
 
 FLUSH = 8 << 20
-"""Bytes of samples that a process gathers before it writes them."""
+"""Bytes of samples that a process gathers before it writes them, at most; less for small budgets."""
+
+_LEAST_FLUSH = 1 << 20
+_PARTS = 64
 
 _UNCACHED_AGAIN = 32 << 20
 _MOST_ROWS = 1 << 30
@@ -95,7 +98,11 @@ class Shelf:
         self._schemas: tuple[Schema | None, Schema] = schemas
         self._stores: list[RecordStore | None] = [None, None]
         self._known = [0, 0]
-        self.look()
+        try:
+            self.look()
+        except BaseException:
+            self.abandon()
+            raise
 
     def look(self) -> None:
         """See what others have added."""
@@ -152,7 +159,7 @@ class Shelf:
         self._staged.append(sample)
         self._staged_bytes += sample.nbytes
         self._waiting.add(index)
-        if self._staged_bytes >= FLUSH:
+        if self._staged_bytes >= min(FLUSH, max(_LEAST_FLUSH, self.place.room.limit // _PARTS)):
             self.flush()
 
     def flush(self) -> None:

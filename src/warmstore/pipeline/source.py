@@ -192,16 +192,22 @@ class PipelineSource(Source):
 
 
 class Shelves(Owner):
-    """One process's shelves. by_number: of their placement. rows: int32 [samples], where each is; see `Shelf`."""
+    """One process's shelves.
+
+    by_number: of their placement; broken: those that cannot be opened. rows: int32 [samples], where each is; see
+    `Shelf`.
+    """
 
     def __init__(self, kept: Kept) -> None:
         self.rows = np.full(len(kept.assignment), -1, np.int32)
         self.by_number: dict[int, Shelf] = {}
+        self.broken: list[int] = []
         self._notes: list[str] = []
         for place in kept.places:
             try:
                 self.by_number[place.number] = Shelf(place, self.rows, kept.assignment == place.number, kept.identities)
             except OSError as error:
+                self.broken.append(place.number)
                 self._notes.append(f"{place.name}: what is kept cannot be read, so it is computed: {error}")
         self.closed = False
         self.own()

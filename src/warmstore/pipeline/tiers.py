@@ -19,7 +19,7 @@ import psutil
 
 from warmstore.owner import Owner
 from warmstore.pipeline.keys import Description, difference, key_of
-from warmstore.pipeline.room import Hold, Room, remove_unused
+from warmstore.pipeline.room import Hold, Room, lock_of, remove_unused
 from warmstore.pipeline.schema import Schema
 from warmstore.pipeline.shelf import Place
 from warmstore.records.files import FileLock, Files
@@ -70,8 +70,10 @@ class MemoryTier(Owner):
         """Let go, and remove the folder unless others use it. Twice is fine."""
         if not self.closed:
             self.closed = True
+            if self._hold.is_last():
+                shutil.rmtree(self.folder, ignore_errors=True)
+                lock_of(self.folder).unlink(missing_ok=True)
             self._hold.close()
-            remove_unused(self.folder, lock_too=True)
             self.disown()
 
     def _after_fork(self) -> None:

@@ -1,0 +1,102 @@
+"""Batches made by worker processes: the same, in order, with errors that arrive, and nobody left behind."""
+
+import os
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+import warmstore as ws
+
+
+class Numbers:
+    """Samples that are made by Python code."""
+
+    def __len__(self) -> int:
+        return 50
+
+    def __getitem__(self, at: int) -> Any:
+        if at == 49:
+            raise LookupError("sample 49 is broken")
+        return {"x": np.full((40, 50), at, np.float64), "name": str(at), "raw": bytes([at]), "process": os.getpid()}
+
+
+class Sound(Numbers):
+    def __len__(self) -> int:
+        return 49
+
+
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+def test_the_same_batches(start_method: str) -> None:
+    with ws.Loader(Sound(), 8, ws.Shuffle(seed=1), processes=2, start_method=start_method, prefetch=3) as loader:
+        assert loader.workers == 0
+        for _ in range(2):
+            here = ws.Loader(Sound(), 8, ws.Shuffle(seed=1), workers=0)
+            here.load_state_dict(loader.state_dict())
+            seen = set()
+            for got, wanted in zip(loader, here, strict=True):
+                seen |= set(got.pop("process").tolist())
+                wanted.pop("process")
+                assert got["x"].flags.writeable
+                np.testing.assert_array_equal(got.pop("x"), wanted.pop("x"))
+                assert got == wanted
+            assert len(seen) == 2
+            assert os.getpid() not in seen
+
+
+def test_batches_leave_as_what_they_are(tmp_path: Path) -> None:
+    import torch
+
+    store = ws.RecordStore.create(tmp_path / "store", {"raw": ws.Bytes(), "x": ws.Array("bfloat16", (100, 100))})
+    values = np.ones((9, 100, 100), np.float32).astype(store.fields["x"].numpy)
+    store.extend({"raw": [b"a"] * 9, "x": values})
+    store.flush()
+    for to, kind in (("numpy", np.ndarray), ("torch", torch.Tensor)):
+        with ws.Loader(store, 4, processes=1, to=to) as loader:
+            batches = list(loader)
+        assert [type(batch["x"]) for batch in batches] == [kind] * 3
+        assert batches[0]["raw"] == [b"a"] * 4
+        assert str(batches[0]["x"].dtype).endswith("bfloat16")
+    with ws.Loader(np.arange(9), 4, processes=1, transform=lambda batch: torch.from_numpy(batch)) as loader:
+        assert [type(batch) for batch in loader] == [torch.Tensor] * 3
+    store.close()
+
+
+def test_an_error_arrives_and_the_loader_goes_on() -> None:
+    with ws.Loader(Numbers(), 7, processes=2) as loader:
+        for _ in range(2):
+            with pytest.raises(LookupError, match="sample 49 is broken"):
+                list(loader)
+            assert loader.state_dict()["place"] == 49
+        loader.load_state_dict({**loader.state_dict(), "place": 0})
+        assert len(list(islice(loader, 7))) == 7
+
+
+def test_processes_live_as_long_as_the_loader() -> None:
+    before = {child.pid for child in psutil.Process().children()}
+    loader = ws.Loader(Sound(), 8, ws.Shuffle(seed=1), processes=2)
+    assert {child.pid for child in psutil.Process().children()} == before
+    first = {pid for batch in loader for pid in batch["process"].tolist()}
+    assert len(list(islice(loader, 2))) == 2  # and left in the middle
+    rest = list(loader)
+    assert len(rest) == 5
+    assert {pid for batch in rest for pid in batch["process"].tolist()} == first
+    loader.close()
+    assert not first & {child.pid for child in psutil.Process().children()}
+    with pytest.raises(ws.Closed):
+        iter(loader)
+
+
+def test_options_that_cannot_be() -> None:
+    with pytest.raises(ValueError, match="processes must be an integer from 0"):
+        ws.Loader(Sound(), 8, processes=-1)
+
+
+def test_values_of_several_types_are_a_list() -> None:
+    (batch,) = ws.Loader([1, "a", None, np.ones(2)], 4)
+    assert batch[:3] == [1, "a", None]
+    (batch,) = ws.Loader([np.ones(2), 3], 2)
+    assert batch[1] == 3

@@ -1,0 +1,193 @@
+"""Killed, out of room, damaged: the next epoch or run goes on, and every batch is right."""
+
+import errno
+import os
+import signal
+import subprocess
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.faults.children import in_child
+from tests.pipeline.functions import Opaque, change, make, shake, slow_image
+from tests.pipeline.making import check, expected, plan_of
+
+import warmstore as ws
+from warmstore.pipeline import shelf, tiers
+from warmstore.pipeline.pipeline import Pipeline
+from warmstore.pipeline.room import RoomFiles
+from warmstore.records.files import Buffer
+
+
+def kept(loader: ws.Loader) -> int:
+    return int((loader._source.open_shelves().rows >= 0).sum())
+
+
+def disk_pipe(folder: Path, count: int = 60, **options: Any) -> tuple[Pipeline, Any]:
+    pipe = ws.Pipeline(range(count)).step(make, kind="mixed").step(change).step(shake, random=True)
+    return pipe, plan_of(pipe, [(2, "disk", "raw")], [count], folder=folder, **options)
+
+
+@pytest.mark.parametrize("moment", range(0, 36, 6))
+def test_killed_while_filling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int) -> None:
+    """At any write of the fill: before it, half-way through it, and after it."""
+    monkeypatch.setattr(shelf, "FLUSH", 300)
+    pipe, plan = disk_pipe(tmp_path)
+    for at, how in enumerate(("before", "middle", "after")):
+
+        def die(say: Any, left: int = moment + 2 * at, how: str = how) -> None:
+            count = left
+            write = RoomFiles.write
+
+            def deadly(self: RoomFiles, descriptor: int, buffers: Sequence[Buffer], offset: int) -> int:
+                nonlocal count
+                count -= 1
+                if count <= 0:
+                    data = b"".join(buffers)
+                    data = data[: {"before": 0, "middle": len(data) // 2, "after": len(data)}[how]]
+                    os.pwrite(descriptor, data, offset)
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return write(self, descriptor, buffers, offset)
+
+            monkeypatch.setattr(RoomFiles, "write", deadly)
+            list(pipe.loader(plan, 8, workers=0))
+
+        assert in_child(die).signal == signal.SIGKILL
+        with pipe.loader(plan, 8, workers=0, seed=1) as loader:
+            found = kept(loader)
+            check(loader, lambda epoch: expected(pipe, 8, 1, epoch), range(2))
+            assert found <= 60
+            assert kept(loader) == 60
+        subprocess.run(["rm", "-r", *map(str, tmp_path.iterdir())], check=True)
+
+
+def test_worker_processes_killed_while_filling(tmp_path: Path) -> None:
+    def deadly(index: int) -> Any:
+        if index == 33 and not (tmp_path / "died").exists():
+            (tmp_path / "died").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return make(index, "dict")
+
+    pipe = ws.Pipeline(range(60)).step(deadly)
+    plan = plan_of(pipe, [(1, "disk", "raw"), (1, "memory", "raw")], [30, 30], folder=tmp_path / "cache")
+    with pipe.loader(plan, 4, workers=2, seed=2) as loader:
+        got = []
+        with pytest.raises(RuntimeError, match=r"killed by signal|exited unexpectedly"):
+            got.extend(batch for batch in loader)
+        state = loader.state_dict()
+        rest = list(loader)
+        assert state["place"] + sum(len(batch["label"]) for batch in rest) == 60
+        check(loader, lambda epoch: expected(pipe, 4, 2, epoch), range(1, 3))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system of 300 KB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    if (
+        os.getuid()
+        or subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(folder)], capture_output=True, check=False
+        ).returncode
+    ):
+        pytest.skip("needs to mount a file system")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("tier", ["disk", "memory"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_full_disk_or_tmpfs(small_disk: Path, monkeypatch: pytest.MonkeyPatch, tier: str, workers: int) -> None:
+    monkeypatch.setattr(shelf, "FLUSH", 30_000)
+    monkeypatch.setattr(tiers, "SHARED", small_disk)
+    monkeypatch.setattr(tiers, "_free", lambda folder: 1 << 40)  # it was free when it was looked at
+    pipe = ws.Pipeline(range(200)).step(slow_image, side=30).step(shake, random=True)
+    plan = plan_of(pipe, [(1, tier, "raw")], [200], folder=small_disk)
+    with pipe.loader(plan, 8, workers=workers) as loader:
+        with pytest.warns(RuntimeWarning, match="No space left on device") as said:
+            check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(1))
+        assert 1 <= len(said) <= max(workers, 1)
+        check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(1, 3))
+    with pipe.loader(plan, 8, workers=0) as loader, warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        assert kept(loader) > 40 or tier == "memory"
+        check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(1))
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EROFS, errno.EDQUOT])
+@pytest.mark.parametrize("at", [0, 1, 3, 6])
+def test_a_failing_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, at: int) -> None:
+    monkeypatch.setattr(shelf, "FLUSH", 2000)
+    write, count = RoomFiles.write, 0
+
+    def failing(self: RoomFiles, descriptor: int, buffers: Sequence[Buffer], offset: int) -> int:
+        nonlocal count
+        count += 1
+        if count > at:
+            raise OSError(code, os.strerror(code))
+        return write(self, descriptor, buffers, offset)
+
+    monkeypatch.setattr(RoomFiles, "write", failing)
+    pipe, plan = disk_pipe(tmp_path)
+    with pipe.loader(plan, 8, workers=0) as loader:
+        with pytest.warns(RuntimeWarning, match=f"nothing more is kept here.*{code}"):
+            check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(1))
+        check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(1, 2))
+    monkeypatch.undo()
+    with pipe.loader(plan, 8, workers=0) as loader:
+        check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(2))
+        assert kept(loader) == 60
+
+
+def test_a_folder_that_cannot_be_written(seen_by_all: Path) -> None:
+    pipe, plan = disk_pipe(seen_by_all / "cache")
+
+    def run(say: Any) -> None:
+        with pipe.loader(plan, 8, workers=0) as loader:
+            with pytest.warns(RuntimeWarning, match="Permission denied"):
+                check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(1))
+            check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(1, 2))
+
+    ended = in_child(run, user=65534)
+    assert not ended.error, ended.error
+
+
+@pytest.mark.parametrize("name", ["store.json", "log", "000000.arrow", "about.json"])
+@pytest.mark.parametrize("how", ["flipped", "cut", "gone"])
+def test_damaged_files(tmp_path: Path, name: str, how: str) -> None:
+    pipe, plan = disk_pipe(tmp_path)
+    with pipe.loader(plan, 8, workers=0) as loader:
+        list(loader)
+    for path in tmp_path.rglob(name):
+        data = bytearray(path.read_bytes())
+        if how == "flipped":
+            for at in range(len(data) // 3, len(data), 97):
+                data[at] ^= 16
+            path.write_bytes(data)
+        elif how == "cut":
+            os.truncate(path, len(data) // 2)
+        else:
+            path.unlink()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        for _ in range(2):
+            with pipe.loader(plan, 8, workers=0) as loader:
+                check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(2))
+    with pipe.loader(plan, 8, workers=0) as loader:
+        check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(1))
+        assert kept(loader) == 60
+
+
+def test_a_few_values_that_cannot_be_kept(tmp_path: Path) -> None:
+    def sometimes(index: int) -> Any:
+        return Opaque(index) if index == 37 else index
+
+    pipe = ws.Pipeline(range(60)).step(sometimes).step(lambda value: value if isinstance(value, int) else value.value)
+    with pipe.loader(plan_of(pipe, [(1, "disk", "raw")], [60], folder=tmp_path), 8, workers=0) as loader:
+        with pytest.warns(RuntimeWarning, match="sample 37 cannot be kept"):
+            check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(1))
+        check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(1, 2))
+        assert kept(loader) == 59
