@@ -126,7 +126,6 @@ def _everything(case: Case, settings: Settings) -> Outcome:
     folder, rounds = settings.folder / f"{case.name}-all", settings.pick(7, 2)
     plan = _plan(case, 1.5 * case.largest, 0, folder)
     with closing(_loader(case, None)) as plain, closing(_loader(case, plan)) as kept:
-        next(iter(plain))  # the workers are there
         uncached = [_epoch(plain)]
         first = _epoch(kept)
         steady = [_epoch(kept) for _ in range(rounds)]
