@@ -1,10 +1,16 @@
-"""Bytes of the tiers, and of the memory of a process and its workers, sampled while they run."""
+"""Bytes of the tiers, and of the memory of a process and its workers, sampled while they run.
+
+A process of its own does it: a thread would be there when workers are forked.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-import threading
+import select
+import subprocess
+import sys
 from pathlib import Path
 from typing import Self
 
@@ -23,26 +29,17 @@ class Watch:
 
     def __init__(self, folder: Path | None) -> None:
         self.memory = self.disk = self.own = 0
-        self._folder = folder
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._sample)
+        self._command = [sys.executable, "-m", "benchmarks.pipeline_watch", str(os.getpid()), str(folder or "")]
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self._process.stdout is not None
+        self._process.stdout.readline()  # it has begun
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _sample(self) -> None:
-        tiers = f"warmstore-{os.getuid()}-*"
-        while True:
-            self.memory = max([self.memory, *map(_nbytes, _SHARED.glob(tiers))])
-            self.disk = max(self.disk, 0 if self._folder is None else tier_bytes(self._folder))
-            self.own = max(self.own, _own())
-            if self._ended.wait(_EVERY):
-                return
+        told, _ = self._process.communicate()
+        self.memory, self.disk, self.own = json.loads(told)
 
 
 def tier_bytes(folder: Path) -> int:
@@ -58,12 +55,31 @@ def _nbytes(folder: Path) -> int:
     return total
 
 
-def _own() -> int:
+def _own(process: psutil.Process) -> int:
     total = 0
-    process = psutil.Process()
     for one in (process, *process.children(recursive=True)):
+        if one.pid == os.getpid():
+            continue
         with contextlib.suppress(OSError, psutil.Error):
             for line in Path(f"/proc/{one.pid}/smaps_rollup").read_text().splitlines():
                 if line.startswith("Pss_Anon:"):
                     total += int(line.split()[1]) << 10
     return total
+
+
+def main(pid: int, folder: Path | None) -> None:
+    """Sample until stdin is closed, then print the largest numbers."""
+    process, tiers = psutil.Process(pid), f"warmstore-{os.getuid()}-*"
+    memory = disk = own = 0
+    print(flush=True)
+    ended = False
+    while not ended:
+        memory = max([memory, *map(_nbytes, _SHARED.glob(tiers))])
+        disk = max(disk, 0 if folder is None else tier_bytes(folder))
+        own = max(own, _own(process))
+        ended = bool(select.select([sys.stdin], [], [], _EVERY)[0])
+    print(json.dumps([memory, disk, own]))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]) if sys.argv[2] else None)
