@@ -4,6 +4,7 @@ import logging
 import os
 import signal
 import tempfile
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,27 @@ def test_memory_is_shared_and_goes_with_the_last(tmp_path: Path) -> None:
     assert kept(other) == 30
     other.close()
     assert not folder.exists()
+
+
+def test_a_forked_child_takes_nothing_away(tmp_path: Path) -> None:
+    pipe = ws.Pipeline(range(30)).step(make, kind="array")
+    plan = plan_of(pipe, [(1, "memory", "raw"), (1, "disk", "raw")], [10, 20], folder=tmp_path)
+    loader = pipe.loader(plan, 8, workers=0)
+    before = list(islice(loader, 2))
+
+    def close(say: Any) -> None:
+        loader.close()
+        tiers.sweep(tiers.SHARED)
+
+    well(in_child(close))
+    well(in_child(lambda say: tiers.sweep(tiers.SHARED)))
+    assert memory_of(loader).exists()
+    got = before + list(loader)
+    for one, other in zip(got, expected(pipe, 8, 0, 0), strict=True):
+        assert one.tobytes() == other.tobytes()
+    assert kept(loader) == 30
+    loader.close()
+    assert [len(ws.RecordStore.open(path.parent)) for path in tmp_path.rglob("store.json")] == [20]
 
 
 def test_memory_of_the_dead_is_swept(tmp_path: Path) -> None:

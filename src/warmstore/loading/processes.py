@@ -6,6 +6,7 @@ They live from the first epoch on until the loader is closed. Batches come back 
 import warnings
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import chain, repeat
 from typing import Any
 
@@ -35,24 +36,23 @@ class ProcessCrew:
     def __init__(self, workers: int, make: Maker, prefetch: int, start_method: str | None) -> None:
         self._tasks = _Tasks(workers)
         torch = imported("torch")
-        self._loader: Any = imported("torch.utils.data").DataLoader(
-            _Batches(make),
-            batch_size=None,
-            sampler=self._tasks,
-            collate_fn=_as_it_is,
-            num_workers=workers,
-            prefetch_factor=-(-prefetch // workers),
-            persistent_workers=True,
-            multiprocessing_context=start_method,
-            generator=torch.Generator(),  # the program's own would be drawn from
-        )
+        with _without_advice():
+            self._loader: Any = imported("torch.utils.data").DataLoader(
+                _Batches(make),
+                batch_size=None,
+                sampler=self._tasks,
+                collate_fn=_as_it_is,
+                num_workers=workers,
+                prefetch_factor=-(-prefetch // workers),
+                persistent_workers=True,
+                multiprocessing_context=start_method,
+                generator=torch.Generator(),  # the program's own would be drawn from
+            )
 
     def ahead(self, tasks: Iterator[Task]) -> Generator[tuple[Task, Any], None, None]:
         """Yield every task with its batch, in order."""
         self._tasks.begin(tasks)
-        with warnings.catch_warnings():
-            # It thinks that more workers than cores are a mistake.
-            warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
+        with _without_advice():
             made = iter(self._loader)
         for batch, notes in made:
             for note in notes:
@@ -103,6 +103,14 @@ class _Batches:
             source.finish()
             return None, source.notes()
         return mapped(_as_shared, owned(self._make(task))), source.notes()
+
+
+@contextmanager
+def _without_advice() -> Iterator[None]:
+    with warnings.catch_warnings():
+        # It thinks that more workers than cores are a mistake.
+        warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
+        yield
 
 
 def _as_it_is(value: Any) -> Any:

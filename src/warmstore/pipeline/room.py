@@ -114,6 +114,7 @@ class Hold:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._pid = os.getpid()
         path = lock_of(folder)
         while True:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -128,6 +129,8 @@ class Hold:
 
         It is then this one's alone until `close`.
         """
+        if os.getpid() != self._pid or self._descriptor < 0:
+            return False  # a forked child shares its parent's lock: asking would take it away
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
