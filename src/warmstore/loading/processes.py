@@ -67,7 +67,7 @@ class ProcessCrew:
         self._loader = None
 
     def forget(self) -> None:
-        """In a forked child: leave the processes alone. Collecting torch's loader there would end those of its parent."""
+        """In a forked child: leave the processes alone. Collecting torch's loader there would end them."""
         _inherited.append(self._loader)
         self._loader = None
 
