@@ -33,6 +33,7 @@ NAMES = (
     "keys",
     "orders",
     "loader",
+    "pipelines",
 )
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "benchmarks.md"
