@@ -240,10 +240,26 @@ def test_two_that_fill_at_once_keep_each_sample_once(tmp_path: Path) -> None:
     list(other)
     assert shelf_records(one) == [40]
     seen.clear()
-    check(one, lambda epoch: iter([]) if epoch else expected(pipe, 8, 0, 1), range(1))
+    check(one, lambda epoch: expected(pipe, 8, 0, 1), range(1))
     assert len(seen) == 40  # those of `expected`
     one.close()
     other.close()
+
+
+def test_each_epoch_begins_with_a_look_at_what_others_have_kept(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def watched(index: int) -> Any:
+        seen.append(index)
+        return make(index, "array")
+
+    pipe = ws.Pipeline(range(40)).step(watched)
+    plan = plan_of(pipe, [(1, "disk", "raw")], [40], folder=tmp_path)
+    with pipe.loader(plan, 8, workers=0) as one, pipe.loader(plan, 8, workers=0) as other:
+        list(one)
+        seen.clear()
+        list(other)
+        assert seen == []
 
 
 def test_few_samples_of_another_shape(tmp_path: Path) -> None:
