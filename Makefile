@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := pyproject.toml constraints.txt
 
-.PHONY: demo test test-slow lint format bench bench-quick clean
+.PHONY: demo test test-slow lint format bench bench-quick bench-data clean
 
 demo: .venv/has-demo
 	$(BIN)/warmstore demo
@@ -29,6 +29,10 @@ bench: .venv/has-bench
 
 bench-quick: .venv/has-bench
 	$(BIN)/python -m benchmarks --quick
+
+# Debian packages of speech, photos and texts, unpacked into benchmarks/data; needs apt-get and no root.
+bench-data: .venv/has-bench
+	$(BIN)/python -m benchmarks.pipeline_data
 
 clean:
 	rm -rf .venv build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

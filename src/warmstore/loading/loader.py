@@ -195,7 +195,9 @@ class Loader(Owner):
 
     def _after_fork(self) -> None:
         # Threads and processes are the parent's; in the child a new `for` starts its own.
-        self._turn, self._crew, self._others = None, None, None
+        others, self._turn, self._crew, self._others = self._others, None, None, None
+        if others is not None:
+            others.forget()
 
     # Iterations
 

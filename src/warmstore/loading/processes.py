@@ -19,6 +19,8 @@ from warmstore.records.formats import imported, mapped
 _SHARED = 1 << 14
 """Bytes of an array from which it had better be shared than sent through a pipe."""
 
+_inherited: list[Any] = []
+
 
 class ProcessCrew:
     """So many processes. `close` ends them.
@@ -62,6 +64,11 @@ class ProcessCrew:
 
     def close(self) -> None:
         """End the processes, after they have finished what they do."""
+        self._loader = None
+
+    def forget(self) -> None:
+        """In a forked child: leave the processes alone. Collecting torch's loader there would end them."""
+        _inherited.append(self._loader)
         self._loader = None
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from warmstore.pipeline.pipeline import Pipeline
 
 Tick = Callable[[int], object]
-_KEPT = 48 << 20  # bytes of results per stage that are kept to be stored
+_KEPT = 16 << 20  # bytes of results per stage that are kept to be stored
 _LEAST = 16  # samples that go through a step one after the other, and are measured however long they take
 _QUEUED = Path("/proc/thread-self/schedstat")
 _ROWS = 16  # records read at once: about what a batch has of one placement

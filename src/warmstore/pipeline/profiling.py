@@ -39,7 +39,7 @@ _SHARES = {"steps": 0.3, "stores": 0.2, "disk": 0.12}  # of the time; the rest i
 def profile(
     pipe: "Pipeline",
     *,
-    samples: int = 400,
+    samples: int | float = 400,
     seconds: float = 15.0,
     batch_size: int = 64,
     folder: "str | os.PathLike[str] | None" = None,
@@ -51,7 +51,7 @@ def profile(
     """Measure a pipeline on this machine, or find what was measured before.
 
     Args:
-        samples: to send through the steps at most, spread over the source.
+        samples: to send through the steps at most, spread over the source; below 1 a share of it.
         seconds: for all of it, about.
         batch_size: of the batches that workers make.
         folder: of the disk tier, whose disk is measured; the profile is kept there. None: no disk, nothing is kept.
@@ -62,10 +62,14 @@ def profile(
 
     Raises:
         BadSource: a source without samples.
+        ValueError: samples or seconds that are not above zero.
         Exception: what a step raises.
     """
     if not len(pipe):
         raise BadSource("the source of this pipeline has no samples")
+    if not samples > 0 or not seconds > 0:
+        raise ValueError(f"samples={samples!r} and seconds={seconds!r} must be above zero")
+    samples = int(samples) if samples >= 1 else -(-int(samples * len(pipe) * 1000) // 1000)
     key = _key(pipe, batch_size)
     kept = None if folder is None else Path(folder) / f"profile-{key}.json"
     if kept is not None and not renew and (found := Profile.load(kept, key)) is not None:

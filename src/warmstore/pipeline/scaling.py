@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from warmstore.pipeline.pipeline import Pipeline
 
 _SETTLE = 2  # batches per worker before the clock starts
-_BATCH = 0.1  # seconds of work in a batch at most, while it is measured
+_LEAST = 0.4  # seconds of a measurement: a number of workers that was left out would be taken for no use
+_BATCH = 0.05  # seconds of work in a batch at most, while it is measured
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,7 @@ def doubled(pipe: "Pipeline", batch_size: int, each: float, most: int, cutoff: f
     """Run the uncached pipeline with 1, 2, 4 ... workers until one doubling brings less than `cutoff` of the rate.
 
     Args:
-        each: CPU seconds a sample takes, about. most: workers at most. until: of `time.perf_counter`; one worker is
-            measured in any case.
+        each: CPU seconds a sample takes, about. most: workers at most. until: of `time.perf_counter`, about.
     """
     found: list[Scaling] = []
     count = 1
@@ -44,9 +44,7 @@ def doubled(pipe: "Pipeline", batch_size: int, each: float, most: int, cutoff: f
     batch_size = max(1, min(batch_size, int(_BATCH / max(each, 1e-9))))
     while count <= most:
         left = until - time.perf_counter()
-        if found and left < 0.5:
-            break
-        pace = measure(pipe, batch_size, count, max(0.5, left / max(1, steps - len(found))))
+        pace = measure(pipe, batch_size, count, max(_LEAST, left / max(1, steps - len(found))))
         if found and pace.rate < found[-1].rate * (1 + cutoff):
             if pace.rate > found[-1].rate:
                 found.append(Scaling(count, pace.rate, pace.nbytes))
