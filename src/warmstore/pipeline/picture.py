@@ -12,7 +12,6 @@ from warmstore.pipeline.words import duration, size
 _INK, _SOFT, _LINE, _TRACK = "#1f2933", "#6b7785", "#d9dee4", "#f1f3f5"
 _TIME, _BYTES = "#5b6f8f", "#a3b1c6"
 _TIERS = {"memory": "#0f8b8d", "disk": "#ec9a29"}
-_NAMES = {"memory": "in memory", "disk": "on disk"}
 _BAR = 0.56  # of a row
 _ROW = 0.46  # inches
 
@@ -94,6 +93,7 @@ def _bytes(axes: Any, plan: Plan) -> None:
 
 def _kept(axes: Any, plan: Plan) -> None:
     _rows(axes, plan, "kept, of all samples")
+    _legend(axes)
     for row in range(len(plan.profile.stages)):
         axes.barh(row, 1.0, _BAR, color=_TRACK)
         if not any(place.step == row for place in plan.placements):
@@ -111,25 +111,37 @@ def _kept(axes: Any, plan: Plan) -> None:
 
 
 def _segments(axes: Any, plan: Plan, row: int) -> None:
-    """One bar of what is kept of a step, tier by tier; what is too short to be written in is named behind it."""
+    """One bar of what is kept of a step, tier by tier; shares of what is too short to be written in stand behind it."""
     numbers = [number for number, place in enumerate(plan.placements) if place.step == row]
     left, behind = 0.0, []
     for number in sorted(numbers, key=lambda number: plan.placements[number].tier, reverse=True):
         place, share = plan.placements[number], plan.samples_in(number) / max(plan.samples, 1)
-        colour, squeezed = _TIERS[place.tier], place.codec != "raw"
-        axes.barh(row, share, _BAR, left=left, color=colour, hatch="////" if squeezed else None, edgecolor="white")
-        said = f"{share:.0%} {_NAMES[place.tier]}{', zstd' if squeezed else ''}"
-        if share > 0.3:
+        colour, hatch = _TIERS[place.tier], "////" if place.codec != "raw" else None
+        axes.barh(row, share, _BAR, left=left, color=colour, hatch=hatch, edgecolor="white")
+        said = f"{share:.0%}" if share >= 0.01 else "<1%"
+        if share >= 0.09:
             label = axes.text(left + share / 2, row, said, ha="center", va="center", size=9, color="white")
             label.set_weight("bold")
-            if squeezed:
+            if hatch:
                 label.set_bbox({"facecolor": colour, "edgecolor": "none", "pad": 1.5})
         else:
             behind.append((said, colour))
         left += share
     for said, colour in behind:
-        axes.text(left + 0.015, row, said, va="center", size=9, weight="bold", color=colour)
-        left += 0.03 + 0.0235 * len(said)
+        axes.text(left + 0.012, row, said, va="center", size=9, weight="bold", color=colour)
+        left += 0.03 + 0.022 * len(said)
+
+
+def _legend(axes: Any) -> None:
+    """Which colour is which tier, at the right of the panel's title."""
+    from matplotlib.patches import Patch
+
+    handles = [Patch(facecolor=colour, label=tier) for tier, colour in _TIERS.items()]
+    handles.append(Patch(facecolor=_SOFT, edgecolor="white", hatch="////", label="zstd"))
+    axes.legend(
+        handles=handles, ncols=3, loc="lower right", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9,
+        labelcolor=_SOFT, handlelength=1.1, handleheight=0.9, columnspacing=1.2, handletextpad=0.5, borderaxespad=0.15,
+    )  # fmt: skip
 
 
 def _epochs(plan: Plan) -> list[tuple[str, float, str, str]]:
