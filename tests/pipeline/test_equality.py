@@ -206,3 +206,71 @@ def test_sizes_are_counted_in_pages(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "one").write_bytes(b"x")
     assert _size_of(tmp_path) == 3 * 4096
+
+
+def test_a_step_that_changes_what_was_kept(tmp_path: Path) -> None:
+    pipe = ws.Pipeline(range(20)).step(make, kind="array").step(change_in_place).step(change_in_place, name="again")
+    plan = plan_of(pipe, [(1, "memory", "raw"), (2, "disk", "raw")], [10, 10], folder=tmp_path)
+    with pipe.loader(plan, 8, workers=0) as loader:
+        check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(3))
+
+
+def test_another_plan_over_the_same_folder(tmp_path: Path) -> None:
+    pipe = ws.Pipeline(range(40)).step(make, kind="array").step(change)
+    for counts in ([10, 20], [20, 10], [0, 40], [40, 0], [13, 13]):
+        plan = plan_of(pipe, [(1, "disk", "raw"), (2, "disk", "raw")], counts, folder=tmp_path)
+        with pipe.loader(plan, 8, workers=0) as loader:
+            check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(2))
+            assert (loader._source.open_shelves().rows >= 0).sum() == sum(counts)
+
+
+def test_two_that_fill_at_once_keep_each_sample_once(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def watched(index: int) -> Any:
+        seen.append(index)
+        return make(index, "array")
+
+    pipe = ws.Pipeline(range(40)).step(watched)
+    plan = plan_of(pipe, [(1, "disk", "raw")], [40], folder=tmp_path)
+    one, other = pipe.loader(plan, 8, workers=0), pipe.loader(plan, 8, workers=0)
+    next(iter(one))
+    next(iter(other))
+    list(one)
+    list(other)
+    assert shelf_records(one) == [40]
+    seen.clear()
+    check(one, lambda epoch: expected(pipe, 8, 0, 1), range(1))
+    assert len(seen) == 40  # those of `expected`
+    one.close()
+    other.close()
+
+
+def test_each_epoch_begins_with_a_look_at_what_others_have_kept(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def watched(index: int) -> Any:
+        seen.append(index)
+        return make(index, "array")
+
+    pipe = ws.Pipeline(range(40)).step(watched)
+    plan = plan_of(pipe, [(1, "disk", "raw")], [40], folder=tmp_path)
+    with pipe.loader(plan, 8, workers=0) as one, pipe.loader(plan, 8, workers=0) as other:
+        list(one)
+        seen.clear()
+        list(other)
+        assert seen == []
+
+
+def test_few_samples_of_another_shape(tmp_path: Path) -> None:
+    pipe = ws.Pipeline(range(60)).step(odd_at, odd=(31, 47))
+    plan = plan_of(pipe, [(1, "disk", "raw")], [60], folder=tmp_path)
+    for _ in range(2):
+        with pipe.loader(plan, 8, workers=0) as loader:
+            check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(2))
+            assert (loader._source.open_shelves().rows >= 0).sum() == 60
+    assert sorted(shelf_records(loader)) == [2, 58]
+
+
+def odd_at(index: int, odd: tuple[int, ...]) -> Any:
+    return np.full((4, 3) if index in odd else (3, 4), index)
