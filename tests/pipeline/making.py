@@ -1,5 +1,6 @@
 """Pipelines and plans to test with, and what an uncached pipeline gives, computed the plain way."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ def plan_of(
         counts=tuple((count,) for count in counts),
         samples=len(pipe),
         buckets=None,
-        memory=memory,
+        memory=memory + os.getpid() % 1000,  # tests that run at once would share a tier of one pipeline and budget
         disk=disk,
         folder=folder,
         workers=workers,

@@ -127,9 +127,13 @@ def test_memory_of_the_dead_is_swept(tmp_path: Path) -> None:
     assert ended.signal == signal.SIGKILL
     folder = Path(ended.said[0])
     assert folder.exists()
+    without_lock = folder.with_name(folder.name + "0")
+    without_lock.mkdir()
     other = ws.Pipeline(range(7)).step(make, kind="tuple")
     other.loader(plan_of(other, [(1, "memory", "raw")], [5]), 8, workers=0).close()
     assert not folder.exists()
+    assert not without_lock.exists()
+    assert not lock_of(without_lock).exists()
 
 
 def test_filling_ahead(tmp_path: Path) -> None:

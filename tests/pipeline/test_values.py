@@ -72,7 +72,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(VALUES)
 def test_any_value(value: Any) -> None:
     structure, leaves = take_apart(value)
@@ -117,7 +117,7 @@ def test_refused(value: Any) -> None:
         take_apart(value)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(VALUES, min_size=1, max_size=4), st.sampled_from(["raw", "zstd"]))
 def test_records_of_any_values(values: list[Any], codec: str) -> None:
     parts = [take_apart(value) for value in values]

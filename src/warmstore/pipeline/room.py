@@ -156,21 +156,24 @@ def remove_unused(folder: Path, *, lock_too: bool = False) -> bool:
         lock_too: its lock's file as well, where folders come and go under ever new names.
     """
     path = lock_of(folder)
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return not folder.exists()
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        shutil.rmtree(folder, ignore_errors=True)
-        if lock_too:
-            path.unlink(missing_ok=True)
-        return not folder.exists()
+        return remove(folder, lock_too=lock_too)
     finally:
         os.close(descriptor)
+
+
+def remove(folder: Path, *, lock_too: bool) -> bool:
+    """Remove a folder whose lock is held alone, and then its lock; say whether it is gone."""
+    shutil.rmtree(folder, ignore_errors=True)  # what still writes there may keep it
+    gone = not folder.exists()
+    if gone and lock_too:
+        lock_of(folder).unlink(missing_ok=True)
+    return gone
 
 
 def _size_of(folder: Path) -> int:

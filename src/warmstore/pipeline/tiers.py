@@ -19,7 +19,7 @@ import psutil
 
 from warmstore.owner import Owner
 from warmstore.pipeline.keys import Description, difference, key_of
-from warmstore.pipeline.room import Hold, Room, lock_of, remove_unused
+from warmstore.pipeline.room import Hold, Room, remove, remove_unused
 from warmstore.pipeline.schema import Schema
 from warmstore.pipeline.shelf import Place
 from warmstore.records.files import FileLock, Files
@@ -71,8 +71,7 @@ class MemoryTier(Owner):
         if not self.closed:
             self.closed = True
             if self._hold.is_last():
-                shutil.rmtree(self.folder, ignore_errors=True)
-                lock_of(self.folder).unlink(missing_ok=True)
+                remove(self.folder, lock_too=True)
             self._hold.close()
             self.disown()
 
@@ -136,10 +135,10 @@ def open_place(wanted: Wanted, room: Room, *, direct: bool) -> tuple[Place, str]
 
 def sweep(parent: Path) -> None:
     """Remove the tiers of processes that have died."""
-    for lock in parent.glob(f"{_PREFIX}-{os.getuid()}-*.lock"):
+    for folder in {path.with_suffix("") for path in parent.glob(f"{_PREFIX}-{os.getuid()}-*")}:
         with contextlib.suppress(OSError):
-            if remove_unused(lock.with_suffix(""), lock_too=True):
-                _log.info("%s: removed, its processes have ended", lock.with_suffix(""))
+            if remove_unused(folder, lock_too=True):
+                _log.info("%s: removed, its processes have ended", folder)
 
 
 def _reason(folder: Path, wanted: Wanted) -> str:
