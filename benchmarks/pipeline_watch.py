@@ -38,7 +38,7 @@ class Watch:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        told, _ = self._process.communicate()
+        told, _ = self._process.communicate(b"\n")  # workers that were forked meanwhile hold the pipe open
         self.memory, self.disk, self.own = json.loads(told)
 
 
@@ -68,7 +68,7 @@ def _own(process: psutil.Process) -> int:
 
 
 def main(pid: int, folder: Path | None) -> None:
-    """Sample until stdin is closed, then print the largest numbers."""
+    """Sample until a line comes, then print the largest numbers."""
     process, tiers = psutil.Process(pid), f"warmstore-{os.getuid()}-*"
     memory = disk = own = 0
     print(flush=True)

@@ -242,8 +242,13 @@ def _per_sample(profile: Profile) -> float:
 
 
 def _lanes(profile: Profile, processes: int) -> float:
-    """To how many unhindered workers so many come; measured with the uncached pipeline."""
-    return max(profile.at(processes).rate * _per_sample(profile), 1e-9)
+    """To how many unhindered workers so many come; measured with the uncached pipeline.
+
+    A batch is one worker's work: an epoch of few batches leaves some without one at its end.
+    """
+    batches = profile.total / profile.batch_size
+    busy = batches / (max(1, -(-batches // processes)) * processes)
+    return max(profile.at(processes).rate * _per_sample(profile) * min(busy, 1.0), 1e-9)
 
 
 def _cores(profile: Profile) -> float:
