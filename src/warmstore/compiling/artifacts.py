@@ -27,7 +27,7 @@ from warmstore.compiling.blobs import Blobs
 from warmstore.compiling.environment import Environment
 from warmstore.compiling.index import Index, on_disk
 from warmstore.compiling.room import LEAST, Room
-from warmstore.compiling.rows import Rows, insert, remove
+from warmstore.compiling.rows import Rows, insert, insert_environment, remove
 from warmstore.compiling.rules import choose
 from warmstore.compiling.shared_index import WAIT, SharedIndex
 from warmstore.compiling.stats import StoreStats, stats_of
@@ -213,7 +213,7 @@ class ArtifactStore(Owner):
             self._store_blob(index, digest, content, f"the artifact {key!r}")
             with index.transaction() as db:
                 db.execute("UPDATE blobs SET ready = 1 WHERE digest = ?", (digest,))
-                db.execute("INSERT OR IGNORE INTO environments VALUES (?, ?)", (row[2], environment.to_json()))
+                insert_environment(db, environment.digest, environment.to_json())
                 self._room.forget_blobs(db, insert(db, *row))
                 if job is not None:
                     db.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?)", (job, key, now))

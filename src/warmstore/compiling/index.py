@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 from warmstore.errors import NewerFormat
@@ -44,17 +45,11 @@ COMMIT;
 
 # No statement here breaks a constraint or names a table that is not there, unless the file is not what was written.
 _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT}
-_REFUSED = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH}
+_REFUSED = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM}
 
 
 class IndexDamaged(sqlite3.DatabaseError):
     """The file is not what was written."""
-
-
-def is_damage(error: sqlite3.Error) -> bool:
-    """Whether an error says that the file is not what was written; a full disk or a busy file is not that."""
-    code = getattr(error, "sqlite_errorcode", None)
-    return code is None or code & 0xFF in _DAMAGE or code == sqlite3.SQLITE_IOERR_SHORT_READ
 
 
 def is_refusal(error: sqlite3.Error) -> bool:
@@ -108,43 +103,42 @@ class Index:
     def _open(self) -> sqlite3.Connection:
         if self.opened is None:
             raise IndexDamaged("there is none")
-        connection = connect(f"{self.path.absolute().as_uri()}?mode=rw", uri=True)
-        try:
-            self._check_format(connection)
-            connection.executescript(
-                "PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 256; PRAGMA journal_size_limit = 1048576;"
-            )
-        except BaseException:
-            connection.close()
-            raise
+        connection = self._checked(connect(f"{self.path.absolute().as_uri()}?mode=rw", uri=True))
+        connection.executescript(
+            "PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 256; PRAGMA journal_size_limit = 1048576;"
+        )
         return connection
 
     def _open_to_read(self) -> sqlite3.Connection:
+        if self.opened is None:
+            return _empty()
         # Without the files of its WAL beside it, SQLite reads only what it may take as never changing.
         for options in ("mode=ro", "mode=ro&immutable=1"):
-            connection = connect(f"{self.path.absolute().as_uri()}?{options}", uri=True)
-            try:
-                self._check_format(connection)
-            except sqlite3.Error:
-                connection.close()
-            except BaseException:
-                connection.close()
-                raise
-            else:
-                return connection
-        connection = connect(":memory:")
-        connection.executescript(_SCHEMA)
+            with suppress(sqlite3.Error):
+                return self._checked(connect(f"{self.path.absolute().as_uri()}?{options}", uri=True))
+        return _empty()
+
+    def _checked(self, connection: sqlite3.Connection) -> sqlite3.Connection:
+        """The connection, if it is to an index of a format that is known; else it is closed."""
+        with ExitStack() as stack:
+            stack.callback(connection.close)
+            version = number(connection, "SELECT version FROM format")
+            if version != number(connection, "PRAGMA user_version"):
+                raise IndexDamaged("it does not say of what format it is")
+            if version > FORMAT:
+                raise NewerFormat(
+                    f"{self.path} has format {version}, and this warmstore knows {FORMAT}; upgrade warmstore, "
+                    "or let it use another folder"
+                )
+            stack.pop_all()
         return connection
 
-    def _check_format(self, connection: sqlite3.Connection) -> None:
-        version = number(connection, "SELECT version FROM format")
-        if version != number(connection, "PRAGMA user_version"):
-            raise IndexDamaged("it does not say of what format it is")
-        if version > FORMAT:
-            raise NewerFormat(
-                f"{self.path} has format {version}, and this warmstore knows {FORMAT}; upgrade warmstore, "
-                "or let it use another folder"
-            )
+    def is_damage(self, error: sqlite3.Error) -> bool:
+        """Whether an error says that the file is not what was written; a full disk or a busy file is not that."""
+        code = getattr(error, "sqlite_errorcode", None)
+        if code == sqlite3.SQLITE_READONLY:  # a changed byte of the header says so, too
+            return os.access(self.path, os.W_OK)
+        return code is None or code & 0xFF in _DAMAGE or code == sqlite3.SQLITE_IOERR_SHORT_READ
 
     def close(self) -> None:
         """Let go of the file."""
@@ -216,6 +210,12 @@ def connect(path: str, *, uri: bool = False) -> sqlite3.Connection:
 def beside(path: Path) -> tuple[Path, Path]:
     """The files that SQLite keeps beside one in WAL mode."""
     return Path(f"{path}-wal"), Path(f"{path}-shm")
+
+
+def _empty() -> sqlite3.Connection:
+    connection = connect(":memory:")
+    connection.executescript(_SCHEMA)
+    return connection
 
 
 def _size(path: Path) -> int:

@@ -23,6 +23,8 @@ _SLACK = 2 << 20  # what the index may grow by in one change, its WAL included
 _AT_ONCE = 8  # artifacts evicted in one transaction, so that it stays within the slack
 _JOBS_KEPT = 90 * 86400.0  # seconds after which a job forgets a key it no longer uses
 
+_NAME = 128  # bytes that a blob's name takes in its folder, at most
+
 _TOTALS = f"SELECT count(*), coalesce(sum((size + {BLOCK - 1}) / {BLOCK} * {BLOCK}), 0) FROM blobs"
 
 
@@ -75,9 +77,10 @@ class Room:
             db.execute("DELETE FROM blobs WHERE digest = ?", (digest,))
 
     def taken(self, db: sqlite3.Connection, index: Index) -> int:
-        """Bytes that the folder takes on the disk, in whole blocks, folders and the lock file included."""
-        files = number(db, "SELECT blobs FROM totals")
-        return number(db, "SELECT size FROM totals") + index.size() + (3 + min(files, 256)) * BLOCK
+        """Bytes that the folder takes on the disk: blobs and index in whole blocks, folders, the lock file."""
+        blobs = number(db, "SELECT blobs FROM totals")
+        folders = 2 + self._blobs.folders()
+        return number(db, "SELECT size FROM totals") + index.size() + folders * BLOCK + blobs * _NAME
 
     def claimed(self, db: sqlite3.Connection, *, but: str | None = None) -> int:
         """Bytes elsewhere that others have claimed."""

@@ -19,6 +19,7 @@ from warmstore.compiling.environment import Environment
 from warmstore.compiling.index import beside, connect
 from warmstore.errors import BadArtifact
 
+_UNREADABLE = (sqlite3.Error, TypeError, ValueError, OverflowError)
 COLUMNS = ("key", "kind", "environment", "requirements", "digest", "size", "created", "host", "seconds")
 """Of `artifacts`, without the id and the seal."""
 
@@ -31,6 +32,15 @@ def seal(*values: object) -> bytes:
 def is_whole(row: sqlite3.Row) -> bool:
     """Whether a row of `artifacts` is as it was written."""
     return bool(row["seal"] == seal(*(row[name] for name in COLUMNS)))
+
+
+def insert_environment(db: sqlite3.Connection, digest: str, record: str) -> None:
+    """Add an environment, also in place of one whose record is not what it was."""
+    db.execute(
+        "INSERT INTO environments VALUES (?, ?) ON CONFLICT DO UPDATE SET record = excluded.record "
+        "WHERE record IS NOT excluded.record",
+        (digest, record),
+    )
 
 
 def insert(db: sqlite3.Connection, *values: Any) -> list[str]:
@@ -63,17 +73,17 @@ def salvaged(path: Path) -> list[dict[str, Any]]:
     """The rows of a damaged index that can be read and whose seal is whole, each with its environment's record."""
     rows: list[dict[str, Any]] = []
     records: dict[str, str] = {}
-    with suppress(sqlite3.Error), closing(connect(f"{path}")) as connection:
+    with suppress(*_UNREADABLE), closing(connect(f"{path}")) as connection:
         connection.row_factory = sqlite3.Row
-        with suppress(sqlite3.Error):
+        with suppress(*_UNREADABLE):
             for digest, record in connection.execute("SELECT digest, record FROM environments"):
                 if isinstance(record, str) and blake3(record.encode()).hexdigest(length=16) == digest:
                     records[digest] = record
         last = 0
-        with suppress(sqlite3.Error, TypeError):
+        with suppress(*_UNREADABLE):
             last = int(connection.execute("SELECT max(id) FROM artifacts").fetchone()[0])
         for number in range(1, min(last, 1 << 20) + 1):
-            with suppress(sqlite3.Error, TypeError, ValueError):
+            with suppress(*_UNREADABLE):
                 row = connection.execute("SELECT * FROM artifacts WHERE id = ?", (number,)).fetchone()
                 if row and is_whole(row) and row["environment"] in records:
                     rows.append({**dict(row), "record": records[row["environment"]]})

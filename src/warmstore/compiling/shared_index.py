@@ -18,8 +18,8 @@ from typing import TypeVar
 from filelock import FileLock, Timeout
 
 from warmstore.compiling.blobs import Blobs
-from warmstore.compiling.index import Index, is_damage, is_refusal
-from warmstore.compiling.rows import COLUMNS, insert, salvaged
+from warmstore.compiling.index import Index, IndexDamaged, is_refusal
+from warmstore.compiling.rows import COLUMNS, insert, insert_environment, salvaged
 from warmstore.errors import ReadOnly, StorageFailed
 
 WAIT = 30.0
@@ -71,17 +71,18 @@ class SharedIndex:
         try:
             return self._ask(question)
         except sqlite3.Error as error:
-            if self.read_only or not is_damage(error):
+            if self.read_only or not self._reader.is_damage(error):
                 raise self._failed(error) from error
-            self._rebuild(self._reader.opened, error)
+            reason = error
         try:
+            self._rebuild(self._reader.opened, reason)
             return self._ask(question)
         except sqlite3.Error as error:
             raise self._failed(error) from error
 
     def _ask(self, question: Callable[[sqlite3.Connection], _T]) -> _T:
         with self._reading:
-            return question(self._reader.connection())
+            return _sound(lambda: question(self._reader.connection()))
 
     @contextmanager
     def alone(self, wait: float = WAIT) -> Iterator[Index]:
@@ -137,9 +138,9 @@ class SharedIndex:
 
     def _twice(self, work: Callable[[], _T]) -> _T:
         try:
-            return work()
+            return _sound(work)
         except sqlite3.Error as error:
-            if not is_damage(error):
+            if not self._writer.is_damage(error):
                 raise
             self._rebuild(self._writer.opened, error)
             return work()
@@ -168,7 +169,7 @@ class SharedIndex:
             index.create()
             with index.transaction() as db:
                 for row in kept:
-                    db.execute("INSERT OR IGNORE INTO environments VALUES (?, ?)", (row["environment"], row["record"]))
+                    insert_environment(db, row["environment"], row["record"])
                     db.execute("INSERT OR IGNORE INTO blobs VALUES (?, ?, 1)", (row["digest"], row["size"]))
                     insert(db, *(row[name] for name in COLUMNS))
         if not new:
@@ -187,3 +188,11 @@ class SharedIndex:
         return StorageFailed(
             errno.ENOSPC if full else errno.EIO, f"the index of the compile cache failed: {error}", str(self.folder)
         )
+
+
+def _sound(work: Callable[[], _T]) -> _T:
+    """What a function returns; where it meets text that is none, the index is damaged."""
+    try:
+        return work()
+    except UnicodeDecodeError as error:
+        raise IndexDamaged(f"{error}") from error
