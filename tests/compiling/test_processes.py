@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.compiling.children import FILE, content
-from tests.compiling.conftest import HERE
+from tests.compiling.environments import HERE
 from tests.compiling.test_artifacts import taken
 
 from warmstore.compiling.artifacts import ArtifactStore

@@ -15,8 +15,9 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,15 @@ class ArtifactStore(Owner):
         best, reasons = choose(candidates, environment)
         self.count("hit" if best else "incompatible" if candidates else "miss")
         return best, reasons
+
+    def below(self, path: str, environment: Environment) -> Iterator[tuple[Artifact | None, list[str]]]:
+        """What `explain` finds for every key that is `path`, or that starts with it where it ends with a slash.
+
+        Nothing is counted.
+        """
+        until = path[:-1] + "0" if path.endswith("/") else path + "\0"
+        for _, group in groupby(self._select("a.key >= ? AND a.key < ?", path, until), key=lambda one: one.key):
+            yield choose(group, environment)
 
     def all(self, job: str | None = None, kind: str | None = None) -> list[Artifact]:
         """Every artifact, or those of a job, or of a kind; by key."""

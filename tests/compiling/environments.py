@@ -1,12 +1,8 @@
-"""What the tests of the compile cache share: environments that differ where a test wants them to."""
+"""Environments for the tests of the compile cache, which differ where a test wants them to."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import pytest
-
-from warmstore.compiling.artifacts import ArtifactStore
 from warmstore.compiling.environment import Environment
 
 HERE = Environment(
@@ -34,8 +30,3 @@ HERE = Environment(
 def elsewhere(**changes: Any) -> Environment:
     """`HERE` with some of it changed."""
     return replace(HERE, **changes)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> ArtifactStore:
-    return ArtifactStore(tmp_path / "cache", "64MB")
