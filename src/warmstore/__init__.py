@@ -43,6 +43,7 @@ from warmstore.records.store import RecordStore
 from warmstore.records.values import Packed
 
 if TYPE_CHECKING:
+    from warmstore.compiling import compile_cache
     from warmstore.features.cache import FeatureCache
     from warmstore.features.filling import Filled
     from warmstore.features.merging import Merged
@@ -118,6 +119,7 @@ __all__ = [
     "Window",
     "WriteFailed",
     "collate",
+    "compile_cache",
     "convert",
     "export",
     "train_dictionary",
@@ -143,6 +145,7 @@ _LAZY = {
     "Weighted": "warmstore.loading.orders",
     "Window": "warmstore.loading.orders",
     "collate": "warmstore.loading.torch_data",
+    "compile_cache": "warmstore.compiling",
     "convert": "warmstore.records.convert.conversion",
     "export": "warmstore.records.convert.export",
 }
@@ -153,7 +156,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'warmstore' has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(_LAZY[name]), name)
+    module = import_module(_LAZY[name])
+    value = getattr(module, name, None) or import_module(f"{_LAZY[name]}.{name}")
     globals()[name] = value
     return value
 

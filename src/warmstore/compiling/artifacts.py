@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -123,6 +124,13 @@ class ArtifactStore(Owner):
         best, reasons = choose(candidates, environment)
         self.count("hit" if best else "incompatible" if candidates else "miss")
         return best, reasons
+
+    def below(self, path: str, environment: Environment) -> Iterator[tuple[Artifact | None, list[str]]]:
+        """What `explain` finds for every key that is `path`, or that starts with it where it ends with a slash."""
+        until = path[:-1] + "0" if path.endswith("/") else path + "\0"
+        candidates = self._rows("a.key >= ? AND a.key < ?", (path, until))
+        for _, group in groupby(candidates, key=lambda one: one.key):
+            yield choose(group, environment)
 
     def all(self, job: str | None = None, kind: str | None = None) -> list[Artifact]:
         """Every artifact, or those of a job, or of a kind; by key."""
