@@ -63,6 +63,7 @@ class TorchHooks:
     def _codecache(self, module: ModuleType) -> None:
         self._folder_of(module.FxGraphCache, alone=True)
         self._replace(module.FxGraphCache, "_save_graph", "key", self._saving(module.FxGraphCache))
+        self._replace(module.FxGraphCachePickler, "__init__", "self gm", self._pickling)
         self._replace(module, "write", "content extension extra hash_type specified_dir key", self._writing)
         module.torch_key.prefetch()  # hashes the sources of torch, 0.2 s that the first lookup would wait for
 
@@ -111,6 +112,18 @@ class TorchHooks:
 
         return make
 
+    def _pickling(self, function: Any) -> Any:
+        """Keys are hashes of pickles. Layouts, memory formats and dtypes pickle as a name in the first module of
+        `sys.modules` that has it, which depends on who imported torch first; their names alone do not."""
+        torch = sys.modules["torch"]
+        named = {getattr(torch, name) for name in ("dtype", "layout", "memory_format", "qscheme") if hasattr(torch, name)}
+
+        def init(pickler: Any, *args: Any, **kwargs: Any) -> None:
+            function(pickler, *args, **kwargs)
+            pickler.dispatch_table.update(dict.fromkeys(named, _by_name))
+
+        return init
+
     def _writing(self, function: Any) -> Any:
         """A source is written before its library is looked for. Its name is the hash of it and the command line, where
         the folders of torch and Python stand as they are on this machine; marks stand for them here."""
@@ -150,6 +163,10 @@ class TorchHooks:
 def is_tested(version: str | None) -> bool:
     """Whether the hooks were tested with that version of torch. Of others only a job's artifacts are brought."""
     return version is not None and version.startswith(tuple(f"{tested}." for tested in TESTED))
+
+
+def _by_name(value: object) -> tuple[type[str], tuple[str]]:
+    return str, (str(value),)
 
 
 def _folders() -> list[tuple[str, str]]:
