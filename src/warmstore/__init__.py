@@ -44,6 +44,7 @@ from warmstore.records.values import Packed
 
 if TYPE_CHECKING:
     from warmstore.compiling import compile_cache
+    from warmstore.compiling.compiled import compile  # noqa: A004
     from warmstore.features.cache import FeatureCache
     from warmstore.features.filling import Filled
     from warmstore.features.merging import Merged
@@ -119,6 +120,7 @@ __all__ = [
     "Window",
     "WriteFailed",
     "collate",
+    "compile",
     "compile_cache",
     "convert",
     "export",
@@ -145,6 +147,7 @@ _LAZY = {
     "Weighted": "warmstore.loading.orders",
     "Window": "warmstore.loading.orders",
     "collate": "warmstore.loading.torch_data",
+    "compile": "warmstore.compiling.compiled",
     "compile_cache": "warmstore.compiling",
     "convert": "warmstore.records.convert.conversion",
     "export": "warmstore.records.convert.export",

@@ -87,7 +87,7 @@ def test_a_compilation_that_failed_keeps_nobody_waiting(session: Open, tmp_path:
 
 
 def test_waiting_is_bounded(session: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with _in_flight_elsewhere(tmp_path, GRAPH):
+    with _InFlightElsewhere(tmp_path, GRAPH):
         late = session(flights=_flights(tmp_path), wait=0.05)
         assert not late.wanted(GRAPH, alone=True)
     assert late.lookups[0].waited >= 0.05
@@ -125,10 +125,10 @@ def test_a_library_is_taken_in_once_it_is_whole(session: Open) -> None:
     data = next(whole).read_bytes()
     one = session()
     compiled(one, LIBRARY, data[:-1])
-    one._take_in()
+    one.harvest()
     assert one.kept == 0
     compiled(one, LIBRARY, data)
-    one._take_in()
+    one.harvest()
     assert one.kept == 1
 
 
@@ -237,7 +237,7 @@ def _flights_of_another_process(folder: Path, key: str) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-class _in_flight_elsewhere:
+class _InFlightElsewhere:
     """A process that has taken a flight, while the block runs."""
 
     def __init__(self, folder: Path, key: str) -> None:

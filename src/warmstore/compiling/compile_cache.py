@@ -178,6 +178,11 @@ def init(
     return _current
 
 
+def current() -> CompileCache | None:
+    """What the last `init` returned; None before."""
+    return _current
+
+
 def _set_level() -> None:
     """WARMSTORE_LOG is the least important kind of message that is shown: debug, info, warning or error."""
     if said := os.environ.get("WARMSTORE_LOG"):

@@ -49,10 +49,14 @@ class Environment:
     @cached_property
     def digest(self) -> str:
         """32 hexadecimal digits that are equal exactly for equal environments, on every machine."""
-        return blake3(self.to_json().encode()).hexdigest(length=16)
+        return blake3(self._json.encode()).hexdigest(length=16)
 
     def to_json(self) -> str:
         """One line, the same for equal environments."""
+        return self._json
+
+    @cached_property
+    def _json(self) -> str:
         return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
 
     @classmethod

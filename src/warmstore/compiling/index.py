@@ -1,26 +1,16 @@
-"""The metadata of an artifact store: one SQLite file in WAL mode that many processes share.
-
-Every change is made under the store's file lock, so SQLite's own locks are hardly ever waited for. A file that SQLite
-finds damaged is moved aside and made anew from the rows that can still be read; each row carries a seal, because a
-changed byte inside a value is nothing that SQLite would notice.
-"""
+"""The metadata of an artifact store: one SQLite file in WAL mode, and what its errors mean."""
 
 from __future__ import annotations
 
-import json
-import logging
+import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
-
-from blake3 import blake3
 
 from warmstore.errors import NewerFormat
 
 FORMAT = 1
-APPLICATION = 0x7741726D
 BLOCK = 4096
 """What a file takes on a disk is counted in blocks of so many bytes."""
 
@@ -28,6 +18,8 @@ _SCHEMA = f"""
 PRAGMA auto_vacuum = INCREMENTAL;
 PRAGMA journal_mode = WAL;
 BEGIN IMMEDIATE;
+CREATE TABLE format (version INTEGER NOT NULL);
+INSERT INTO format VALUES ({FORMAT});
 CREATE TABLE environments (digest TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE blobs (digest TEXT PRIMARY KEY, size INTEGER NOT NULL, ready INTEGER NOT NULL) WITHOUT ROWID;
 CREATE INDEX unfinished ON blobs (digest) WHERE NOT ready;
@@ -47,112 +39,106 @@ CREATE TRIGGER blob_added AFTER INSERT ON blobs BEGIN
     UPDATE totals SET blobs = blobs + 1, size = size + (new.size + {BLOCK - 1}) / {BLOCK} * {BLOCK}; END;
 CREATE TRIGGER blob_removed AFTER DELETE ON blobs BEGIN
     UPDATE totals SET blobs = blobs - 1, size = size - (old.size + {BLOCK - 1}) / {BLOCK} * {BLOCK}; END;
-PRAGMA application_id = {APPLICATION};
 PRAGMA user_version = {FORMAT};
 COMMIT;
 """
 
-_DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_ERROR}
-
-_log = logging.getLogger("warmstore")
-
-
-def is_damage(error: sqlite3.Error) -> bool:
-    """Whether an error says that the file is not what it should be; a full disk or a busy file is not that."""
-    code = getattr(error, "sqlite_errorcode", None)
-    return code is not None and code & 0xFF in _DAMAGE and code not in _WRITE_ERRORS
+# No statement here breaks a constraint or names a table that is not there, unless the file is not what was written.
+_DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT}
+_REFUSED = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM}
 
 
-_WRITE_ERRORS = {
-    sqlite3.SQLITE_IOERR_WRITE,
-    sqlite3.SQLITE_IOERR_FSYNC,
-    sqlite3.SQLITE_IOERR_TRUNCATE,
-    sqlite3.SQLITE_IOERR_SHMSIZE,
-    sqlite3.SQLITE_IOERR_NOMEM,
-}
+class IndexDamaged(sqlite3.DatabaseError):
+    """The file is not what was written."""
 
 
-def seal(key: str, kind: str, environment: str, requirements: str, digest: str, size: int, seconds: float) -> bytes:
-    """16 bytes that tell whether a row is still what was written."""
-    whole = json.dumps([key, kind, environment, requirements, digest, size, seconds])
-    return blake3(whole.encode(errors="surrogatepass")).digest(length=16)
+def is_refusal(error: sqlite3.Error) -> bool:
+    """Whether an error says that this process may not write the file."""
+    return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF in _REFUSED
 
 
 class Index:
-    """Connections to the SQLite file of a folder: one a process, made again after a fork or when the file was replaced.
+    """A connection to the SQLite file of a folder, made again when the file was replaced; `opened` is its `identity`.
 
-    With `read_only`, nothing in the folder is changed; a folder without the file is an index without rows.
+    With `read_only`, nothing in the folder is changed, and a folder without a whole file is an index without rows.
     """
 
-    def __init__(self, folder: Path, *, read_only: bool) -> None:
+    def __init__(self, folder: Path, *, read_only: bool = False) -> None:
         self.path = folder / "index.sqlite"
         self.aside = folder / "index.damaged"
         self._read_only = read_only
         self._connection: sqlite3.Connection | None = None
-        self._opened: tuple[int, int] | None = None
-
-    def files(self) -> list[Path]:
-        """Everything that the index may have on the disk."""
-        return [self.path, Path(f"{self.path}-wal"), Path(f"{self.path}-shm"), self.aside]
+        self.opened: tuple[int, int] | None = None
 
     def connection(self) -> sqlite3.Connection:
         """The open connection.
 
         Raises:
             NewerFormat: a newer warmstore made the file.
-            sqlite3.Error: the file is damaged, locked or out of reach.
+            sqlite3.Error: the file is not there, damaged, locked or out of reach.
         """
-        if self._connection is not None and self._opened == _identity(self.path):
-            return self._connection
-        self.close()
-        self._connection = self._open_to_read() if self._read_only else self._open()
-        self._opened = _identity(self.path)
+        if self._connection is None or self.opened != self.identity():
+            self.close()
+            self.opened = self.identity()
+            self._connection = self._open_to_read() if self._read_only else self._open()
         return self._connection
 
-    def _open(self) -> sqlite3.Connection:
-        connection = _connect(f"{self.path}")
+    def identity(self) -> tuple[int, int] | None:
+        """What tells the file from one that took its place."""
         try:
-            version = connection.execute("PRAGMA user_version").fetchone()[0]
-            if not version and not connection.execute("SELECT 1 FROM sqlite_master").fetchone():
-                connection.executescript(_SCHEMA)
-            self._check_version(version)
-            connection.executescript(
-                "PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 64; PRAGMA journal_size_limit = 262144;"
-            )
-        except BaseException:
-            connection.close()
-            raise
+            state = self.path.stat()
+        except OSError:
+            return None
+        return state.st_dev, state.st_ino
+
+    def create(self) -> None:
+        """Make a file with the tables and nothing in them. Called under the lock of the store."""
+        new = self.path.with_suffix(".new")
+        for path in (new, *beside(new)):
+            path.unlink(missing_ok=True)
+        with closing(connect(f"{new}")) as connection:
+            connection.executescript(_SCHEMA)
+        new.replace(self.path)  # so that whoever sees it sees all of it
+
+    def _open(self) -> sqlite3.Connection:
+        if self.opened is None:
+            raise IndexDamaged("there is none")
+        connection = self._checked(connect(f"{self.path.absolute().as_uri()}?mode=rw", uri=True))
+        connection.executescript(
+            "PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 256; PRAGMA journal_size_limit = 1048576;"
+        )
         return connection
 
     def _open_to_read(self) -> sqlite3.Connection:
-        if not self.path.exists():
-            connection = _connect(":memory:")
-            connection.executescript(_SCHEMA)
-            return connection
-        uri = self.path.absolute().as_uri()
+        if self.opened is None:
+            return _empty()
         # Without the files of its WAL beside it, SQLite reads only what it may take as never changing.
         for options in ("mode=ro", "mode=ro&immutable=1"):
-            connection = _connect(f"{uri}?{options}", uri=True)
-            try:
-                self._check_version(connection.execute("PRAGMA user_version").fetchone()[0])
-                connection.execute("SELECT 1 FROM artifacts LIMIT 1").fetchone()
-            except sqlite3.OperationalError:
-                connection.close()
-                if "immutable" in options:
-                    raise
-            except BaseException:
-                connection.close()
-                raise
-            else:
-                return connection
-        raise AssertionError
+            with suppress(sqlite3.Error):
+                return self._checked(connect(f"{self.path.absolute().as_uri()}?{options}", uri=True))
+        return _empty()
 
-    def _check_version(self, version: int) -> None:
-        if version > FORMAT:
-            raise NewerFormat(
-                f"{self.path} has format {version}, and this warmstore knows {FORMAT}; upgrade warmstore, "
-                "or let it use another folder"
-            )
+    def _checked(self, connection: sqlite3.Connection) -> sqlite3.Connection:
+        """The connection, if it is to an index of a format that is known; else it is closed."""
+        with ExitStack() as stack:
+            stack.callback(connection.close)
+            version = number(connection, "SELECT version FROM format")
+            if version != number(connection, "PRAGMA user_version"):
+                raise IndexDamaged("it does not say of what format it is")
+            if version > FORMAT:
+                raise NewerFormat(
+                    f"{self.path} has format {version}, and this warmstore knows {FORMAT}; upgrade warmstore, "
+                    "or let it use another folder"
+                )
+            stack.pop_all()
+        return connection
+
+    def is_damage(self, error: sqlite3.Error) -> bool:
+        """Whether an error says that the file is not what was written; a full disk or a busy file is not that."""
+        code = getattr(error, "sqlite_errorcode", None)
+        if code == sqlite3.SQLITE_READONLY:  # a changed byte of the header says so, too
+            return os.access(self.path, os.W_OK)
+        return code is None or code & 0xFF in _DAMAGE or code == sqlite3.SQLITE_IOERR_SHORT_READ
 
     def close(self) -> None:
         """Let go of the file."""
@@ -180,42 +166,35 @@ class Index:
                 connection.execute("ROLLBACK")
             raise
 
+    def shrink(self) -> None:
+        """Give back to the disk what removed rows left free, in steps that the WAL need not grow for."""
+        db = self.connection()
+        while number(db, "PRAGMA freelist_count"):
+            db.execute("PRAGMA incremental_vacuum(32)").fetchall()
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
     def size(self) -> int:
         """Bytes that the index takes on the disk, in whole blocks."""
-        return sum(on_disk(_size(path)) for path in self.files())
+        return sum(on_disk(_size(path)) for path in (self.path, *beside(self.path), self.aside))
 
     def move_aside(self) -> None:
-        """Put a damaged file where it is in nobody's way; what was aside before is removed."""
-        self.close()
-        _, wal, shm, aside = self.files()
-        with suppress(FileNotFoundError):
-            self.path.replace(aside)
-        for path in (wal, shm):
-            path.unlink(missing_ok=True)
-
-    def salvaged(self) -> list[dict[str, Any]]:
-        """The rows of the file aside that can be read and whose seal is whole, each with its environment's record."""
-        rows: list[dict[str, Any]] = []
-        with suppress(sqlite3.Error, OSError), closing(_connect(f"{self.aside}")) as connection:
-            connection.row_factory = sqlite3.Row
-            records = {}
-            with suppress(sqlite3.Error):
-                for digest, record in connection.execute("SELECT digest, record FROM environments"):
-                    if isinstance(record, str) and blake3(record.encode()).hexdigest(length=16) == digest:
-                        records[digest] = record
-            for (last,) in connection.execute("SELECT max(id) FROM artifacts").fetchall():
-                for number in range(1, (last or 0) + 1):
-                    with suppress(sqlite3.Error, TypeError, ValueError):
-                        row = connection.execute("SELECT * FROM artifacts WHERE id = ?", (number,)).fetchone()
-                        if row and sealed(row) and row["environment"] in records:
-                            rows.append({**dict(row), "record": records[row["environment"]]})
-        return rows
+        """Put a damaged file where it is in nobody's way, in place of what was aside before."""
+        for path, aside in zip((self.path, *beside(self.path)), (self.aside, *beside(self.aside)), strict=True):
+            aside.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                path.replace(aside)
 
 
-def sealed(row: sqlite3.Row) -> bool:
-    """Whether a row of `artifacts` is as it was written."""
-    names = ("key", "kind", "environment", "requirements", "digest", "size", "seconds")
-    return bool(row["seal"] == seal(*(row[name] for name in names)))
+def number(connection: sqlite3.Connection, statement: str, values: tuple[object, ...] = ()) -> int:
+    """The one integer that a statement asks for.
+
+    Raises:
+        IndexDamaged: it finds something else.
+    """
+    row = connection.execute(statement, values).fetchone()
+    if row is None or not isinstance(row[0], int):
+        raise IndexDamaged(f"{statement} found {row!r}")
+    return row[0]
 
 
 def on_disk(size: int) -> int:
@@ -223,23 +202,27 @@ def on_disk(size: int) -> int:
     return -(-size // BLOCK) * BLOCK
 
 
+def connect(path: str, *, uri: bool = False) -> sqlite3.Connection:
+    """A connection that any thread may use, and in which a transaction begins where it says so."""
+    return sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False, uri=uri)
+
+
+def beside(path: Path) -> tuple[Path, Path]:
+    """The files that SQLite keeps beside one in WAL mode."""
+    return Path(f"{path}-wal"), Path(f"{path}-shm")
+
+
+def _empty() -> sqlite3.Connection:
+    connection = connect(":memory:")
+    connection.executescript(_SCHEMA)
+    return connection
+
+
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
     except OSError:
         return 0
-
-
-def _connect(path: str, *, uri: bool = False) -> sqlite3.Connection:
-    return sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False, uri=uri)
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        state = path.stat()
-    except OSError:
-        return None
-    return state.st_dev, state.st_ino
 
 
 _inherited: list[sqlite3.Connection] = []

@@ -2,16 +2,18 @@
 
 What torch saves and loads has two holes. It does not look whether the source it traced has changed; and it drops the
 guards that compare identities ("this is still `torch.nn.functional.gelu`"), since an identity means nothing to another
-process. Here a package carries both: a digest of the code of every function that was traced, and for every dropped guard
-what the object was called. A package is used only where all of it is found again, and each call checks the identities
-and torch's own guards. What cannot be described makes no package.
+process. Here a package carries both: a digest of the code of every function that was traced, and for every dropped
+guard what the object was called. A package is used only where all of it is found again, and each call checks the
+identities and torch's own guards. What cannot be described makes no package.
 """
 
 from __future__ import annotations
 
+import builtins
 import hashlib
 import inspect
 import json
+import re
 import struct
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -23,6 +25,7 @@ from typing import Any
 
 from warmstore.errors import BadArtifact, Incompatible
 
+_BUILTINS = re.compile(r"G\['__builtins_dict__\w*'\]")
 _MAGIC = b"warmstore package 1\n"
 
 
@@ -33,7 +36,8 @@ class Package:
     Attributes:
         saved: What torch's `save_compiled_function` writes.
         sources: Module, qualified name and digest of the code of every traced function that is not torch's own.
-        identities: Expressions over `L`, the arguments by name, and `G`, the globals, with what they were called.
+        identities: Expressions over `L`, the arguments by name, `G`, the globals, and `B`, the builtins, with what
+            each was called.
     """
 
     saved: bytes
@@ -87,12 +91,14 @@ class Loaded:
         globals_ = function.fn.__globals__
         objects = []
         for expression, token in package.identities:
-            value = eval(expression, {"G": globals_, "L": first})
+            value = eval(expression, {"G": globals_, "B": vars(builtins), "L": first})
             if describe(value) != token:
                 raise Incompatible(f"{expression} is no longer {token}")
             objects.append(value)
         tests = " and ".join(f"({name}) is O[{at}]" for at, (name, _) in enumerate(package.identities)) or "True"
-        self._same: Callable[[dict[str, Any]], bool] = eval(f"lambda L: {tests}", {"G": globals_, "O": objects})
+        self._same: Callable[[dict[str, Any]], bool] = eval(
+            f"lambda L: {tests}", {"G": globals_, "B": vars(builtins), "O": objects}
+        )
 
     def fits(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         """Whether the guards hold for these arguments."""
@@ -134,28 +140,33 @@ def make(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, An
     traced: set[CodeType] = set()
 
     def keep(guards: Sequence[Any]) -> list[bool]:
-        kept = [guard.guard_type not in unsupported and unsupported.isdisjoint(guard.derived_guard_types) for guard in guards]
+        kept = [
+            guard.guard_type not in unsupported and unsupported.isdisjoint(guard.derived_guard_types)
+            for guard in guards
+        ]
         for guard, is_kept in zip(guards, kept, strict=True):
             if not is_kept:
                 token = describe(guard.value) if guard.has_value else None
                 if token is None:
                     unknown.append(f"{guard.guard_type} of {guard.orig_guard.name}")
                 else:
-                    identities[guard.orig_guard.name] = token
+                    identities[_BUILTINS.sub("B", guard.orig_guard.name)] = token
         return kept
 
-    original = SourceInfo.add_code
+    info: Any = SourceInfo
+    original = info.add_code
 
     def add_code(self: Any, code: CodeType) -> None:
         traced.add(code)
         original(self, code)
 
     options = {**options, "fullgraph": True, "options": {**(options.get("options") or {}), "guard_filter_fn": keep}}
-    SourceInfo.add_code = add_code
+    info.add_code = add_code
     try:
-        compiled: Any = torch.compile(function, **options).aot_compile((tuple(args), dict(kwargs)))
+        lazy: Any = torch.compile(function, **options)
+        compiled = lazy.aot_compile((tuple(args), dict(kwargs)))
     finally:
-        SourceInfo.add_code = original
+        info.add_code = original
     sources = _sources(traced, unknown)
     if unknown:
         raise Incompatible(f"nothing another process could find again: {', '.join(sorted(set(unknown)))}")
@@ -227,11 +238,13 @@ def describe(value: object) -> str | None:
         return None if owner is None else f"method {value.__func__.__qualname__} of {owner}"
     if not isinstance(value, FunctionType | BuiltinFunctionType | type) and not callable(value):
         return None
-    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", getattr(value, "__name__", None))
-    if not isinstance(name, str):
-        return None
-    found: Any = sys.modules.get(module) if isinstance(module, str) else None
-    for part in name.split("."):
+    module = getattr(value, "__module__", None)
+    if isinstance(module, str):
+        name = getattr(value, "__qualname__", None)
+    else:  # torch.sin and its like do not say where they are
+        module, name = "torch", getattr(value, "__name__", None)
+    found: Any = sys.modules.get(module)
+    for part in str(name).split("."):
         found = getattr(found, part, None)
     if found is not value:
         return None

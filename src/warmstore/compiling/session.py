@@ -12,7 +12,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -102,10 +103,11 @@ class Session:
         self._began: dict[str, float] = {}
         self._flying = threading.local()
         self._lock = threading.RLock()
+        self._harvesting = threading.RLock()
         self._wake = threading.Condition()
         self._landed: list[str] = []
         self._closing = False
-        self._harvester = threading.Thread(target=self._harvest, name="warmstore-harvest", daemon=True)
+        self._harvester = threading.Thread(target=self._keep_harvesting, name="warmstore-harvest", daemon=True)
         self._harvester.start()
 
     # What compilers look for
@@ -151,8 +153,14 @@ class Session:
                 self._flying.path = path
         if not found:
             self._began[path] = time.monotonic()
-        self.lookups.append(Lookup(path, bool(found), tuple(reasons), waited))
+        self._note(Lookup(path, bool(found), tuple(reasons), waited))
         return bool(found)
+
+    def _note(self, lookup: Lookup) -> None:
+        self.lookups.append(lookup)
+        self.store.count("hit" if lookup.hit else "incompatible" if lookup.reasons else "miss")
+        if not lookup.hit:
+            _log.debug("%s is not there: %s", lookup.key, "; ".join(lookup.reasons) or "nobody has compiled it here")
 
     def _bring(self, path: str) -> tuple[int, list[str]]:
         """Copy every usable artifact below a path into the live folder. Returns how many, and why others were not."""
@@ -196,6 +204,36 @@ class Session:
             whole.rename(target)
             self._used[artifact.key] = artifact
 
+    @contextmanager
+    def alone(self, path: str) -> Iterator[None]:
+        """While the block runs no other process is in a block of the same path; at most `wait` seconds are waited."""
+        mine = self._flights is None or self._flights.begin(path) or self._flights.wait(path, self._wait)
+        try:
+            yield
+        finally:
+            if mine and self._flights is not None:
+                self._flights.end(path)
+
+    def find(self, path: str) -> list[bytes]:
+        """The bytes of every usable artifact below a path."""
+        found, reasons = [], []
+        for artifact, why in self.store.below(path, self.environment):
+            reasons += why
+            if artifact is not None:
+                try:
+                    found.append(self.store.read(artifact))
+                    self._used[artifact.key] = artifact
+                except (OSError, LookupError, ValueError) as error:
+                    reasons.append(str(error))
+        self._note(Lookup(path, bool(found), tuple(reasons)))
+        return found
+
+    def keep(self, path: str, kind: str, data: bytes, seconds: float) -> None:
+        """Store an artifact that is no file of a compiler's."""
+        self._used[path] = self.store.put(
+            path, kind, data, environment=self.environment, requirements=self._requirements, seconds=seconds
+        )
+
     # What compilers make
 
     def made(self, path: str) -> None:
@@ -213,7 +251,7 @@ class Session:
             self._flying.path = None
             self._flights.end(path)
 
-    def _harvest(self) -> None:
+    def _keep_harvesting(self) -> None:
         while True:
             with self._wake:
                 if not self._landed and not self._closing:
@@ -221,13 +259,17 @@ class Session:
                 if self._closing:
                     return
                 landed, self._landed = self._landed, []
-            self._take_in()
+            self.harvest()
             for path in landed:
                 if self._flights is not None:
                     self._flights.end(path)
 
-    def _take_in(self) -> None:
+    def harvest(self) -> None:
         """Store every file of the live folder that is new and whole."""
+        with self._harvesting:
+            self._harvest()
+
+    def _harvest(self) -> None:
         try:
             new = [(path, status) for path, status in self.live.files() if self._known.is_new(path, status)]
             # Entries that refer to others come last, so that whoever finds an entry finds what it needs.
@@ -289,7 +331,7 @@ class Session:
         with self._wake:
             self._wake.notify()
         self._harvester.join()
-        self._take_in()
+        self.harvest()
         try:
             self._remember_run()
         except Exception as error:

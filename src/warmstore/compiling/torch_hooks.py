@@ -116,7 +116,9 @@ class TorchHooks:
         """Keys are hashes of pickles. Layouts, memory formats and dtypes pickle as a name in the first module of
         `sys.modules` that has it, which depends on who imported torch first; their names alone do not."""
         torch = sys.modules["torch"]
-        named = {getattr(torch, name) for name in ("dtype", "layout", "memory_format", "qscheme") if hasattr(torch, name)}
+        named = {
+            getattr(torch, name) for name in ("dtype", "layout", "memory_format", "qscheme") if hasattr(torch, name)
+        }
 
         def init(pickler: Any, *args: Any, **kwargs: Any) -> None:
             function(pickler, *args, **kwargs)
