@@ -201,7 +201,7 @@ class _Prepared:
 
 
 def _options_of(config: Any) -> list[tuple[str, str]]:
-    """Options of a compiler that are plain values and no folders: the others have no text that is the same elsewhere."""
+    """Options that are plain values and no folders: the others have no text that is the same elsewhere."""
     found = config.get_config_copy()
     plain = bool | int | float | str | None
     return sorted(

@@ -238,15 +238,12 @@ def describe(value: object) -> str | None:
         return None if owner is None else f"method {value.__func__.__qualname__} of {owner}"
     if not isinstance(value, FunctionType | BuiltinFunctionType | type) and not callable(value):
         return None
-    module = getattr(value, "__module__", None)
-    if isinstance(module, str):
-        name = getattr(value, "__qualname__", None)
-    else:  # torch.sin and its like do not say where they are
-        module, name = "torch", getattr(value, "__name__", None)
-    found: Any = sys.modules.get(module)
-    for part in str(name).split("."):
-        found = getattr(found, part, None)
-    if found is not value:
-        return None
-    code = getattr(value, "__code__", None)
-    return f"object {module}:{name} {code_digest(code) if isinstance(code, CodeType) else ''}".rstrip()
+    module = getattr(value, "__module__", None) or "torch"
+    for name in (getattr(value, "__qualname__", ""), getattr(value, "__name__", "")):  # torch.sin has only its name
+        found: Any = sys.modules.get(module)
+        for part in str(name).split("."):
+            found = getattr(found, part, None)
+        if found is value:
+            code = getattr(value, "__code__", None)
+            return f"object {module}:{name} {code_digest(code) if isinstance(code, CodeType) else ''}".rstrip()
+    return None
