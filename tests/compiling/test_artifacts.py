@@ -7,13 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.compiling.conftest import HERE, elsewhere
+from tests.compiling.environments import HERE, elsewhere
 
 from warmstore.compiling.artifacts import ArtifactStore
 from warmstore.compiling.environment import Environment
 from warmstore.errors import BadArtifact, Closed, NewerFormat, NoArtifact, StorageFailed, TooLarge
 
 MB = 1_000_000
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ArtifactStore:
+    return ArtifactStore(tmp_path / "cache", "64MB")
 
 
 def taken(folder: Path) -> int:
@@ -91,6 +96,22 @@ def test_an_incompatible_artifact_is_a_counted_miss_with_a_reason(store: Artifac
     store.find("nothing", None, HERE)
     store.find("k", None, HERE)
     assert store.stats().counters == {"put": 1, "incompatible": 1, "miss": 1, "hit": 1}
+
+
+def test_keys_below_a_path(store: ArtifactStore) -> None:
+    for key in ("a", "a/b", "a/c/d", "ab", "a0"):
+        store.put(key, "cpp.so", key.encode(), environment=HERE)
+    store.put("a/b", "cpp.source", b"source", environment=HERE)
+    assert [one and (one.key, one.kind) for one, _ in store.below("a/", HERE)] == [
+        ("a/b", "cpp.so"),
+        ("a/c/d", "cpp.so"),
+    ]
+    assert [one and one.key for one, _ in store.below("a", HERE)] == ["a"]
+    older = elsewhere(isa=())
+    assert [(one and one.kind, len(reasons)) for one, reasons in store.below("a/", older)] == [
+        ("cpp.source", 1),
+        (None, 1),
+    ]
 
 
 def test_the_most_specific_artifact_wins(store: ArtifactStore) -> None:
@@ -273,7 +294,7 @@ def test_a_folder_that_cannot_be_written_is_read(seen_by_all: Path) -> None:
     code = f"""
 import os, sys
 sys.path[:0] = {sys.path!r}
-from tests.compiling.conftest import HERE
+from tests.compiling.environments import HERE
 from warmstore.compiling.artifacts import ArtifactStore
 from warmstore.errors import ReadOnly
 os.setuid(65534)
@@ -310,7 +331,7 @@ def test_an_index_that_cannot_be_written_is_read(seen_by_all: Path, caplog: pyte
     code = f"""
 import os, sys
 sys.path[:0] = {sys.path!r}
-from tests.compiling.conftest import HERE
+from tests.compiling.environments import HERE
 from warmstore.compiling.artifacts import ArtifactStore
 os.setuid(65534)
 store = ArtifactStore({str(folder)!r}, "8MiB")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.compiling.children import content
-from tests.compiling.conftest import HERE
+from tests.compiling.environments import HERE
 from tests.compiling.test_artifacts import taken
 
 from warmstore.compiling.artifacts import ArtifactStore

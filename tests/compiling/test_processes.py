@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.compiling.children import FILE, content
-from tests.compiling.conftest import HERE
+from tests.compiling.environments import HERE
 from tests.compiling.test_artifacts import taken
 
 from warmstore.compiling.artifacts import ArtifactStore
@@ -76,8 +76,8 @@ def kills(folder: Path, rounds: int) -> None:
                 with contextlib.suppress(NoArtifact):
                     number_of = int(one.key[1:])
                     assert store.read(one) == content(number_of, 1000 + number_of * 5000)
-            store.put("after", "cpp.source", os.urandom(number + 1), environment=HERE)
-            assert store.find("after", None, HERE) is not None
+            store.put("k99", "cpp.source", content(99, 496000), environment=HERE)
+            assert store.find("k99", None, HERE) is not None
             assert "rebuilt" not in store.stats().counters
             known = {one.digest for one in store.all()}
             there = {path.parent.name + path.name for path in (folder / "blobs").glob("*/*")}

@@ -107,10 +107,12 @@ class ArtifactStore(Owner):
         return best, reasons
 
     def below(self, path: str, environment: Environment) -> Iterator[tuple[Artifact | None, list[str]]]:
-        """What `explain` finds for every key that is `path`, or that starts with it where it ends with a slash."""
+        """What `explain` finds for every key that is `path`, or that starts with it where it ends with a slash.
+
+        Nothing is counted.
+        """
         until = path[:-1] + "0" if path.endswith("/") else path + "\0"
-        candidates = self._select("a.key >= ? AND a.key < ?", path, until)
-        for _, group in groupby(candidates, key=lambda one: one.key):
+        for _, group in groupby(self._select("a.key >= ? AND a.key < ?", path, until), key=lambda one: one.key):
             yield choose(group, environment)
 
     def all(self, job: str | None = None, kind: str | None = None) -> list[Artifact]:

@@ -9,11 +9,14 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 
 from warmstore.compiling import profiles
 from warmstore.compiling.artifacts import ArtifactStore
+from warmstore.compiling.doctor import Finding
+from warmstore.compiling.doctor import doctor as examine
 from warmstore.compiling.environment import Environment
 from warmstore.compiling.flights import Flights
 from warmstore.compiling.imports import Watcher
@@ -156,7 +159,8 @@ def init(
             folder.
         max_size: Bytes, or a string such as "100GB": what the folder may hold. Else WARMSTORE_MAX_SIZE_GB, else 100 GB.
         eviction: What goes first when it is full: "lru", "lfu", "size" or "age".
-        profile: "fast" compiles for this machine, "portable" for every x86-64 CPU with AVX2; "auto" is "fast".
+        profile: "fast" compiles for this machine, "portable" for every x86-64 CPU with AVX2; "auto" is
+            WARMSTORE_PROFILE, else "fast".
         job: The program's name, under which is remembered what it used. Else WARMSTORE_JOB, else the script's name.
         offline: Touch no network. Else WARMSTORE_OFFLINE.
         wait: Seconds to wait at most for another process that compiles the same thing; then it is compiled here too.
@@ -176,6 +180,29 @@ def init(
         _current.close()
     _current = CompileCache(settings)
     return _current
+
+
+def warmup(names: Iterable[str]) -> dict[str, int]:
+    """Bring everything that these jobs used before it is looked up. Returns how many artifacts each had.
+
+    Raises:
+        ValueError: `init` was not called, or there is no cache here.
+    """
+    if _current is None or _current.session is None or _current.closed:
+        raise ValueError("there is no compile cache in this process; call compile_cache.init first")
+    return {name: _current.session.bring_job(name) for name in names}
+
+
+def doctor(local_dir: str | os.PathLike[str] | None = None, job: str | None = None) -> list[Finding]:
+    """What keeps the cache from helping here, and why the last runs missed what they did; see `Finding`.
+
+    Args:
+        local_dir: As for `init`; without it, the folder of this process's cache.
+        job: Only the last run of this job.
+    """
+    if local_dir is None and _current is not None:
+        local_dir = _current.settings.folder
+    return examine(Settings.of(local_dir, None, "lru", "auto", None, None, 0.0).folder, job)
 
 
 def current() -> CompileCache | None:

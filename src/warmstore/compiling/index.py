@@ -6,6 +6,7 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 from warmstore.errors import NewerFormat
@@ -130,6 +131,8 @@ class Index:
                     f"{self.path} has format {version}, and this warmstore knows {FORMAT}; upgrade warmstore, "
                     "or let it use another folder"
                 )
+            if _tables(connection) != _expected():
+                raise IndexDamaged("its tables are not as they were made")
             stack.pop_all()
         return connection
 
@@ -216,6 +219,16 @@ def _empty() -> sqlite3.Connection:
     connection = connect(":memory:")
     connection.executescript(_SCHEMA)
     return connection
+
+
+def _tables(connection: sqlite3.Connection) -> list[tuple[object, ...]]:
+    return connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY name").fetchall()
+
+
+@cache
+def _expected() -> list[tuple[object, ...]]:
+    with closing(_empty()) as connection:
+        return _tables(connection)
 
 
 def _size(path: Path) -> int:

@@ -19,7 +19,7 @@ from warmstore.compiling.environment import Environment
 from warmstore.compiling.index import beside, connect
 from warmstore.errors import BadArtifact
 
-_UNREADABLE = (sqlite3.Error, TypeError, ValueError, OverflowError)
+_UNREADABLE = (sqlite3.Error, TypeError, ValueError, OverflowError, IndexError)
 COLUMNS = ("key", "kind", "environment", "requirements", "digest", "size", "created", "host", "seconds")
 """Of `artifacts`, without the id and the seal."""
 
@@ -31,7 +31,10 @@ def seal(*values: object) -> bytes:
 
 def is_whole(row: sqlite3.Row) -> bool:
     """Whether a row of `artifacts` is as it was written."""
-    return bool(row["seal"] == seal(*(row[name] for name in COLUMNS)))
+    try:
+        return bool(row["seal"] == seal(*(row[name] for name in COLUMNS)))
+    except TypeError:  # bytes where there was text
+        return False
 
 
 def insert_environment(db: sqlite3.Connection, digest: str, record: str) -> None:
@@ -86,7 +89,7 @@ def salvaged(path: Path) -> list[dict[str, Any]]:
             with suppress(*_UNREADABLE):
                 row = connection.execute("SELECT * FROM artifacts WHERE id = ?", (number,)).fetchone()
                 if row and is_whole(row) and row["environment"] in records:
-                    rows.append({**dict(row), "record": records[row["environment"]]})
+                    rows.append({name: row[name] for name in COLUMNS} | {"record": records[row["environment"]]})
     for left in beside(path):
         left.unlink(missing_ok=True)
     return rows

@@ -352,6 +352,8 @@ class Session:
         self.store.used(used)
         if used:
             self.store.record_job(self.job, [artifact.key for artifact in used])
+        if not self.lookups:
+            return
         run = {
             "job": self.job,
             "time": time.time(),
@@ -359,7 +361,7 @@ class Session:
             "kept": self.kept,
             "lookups": [vars(lookup) for lookup in self.lookups],
         }
-        _write_json(runs_folder(self.store.folder) / f"{_file_name(self.job)}.json", run)
+        _write_json(runs_folder(self.store.folder) / f"{_file_name(self.job)}.{_rank()}.json", run)
 
     def _complain(self, message: str, name: str, error: Exception) -> None:
         _log.warning(f"compile cache: {message}: %s", name, error)
@@ -377,6 +379,12 @@ def runs_folder(folder: Path) -> Path:
 
 def _file_name(job: str) -> str:
     return "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in job)[:100] or "_"
+
+
+def _rank() -> str:
+    """Which of the processes of a job this is, as torchrun says."""
+    rank = os.environ.get("RANK", "")
+    return rank if rank.isdecimal() else "0"
 
 
 def _write_json(path: Path, value: object) -> None:

@@ -53,6 +53,8 @@ class Settings:
             ValueError: one of them makes no sense; the message names it.
         """
         order_of(eviction)
+        if profile == "auto":
+            profile = os.environ.get("WARMSTORE_PROFILE") or profile
         choose(profile)
         if not wait >= 0:
             raise ValueError(f"wait={wait!r} must be a number of seconds, 0 or more")
