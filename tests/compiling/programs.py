@@ -88,6 +88,7 @@ def launch(
         env=variables,
         cwd=cwd or folder.parent,
         text=True,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )

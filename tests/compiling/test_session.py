@@ -202,6 +202,27 @@ def test_a_forked_child_touches_nothing(session: Open) -> None:
     assert not one.lookups
 
 
+def test_a_store_of_root_is_read_by_others(session: Open, seen_by_all: Path) -> None:
+    store = seen_by_all / "store"
+    first = session(store)
+    compiled(first, GRAPH + "one", b"x")
+    first.close()
+    store.chmod(0o755)
+    (seen_by_all / "own").mkdir()
+    os.chown(seen_by_all / "own", 12345, 12345)
+    child = os.fork()
+    if not child:
+        os.setgid(12345)
+        os.setuid(12345)
+        live = LiveFolder.create([store / "live", seen_by_all / "own"])
+        other = Session(ArtifactStore(store), live, HERE, job="job", requirements={}, flights=None, wait=1.0)
+        found = other.wanted(GRAPH, alone=True) and (live.path / GRAPH / "one").read_bytes() == b"x"
+        compiled(other, GRAPH + "two", b"y")
+        other.close()
+        os._exit(not found)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 def test_folders_of_the_dead_are_removed_and_those_of_the_living_kept(tmp_path: Path) -> None:
     living = LiveFolder.create([tmp_path])
     dead = LiveFolder.create([tmp_path])

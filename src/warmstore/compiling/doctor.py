@@ -1,4 +1,4 @@
-"""What could keep the compile cache from helping here, looked at one by one, and why the last runs missed what they did."""
+"""What could keep the compile cache from helping here, point by point, and why the last runs missed what they did."""
 
 from __future__ import annotations
 

@@ -1,25 +1,24 @@
 """What `warmstore run` has every Python process do at its start: begin the compile cache when torch or JAX is imported.
 
-Python imports a module of this name by itself. Nothing of warmstore is loaded until then, and the module of the same name
-that this one hides is run as if it were not hidden.
+Python imports a module of this name by itself. Nothing of warmstore is loaded until then, and the module of the same
+name that this one hides is run as if it were not hidden.
 """
 
-import os
 import sys
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
+from pathlib import Path
 
-_HERE = os.path.dirname(os.path.abspath(__file__))
+_HERE = str(Path(__file__).parent)
 
 
 class _Starter:
     """Finds nothing, and hears of everything."""
 
-    def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         if name in ("torch", "jax"):
-            sys.meta_path.remove(self)  # type: ignore[arg-type]
+            sys.meta_path.remove(self)
             _begin()
-        return
 
 
 def _begin() -> None:
@@ -32,8 +31,7 @@ def _begin() -> None:
 
 
 def _run_the_hidden() -> None:
-    elsewhere = [path for path in sys.path if os.path.abspath(path or ".") != _HERE]
-    spec = PathFinder.find_spec("sitecustomize", elsewhere)
+    spec = PathFinder.find_spec("sitecustomize", [path for path in sys.path if path != _HERE])
     if spec is not None and spec.loader is not None:
         module = module_from_spec(spec)
         sys.modules["sitecustomize"] = module
@@ -42,5 +40,5 @@ def _run_the_hidden() -> None:
 
 # Processes that compile for another one write where that one says.
 if not any("compile_worker" in argument for argument in sys.orig_argv):
-    sys.meta_path.insert(0, _Starter())  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _Starter())
 _run_the_hidden()
