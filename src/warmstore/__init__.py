@@ -43,6 +43,8 @@ from warmstore.records.store import RecordStore
 from warmstore.records.values import Packed
 
 if TYPE_CHECKING:
+    from warmstore.compiling import compile_cache
+    from warmstore.compiling.compiled import compile  # noqa: A004
     from warmstore.features.cache import FeatureCache
     from warmstore.features.filling import Filled
     from warmstore.features.merging import Merged
@@ -118,6 +120,8 @@ __all__ = [
     "Window",
     "WriteFailed",
     "collate",
+    "compile",
+    "compile_cache",
     "convert",
     "export",
     "train_dictionary",
@@ -143,6 +147,8 @@ _LAZY = {
     "Weighted": "warmstore.loading.orders",
     "Window": "warmstore.loading.orders",
     "collate": "warmstore.loading.torch_data",
+    "compile": "warmstore.compiling.compiled",
+    "compile_cache": "warmstore.compiling",
     "convert": "warmstore.records.convert.conversion",
     "export": "warmstore.records.convert.export",
 }
@@ -153,7 +159,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'warmstore' has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(_LAZY[name]), name)
+    module = import_module(_LAZY[name])
+    value = getattr(module, name, None) or import_module(f"{_LAZY[name]}.{name}")
     globals()[name] = value
     return value
 

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from warmstore.cli import caches, demo, records
+from warmstore.cli import caches, compiling, demo, records
 
 __all__ = ["app", "main"]
 
@@ -42,6 +42,7 @@ def warmstore(
 app.command()(demo.demo)
 records.register(app)
 caches.register(app)
+compiling.register(app)
 
 
 def main() -> None:

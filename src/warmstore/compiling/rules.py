@@ -148,6 +148,7 @@ KINDS: dict[str, Kind] = {
     "autotune": Kind(20, (*_TORCH, Same("triton"), SameModels(), Same("machine"), InstructionSet())),
     "pgo": Kind(10, _PICKLED),
     "package": Kind(30, (*_NATIVE, *_PICKLED, Same("triton"), Compute())),
+    "answer": Kind(30, (*_HOST, *_TORCH, Same("isa"), Same("glibc"), Same("compiler"))),
     "jax": Kind(30, (*_NATIVE, Same("jax"), Same("jaxlib"), SameModels())),
 }
 """What is known of each kind. What is not in here is used only in the very environment it was made in."""
