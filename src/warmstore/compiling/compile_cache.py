@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 
-from warmstore.compiling import profiles
+from warmstore.compiling import bundles, profiles
 from warmstore.compiling.artifacts import ArtifactStore
+from warmstore.compiling.bundles import Bundled
 from warmstore.compiling.doctor import Finding
 from warmstore.compiling.doctor import doctor as examine
 from warmstore.compiling.environment import Environment
@@ -25,6 +26,7 @@ from warmstore.compiling.jax_hooks import JaxHooks
 from warmstore.compiling.live import LiveFolder, why_not_trusted
 from warmstore.compiling.session import Session
 from warmstore.compiling.settings import Settings
+from warmstore.compiling.stats import StoreStats
 from warmstore.compiling.torch_hooks import TorchHooks, is_tested
 from warmstore.owner import Owner
 
@@ -203,6 +205,58 @@ def doctor(local_dir: str | os.PathLike[str] | None = None, job: str | None = No
     if local_dir is None and _current is not None:
         local_dir = _current.settings.folder
     return examine(Settings.of(local_dir, None, "lru", "auto", None, None, 0.0).folder, job)
+
+
+def stats(local_dir: str | os.PathLike[str] | None = None) -> StoreStats:
+    """What the cache holds and how it fares; see `StoreStats`. `local_dir` as for `doctor`."""
+    with _store(local_dir) as store:
+        return store.stats()
+
+
+def clear(
+    local_dir: str | os.PathLike[str] | None = None,
+    *,
+    job: str | None = None,
+    kind: str | None = None,
+    unused_for: float | None = None,
+) -> int:
+    """Remove all artifacts, or those of a job, of a kind, unused for so many seconds. Returns how many.
+
+    Raises:
+        ReadOnly, StorageFailed: the folder cannot be written.
+    """
+    with _store(local_dir) as store:
+        return store.clear(job=job, kind=kind, unused_for=unused_for)
+
+
+def export(
+    path: str | os.PathLike[str],
+    local_dir: str | os.PathLike[str] | None = None,
+    *,
+    jobs: Sequence[str] | None = None,
+) -> Bundled:
+    """Write the artifacts of some jobs, or all, into a .tar.zst file, signed where a key is configured.
+
+    Raises: as `bundles.export`.
+    """
+    with _store(local_dir) as store:
+        return bundles.export(store, path, jobs=jobs)
+
+
+def import_(path: str | os.PathLike[str], local_dir: str | os.PathLike[str] | None = None) -> Bundled:
+    """Take all artifacts of such a file into the cache; where a key is configured, only of one that it signed.
+
+    Raises: as `bundles.import_`.
+    """
+    with _store(local_dir) as store:
+        return bundles.import_(store, path)
+
+
+def _store(local_dir: str | os.PathLike[str] | None) -> ArtifactStore:
+    if local_dir is None and _current is not None:
+        return ArtifactStore(_current.settings.folder, _current.settings.max_size, _current.settings.eviction)
+    settings = Settings.of(local_dir, None, "lru", "auto", None, None, 0.0)
+    return ArtifactStore(settings.folder, settings.max_size)
 
 
 def current() -> CompileCache | None:
