@@ -23,9 +23,12 @@ from warmstore.compiling.environment import Environment
 
 # Extensions of x86-64 and ARM that compilers emit with -march=native. What /proc/cpuinfo lists besides comes and goes
 # with the kernel and the hypervisor, and means nothing to a compiled file.
-_ISA = frozenset(
-    ["ssse3", "pni", "fma", "fma4", "f16c", "bmi1", "bmi2", "abm", "lzcnt", "popcnt", "movbe", "aes", "vaes", "pclmulqdq", "vpclmulqdq", "gfni", "adx", "rdrnd", "rdrand", "rdseed", "cx16", "fsgsbase", "clwb", "clflushopt", "clzero", "rdpid", "serialize", "movdiri", "movdir64b", "tbm", "xop", "lwp", "prefetchwt1", "3dnowprefetch", "neon", "crc32", "atomics", "fp", "fphp", "i8mm", "bf16", "dotprod", "fcma", "jscvt"]
-)
+_ISA = {
+    "ssse3", "pni", "fma", "fma4", "f16c", "bmi1", "bmi2", "abm", "lzcnt", "popcnt", "movbe", "aes", "vaes",
+    "pclmulqdq", "vpclmulqdq", "gfni", "adx", "rdrnd", "rdrand", "rdseed", "cx16", "fsgsbase", "clwb", "clflushopt",
+    "clzero", "rdpid", "serialize", "movdiri", "movdir64b", "tbm", "xop", "lwp", "prefetchwt1", "3dnowprefetch",
+    "neon", "crc32", "atomics", "fp", "fphp", "i8mm", "bf16", "dotprod", "fcma", "jscvt",
+}  # fmt: skip
 _ISA_FAMILIES = ("sse", "avx", "amx_", "sha", "xsave", "asimd", "sve", "sme_", "sme2", "lrcpc")
 
 
