@@ -26,7 +26,7 @@ from warmstore.compiling.files import belongs, is_rewritten, is_whole, kind_of, 
 from warmstore.compiling.flights import Flights
 from warmstore.compiling.live import LiveFolder
 from warmstore.compiling.rules import choose
-from warmstore.errors import BadArtifact
+from warmstore.errors import BadArtifact, TooLarge
 
 _log = logging.getLogger("warmstore")
 
@@ -276,7 +276,11 @@ class Session:
             for path, status in sorted(new, key=lambda found: _ORDER.get(kind_of(found[0]) or "", 0)):
                 kind = kind_of(path)
                 if kind is not None:
-                    self._keep(path, kind, status)
+                    try:
+                        self._keep(path, kind, status)
+                    except TooLarge as error:
+                        self._known.add(path, status)
+                        self._complain("%s is not kept", path, error)
         except Exception as error:
             self._complain("what was compiled cannot be kept in %s", str(self.store.folder), error)
 
