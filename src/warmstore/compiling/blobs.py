@@ -42,6 +42,16 @@ class Blobs:
             unfinished.write_bytes(content)
         unfinished.replace(path)
 
+    def staged(self, digest: str) -> Path:
+        """Where an import keeps a blob until all of them are there."""
+        return self.folder.with_name("import") / digest
+
+    def take_staged(self, digest: str) -> None:
+        """Make a staged file the blob."""
+        path = self.path(digest)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.staged(digest).replace(path)
+
     def read(self, digest: str) -> bytes | None:
         """The bytes, or None when they are not those of the name.
 
@@ -52,8 +62,9 @@ class Blobs:
         return content if blake3(content).hexdigest() == digest else None
 
     def remove(self, digest: str) -> None:
-        """Remove the file, and what a killed writer left of it."""
+        """Remove the file, and what a killed writer or importer left of it."""
         self._unfinished(digest).unlink(missing_ok=True)
+        self.staged(digest).unlink(missing_ok=True)
         self.path(digest).unlink(missing_ok=True)
 
     def sweep(self, kept: Collection[str]) -> int:
