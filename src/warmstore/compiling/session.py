@@ -351,11 +351,16 @@ class Session:
         self._lock = threading.RLock()
         self.live.leave()
 
+    def remember_job(self) -> None:
+        """Have the store know what this job used so far."""
+        if self._used and not self.store.read_only:
+            self.store.record_job(self.job, list(self._used))
+
     def _remember_run(self) -> None:
-        used = list(self._used.values())
-        self.store.used(used)
-        if used:
-            self.store.record_job(self.job, [artifact.key for artifact in used])
+        if self.store.read_only:
+            return
+        self.store.used(list(self._used.values()))
+        self.remember_job()
         if not self.lookups:
             return
         run = {
