@@ -30,13 +30,6 @@ def test_a_script_that_ends_without_a_word_keeps_what_it_compiled(tmp_path: Path
     assert run(SQUARES, tmp_path / "store").misses == []
 
 
-def test_a_full_store_keeps_nothing_and_stops_nobody(tmp_path: Path) -> None:
-    code = SQUARES + "cache.session.store.claim('everything', 3 << 20)\n"
-    report = run(code, tmp_path / "store", max_size="5MiB")
-    assert report.right
-    assert report.active
-
-
 def test_killed_while_it_compiles_the_next_is_right(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     process = launch(SQUARES + "import time; time.sleep(600)\n", folder)

@@ -29,7 +29,7 @@ def session(tmp_path: Path) -> Iterator[Open]:
     opened = []
 
     def open_(folder: Path = tmp_path / "store", environment: Environment = HERE, **options: Any) -> Session:
-        store = ArtifactStore(folder)
+        store = ArtifactStore(folder, options.pop("max_size", "1GB"))
         live = LiveFolder.create([folder / "live"])
         settings = {"job": "job", "requirements": {}, "flights": None, "wait": 10.0, **options}
         opened.append(Session(store, live, environment, **settings))
@@ -172,6 +172,17 @@ def test_a_store_that_fails_is_a_miss(session: Open, tmp_path: Path, caplog: pyt
     assert not one.wanted(GRAPH, alone=True)
     one.close()
     assert "cannot be kept" in caplog.text
+
+
+def test_what_is_too_large_is_not_kept_and_the_rest_is(session: Open, caplog: pytest.LogCaptureFixture) -> None:
+    first = session(max_size="8MiB")
+    compiled(first, GRAPH + "large", os.urandom(9 << 20))
+    compiled(first, GRAPH + "small", b"x")
+    first.close()
+    assert "9,437,184" in caplog.text
+    second = session()
+    assert second.wanted(GRAPH, alone=False)
+    assert {path for path, _ in second.live.files()} == {GRAPH + "small"}
 
 
 def test_eviction_while_another_process_loads(session: Open) -> None:

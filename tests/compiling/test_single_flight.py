@@ -19,13 +19,13 @@ import warmstore as ws
 cache = ws.compile_cache.init(sys.argv[1], job="ranks")
 dist.init_process_group("gloo")
 torch.manual_seed(0)
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()))
-compiled = torch.compile(model)
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU())
+parallel = torch.nn.parallel.DistributedDataParallel(torch.compile(model))
 for _ in range(2):
-    compiled(torch.ones(4, 8)).sum().backward()
+    parallel(torch.ones(4, 8)).sum().backward()
 from torch._dynamo.utils import counters
 said = {"hits": counters["inductor"]["fxgraph_cache_hit"], "misses": counters["inductor"]["fxgraph_cache_miss"],
-        "waited": sum(one.waited for one in cache.session.lookups), "grad": float(model.module[0].weight.grad.sum())}
+        "waited": sum(one.waited for one in cache.session.lookups), "grad": float(model[0].weight.grad.sum())}
 open(os.path.join(sys.argv[2], str(dist.get_rank())), "w").write(json.dumps(said))
 dist.destroy_process_group()
 """

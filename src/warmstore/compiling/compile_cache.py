@@ -24,7 +24,7 @@ from warmstore.compiling.imports import Watcher
 from warmstore.compiling.jax_hooks import VARIABLES as JAX_VARIABLES
 from warmstore.compiling.jax_hooks import JaxHooks
 from warmstore.compiling.live import LiveFolder, why_not_trusted
-from warmstore.compiling.session import Session
+from warmstore.compiling.session import Lookup, Session
 from warmstore.compiling.settings import Settings
 from warmstore.compiling.stats import StoreStats
 from warmstore.compiling.torch_hooks import TorchHooks, is_tested
@@ -190,9 +190,47 @@ def warmup(names: Iterable[str]) -> dict[str, int]:
     Raises:
         ValueError: `init` was not called, or there is no cache here.
     """
-    if _current is None or _current.session is None or _current.closed:
-        raise ValueError("there is no compile cache in this process; call compile_cache.init first")
-    return {name: _current.session.bring_job(name) for name in names}
+    return {name: _session().bring_job(name) for name in names}
+
+
+def stats() -> StoreStats:
+    """What the store holds and how it fares: artifacts, bytes, hits, misses, seconds saved; see `StoreStats`.
+
+    Raises:
+        ValueError: `init` was not called, or there is no cache here. So do the functions below.
+    """
+    return _session().store.stats()
+
+
+def lookups() -> list[Lookup]:
+    """What this process's compilers have looked for so far: what was found, and why the rest was not."""
+    return list(_session().lookups)
+
+
+def clear(*, job: str | None = None) -> int:
+    """Remove everything from the store, or what a job used. Returns how many artifacts."""
+    return _session().store.clear(job=job)
+
+
+def export(path: str | os.PathLike[str], jobs: Sequence[str] | None = None) -> Bundled:
+    """Write all artifacts, or those of some jobs, into one file, signed where a key is configured; see `bundles`.
+
+    Raises:
+        TargetExists, NoArtifact, NotTrusted, OSError: as `bundles.export`.
+    """
+    session = _session()
+    session.harvest()
+    session.remember_job()
+    return bundles.export(session.store, path, jobs=jobs)
+
+
+def import_(path: str | os.PathLike[str]) -> Bundled:
+    """Take what a bundle holds, all of it or nothing. Whoever made it can run programs here: import what you trust.
+
+    Raises:
+        FileNotFoundError, BadBundle, NotTrusted, NewerFormat, TooLarge, StorageFailed, ReadOnly: as `bundles.import_`.
+    """
+    return bundles.import_(_session().store, path)
 
 
 def doctor(local_dir: str | os.PathLike[str] | None = None, job: str | None = None) -> list[Finding]:
@@ -262,6 +300,14 @@ def _store(local_dir: str | os.PathLike[str] | None) -> ArtifactStore:
 def current() -> CompileCache | None:
     """What the last `init` returned; None before."""
     return _current
+
+
+def _session() -> Session:
+    if _current is None or _current.closed:
+        raise ValueError("there is no compile cache in this process yet; call compile_cache.init first")
+    if _current.session is None:
+        raise ValueError(f"there is no compile cache in this process: {_current.reason}")
+    return _current.session
 
 
 def _set_level() -> None:

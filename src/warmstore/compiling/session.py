@@ -26,7 +26,7 @@ from warmstore.compiling.files import belongs, is_rewritten, is_whole, kind_of, 
 from warmstore.compiling.flights import Flights
 from warmstore.compiling.live import LiveFolder
 from warmstore.compiling.rules import choose
-from warmstore.errors import BadArtifact
+from warmstore.errors import BadArtifact, TooLarge
 
 _log = logging.getLogger("warmstore")
 
@@ -276,7 +276,11 @@ class Session:
             for path, status in sorted(new, key=lambda found: _ORDER.get(kind_of(found[0]) or "", 0)):
                 kind = kind_of(path)
                 if kind is not None:
-                    self._keep(path, kind, status)
+                    try:
+                        self._keep(path, kind, status)
+                    except TooLarge as error:
+                        self._known.add(path, status)
+                        self._complain("%s is not kept", path, error)
         except Exception as error:
             self._complain("what was compiled cannot be kept in %s", str(self.store.folder), error)
 
@@ -347,11 +351,16 @@ class Session:
         self._lock = threading.RLock()
         self.live.leave()
 
+    def remember_job(self) -> None:
+        """Have the store know what this job used so far."""
+        if self._used and not self.store.read_only:
+            self.store.record_job(self.job, list(self._used))
+
     def _remember_run(self) -> None:
-        used = list(self._used.values())
-        self.store.used(used)
-        if used:
-            self.store.record_job(self.job, [artifact.key for artifact in used])
+        if self.store.read_only:
+            return
+        self.store.used(list(self._used.values()))
+        self.remember_job()
         if not self.lookups:
             return
         run = {

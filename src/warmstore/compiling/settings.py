@@ -7,6 +7,7 @@ from pathlib import Path
 
 from warmstore.compiling.policies import order_of
 from warmstore.compiling.profiles import choose
+from warmstore.compiling.room import LEAST
 from warmstore.sizes import parse_size
 
 _YES, _NO = {"1", "true", "yes", "on"}, {"", "0", "false", "no", "off"}
@@ -58,11 +59,14 @@ class Settings:
         choose(profile)
         if not wait >= 0:
             raise ValueError(f"wait={wait!r} must be a number of seconds, 0 or more")
-        told = job or os.environ.get("WARMSTORE_JOB")
         gigabytes = os.environ.get("WARMSTORE_MAX_SIZE_GB")
+        size = parse_size(max_size if max_size is not None else f"{gigabytes} GB" if gigabytes else "100GB")
+        if size < LEAST:
+            raise ValueError(f"max_size={max_size or gigabytes!r} is less than the {LEAST:,} bytes that a store needs")
+        told = job or os.environ.get("WARMSTORE_JOB")
         return cls(
             folder=Path(local_dir or os.environ.get("WARMSTORE_CACHE_DIR") or default_folder()).expanduser().absolute(),
-            max_size=parse_size(max_size if max_size is not None else f"{gigabytes} GB" if gigabytes else "100GB"),
+            max_size=size,
             eviction=eviction,
             profile=profile,
             job=told or default_job(),
