@@ -7,9 +7,7 @@ import pytest
 from tests.cli.test_caches import run
 from tests.compiling.environments import HERE
 
-import warmstore as ws
 from warmstore.compiling.artifacts import ArtifactStore
-from warmstore.errors import NotTrusted
 from warmstore.remote.signing import Key
 
 
@@ -118,13 +116,3 @@ def test_a_cache_that_is_not_there_is_not_made(tmp_path: Path) -> None:
         1, f"Error: there is no compile cache in {tmp_path / 'none'}; `init` or an import makes one\n"
     )  # fmt: skip
     assert not (tmp_path / "none").exists()
-
-
-def test_the_same_in_python(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert ws.compile_cache.stats(folder).artifacts == 3
-    assert ws.compile_cache.export(tmp_path / "b", folder, jobs=["eval"]).artifacts == 1
-    assert ws.compile_cache.import_(tmp_path / "b", tmp_path / "new").jobs == ("eval",)
-    assert ws.compile_cache.clear(folder, kind="cpp.so") == 2
-    monkeypatch.setenv("WARMSTORE_SIGNING_KEY", Key.new().line)
-    with pytest.raises(NotTrusted):
-        ws.compile_cache.import_(tmp_path / "b", tmp_path / "new")

@@ -245,58 +245,6 @@ def doctor(local_dir: str | os.PathLike[str] | None = None, job: str | None = No
     return examine(Settings.of(local_dir, None, "lru", "auto", None, None, 0.0).folder, job)
 
 
-def stats(local_dir: str | os.PathLike[str] | None = None) -> StoreStats:
-    """What the cache holds and how it fares; see `StoreStats`. `local_dir` as for `doctor`."""
-    with _store(local_dir) as store:
-        return store.stats()
-
-
-def clear(
-    local_dir: str | os.PathLike[str] | None = None,
-    *,
-    job: str | None = None,
-    kind: str | None = None,
-    unused_for: float | None = None,
-) -> int:
-    """Remove all artifacts, or those of a job, of a kind, unused for so many seconds. Returns how many.
-
-    Raises:
-        ReadOnly, StorageFailed: the folder cannot be written.
-    """
-    with _store(local_dir) as store:
-        return store.clear(job=job, kind=kind, unused_for=unused_for)
-
-
-def export(
-    path: str | os.PathLike[str],
-    local_dir: str | os.PathLike[str] | None = None,
-    *,
-    jobs: Sequence[str] | None = None,
-) -> Bundled:
-    """Write the artifacts of some jobs, or all, into a .tar.zst file, signed where a key is configured.
-
-    Raises: as `bundles.export`.
-    """
-    with _store(local_dir) as store:
-        return bundles.export(store, path, jobs=jobs)
-
-
-def import_(path: str | os.PathLike[str], local_dir: str | os.PathLike[str] | None = None) -> Bundled:
-    """Take all artifacts of such a file into the cache; where a key is configured, only of one that it signed.
-
-    Raises: as `bundles.import_`.
-    """
-    with _store(local_dir) as store:
-        return bundles.import_(store, path)
-
-
-def _store(local_dir: str | os.PathLike[str] | None) -> ArtifactStore:
-    if local_dir is None and _current is not None:
-        return ArtifactStore(_current.settings.folder, _current.settings.max_size, _current.settings.eviction)
-    settings = Settings.of(local_dir, None, "lru", "auto", None, None, 0.0)
-    return ArtifactStore(settings.folder, settings.max_size)
-
-
 def current() -> CompileCache | None:
     """What the last `init` returned; None before."""
     return _current
