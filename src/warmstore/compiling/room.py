@@ -88,10 +88,13 @@ class Room:
         return self.taken(db, Index(self._folder)) + self._others()
 
     def _others(self) -> int:
-        """Bytes of what is in the folder and is not the store's own: records of runs and the like."""
+        """Bytes of what is in the folder and is not the store's own: records of runs and the like.
+
+        The live folders of processes are left out: they are gone when those are.
+        """
         found = 0
         for folder in self._folder.iterdir():
-            if folder.is_dir() and folder.name not in ("blobs", "import"):
+            if folder.is_dir() and folder.name not in ("blobs", "import", "live"):
                 found += BLOCK
                 for path in folder.rglob("*"):
                     with suppress(OSError):
