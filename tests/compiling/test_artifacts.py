@@ -354,11 +354,14 @@ assert store.read(store.find("k", None, HERE)) == b"x"
 
 def test_a_forked_child_has_a_store_of_its_own(store: ArtifactStore) -> None:
     store.put("k", "cpp.so", b"x", environment=HERE)
+    inherited = {id(one._connection) for one in (store._index._reader, store._index._writer)}
     child = os.fork()
     if not child:
         try:
             store.put("child", "cpp.so", b"y", environment=HERE)
-            os._exit(0 if store.find("k", None, HERE) else 1)
+            found = store.find("k", None, HERE)
+            own = {id(one._connection) for one in (store._index._reader, store._index._writer)}
+            os._exit(0 if found and not own & inherited else 1)
         except BaseException:
             os._exit(2)
     assert os.waitpid(child, 0)[1] == 0
