@@ -31,6 +31,7 @@ NAMES = (
     "keys",
     "orders",
     "loader",
+    "compiling",
 )
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "benchmarks.md"
