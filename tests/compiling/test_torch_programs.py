@@ -175,6 +175,17 @@ def test_killed_anywhere_the_next_is_right(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_another_version_of_torch_finds_what_its_job_used(tmp_path: Path) -> None:
+    start = "import warmstore.compiling.torch_hooks as hooks; hooks.TESTED = ('0.0',)\n" + START
+    assert run(SINE, tmp_path / "store", start=start).kept
+    report = run(SINE, tmp_path / "store", start=start)
+    assert report.right
+    assert report.lookups == []
+    assert report.inductor["fxgraph_cache_hit"] == 1
+    assert report.kept == 0
+
+
+@pytest.mark.slow
 def test_eight_at_once(tmp_path: Path) -> None:
     reports = [finish(one) for one in [launch(SINE, tmp_path / "store") for _ in range(8)]]
     assert all(report.right for report in reports)

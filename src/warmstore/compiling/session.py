@@ -110,6 +110,11 @@ class Session:
         self._harvester = threading.Thread(target=self._keep_harvesting, name="warmstore-harvest", daemon=True)
         self._harvester.start()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it brings and takes in: not after `close`, and not in a forked child."""
+        return not self._closing
+
     # What compilers look for
 
     def inside(self, path: str) -> str | None:
@@ -349,6 +354,7 @@ class Session:
         """In a forked child: touch nothing. What compilers make in the live folder, the parent takes in."""
         self._closing = True
         self._lock = threading.RLock()
+        self.store._after_fork()
         self.live.leave()
 
     def remember_job(self) -> None:
