@@ -32,6 +32,7 @@ NAMES = (
     "orders",
     "loader",
     "compiling",
+    "artifacts",
 )
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "benchmarks.md"

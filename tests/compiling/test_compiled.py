@@ -118,6 +118,7 @@ def test_changes_while_the_program_runs_are_seen(made: Path) -> None:
     assert used(made, code).hits
 
 
+@pytest.mark.slow
 def test_what_cannot_be_packaged_is_left_to_torch(tmp_path: Path) -> None:
     code = """
     import torch

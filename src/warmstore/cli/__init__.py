@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from warmstore.cli import caches, compiling, demo, records
+from warmstore.cli import artifacts, caches, compiling, demo, records
 
 __all__ = ["app", "main"]
 
@@ -43,6 +43,7 @@ app.command()(demo.demo)
 records.register(app)
 caches.register(app)
 compiling.register(app)
+artifacts.register(app)
 
 
 def main() -> None:

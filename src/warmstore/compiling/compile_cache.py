@@ -56,6 +56,8 @@ class CompileCache(Owner):
             self.reason = f"{type(error).__name__}: {error}"
             _log.warning("no compile cache, everything is compiled as without it: %s", error)
             _log.debug("compile cache", exc_info=True)
+            self.close()
+            self.session = None
 
     @property
     def active(self) -> bool:

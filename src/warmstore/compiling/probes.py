@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from importlib.machinery import PathFinder
@@ -22,11 +23,13 @@ from warmstore.compiling.environment import Environment
 
 # Extensions of x86-64 and ARM that compilers emit with -march=native. What /proc/cpuinfo lists besides comes and goes
 # with the kernel and the hypervisor, and means nothing to a compiled file.
-_ISA = re.compile(
-    r"sse\w*|ssse3|pni|avx\w*|amx_\w+|fma4?|f16c|bmi[12]|abm|lzcnt|popcnt|movbe|aes|vaes|pclmulqdq|vpclmulqdq|sha_ni|sha\w*|gfni|"
-    r"adx|rdrnd|rdrand|rdseed|cx16|xsave\w*|fsgsbase|clwb|clflushopt|clzero|rdpid|serialize|movdiri|movdir64b|tbm|xop|lwp|"
-    r"prefetchwt1|3dnowprefetch|asimd\w*|sve\w*|sme[0-9]?|neon|crc32|atomics|fp|fphp|i8mm|bf16|dotprod|fcma|jscvt|lrcpc\w*"
-)
+_ISA = {
+    "ssse3", "pni", "fma", "fma4", "f16c", "bmi1", "bmi2", "abm", "lzcnt", "popcnt", "movbe", "aes", "vaes",
+    "pclmulqdq", "vpclmulqdq", "gfni", "adx", "rdrnd", "rdrand", "rdseed", "cx16", "fsgsbase", "clwb", "clflushopt",
+    "clzero", "rdpid", "serialize", "movdiri", "movdir64b", "tbm", "xop", "lwp", "prefetchwt1", "3dnowprefetch",
+    "neon", "crc32", "atomics", "fp", "fphp", "i8mm", "bf16", "dotprod", "fcma", "jscvt",
+}  # fmt: skip
+_ISA_FAMILIES = ("sse", "avx", "amx_", "sha", "xsave", "asimd", "sve", "sme_", "sme2", "lrcpc")
 
 
 @cache
@@ -109,7 +112,7 @@ def _isa() -> tuple[str, ...]:
     flags = _flags()
     if platform.system() == "Darwin":
         return tuple(sorted(flags))
-    return tuple(sorted(flag for flag in flags if _ISA.fullmatch(flag)))
+    return tuple(sorted(flag for flag in flags if flag in _ISA or flag.startswith(_ISA_FAMILIES)))
 
 
 def _capability(isa: tuple[str, ...]) -> str:
@@ -211,9 +214,8 @@ def _ask_nvml() -> list[tuple[str, str, int, int]]:
     return found
 
 
-def _remembered(question: tuple[str, ...], ask: object) -> str | None:
+def _remembered(question: tuple[str, ...], ask: Callable[[], str | None]) -> str | None:
     """The answer to a question that is slow to ask, kept in a file of this user's temporary folder."""
-    assert callable(ask)
     name = hashlib.sha256("\0".join(question).encode()).hexdigest()[:32]
     folder = Path(tempfile.gettempdir()) / f"warmstore-{os.getuid()}"
     path = folder / name

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from warmstore.compiling.blobs import Blobs
@@ -44,7 +45,7 @@ class Room:
             TooLarge: there is not so much room in all.
         """
         db = index.connection()
-        kept = on_disk(size) + _SLACK + self.claimed(db, but=claim)
+        kept = on_disk(size) + _SLACK + self.claimed(db, but=claim) + self._others()
         if kept > self.limit:
             raise TooLarge(
                 f"{what} takes {size:,} bytes; {self._folder} may have {self.limit:,} for everything; raise max_size"
@@ -82,13 +83,31 @@ class Room:
         folders = 2 + self._blobs.folders()
         return number(db, "SELECT size FROM totals") + index.size() + folders * BLOCK + blobs * _NAME
 
+    def everything(self, db: sqlite3.Connection) -> int:
+        """Bytes that the folder takes, what others put there included."""
+        return self.taken(db, Index(self._folder)) + self._others()
+
+    def _others(self) -> int:
+        """Bytes of what is in the folder and is not the store's own: records of runs and the like.
+
+        The live folders of processes are left out: they are gone when those are.
+        """
+        found = 0
+        for folder in self._folder.iterdir():
+            if folder.is_dir() and folder.name not in ("blobs", "import", "live"):
+                found += BLOCK
+                for path in folder.rglob("*"):
+                    with suppress(OSError):
+                        found += on_disk(path.lstat().st_size)
+        return found
+
     def claimed(self, db: sqlite3.Connection, *, but: str | None = None) -> int:
         """Bytes elsewhere that others have claimed."""
         return number(db, "SELECT coalesce(sum(size), 0) FROM claims WHERE name IS NOT ?", (but,))
 
     def is_over(self, db: sqlite3.Connection) -> bool:
         """Whether the limit does not hold."""
-        return self.taken(db, Index(self._folder)) + self.claimed(db) > self.limit
+        return self.everything(db) + self.claimed(db) > self.limit
 
     def is_right(self, db: sqlite3.Connection) -> bool:
         """Whether the totals are those of the blobs; a changed byte may have made them wrong."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from warmstore.compiling.index import Index, number
+from warmstore.compiling.index import number
 from warmstore.compiling.room import Room
 
 
@@ -48,7 +48,7 @@ def stats_of(
     return StoreStats(
         folder=folder,
         limit=room.limit,
-        size=room.taken(db, Index(folder)),
+        size=room.everything(db),
         claimed=room.claimed(db),
         artifacts=sum(count for _, count, _ in kinds),
         blobs=number(db, "SELECT blobs FROM totals"),
