@@ -31,6 +31,7 @@ NAMES = (
     "keys",
     "orders",
     "loader",
+    "compiling",
     "artifacts",
 )
 HERE = Path(__file__).parent

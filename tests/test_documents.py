@@ -1,5 +1,6 @@
 """The code in the README, the docs and the examples runs as it stands."""
 
+import os
 import re
 import subprocess
 import sys
@@ -63,6 +64,14 @@ def test_code_on_loading_runs(tmp_path: Path) -> None:
     # In a process of its own: after JAX has run in one, it must not fork.
     command = [sys.executable, __file__, "docs/loading.md"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_code_on_compiling_runs(tmp_path: Path) -> None:
+    # In a process of its own: the compile cache is one a process.
+    command = [sys.executable, __file__, "docs/compile.md"]
+    env = {**os.environ, "WARMSTORE_CACHE_DIR": f"{tmp_path}"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stderr
 
 

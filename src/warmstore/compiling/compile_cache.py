@@ -12,12 +12,10 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
-from warmstore.compiling import bundles, profiles
+from warmstore.compiling import profiles
 from warmstore.compiling.artifacts import ArtifactStore
-from warmstore.compiling.bundles import Bundled
-from warmstore.compiling.doctor import Finding
-from warmstore.compiling.doctor import doctor as examine
 from warmstore.compiling.environment import Environment
 from warmstore.compiling.flights import Flights
 from warmstore.compiling.imports import Watcher
@@ -26,9 +24,13 @@ from warmstore.compiling.jax_hooks import JaxHooks
 from warmstore.compiling.live import LiveFolder, why_not_trusted
 from warmstore.compiling.session import Lookup, Session
 from warmstore.compiling.settings import Settings
-from warmstore.compiling.stats import StoreStats
 from warmstore.compiling.torch_hooks import TorchHooks, is_tested
 from warmstore.owner import Owner
+
+if TYPE_CHECKING:
+    from warmstore.compiling.bundles import Bundled
+    from warmstore.compiling.doctor import Finding
+    from warmstore.compiling.stats import StoreStats
 
 _log = logging.getLogger("warmstore")
 
@@ -54,6 +56,8 @@ class CompileCache(Owner):
             self.reason = f"{type(error).__name__}: {error}"
             _log.warning("no compile cache, everything is compiled as without it: %s", error)
             _log.debug("compile cache", exc_info=True)
+            self.close()
+            self.session = None
 
     @property
     def active(self) -> bool:
@@ -218,6 +222,8 @@ def export(path: str | os.PathLike[str], jobs: Sequence[str] | None = None) -> B
     Raises:
         TargetExists, NoArtifact, NotTrusted, OSError: as `bundles.export`.
     """
+    from warmstore.compiling import bundles
+
     session = _session()
     session.harvest()
     session.remember_job()
@@ -230,6 +236,8 @@ def import_(path: str | os.PathLike[str]) -> Bundled:
     Raises:
         FileNotFoundError, BadBundle, NotTrusted, NewerFormat, TooLarge, StorageFailed, ReadOnly: as `bundles.import_`.
     """
+    from warmstore.compiling import bundles
+
     return bundles.import_(_session().store, path)
 
 
@@ -240,6 +248,8 @@ def doctor(local_dir: str | os.PathLike[str] | None = None, job: str | None = No
         local_dir: As for `init`; without it, the folder of this process's cache.
         job: Only the last run of this job.
     """
+    from warmstore.compiling.doctor import doctor as examine
+
     if local_dir is None and _current is not None:
         local_dir = _current.settings.folder
     return examine(Settings.of(local_dir, None, "lru", "auto", None, None, 0.0).folder, job)

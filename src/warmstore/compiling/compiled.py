@@ -91,6 +91,9 @@ class _Prepared:
         options: dict[str, Any],
         module: Any,
     ) -> None:
+        import torch
+
+        self._is_compiling = torch.compiler.is_compiling  # within another compiled function this is only traced
         self._session = session
         self._function = function
         self._plain = plain
@@ -102,7 +105,7 @@ class _Prepared:
         self._lock = threading.RLock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._module is not None and not _is_bare(self._module):
+        if self._is_compiling() or (self._module is not None and not _is_bare(self._module)):
             return self._plain(*args, **kwargs)
         whole = args if self._module is None else (self._module, *args)
         for loaded in self._loaded:
@@ -114,9 +117,8 @@ class _Prepared:
 
     def _prepare(self, whole: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Loaded | None:
         """Find or make a package that fits; None where there can be none, and where only sizes differ from before."""
-        import torch
 
-        if torch.compiler.is_compiling():
+        if not self._session.is_open:
             return None
         try:
             kind = self._kind(args, kwargs, sizes=False)

@@ -26,6 +26,7 @@ from typing import Any
 from warmstore.errors import BadArtifact, Incompatible
 
 _BUILTINS = re.compile(r"G\['__builtins_dict__\w*'\]")
+_GLOBAL = re.compile(r"G\['(\w+)'\]")
 _MAGIC = b"warmstore package 1\n"
 
 
@@ -38,15 +39,17 @@ class Package:
         sources: Module, qualified name and digest of the code of every traced function that is not torch's own.
         identities: Expressions over `L`, the arguments by name, `G`, the globals, and `B`, the builtins, with what
             each was called.
+        globals: Names of globals that guards look at.
     """
 
     saved: bytes
     sources: tuple[tuple[str, str, str], ...]
     identities: tuple[tuple[str, str], ...]
+    globals: tuple[str, ...]
 
     def to_bytes(self) -> bytes:
         """As it is stored; the same for equal packages."""
-        head = json.dumps({"sources": self.sources, "identities": self.identities}).encode()
+        head = json.dumps([self.sources, self.identities, self.globals]).encode()
         return _MAGIC + struct.pack("<Q", len(head)) + head + self.saved
 
     @classmethod
@@ -61,9 +64,9 @@ class Package:
         start = len(_MAGIC) + 8
         (length,) = struct.unpack_from("<Q", data, len(_MAGIC))
         head = json.loads(data[start : start + length])
-        sources = tuple((str(a), str(b), str(c)) for a, b, c in head["sources"])
-        identities = tuple((str(a), str(b)) for a, b in head["identities"])
-        return cls(data[start + length :], sources, identities)
+        sources = tuple((str(a), str(b), str(c)) for a, b, c in head[0])
+        identities = tuple((str(a), str(b)) for a, b in head[1])
+        return cls(data[start + length :], sources, identities, tuple(map(str, head[2])))
 
     def check_sources(self) -> None:
         """Whether every function that was traced is here, with the same code.
@@ -84,11 +87,14 @@ class Loaded:
         Incompatible: a source has changed, or an object is not what it was.
     """
 
-    def __init__(self, package: Package, function: Any, first: dict[str, Any]) -> None:
+    def __init__(self, package: Package, function: Any, live: dict[str, Any], first: dict[str, Any]) -> None:
         self._artifacts = function._artifacts
         self._function = function
-        self.call: Callable[..., Any] = function.fn
-        globals_ = function.fn.__globals__
+        self.call: Any = function.fn
+        # Torch runs and checks in a copy of the globals, which has to follow what changes in the globals themselves.
+        self._live, self._copy = live, function.fn.__globals__
+        self._names = [name for name in {*package.globals, *self.call.__code__.co_names} if name in live]
+        globals_ = self._copy
         objects = []
         for expression, token in package.identities:
             value = eval(expression, {"G": globals_, "B": vars(builtins), "L": first})
@@ -103,9 +109,11 @@ class Loaded:
     def fits(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         """Whether the guards hold for these arguments."""
         try:
+            for name in self._names:
+                self._copy[name] = self._live[name]
             values = self._function.prepare_f_locals(*args, **kwargs)
             return bool(self._same(values)) and bool(self._artifacts.guard_manager.check(values))
-        except Exception:  # an attribute that a guard reads is gone
+        except Exception:  # a global or an attribute that a guard reads is gone
             return False
 
 
@@ -119,7 +127,7 @@ def load(package: Package, function: FunctionType, args: Sequence[Any], kwargs: 
 
     package.check_sources()
     compiled: Any = torch.compiler.load_compiled_function(BytesIO(package.saved), f_globals=function.__globals__)
-    return Loaded(package, compiled, compiled.prepare_f_locals(*args, **kwargs))
+    return Loaded(package, compiled, function.__globals__, compiled.prepare_f_locals(*args, **kwargs))
 
 
 def make(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], options: dict[str, Any]) -> Package:
@@ -138,6 +146,7 @@ def make(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, An
     identities: dict[str, str] = {}
     unknown: list[str] = []
     traced: set[CodeType] = set()
+    names: set[str] = set()
 
     def keep(guards: Sequence[Any]) -> list[bool]:
         kept = [
@@ -145,6 +154,7 @@ def make(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, An
             for guard in guards
         ]
         for guard, is_kept in zip(guards, kept, strict=True):
+            names.update(_GLOBAL.findall(guard.orig_guard.name))
             if not is_kept:
                 token = describe(guard.value) if guard.has_value else None
                 if token is None:
@@ -171,7 +181,7 @@ def make(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, An
     if unknown:
         raise Incompatible(f"nothing another process could find again: {', '.join(sorted(set(unknown)))}")
     saved = AOTCompiledFunction.serialize(compiled).serialized_data
-    return Package(saved, sources, tuple(sorted(identities.items())))
+    return Package(saved, sources, tuple(sorted(identities.items())), tuple(sorted(names)))
 
 
 def _sources(traced: Iterable[CodeType], unknown: list[str]) -> tuple[tuple[str, str, str], ...]:

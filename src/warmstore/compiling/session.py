@@ -106,9 +106,15 @@ class Session:
         self._harvesting = threading.RLock()
         self._wake = threading.Condition()
         self._landed: list[str] = []
+        self._complained: set[str] = set()
         self._closing = False
         self._harvester = threading.Thread(target=self._keep_harvesting, name="warmstore-harvest", daemon=True)
         self._harvester.start()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it brings and takes in: not after `close`, and not in a forked child."""
+        return not self._closing
 
     # What compilers look for
 
@@ -265,9 +271,10 @@ class Session:
                     self._flights.end(path)
 
     def harvest(self) -> None:
-        """Store every file of the live folder that is new and whole."""
-        with self._harvesting:
-            self._harvest()
+        """Store every file of the live folder that is new and whole, if the store can be written."""
+        if not self.store.read_only:
+            with self._harvesting:
+                self._harvest()
 
     def _harvest(self) -> None:
         try:
@@ -318,10 +325,11 @@ class Session:
         except (OSError, LookupError, ValueError) as error:
             self._complain("%s cannot be read", key, error)
         answer = ask()
-        try:
-            self.store.put(key, "answer", b"yes" if answer else b"no", environment=self.environment)
-        except (OSError, ValueError) as error:
-            self._complain("%s cannot be kept", key, error)
+        if not self.store.read_only:
+            try:
+                self.store.put(key, "answer", b"yes" if answer else b"no", environment=self.environment)
+            except (OSError, ValueError) as error:
+                self._complain("%s cannot be kept", key, error)
         return answer
 
     # The end
@@ -349,6 +357,7 @@ class Session:
         """In a forked child: touch nothing. What compilers make in the live folder, the parent takes in."""
         self._closing = True
         self._lock = threading.RLock()
+        self.store._after_fork()
         self.live.leave()
 
     def remember_job(self) -> None:
@@ -373,7 +382,9 @@ class Session:
         _write_json(runs_folder(self.store.folder) / f"{_file_name(self.job)}.{_rank()}.json", run)
 
     def _complain(self, message: str, name: str, error: Exception) -> None:
-        _log.warning(f"compile cache: {message}: %s", name, error)
+        level = logging.DEBUG if message in self._complained else logging.WARNING  # a full disk stays full for hours
+        self._complained.add(message)
+        _log.log(level, f"compile cache: {message}: %s", name, error)
         _log.debug("compile cache", exc_info=True)
 
 
