@@ -34,6 +34,8 @@ NAMES = (
     "orders",
     "loader",
     "pipelines",
+    "compiling",
+    "artifacts",
 )
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "benchmarks.md"

@@ -68,6 +68,14 @@ def test_code_on_loading_runs(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_code_on_compiling_runs(tmp_path: Path) -> None:
+    # In a process of its own: the compile cache is one a process.
+    command = [sys.executable, __file__, "docs/compile.md"]
+    env = {**os.environ, "WARMSTORE_CACHE_DIR": f"{tmp_path}"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr
+
+
 def test_readme_caches_a_module_in_five_lines() -> None:
     code = [line for line in _blocks("README.md")[0].splitlines() if line and not line.startswith("import")]
     assert len(code) == 5

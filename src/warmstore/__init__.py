@@ -4,26 +4,36 @@ from typing import TYPE_CHECKING, Any
 
 from warmstore.errors import (
     AmbiguousBatch,
+    BadArtifact,
     BadBudget,
+    BadBundle,
     BadIds,
     BadIdType,
     BadRank,
     BadSource,
     BadState,
     Closed,
+    CompilationFailed,
     Damaged,
+    Incompatible,
     NewerFormat,
+    NoArtifact,
+    NoKey,
     NoSource,
     NotAStore,
     NotInstalled,
     NotPicklable,
     NotStateless,
+    NotTrusted,
     PositionError,
     ReadOnly,
+    RemoteUnavailable,
     SchemaMismatch,
     StaleCache,
+    StorageFailed,
     StoreExists,
     TargetExists,
+    TooLarge,
     UnknownFormat,
     UnsupportedType,
     WarmstoreError,
@@ -35,6 +45,8 @@ from warmstore.records.store import RecordStore
 from warmstore.records.values import Packed
 
 if TYPE_CHECKING:
+    from warmstore.compiling import compile_cache
+    from warmstore.compiling.compiled import compile  # noqa: A004
     from warmstore.features.cache import FeatureCache
     from warmstore.features.merging import Merged
     from warmstore.features.module import CachedModule
@@ -58,7 +70,9 @@ __version__ = "0.1.0"
 __all__ = [
     "AmbiguousBatch",
     "Array",
+    "BadArtifact",
     "BadBudget",
+    "BadBundle",
     "BadIdType",
     "BadIds",
     "BadRank",
@@ -70,20 +84,25 @@ __all__ = [
     "CacheVersion",
     "CachedModule",
     "Closed",
+    "CompilationFailed",
     "Damaged",
     "Dataset",
     "FeatureCache",
     "Filled",
+    "Incompatible",
     "Json",
     "Loader",
     "Merged",
     "Mixed",
     "NewerFormat",
+    "NoArtifact",
+    "NoKey",
     "NoSource",
     "NotAStore",
     "NotInstalled",
     "NotPicklable",
     "NotStateless",
+    "NotTrusted",
     "Order",
     "Packed",
     "Pad",
@@ -95,14 +114,17 @@ __all__ = [
     "Ragged",
     "ReadOnly",
     "RecordStore",
+    "RemoteUnavailable",
     "SchemaMismatch",
     "Sequential",
     "Shuffle",
     "StaleCache",
     "Step",
+    "StorageFailed",
     "StoreExists",
     "TargetExists",
     "Text",
+    "TooLarge",
     "Uniform",
     "UnknownFormat",
     "UnsupportedType",
@@ -111,6 +133,8 @@ __all__ = [
     "Window",
     "WriteFailed",
     "collate",
+    "compile",
+    "compile_cache",
     "convert",
     "export",
     "train_dictionary",
@@ -141,6 +165,8 @@ _LAZY = {
     "Weighted": "warmstore.loading.orders",
     "Window": "warmstore.loading.orders",
     "collate": "warmstore.loading.torch_data",
+    "compile": "warmstore.compiling.compiled",
+    "compile_cache": "warmstore.compiling",
     "convert": "warmstore.records.convert.conversion",
     "export": "warmstore.records.convert.export",
 }
@@ -151,7 +177,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'warmstore' has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(_LAZY[name]), name)
+    module = import_module(_LAZY[name])
+    value = getattr(module, name, None) or import_module(f"{_LAZY[name]}.{name}")
     globals()[name] = value
     return value
 

@@ -24,7 +24,17 @@ WarmstoreError
 ├── TargetExists     (FileExistsError)    export() to a file or folder that is there already
 ├── BadState         (ValueError)         a loader's state that belongs to other samples or another order
 ├── BadRank          (ValueError)         a rank outside its world
-└── BadBudget        (ValueError)         memory or disk below zero, or more than there is
+├── BadBudget        (ValueError)         memory or disk below zero, or more than there is
+├── NoKey            (ValueError)         a graph or an input that no key can be made of
+├── NoArtifact       (LookupError)        nothing is stored under that name
+├── Incompatible     (ValueError)         a compiled artifact that must not be used in this environment
+├── StorageFailed    (OSError)            the store of compiled artifacts cannot be written or locked
+├── TooLarge         (ValueError)         an artifact larger than its whole store may be
+├── BadArtifact      (ValueError)         bytes that are not what they should be, or cannot be made into bytes
+├── BadBundle        (ValueError)         a bundle that is damaged, hostile or no bundle; nothing of it was taken
+├── NotTrusted       (PermissionError)    a signature that is missing or wrong, or a key anybody could read
+├── RemoteUnavailable (ConnectionError)   a remote cache that does not answer, or not in time
+└── CompilationFailed (RuntimeError)      the compiler failed after the cache had nothing
 """
 
 
@@ -126,3 +136,43 @@ class BadRank(WarmstoreError, ValueError):
 
 class BadBudget(WarmstoreError, ValueError):
     """Memory or disk below zero, more than the machine has, or on no folder."""
+
+
+class NoKey(WarmstoreError, ValueError):
+    """No key that means the same everywhere can be made of a graph or an input."""
+
+
+class NoArtifact(WarmstoreError, LookupError):
+    """Nothing is stored under that key, or no job has that name."""
+
+
+class Incompatible(WarmstoreError, ValueError):
+    """A compiled artifact was made for another environment than this one."""
+
+
+class StorageFailed(WarmstoreError, OSError):
+    """The store of compiled artifacts could not be written, locked or read. `errno` says why; nothing was changed."""
+
+
+class TooLarge(WarmstoreError, ValueError):
+    """An artifact is larger than its whole store may be."""
+
+
+class BadArtifact(WarmstoreError, ValueError):
+    """Bytes are not what they should be, or something cannot be made into bytes."""
+
+
+class BadBundle(WarmstoreError, ValueError):
+    """A bundle is damaged, hostile or no bundle at all; nothing of it was taken."""
+
+
+class NotTrusted(WarmstoreError, PermissionError):
+    """A signature is missing or wrong, or the key to sign with lies where anybody could read it."""
+
+
+class RemoteUnavailable(WarmstoreError, ConnectionError):
+    """A remote cache does not answer, or not in time."""
+
+
+class CompilationFailed(WarmstoreError, RuntimeError):
+    """The compiler failed after the cache had nothing to offer."""

@@ -39,7 +39,8 @@ def test_the_quick_gather_has_the_limit_warmstore_and_a_ratio(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "tables", "bars"), [("records", 3, 4), ("labels", 3, 3), ("edits", 5, 5), ("keys", 4, 22)]
+    ("name", "tables", "bars"),
+    [("records", 3, 4), ("labels", 3, 3), ("edits", 5, 5), ("keys", 4, 22), ("artifacts", 4, 4)],
 )
 def test_the_quick_benchmark_has_a_figure_for_each_bar(name: str, tables: int, bars: int, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from warmstore.cli import caches, demo, pipelines, records
+from warmstore.cli import artifacts, caches, compiling, demo, pipelines, records
 
 __all__ = ["app", "main"]
 
@@ -43,6 +43,8 @@ app.command()(demo.demo)
 records.register(app)
 caches.register(app)
 pipelines.register(app)
+compiling.register(app)
+artifacts.register(app)
 
 
 def main() -> None:

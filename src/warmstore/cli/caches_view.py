@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from warmstore.cli.durations import duration
 from warmstore.cli.records_view import says, size, table
 from warmstore.errors import Damaged
 from warmstore.features.inspection import CacheState, duplicates, read_state
@@ -111,16 +112,6 @@ def show_cache(found: dict[str, Any], now: float, console: Console) -> None:
 def rendered_structure(schema: Schema) -> str:
     """The output of a cached module in one line: `{"y": float32 [3], "names": [Json per sample]}`."""
     return _rendered(schema.structure, "", schema)
-
-
-def duration(seconds: float) -> str:
-    """Seconds in the unit that suits them: `4.1 s`, `12 min`, `3.5 h`, `41 days`."""
-    seconds = max(seconds, 0.0)
-    for limit, unit, divisor in ((0.9995, "ms", 1e-3), (60, "s", 1), (3600, "min", 60), (48 * 3600, "h", 3600)):
-        if seconds < limit:
-            count = seconds / divisor
-            return f"{count:.1f} {unit}" if count < 9.95 and unit != "ms" else f"{count:.0f} {unit}"
-    return f"{seconds / 86400:,.0f} days"
 
 
 def _rendered(node: Structure, path: str, schema: Schema) -> str:

@@ -1,0 +1,77 @@
+"""What `warmstore artifacts` shows."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from warmstore.cli.durations import duration
+from warmstore.cli.records_view import size, table
+from warmstore.compiling.artifact import Artifact
+from warmstore.compiling.stats import StoreStats
+
+_COUNTERS = {
+    "hit": "found",
+    "miss": "not there",
+    "incompatible": "there, but for another environment",
+    "damaged": "damaged, and made again",
+    "evicted": "evicted",
+}
+
+
+def show_stats(found: StoreStats, console: Console) -> None:
+    """Print what a store holds by kind, its jobs, and how it fared."""
+    kinds = table("", "kind", ">artifacts", ">size")
+    kinds.title = None
+    for kind, (count, taken) in found.kinds.items():
+        kinds.add_row(Text(kind), f"{count:,}", size(taken))
+    console.print(Text(f"Compiled artifacts in {found.folder}", "bold"), soft_wrap=True)
+    console.print(kinds if found.kinds else "None yet.")
+    taken = found.size + found.claimed
+    console.print(f"On disk {size(taken)} of {size(found.limit)}, {taken / found.limit:.1%}; everything counts.")
+    counted = [f"{found.counters[name]:,} {said}" for name, said in _COUNTERS.items() if found.counters.get(name)]
+    if counted:
+        console.print(f"Looked up: {'; '.join(counted)}.")
+    if found.hits:
+        console.print(f"Used {found.hits:,} times: {duration(found.seconds_saved)} of compiling saved.")
+    if found.jobs:
+        jobs = table("", "job", ">artifacts")
+        jobs.title = None
+        for job, count in found.jobs.items():
+            jobs.add_row(Text(job), f"{count:,}")
+        console.print(jobs)
+    if found.read_only:
+        console.print("[yellow]The folder cannot be written: nothing is added.[/]")
+
+
+def show_artifacts(found: Sequence[Artifact], console: Console) -> None:
+    """Print one line an artifact."""
+    if not found:
+        console.print("No artifacts.")
+        return
+    now = time.time()
+    shown = table("", "artifact", "kind", ">size", ">took", ">uses", ">used\nbefore", "made on")
+    shown.title = None
+    shown.columns[0].no_wrap = False
+    shown.columns[0].overflow = "fold"
+    for one in found:
+        shown.add_row(
+            Text(one.key),
+            Text(one.kind),
+            size(one.size),
+            duration(one.seconds) if one.seconds else "-",
+            f"{one.hits:,}",
+            duration(now - one.last_used),
+            Text(one.host),
+        )
+    console.print(shown)
+
+
+def artifact_as_json(one: Artifact) -> dict[str, Any]:
+    """Everything about an artifact that JSON can say."""
+    plain = {name: value for name, value in vars(one).items() if name not in ("environment", "requirements")}
+    environment = {name: value for name, value in vars(one.environment).items() if not name.startswith("_")}
+    environment.pop("digest", None)
+    return plain | {"requirements": dict(one.requirements), "environment": environment}

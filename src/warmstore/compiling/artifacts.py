@@ -1,0 +1,453 @@
+"""A content-addressed store of compiled artifacts in one folder, within a byte limit that holds at every moment.
+
+Blobs are files named by their BLAKE3; what is known of them is in SQLite. What is read is verified first, and what
+turns out to be damaged is dropped: to whoever asks it is a miss.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import platform
+import sqlite3
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from blake3 import blake3
+
+from warmstore.compiling.artifact import Artifact
+from warmstore.compiling.blobs import Blobs
+from warmstore.compiling.environment import Environment
+from warmstore.compiling.index import Index, on_disk
+from warmstore.compiling.room import LEAST, Room
+from warmstore.compiling.rows import Rows, insert, insert_environment, remove
+from warmstore.compiling.rules import choose
+from warmstore.compiling.shared_index import WAIT, SharedIndex
+from warmstore.compiling.stats import StoreStats, stats_of
+from warmstore.errors import BadArtifact, Closed, Damaged, NoArtifact, ReadOnly, StorageFailed
+from warmstore.owner import Owner
+from warmstore.sizes import parse_size
+
+_AT_ONCE = 256  # rows updated in one transaction
+_SHORTLY = 1.0  # seconds that whoever reads waits to tell of what is damaged
+
+_log = logging.getLogger("warmstore")
+
+
+class ArtifactStore(Owner):
+    """Compiled artifacts by key, kind and environment. Threads and processes may share it; forked children too.
+
+    Args:
+        folder: where it lies; made, for this user alone, when it is not there.
+        max_size: bytes, or a string such as "100GB". Everything in the folder counts, in whole blocks, and what others
+            claimed. At least 8 MiB.
+        eviction: what goes first when it is full: "lru" unused for longest, "lfu" used least often, "size" largest,
+            "age" oldest.
+
+    A folder that cannot be written, or not made, is a store to read from: `read_only` is True, changes raise ReadOnly.
+
+    Raises:
+        ValueError: a limit or an eviction that makes no sense.
+        NewerFormat: a newer warmstore made the store.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], max_size: int | str = "100GB", eviction: str = "lru") -> None:
+        self.folder = Path(folder).expanduser()
+        self.limit = parse_size(max_size)
+        if self.limit < LEAST:
+            raise ValueError(f"max_size {max_size!r} is less than the {LEAST:,} bytes that a store needs")
+        self._blobs = Blobs(self.folder / "blobs")
+        self._room = Room(self.folder, self._blobs, self.limit, eviction)
+        self._counting = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        self._rows = Rows()
+        self._index = SharedIndex(self.folder, self._blobs, read_only=not _writable(self.folder))
+        if not self.read_only:
+            try:
+                self._index.ask(self._fits)
+            except (StorageFailed, ReadOnly) as error:
+                _log.warning("the compile cache %s is only read: %s", self.folder, error)
+                self._index.close()
+                self._index = SharedIndex(self.folder, self._blobs, read_only=True)
+        if self.read_only:
+            self._index.ask(lambda db: None)
+        self.closed = False
+        self.own()
+
+    @property
+    def read_only(self) -> bool:
+        """Whether nothing can be stored."""
+        return self._index.read_only
+
+    # Reading
+
+    def find(self, key: str, kind: str | Sequence[str] | None, environment: Environment) -> Artifact | None:
+        """The most specific artifact of a key that may be used in an environment; None is a counted miss.
+
+        `kind` is one kind, several, or None for any. `explain` says why there was none.
+        """
+        return self.explain(key, kind, environment)[0]
+
+    def explain(
+        self, key: str, kind: str | Sequence[str] | None, environment: Environment
+    ) -> tuple[Artifact | None, list[str]]:
+        """What `find` finds, and why each other candidate may not be used. No candidates, no reasons."""
+        kinds = None if kind is None else (kind,) if isinstance(kind, str) else tuple(kind)
+        # In a damaged index a key may lead to the whole row of another one.
+        rows = [one for one in self._select("a.key = ?", key) if one.key == key]
+        candidates = [one for one in rows if kinds is None or one.kind in kinds]
+        best, reasons = choose(candidates, environment)
+        self.count("hit" if best else "incompatible" if candidates else "miss")
+        return best, reasons
+
+    def below(self, path: str, environment: Environment) -> Iterator[tuple[Artifact | None, list[str]]]:
+        """What `explain` finds for every key that is `path`, or that starts with it where it ends with a slash.
+
+        Nothing is counted.
+        """
+        until = path[:-1] + "0" if path.endswith("/") else path + "\0"
+        rows = [one for one in self._select("a.key >= ? AND a.key < ?", path, until) if path <= one.key < until]
+        for _, group in groupby(rows, key=lambda one: one.key):
+            yield choose(group, environment)
+
+    def all(self, job: str | None = None, kind: str | None = None) -> list[Artifact]:
+        """Every artifact, or those of a job, or of a kind; by key."""
+        wanted = {"a.key IN (SELECT key FROM jobs WHERE job = ?)": job, "a.kind = ?": kind}
+        conditions = {condition: value for condition, value in wanted.items() if value is not None}
+        return self._select(" AND ".join(conditions) or "1", *conditions.values())
+
+    def job(self, name: str) -> list[str]:
+        """The keys that a job used, whether they are still here or not. Empty for a job nobody recorded."""
+        self._check_open()
+        rows = self._index.ask(
+            lambda db: db.execute("SELECT key FROM jobs WHERE job = ? ORDER BY key", (name,)).fetchall()
+        )
+        return [key for (key,) in rows]
+
+    def read(self, artifact: Artifact) -> bytes:
+        """The bytes of an artifact, verified.
+
+        Raises:
+            Damaged: they are not what was put. The artifact was dropped: it is a miss from now on.
+            NoArtifact: it was evicted meanwhile.
+        """
+        self._check_open()
+        what = f"the artifact {artifact.key!r} ({artifact.kind})"
+        try:
+            data = self._blobs.read(artifact.digest)
+        except FileNotFoundError:
+            self._drop(artifact.digest)
+            raise NoArtifact(f"{what} was evicted from {self.folder}") from None
+        except OSError as error:
+            raise Damaged(error.errno, f"{what} cannot be read: {error.strerror}", str(error.filename)) from error
+        if data is None:
+            self.count("damaged")
+            self._drop(artifact.digest)
+            path = self._blobs.path(artifact.digest)
+            raise Damaged(errno.EIO, f"{what} was damaged and is dropped; it will be compiled again", str(path))
+        return data
+
+    def copy_to(self, artifact: Artifact, path: str | os.PathLike[str]) -> None:
+        """Make a file of the artifact's bytes, which are verified before anything is seen at `path`.
+
+        Raises:
+            Damaged, NoArtifact: as `read`.
+            OSError: the file cannot be written.
+        """
+        data = self.read(artifact)
+        path = Path(path)
+        unfinished = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+        try:
+            try:
+                unfinished.write_bytes(data)
+            except FileNotFoundError:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                unfinished.write_bytes(data)
+            unfinished.replace(path)
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise
+
+    def stats(self) -> StoreStats:
+        """What is in the store, and the counters."""
+        self._check_open()
+        with self._counting:
+            unwritten = Counter(self._counts)
+        return self._index.ask(lambda db: stats_of(db, self.folder, self._room, unwritten, read_only=self.read_only))
+
+    # Changing
+
+    def put(
+        self,
+        key: str,
+        kind: str,
+        data: bytes | Path,
+        *,
+        environment: Environment,
+        seconds: float = 0.0,
+        job: str | None = None,
+        requirements: Mapping[str, Any] | None = None,
+    ) -> Artifact:
+        """Store an artifact, in place of what the same environment stored for that key, kind and requirements.
+
+        Args:
+            key: what was compiled.
+            kind: into what, one of `rules.KINDS` or a name of one's own.
+            data: its bytes, or the file that has them.
+            environment: what it was made in.
+            seconds: what it took to make.
+            job: a job that uses it.
+            requirements: values for fields of the environment that it needs instead of those it was made in, as JSON.
+
+        Raises:
+            TooLarge: the limit has no room for it, were it alone.
+            StorageFailed: the disk refused, or another process held the store too long. Nothing was stored.
+            ReadOnly: the folder cannot be written.
+            BadArtifact: requirements that JSON cannot say.
+        """
+        self._check_open()
+        content = data.read_bytes() if isinstance(data, Path) else bytes(data)
+        try:
+            wanted = json.dumps(dict(requirements or {}), sort_keys=True, separators=(",", ":"))
+        except (TypeError, ValueError) as error:
+            raise BadArtifact(f"the requirements of {key!r} cannot be written as JSON: {error}") from error
+        digest, now, host = blake3(content).hexdigest(), time.time(), platform.node()
+        row = (key, kind, environment.digest, wanted, digest, len(content), now, host, float(seconds))
+
+        def store(index: Index) -> None:
+            self._store_blob(index, digest, content, f"the artifact {key!r}")
+            with index.transaction() as db:
+                db.execute("UPDATE blobs SET ready = 1 WHERE digest = ?", (digest,))
+                insert_environment(db, environment.digest, environment.to_json())
+                self._room.forget_blobs(db, insert(db, *row))
+                if job is not None:
+                    db.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?)", (job, key, now))
+
+        self._index.change(store)
+        self.count("put")
+        return Artifact(
+            key, kind, digest, len(content), environment, json.loads(wanted), now, host, float(seconds), 0, now
+        )
+
+    def adopt(self, artifacts: Sequence[Artifact], jobs: Mapping[str, Sequence[str]], claim: str) -> None:
+        """Take artifacts whose blobs were staged and verified, all of them at once, in place of what a claim booked."""
+        self._check_open()
+
+        def take(index: Index) -> None:
+            db = index.connection()
+            known = {digest for (digest,) in db.execute("SELECT digest FROM blobs")}
+            new = {one.digest: one.size for one in artifacts if one.digest not in known}
+            with index.transaction():
+                db.executemany("INSERT INTO blobs VALUES (?, ?, 0)", new.items())
+                db.execute("DELETE FROM claims WHERE name = ?", (claim,))
+            for digest in new:
+                self._blobs.take_staged(digest)
+            with index.transaction():
+                for one in artifacts:
+                    wanted = json.dumps(dict(one.requirements), sort_keys=True, separators=(",", ":"))
+                    insert_environment(db, one.environment.digest, one.environment.to_json())
+                    row = (one.key, one.kind, one.environment.digest, wanted, one.digest, one.size)
+                    self._room.forget_blobs(db, insert(db, *row, one.created, one.host, one.seconds))
+                now = time.time()
+                for job, keys in jobs.items():
+                    db.executemany("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?)", [(job, key, now) for key in keys])
+                db.execute("UPDATE blobs SET ready = 1 WHERE NOT ready")
+
+        self._index.change(take)
+
+    def used(self, artifacts: Iterable[Artifact]) -> None:
+        """Count one use now of each artifact, in few changes. Nothing happens in a store that cannot be written."""
+        self._check_open()
+        if self.read_only:
+            return
+        now = time.time()
+        uses = [(n, now, *what) for what, n in Counter((one.key, one.kind, one.digest) for one in artifacts).items()]
+
+        def update(index: Index) -> None:
+            self._count_evicted(self._room.make(index, 0, "the index"))
+            for first in range(0, len(uses), _AT_ONCE):
+                with index.transaction() as db:
+                    db.executemany(
+                        "UPDATE uses SET hits = hits + ?, last_used = max(last_used, ?) WHERE id IN "
+                        "(SELECT id FROM artifacts WHERE key = ? AND kind = ? AND digest = ?)",
+                        uses[first : first + _AT_ONCE],
+                    )
+
+        self._index.change(update)
+        self._flush_counts(WAIT)
+
+    def record_job(self, job: str, keys: Iterable[str]) -> None:
+        """Remember that a job uses these keys, in the store or not. What it has not used for 90 days is forgotten."""
+        self._check_open()
+        now = time.time()
+        rows = [(job, key, now) for key in keys]
+
+        def record(index: Index) -> None:
+            self._count_evicted(self._room.make(index, 200 * len(rows), f"the job {job!r}"))
+            for first in range(0, len(rows), _AT_ONCE):
+                with index.transaction() as db:
+                    db.executemany("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?)", rows[first : first + _AT_ONCE])
+                    self._room.forget_old_jobs(db)
+
+        self._index.change(record)
+
+    def claim(self, name: str, size: int) -> None:
+        """Say that `size` bytes outside of this folder count too, until the same name claims another size; 0 is none.
+
+        Raises:
+            TooLarge: there is not so much room in all; what was claimed before stays.
+        """
+        self._check_open()
+
+        def book(index: Index) -> None:
+            self._count_evicted(self._room.make(index, size, f"the claim of {name!r}", claim=name))
+            with index.transaction() as db:
+                db.execute("DELETE FROM claims WHERE name = ?", (name,))
+                if size:
+                    db.execute("INSERT INTO claims VALUES (?, ?)", (name, on_disk(size)))
+
+        self._index.change(book)
+
+    def count(self, name: str, times: int = 1) -> None:
+        """Add to a counter of `stats`; written with the next uses, or at `close`."""
+        with self._counting:
+            self._counts[name] += times
+
+    def clear(self, *, job: str | None = None, kind: str | None = None, unused_for: float | None = None) -> int:
+        """Remove everything, or what is of a job, of a kind, unused for so many seconds. Returns how many artifacts.
+
+        What a job shares with others goes with it; the others compile it again.
+        """
+        self._check_open()
+        everything = job is None and kind is None and unused_for is None
+        until = time.time() - (unused_for or 0.0)
+
+        def forget(index: Index) -> int:
+            gone = {(one.key, one.kind) for one in self.all(job, kind) if everything or one.last_used <= until}
+            rows = index.connection().execute("SELECT id, key, kind FROM artifacts").fetchall()
+            ids = [row for row, *which in rows if everything or tuple(which) in gone]
+            self._room.evict(index, ids)
+            with index.transaction() as db:
+                db.execute("DELETE FROM jobs WHERE ? OR job = ?", (everything, job))
+                db.execute("DELETE FROM counters WHERE ?", (everything,))
+                db.execute("DELETE FROM environments WHERE digest NOT IN (SELECT environment FROM artifacts)")
+            if everything:
+                self._blobs.sweep(())
+                index.aside.unlink(missing_ok=True)
+                with self._counting:
+                    self._counts.clear()
+            index.shrink()
+            return len(ids)
+
+        return self._index.change(forget)
+
+    def verify(self) -> list[str]:
+        """Read every blob. What is damaged, missing or belongs to nothing is dropped; returns what that was."""
+        self._check_open()
+        said = []
+        for artifact in self.all():
+            try:
+                self.read(artifact)
+            except (Damaged, NoArtifact) as error:
+                said.append(str(error))
+
+        def sweep(index: Index) -> int:
+            self._room.recount(index)
+            kept = {digest for (digest,) in index.connection().execute("SELECT digest FROM blobs")}
+            return self._blobs.sweep(kept)
+
+        if not self.read_only and (swept := self._index.change(sweep)):
+            said.append(f"{swept} files that belonged to no artifact were removed")
+        return said
+
+    def close(self) -> None:
+        """Write the counters and let go of the files. Closing twice is fine."""
+        if self.closed:
+            return
+        if not self.read_only:
+            with suppress(StorageFailed, ReadOnly):
+                self._flush_counts(_SHORTLY)
+        self.closed = True
+        self.disown()
+        self._index.close()
+
+    def _after_fork(self) -> None:
+        self._counting = threading.Lock()
+        self._counts.clear()
+        self._index.after_fork()
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise Closed(f"the artifact store {self.folder} is closed")
+
+    def _fits(self, db: sqlite3.Connection) -> None:
+        """Have the limit hold from the start: it may be lower than that of whoever was here before."""
+        if not self._room.is_right(db):
+            self._index.change(self._room.recount)
+        if self._room.is_over(db):
+            self._index.change(lambda index: self._count_evicted(self._room.make(index, 0, "the store")))
+
+    def _select(self, condition: str, *values: object) -> list[Artifact]:
+        self._check_open()
+        return self._index.ask(lambda db: self._rows.select(db, condition, values))
+
+    def _store_blob(self, index: Index, digest: str, content: bytes, what: str) -> None:
+        """Have the blob's file whole on the disk, its room booked before."""
+        known = index.connection().execute("SELECT 1 FROM blobs WHERE digest = ?", (digest,)).fetchone()
+        if known and self._blobs.has(digest, len(content)):
+            return
+        if not known:
+            self._count_evicted(self._room.make(index, len(content), what))
+            with index.transaction() as db:
+                db.execute("INSERT INTO blobs VALUES (?, ?, 0)", (digest, len(content)))
+        self._blobs.write(digest, content)
+
+    def _drop(self, digest: str) -> None:
+        """Forget a blob that is gone or damaged, and all artifacts made of it."""
+
+        def forget(index: Index) -> None:
+            with suppress(OSError):
+                if self._blobs.read(digest) is not None:
+                    return  # somebody stored it again
+            with index.transaction() as db:
+                ids = [row for (row,) in db.execute("SELECT id FROM artifacts WHERE digest = ?", (digest,))]
+                self._room.forget_blobs(db, remove(db, ids) or [digest])
+
+        with suppress(StorageFailed, ReadOnly):
+            self._index.change(forget, _SHORTLY)
+
+    def _count_evicted(self, number: int) -> None:
+        if number:
+            self.count("evicted", number)
+
+    def _flush_counts(self, wait: float) -> None:
+        with self._counting:
+            self._counts["rebuilt"] += self._index.take_rebuilt()
+            counts, self._counts = +self._counts, Counter()
+
+        def add(index: Index) -> None:
+            with index.transaction() as db:
+                db.executemany(
+                    "INSERT INTO counters VALUES (?, ?) "
+                    "ON CONFLICT (name) DO UPDATE SET value = value + excluded.value",
+                    counts.items(),
+                )
+
+        if counts:
+            self._index.change(add, wait)
+
+
+def _writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK | os.X_OK)

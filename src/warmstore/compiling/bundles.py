@@ -1,0 +1,351 @@
+"""Bundles: artifacts in one .tar.zst file, to carry to other machines or to keep with a CI job.
+
+The first member is a manifest with everything that is known of every artifact, the second its signature; the others are
+blobs named by their BLAKE3. A bundle may come from anywhere, so nothing in it is believed: names are never paths, sizes
+are declared before they are read, and nothing of it is seen in a store before all of it was verified.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import shutil
+import tarfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import zstandard
+from blake3 import blake3
+from filelock import FileLock, Timeout
+
+from warmstore.compiling.artifact import Artifact
+from warmstore.compiling.artifacts import ArtifactStore
+from warmstore.compiling.environment import Environment
+from warmstore.errors import BadArtifact, BadBundle, Damaged, NewerFormat, NoArtifact, StorageFailed, TargetExists
+from warmstore.remote.signing import Keyring
+
+FORMAT = 1
+_MANIFEST, _SIGNATURE, _BLOB = "manifest.json", "manifest.sig", "blobs/"
+_PURPOSE = "bundle"
+_CLAIM = "import"
+_MOST_MANIFEST = 64 << 20  # bytes of a manifest
+_RATIO = 500  # times that a bundle may grow when it is unpacked, beyond the first 64 MiB
+_PIECE = 1 << 20
+
+_log = logging.getLogger("warmstore")
+
+
+@dataclass(frozen=True)
+class Bundled:
+    """What `export` wrote or `import_` took. `key` is the id of the key that signed it, None where none did."""
+
+    artifacts: int
+    size: int
+    jobs: tuple[str, ...]
+    key: str | None
+
+
+def export(
+    store: ArtifactStore,
+    path: str | os.PathLike[str],
+    *,
+    jobs: Sequence[str] | None = None,
+    keyring: Keyring | None = None,
+) -> Bundled:
+    """Write the artifacts of some jobs, or all, into a bundle, which appears when it is whole.
+
+    Damaged artifacts are left out. It is signed where the keyring can: by default with the keys of the environment.
+
+    Raises:
+        TargetExists: there is a file of that name.
+        NoArtifact: nobody recorded a job of that name, or there is nothing to write.
+        NotTrusted: the keys of the environment cannot be used.
+        OSError: the file cannot be written.
+    """
+    path = Path(path)
+    keyring = Keyring.from_environment() if keyring is None else keyring
+    if path.exists():
+        raise TargetExists(f"{path} is there already; remove it or choose another name")
+    recorded = {name: store.job(name) for name in (store.stats().jobs if jobs is None else jobs)}
+    for name, keys in recorded.items():
+        if not keys:
+            raise NoArtifact(f"no job {name!r} is known to {store.folder}; it knows {_listed(store.stats().jobs)}")
+    wanted = None if jobs is None else {key for keys in recorded.values() for key in keys}
+    whole = [one for one in store.all() if (wanted is None or one.key in wanted) and _is_whole(store, one)]
+    if not whole:
+        raise NoArtifact(f"there is nothing in {store.folder} to write a bundle of")
+    manifest = json.dumps(
+        {
+            "format": FORMAT,
+            "created": time.time(),
+            "artifacts": [_described(one) for one in whole],
+            "environments": {one.environment.digest: one.environment.to_json() for one in whole},
+            "jobs": recorded,
+        },
+        sort_keys=True,
+    ).encode()
+    signature = keyring.sign(_PURPOSE, manifest)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with (
+            open(unfinished, "wb") as file,
+            zstandard.ZstdCompressor(level=9, write_checksum=True).stream_writer(file, closefd=False) as packed,
+            tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as tar,
+        ):
+            _add(tar, _MANIFEST, manifest)
+            if signature is not None:
+                _add(tar, _SIGNATURE, json.dumps(signature).encode())
+            for digest, one in {one.digest: one for one in whole}.items():
+                _add(tar, _BLOB + digest, store.read(one))
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return Bundled(len(whole), path.stat().st_size, tuple(recorded), signature["key"] if signature else None)
+
+
+def import_(store: ArtifactStore, path: str | os.PathLike[str], *, keyring: Keyring | None = None) -> Bundled:
+    """Take all artifacts of a bundle into a store: every one, or, where anything is wrong, none.
+
+    Where a key is configured, only what one of the keys signed is taken. Without any, whoever made the bundle may run
+    code here, as with any program that one installs; that is logged.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        BadBundle: it is damaged, hostile or no bundle.
+        NotTrusted: its signature is missing or wrong.
+        NewerFormat: a newer warmstore wrote it.
+        TooLarge: the store has no room for it.
+        StorageFailed: the disk refused, or another import is going on.
+        ReadOnly: the store cannot be written.
+    """
+    path = Path(path)
+    keyring = Keyring.from_environment() if keyring is None else keyring
+    with open(path, "rb") as file, _staging(store) as folder:
+        try:
+            return _take(store, file, path, folder, keyring)
+        except (tarfile.TarError, zstandard.ZstdError, EOFError) as error:
+            raise BadBundle(f"{path} cannot be unpacked ({error}); nothing of it was taken") from error
+
+
+def _take(store: ArtifactStore, file: IO[bytes], path: Path, folder: Path, keyring: Keyring) -> Bundled:
+    most = (64 << 20) + _RATIO * os.fstat(file.fileno()).st_size
+    unpacked = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(file, read_size=_PIECE)
+    source = _Bounded(unpacked, min(most, _MOST_MANIFEST + (1 << 20)), path)
+    with tarfile.open(fileobj=source, mode="r|") as tar:
+        members = _members(tar, path)
+        manifest = _content(tar, _expected(members, _MANIFEST, path), _MOST_MANIFEST, path)
+        member = next(members, None)
+        signature = None
+        if member is not None and member.name == _SIGNATURE:
+            signature = _json(_content(tar, member, 4096, path), path)
+            member = next(members, None)
+        key = _trusted(keyring, manifest, signature, path)
+        artifacts, jobs = _read_manifest(_json(manifest, path), path)
+        sizes = {one.digest: one.size for one in artifacts}
+        declared = sum(sizes.values())
+        if declared > most:
+            raise BadBundle(f"{path} claims to unpack to {declared:,} bytes, more than {_RATIO} times its size")
+        store.claim(_CLAIM, sum(size + 4096 for size in sizes.values()))
+        source.limit = min(most, source.taken + declared + 2048 * len(sizes) + (1 << 20))
+        while member is not None:
+            digest = member.name.removeprefix(_BLOB)
+            if not member.name.startswith(_BLOB) or digest not in sizes:
+                raise BadBundle(
+                    f"{path} has {member.name!r} in it twice, or it is not in its manifest; nothing was taken"
+                )
+            _stage(tar, member, sizes.pop(digest), folder / digest, path)
+            member = next(members, None)
+    if sizes:
+        raise BadBundle(f"{path} lacks {len(sizes)} of the blobs that its manifest names; nothing was taken")
+    store.adopt(artifacts, jobs, _CLAIM)
+    return Bundled(len(artifacts), declared, tuple(jobs), key)
+
+
+@contextmanager
+def _staging(store: ArtifactStore) -> Iterator[Path]:
+    """An empty folder in the store, for one import at a time. What a killed one left is removed first."""
+    folder = store.folder / "import"
+    if not store.read_only:
+        store.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(store.folder / "import.lock", timeout=0):
+            store.claim(_CLAIM, 0)
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(mode=0o700)
+            try:
+                yield folder
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+                store.claim(_CLAIM, 0)
+    except Timeout as error:
+        raise StorageFailed(None, "another import is going on; wait for it", str(store.folder)) from error
+
+
+class _Bounded(io.RawIOBase):
+    """Reads no more than `limit` bytes from a stream in all: what goes on after that is no bundle but a bomb."""
+
+    def __init__(self, stream: Any, limit: int, path: Path) -> None:
+        self._stream = stream
+        self._path = path
+        self.limit = limit
+        self.taken = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        part: bytes = self._stream.read(min(size, _PIECE) if size >= 0 else _PIECE)
+        self.taken += len(part)
+        if self.taken > self.limit:
+            raise BadBundle(f"{self._path} unpacks to more than it declares; nothing of it was taken")
+        return part
+
+
+def _members(tar: tarfile.TarFile, path: Path) -> Iterator[tarfile.TarInfo]:
+    """The members, each a plain file with a plain name."""
+    for member in tar:
+        if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or member.sparse is not None:
+            raise BadBundle(f"{path} has {member.name!r} in it, which is no plain file; nothing was taken")
+        parts = member.name.split("/")
+        if member.name.startswith("/") or "\\" in member.name or not all(part not in ("", ".", "..") for part in parts):
+            raise BadBundle(f"{path} has the name {member.name!r} in it, which leads elsewhere; nothing was taken")
+        yield member
+
+
+def _expected(members: Iterator[tarfile.TarInfo], name: str, path: Path) -> tarfile.TarInfo:
+    member = next(members, None)
+    if member is None or member.name != name:
+        raise BadBundle(f"{path} does not begin with {name}: it is no bundle of warmstore's")
+    return member
+
+
+def _content(tar: tarfile.TarFile, member: tarfile.TarInfo, most: int, path: Path) -> bytes:
+    if member.size > most:
+        raise BadBundle(f"{member.name} in {path} has {member.size:,} bytes, and {most:,} at most are taken")
+    file = tar.extractfile(member)
+    assert file is not None
+    return file.read()
+
+
+def _stage(tar: tarfile.TarFile, member: tarfile.TarInfo, size: int, target: Path, path: Path) -> None:
+    """Write a blob into the staging folder, if it is what the manifest says."""
+    file = tar.extractfile(member)
+    assert file is not None
+    hasher, found = blake3(), 0
+    with open(target, "xb") as out:
+        while part := file.read(_PIECE):
+            found += len(part)
+            if found > size:
+                break
+            hasher.update(part)
+            out.write(part)
+    if found != size or hasher.hexdigest() != target.name:
+        raise BadBundle(f"{member.name} in {path} is not what the manifest says; nothing was taken")
+
+
+def _trusted(keyring: Keyring, manifest: bytes, signature: Any, path: Path) -> str | None:
+    if keyring:
+        return keyring.check(_PURPOSE, manifest, signature if isinstance(signature, dict) else None, str(path))
+    _log.warning("%s is taken unchecked, for no key is configured: whoever made it may run code here", path)
+    return None
+
+
+def _read_manifest(found: Any, path: Path) -> tuple[list[Artifact], dict[str, list[str]]]:
+    """What a manifest says, all of it checked."""
+    try:
+        version = found["format"]
+        if not isinstance(version, int) or version > FORMAT:
+            raise NewerFormat(f"{path} has format {version!r}, and this warmstore knows {FORMAT}; upgrade warmstore")
+        environments = {}
+        for digest, record in found["environments"].items():
+            environments[digest] = Environment.from_json(record)
+            if environments[digest].digest != digest:
+                raise BadBundle(f"{path} describes an environment that is not the one it names")
+        artifacts = [
+            Artifact(
+                key=_key(one["key"]),
+                kind=_text(one["kind"]),
+                digest=_digest(one["digest"]),
+                size=_count(one["size"]),
+                environment=environments[one["environment"]],
+                requirements=_mapping(one["requirements"]),
+                created=float(one["created"]),
+                host=_text(one["host"]),
+                seconds=float(one["seconds"]),
+            )
+            for one in found["artifacts"]
+        ]
+        jobs = {_text(name): [_key(key) for key in keys] for name, keys in found["jobs"].items()}
+    except (KeyError, TypeError, ValueError, AttributeError, BadArtifact, RecursionError) as error:
+        if isinstance(error, BadBundle | NewerFormat):
+            raise
+        raise BadBundle(f"the manifest of {path} is not one ({error!r}); nothing was taken") from error
+    return artifacts, jobs
+
+
+def _described(one: Artifact) -> Mapping[str, Any]:
+    plain = {name: getattr(one, name) for name in ("key", "kind", "digest", "size", "created", "host", "seconds")}
+    return plain | {"environment": one.environment.digest, "requirements": dict(one.requirements)}
+
+
+def _is_whole(store: ArtifactStore, one: Artifact) -> bool:
+    try:
+        store.read(one)
+    except (Damaged, NoArtifact):
+        return False
+    return True
+
+
+def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size, member.mode = len(content), 0o600
+    tar.addfile(member, io.BytesIO(content))
+
+
+def _json(content: bytes, path: Path) -> Any:
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise BadBundle(f"the manifest of {path} cannot be read ({error}); nothing was taken") from error
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or len(value) > 4096 or "\0" in value:
+        raise ValueError(f"{value!r} is no name")
+    return value
+
+
+def _key(value: Any) -> str:
+    """A key. Many are paths below the folder of a framework, so none may lead out of it."""
+    key = _text(value)
+    if key.startswith("/") or "\\" in key or ".." in key.split("/"):
+        raise ValueError(f"{key!r} leads elsewhere")
+    return key
+
+
+def _digest(value: Any) -> str:
+    if not isinstance(value, str) or len(value) != 64 or not set(value) <= set("0123456789abcdef"):
+        raise ValueError(f"{value!r} is no digest")
+    return value
+
+
+def _count(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{value!r} is no size")
+    return value
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"{value!r} is no mapping")
+    return value
+
+
+def _listed(names: Mapping[str, object]) -> str:
+    return ", ".join(map(repr, names)) or "none"

@@ -1,0 +1,279 @@
+"""The compile cache of this process: `init`, before or after frameworks are imported, and then nothing else to do.
+
+`init` points Inductor, AOTAutograd, Triton, Dynamo's profiles and JAX at a private folder, brings from the store what
+they look up, and takes in what they make. A program whose cache fails compiles as it would have without one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from warmstore.compiling import profiles
+from warmstore.compiling.artifacts import ArtifactStore
+from warmstore.compiling.environment import Environment
+from warmstore.compiling.flights import Flights
+from warmstore.compiling.imports import Watcher
+from warmstore.compiling.jax_hooks import VARIABLES as JAX_VARIABLES
+from warmstore.compiling.jax_hooks import JaxHooks
+from warmstore.compiling.live import LiveFolder, why_not_trusted
+from warmstore.compiling.session import Lookup, Session
+from warmstore.compiling.settings import Settings
+from warmstore.compiling.torch_hooks import TorchHooks, is_tested
+from warmstore.owner import Owner
+
+if TYPE_CHECKING:
+    from warmstore.compiling.bundles import Bundled
+    from warmstore.compiling.doctor import Finding
+    from warmstore.compiling.stats import StoreStats
+
+_log = logging.getLogger("warmstore")
+
+# What compilers look up without anybody hearing of it comes before the program starts.
+_UNHEARD = frozenset({"triton.cubin", "triton.ptx", "triton.ttir", "autotune", "pgo"})
+
+
+class CompileCache(Owner):
+    """What `init` returns. `active` tells whether there is a cache, `reason` why there is none."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.profile = profiles.choose(settings.profile)
+        self.reason = ""
+        self.session: Session | None = None
+        self._variables: dict[str, str | None] = {}
+        self._watcher = Watcher()
+        self._torch: TorchHooks | None = None
+        self._jax: JaxHooks | None = None
+        try:
+            self._start()
+        except Exception as error:
+            self.reason = f"{type(error).__name__}: {error}"
+            _log.warning("no compile cache, everything is compiled as without it: %s", error)
+            _log.debug("compile cache", exc_info=True)
+            self.close()
+            self.session = None
+
+    @property
+    def active(self) -> bool:
+        """Whether what is compiled is kept and found."""
+        return self.session is not None
+
+    def _start(self) -> None:
+        settings = self.settings
+        settings.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if reason := why_not_trusted(settings.folder):
+            raise PermissionError(f"{settings.folder} {reason}")
+        environment = Environment.of_this_process()
+        live = LiveFolder.create([settings.folder / "live", Path(tempfile.gettempdir())])
+        try:
+            store = ArtifactStore(settings.folder, settings.max_size, settings.eviction)
+            try:
+                flights = None if store.read_only else Flights(settings.folder / "flights")
+            except OSError:
+                flights = None
+        except BaseException:
+            live.remove()
+            raise
+        self.session = Session(
+            store,
+            live,
+            environment,
+            job=settings.job,
+            requirements=dict(self.profile.requirements),
+            flights=flights,
+            wait=settings.wait,
+        )
+        self.closed = False
+        self.own()
+        tested = is_tested(environment.torch)
+        self.session.bring_job(settings.job, _UNHEARD if tested else None)
+        self._point(live.path)
+        self._torch, self._jax = TorchHooks(self.session), JaxHooks(self.session)
+        if tested:
+            self._torch.watch(self._watcher)
+        self._jax.watch(self._watcher)
+        self._watcher.when_imported("torch._inductor.config", self._set_options)
+
+    def _point(self, live: Path) -> None:
+        """Have compilers that are imported later, and those that are imported already, use the live folder."""
+        self._variables = profiles.apply(self.profile)
+        for name, value in {
+            "TORCHINDUCTOR_CACHE_DIR": str(live / "inductor"),
+            "TRITON_CACHE_DIR": str(live / "triton"),
+            "JAX_COMPILATION_CACHE_DIR": str(live / "jax"),
+            **JAX_VARIABLES,
+        }.items():
+            self._variables[name] = os.environ.get(name)
+            os.environ[name] = value
+        if self.settings.job_is_told:
+            self._variables["TORCH_COMPILE_JOB_ID"] = os.environ.get("TORCH_COMPILE_JOB_ID")
+            os.environ.setdefault("TORCH_COMPILE_JOB_ID", self.settings.job)
+
+    def _set_options(self, config: ModuleType) -> None:
+        profiles.apply_options(self.profile, config)
+
+    def close(self) -> None:
+        """Take in what is left, remove the live folder, and have compilers work as before. Closing twice is fine."""
+        if self.closed:
+            return
+        self.closed = True
+        self.disown()
+        self._watcher.stop()
+        for hooks in (self._torch, self._jax):
+            if hooks is not None:
+                hooks.remove()
+        for name, value in self._variables.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        if self.session is not None:
+            self.session.close()
+
+    def _after_fork(self) -> None:
+        if self.session is not None:
+            self.session.leave()
+        self.closed = True
+
+
+_current: CompileCache | None = None
+
+
+def init(
+    local_dir: str | os.PathLike[str] | None = None,
+    *,
+    max_size: int | str | None = None,
+    eviction: str = "lru",
+    profile: str = "auto",
+    job: str | None = None,
+    offline: bool | None = None,
+    wait: float = 300.0,
+) -> CompileCache:
+    """Have this process find what was compiled before, by whichever process, and keep what it compiles.
+
+    Called once, before or after `import torch` or `import jax`, and before anything is compiled. Called again with the
+    same arguments it does nothing; with others, the new ones hold.
+
+    Args:
+        local_dir: The store's folder, which only this user may write. Else WARMSTORE_CACHE_DIR, else the user's cache
+            folder.
+        max_size: Bytes, or a string such as "100GB": what the folder may hold. Else WARMSTORE_MAX_SIZE_GB, else 100 GB.
+        eviction: What goes first when it is full: "lru", "lfu", "size" or "age".
+        profile: "fast" compiles for this machine, "portable" for every x86-64 CPU with AVX2; "auto" is
+            WARMSTORE_PROFILE, else "fast".
+        job: The program's name, under which is remembered what it used. Else WARMSTORE_JOB, else the script's name.
+        offline: Touch no network. Else WARMSTORE_OFFLINE.
+        wait: Seconds to wait at most for another process that compiles the same thing; then it is compiled here too.
+
+    Returns:
+        The cache; its `active` is false when there can be none here, and `reason` says why. Programs run on regardless.
+
+    Raises:
+        ValueError: an argument or variable that makes no sense, or a size smaller than a store needs.
+    """
+    global _current
+    settings = Settings.of(local_dir, max_size, eviction, profile, job, offline, wait)
+    _set_level()
+    if _current is not None:
+        if not _current.closed and _current.settings == settings:
+            return _current
+        _current.close()
+    _current = CompileCache(settings)
+    return _current
+
+
+def warmup(names: Iterable[str]) -> dict[str, int]:
+    """Bring everything that these jobs used before it is looked up. Returns how many artifacts each had.
+
+    Raises:
+        ValueError: `init` was not called, or there is no cache here.
+    """
+    return {name: _session().bring_job(name) for name in names}
+
+
+def stats() -> StoreStats:
+    """What the store holds and how it fares: artifacts, bytes, hits, misses, seconds saved; see `StoreStats`.
+
+    Raises:
+        ValueError: `init` was not called, or there is no cache here. So do the functions below.
+    """
+    return _session().store.stats()
+
+
+def lookups() -> list[Lookup]:
+    """What this process's compilers have looked for so far: what was found, and why the rest was not."""
+    return list(_session().lookups)
+
+
+def clear(*, job: str | None = None) -> int:
+    """Remove everything from the store, or what a job used. Returns how many artifacts."""
+    return _session().store.clear(job=job)
+
+
+def export(path: str | os.PathLike[str], jobs: Sequence[str] | None = None) -> Bundled:
+    """Write all artifacts, or those of some jobs, into one file, signed where a key is configured; see `bundles`.
+
+    Raises:
+        TargetExists, NoArtifact, NotTrusted, OSError: as `bundles.export`.
+    """
+    from warmstore.compiling import bundles
+
+    session = _session()
+    session.harvest()
+    session.remember_job()
+    return bundles.export(session.store, path, jobs=jobs)
+
+
+def import_(path: str | os.PathLike[str]) -> Bundled:
+    """Take what a bundle holds, all of it or nothing. Whoever made it can run programs here: import what you trust.
+
+    Raises:
+        FileNotFoundError, BadBundle, NotTrusted, NewerFormat, TooLarge, StorageFailed, ReadOnly: as `bundles.import_`.
+    """
+    from warmstore.compiling import bundles
+
+    return bundles.import_(_session().store, path)
+
+
+def doctor(local_dir: str | os.PathLike[str] | None = None, job: str | None = None) -> list[Finding]:
+    """What keeps the cache from helping here, and why the last runs missed what they did; see `Finding`.
+
+    Args:
+        local_dir: As for `init`; without it, the folder of this process's cache.
+        job: Only the last run of this job.
+    """
+    from warmstore.compiling.doctor import doctor as examine
+
+    if local_dir is None and _current is not None:
+        local_dir = _current.settings.folder
+    return examine(Settings.of(local_dir, None, "lru", "auto", None, None, 0.0).folder, job)
+
+
+def current() -> CompileCache | None:
+    """What the last `init` returned; None before."""
+    return _current
+
+
+def _session() -> Session:
+    if _current is None or _current.closed:
+        raise ValueError("there is no compile cache in this process yet; call compile_cache.init first")
+    if _current.session is None:
+        raise ValueError(f"there is no compile cache in this process: {_current.reason}")
+    return _current.session
+
+
+def _set_level() -> None:
+    """WARMSTORE_LOG is the least important kind of message that is shown: debug, info, warning or error."""
+    if said := os.environ.get("WARMSTORE_LOG"):
+        level = logging.getLevelNamesMapping().get(said.upper())
+        if level is None:
+            raise ValueError(f"WARMSTORE_LOG={said!r} is not known; set it to debug, info, warning or error")
+        _log.setLevel(level)
+        if not _log.handlers and not logging.getLogger().handlers:
+            _log.addHandler(logging.StreamHandler())

@@ -1,0 +1,122 @@
+"""What could keep the compile cache from helping here, point by point, and why the last runs missed what they did."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from warmstore.compiling.artifacts import ArtifactStore
+from warmstore.compiling.environment import Environment
+from warmstore.compiling.files import is_whole_library
+from warmstore.compiling.flights import Flights
+from warmstore.compiling.live import why_not, why_not_trusted
+from warmstore.compiling.rules import objections
+from warmstore.compiling.session import runs_folder
+from warmstore.compiling.torch_hooks import TESTED, is_tested
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at: whether it is well, and what was found."""
+
+    name: str
+    well: bool
+    said: str
+
+
+def doctor(folder: Path, job: str | None = None) -> list[Finding]:
+    """Look at this machine and a store's folder. `job` limits what is said of last runs to that of one job.
+
+    Raises:
+        ValueError: the store cannot be opened, because a newer warmstore made it.
+    """
+    folder = Path(folder).expanduser().absolute()
+    environment = Environment.of_this_process()
+    return [*_machine(environment), *_folders(folder), *_store(folder, environment), *_last_runs(folder, job)]
+
+
+def _machine(environment: Environment) -> Iterator[Finding]:
+    versions = f"tested: {', '.join(TESTED)}"
+    if environment.torch is None:
+        yield Finding("torch", True, "not installed")
+    elif is_tested(environment.torch):
+        yield Finding("torch", True, f"{environment.torch} ({versions})")
+    else:
+        yield Finding("torch", False, f"{environment.torch}; only what a job used is brought ({versions})")
+    if environment.compiler is None:
+        yield Finding("compiler", False, "no g++, clang++ or $CXX; what is not cached cannot be compiled for the CPU")
+    else:
+        yield Finding("compiler", True, environment.compiler)
+    level = f"{environment.capability}, {len(environment.isa)} extensions"
+    if told := os.environ.get("ATEN_CPU_CAPABILITY"):
+        level += f"; lowered by ATEN_CPU_CAPABILITY={told}, so code for the whole CPU does not fit"
+    yield Finding("instruction set", environment.capability != "default", level)
+    yield Finding("GPUs", True, ", ".join(environment.gpus) or "none")
+
+
+def _folders(folder: Path) -> Iterator[Finding]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        trusted = why_not_trusted(folder)
+        yield Finding("store", not trusted, f"{folder} {trusted}".rstrip())
+    except OSError as error:
+        yield Finding("store", False, f"{folder}: {error}")
+        return
+    try:
+        Flights(folder / "flights").close()
+        yield Finding("locks", True, "writable: of several cold processes one compiles")
+    except OSError as error:
+        yield Finding("locks", False, f"{error}; every cold process compiles for itself")
+    reasons = []
+    for parent in (folder / "live", Path(tempfile.gettempdir())):
+        try:
+            reason = why_not(parent)
+        except OSError as error:
+            reason = str(error)
+        if not reason:
+            yield Finding("place to compile in", True, str(parent))
+            return
+        reasons.append(f"{parent} {reason}")
+    yield Finding("place to compile in", False, "; ".join(reasons))
+
+
+def _store(folder: Path, environment: Environment) -> Iterator[Finding]:
+    try:
+        store = ArtifactStore(folder)
+    except OSError as error:
+        yield Finding("artifacts", False, str(error))
+        return
+    with store:
+        artifacts = store.all()
+        usable = sum(not objections(artifact, environment) for artifact in artifacts)
+        yield Finding("artifacts", True, f"{len(artifacts)}, of which {usable} may be used here")
+        broken = []
+        for artifact in artifacts:
+            try:
+                data = store.read(artifact)
+                if artifact.kind == "cpp.so" and not is_whole_library(data):
+                    broken.append(f"{artifact.key} is cut short")
+            except (OSError, LookupError) as error:
+                broken.append(str(error))
+        yield Finding("integrity", not broken, "; ".join(broken[:5]) or "every artifact is what was stored")
+
+
+def _last_runs(folder: Path, job: str | None) -> Iterator[Finding]:
+    for path in sorted(runs_folder(folder).glob("*.json")):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            run = json.loads(path.read_text())
+            if job is not None and run["job"] != job:
+                continue
+            lookups = run["lookups"]
+            missed = [one for one in lookups if not one["hit"]]
+            name = f"last run of {run['job']}"
+            yield Finding(name, not missed, f"{len(lookups) - len(missed)} of {len(lookups)} found")
+            for one in missed:
+                yield Finding(
+                    f"{name}: {one['key']}", False, "; ".join(one["reasons"]) or "nobody had compiled it here"
+                )

@@ -1,0 +1,84 @@
+"""What a compiled artifact depends on outside the program: versions, device, instruction set, compiler, threads.
+
+An `Environment` is plain data. It is found without importing torch, Triton or JAX, whose versions lie in their files,
+so it is the same before and after they are imported.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from typing import Any
+
+from blake3 import blake3
+
+from warmstore.errors import BadArtifact
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Everything that may decide whether an artifact made here is right there. None or empty: not there, or not known.
+
+    `isa` holds the extensions of the CPU's instruction set that compilers use. `capability` is the vector level that
+    torch's kernels take ("avx512", "avx2", "default"), which ATEN_CPU_CAPABILITY lowers. `gpus` are the models that
+    this process may use and `compute` their compute capabilities, in the same order. `driver` is the CUDA driver's
+    version. `threads` is how many threads torch takes when nobody tells it.
+    """
+
+    system: str = ""
+    machine: str = ""
+    glibc: str | None = None
+    python: str = ""
+    torch: str | None = None
+    torch_git: str | None = None
+    torch_path: str | None = None
+    triton: str | None = None
+    cuda: str | None = None
+    jax: str | None = None
+    jaxlib: str | None = None
+    gpus: tuple[str, ...] = ()
+    compute: tuple[tuple[int, int], ...] = ()
+    driver: str | None = None
+    isa: tuple[str, ...] = ()
+    capability: str = "default"
+    compiler: str | None = None
+    threads: int = 0
+
+    @cached_property
+    def digest(self) -> str:
+        """32 hexadecimal digits that are equal exactly for equal environments, on every machine."""
+        return blake3(self._json.encode()).hexdigest(length=16)
+
+    def to_json(self) -> str:
+        """One line, the same for equal environments."""
+        return self._json
+
+    @cached_property
+    def _json(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Environment:
+        """The environment that `to_json` wrote. Names that this version does not know are left out.
+
+        Raises:
+            BadArtifact: the text is no environment.
+        """
+        try:
+            found: Mapping[str, Any] = json.loads(text)
+            known = {field.name: found[field.name] for field in fields(cls) if field.name in found}
+            for name in ("gpus", "isa"):
+                known[name] = tuple(known.get(name, ()))
+            known["compute"] = tuple((int(major), int(minor)) for major, minor in known.get("compute", ()))
+        except (ValueError, TypeError, KeyError) as error:
+            raise BadArtifact(f"not the record of an environment ({error}): {text[:80]!r}") from error
+        return cls(**known)
+
+    @classmethod
+    def of_this_process(cls) -> Environment:
+        """The environment that this process compiles for. The first call takes some milliseconds, later ones none."""
+        from warmstore.compiling.probes import probe
+
+        return probe()

@@ -1,0 +1,96 @@
+"""What lies in compilers' caches: which kind of artifact a file is, and whether it is whole.
+
+Paths are relative to a live folder, whose folders `inductor`, `triton` and `jax` belong to one compiler each. They are
+the same on every machine, and so are the keys of artifacts.
+"""
+
+import json
+import re
+import struct
+from pathlib import PurePosixPath
+
+FOLDERS = ("inductor", "triton", "jax")
+
+_TRITON = {".cubin": "triton.cubin", ".ptx": "triton.ptx", ".hsaco": "triton.cubin", ".ttir": "triton.ttir"}
+_WANTED = re.compile(r"inductor/(?:\w\w/\w+\.best_config|cache/\w+)")
+_GROUP = re.compile(r"__grp__.*\.json")
+_HERE = "<live>"
+
+
+def kind_of(path: str) -> str | None:
+    """The kind of artifact that a file is; None for what is not worth keeping: locks, sources, temporary files."""
+    parts = PurePosixPath(path).parts
+    name = parts[-1]
+    if name.startswith(".") or name.endswith((".lock", ".tmp")):
+        return None
+    match parts:
+        case ("inductor", "fxgraph", _, _, _):
+            return "fx_graph"
+        case ("inductor", "aotautograd", _, _):
+            return "aot_autograd"
+        case ("inductor", "dynamo", _) if name.endswith(".pkl"):
+            return "pgo"
+        case ("inductor", "triton", _, _, _) | ("triton", _, _):
+            return None if ".tmp." in name else _TRITON.get(PurePosixPath(name).suffix, "triton.cubin")
+        case ("inductor", _, _) if name.endswith(".so"):
+            return "cpp.so"
+        case ("jax", _) if name.endswith("-cache"):
+            return "jax"
+    return "autotune" if _WANTED.fullmatch(path) else None
+
+
+def belongs(path: str, kind: str) -> bool:
+    """Whether an artifact may become that file. Keys come from other people's bundles too: none may lead elsewhere."""
+    return not any(part in ("", ".", "..") for part in path.split("/")) and kind_of(path) == kind
+
+
+def is_whole(path: str, data: bytes) -> bool:
+    """Whether a compiler is through with a file. Libraries are written in place; all other files appear whole."""
+    if path.endswith(".so"):
+        return is_whole_library(data)
+    return bool(data)
+
+
+def is_whole_library(data: bytes) -> bool:
+    """Whether an ELF file holds all that its header promises; what is no ELF file (on macOS) only must not be empty.
+
+    The table of sections is the last thing in a shared object (System V ABI, chapter 4), so a file that was cut short
+    lacks its end.
+    """
+    if data[:4] != b"\x7fELF":
+        return data[:4] in (b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
+    if len(data) < 64 or data[4] != 2:
+        return False
+    order = "<" if data[5] == 1 else ">"
+    (start,) = struct.unpack_from(f"{order}Q", data, 40)
+    size, count = struct.unpack_from(f"{order}HH", data, 58)
+    return bool(start) and start + size * count <= len(data)
+
+
+def to_keep(path: str, data: bytes, root: str) -> bytes:
+    """A file's bytes as they are stored: where they name the live folder, a mark stands instead."""
+    return _replaced(path, data, root, _HERE)
+
+
+def to_use(path: str, data: bytes, root: str) -> bytes:
+    """The opposite of `to_keep`, for another live folder."""
+    return _replaced(path, data, _HERE, root)
+
+
+def is_rewritten(path: str) -> bool:
+    """Whether the stored bytes differ from those in use: Triton's groups name their files by absolute paths."""
+    return bool(_GROUP.fullmatch(path.rpartition("/")[2]))
+
+
+def _replaced(path: str, data: bytes, old: str, new: str) -> bytes:
+    if not is_rewritten(path):
+        return data
+    group = json.loads(data)
+    children = group.get("child_paths")
+    if isinstance(children, dict):
+        group["child_paths"] = {name: _moved(str(child), old, new) for name, child in children.items()}
+    return json.dumps(group).encode()
+
+
+def _moved(path: str, old: str, new: str) -> str:
+    return new + path[len(old) :] if path.startswith(old) else path

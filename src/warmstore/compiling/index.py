@@ -1,0 +1,242 @@
+"""The metadata of an artifact store: one SQLite file in WAL mode, and what its errors mean."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import cache
+from pathlib import Path
+
+from warmstore.errors import NewerFormat
+
+FORMAT = 1
+BLOCK = 4096
+"""What a file takes on a disk is counted in blocks of so many bytes."""
+
+_SCHEMA = f"""
+PRAGMA auto_vacuum = INCREMENTAL;
+PRAGMA journal_mode = WAL;
+BEGIN IMMEDIATE;
+CREATE TABLE format (version INTEGER NOT NULL);
+INSERT INTO format VALUES ({FORMAT});
+CREATE TABLE environments (digest TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE blobs (digest TEXT PRIMARY KEY, size INTEGER NOT NULL, ready INTEGER NOT NULL) WITHOUT ROWID;
+CREATE INDEX unfinished ON blobs (digest) WHERE NOT ready;
+CREATE TABLE artifacts (
+    id INTEGER PRIMARY KEY, key TEXT NOT NULL, kind TEXT NOT NULL, environment TEXT NOT NULL,
+    requirements TEXT NOT NULL, digest TEXT NOT NULL, size INTEGER NOT NULL, created REAL NOT NULL,
+    host TEXT NOT NULL, seconds REAL NOT NULL, seal BLOB NOT NULL,
+    UNIQUE (key, kind, environment, requirements));
+CREATE INDEX of_blob ON artifacts (digest);
+CREATE TABLE uses (id INTEGER PRIMARY KEY, hits INTEGER NOT NULL, last_used REAL NOT NULL);
+CREATE TABLE jobs (job TEXT, key TEXT, used REAL NOT NULL, PRIMARY KEY (job, key)) WITHOUT ROWID;
+CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE claims (name TEXT PRIMARY KEY, size INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE totals (blobs INTEGER NOT NULL, size INTEGER NOT NULL);
+INSERT INTO totals VALUES (0, 0);
+CREATE TRIGGER blob_added AFTER INSERT ON blobs BEGIN
+    UPDATE totals SET blobs = blobs + 1, size = size + (new.size + {BLOCK - 1}) / {BLOCK} * {BLOCK}; END;
+CREATE TRIGGER blob_removed AFTER DELETE ON blobs BEGIN
+    UPDATE totals SET blobs = blobs - 1, size = size - (old.size + {BLOCK - 1}) / {BLOCK} * {BLOCK}; END;
+PRAGMA user_version = {FORMAT};
+COMMIT;
+"""
+
+# No statement here breaks a constraint or names a table that is not there, unless the file is not what was written.
+_DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT}
+_REFUSED = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM}
+
+
+class IndexDamaged(sqlite3.DatabaseError):
+    """The file is not what was written."""
+
+
+def is_refusal(error: sqlite3.Error) -> bool:
+    """Whether an error says that this process may not write the file."""
+    return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF in _REFUSED
+
+
+class Index:
+    """A connection to the SQLite file of a folder, made again when the file was replaced; `opened` is its `identity`.
+
+    With `read_only`, nothing in the folder is changed, and a folder without a whole file is an index without rows.
+    """
+
+    def __init__(self, folder: Path, *, read_only: bool = False) -> None:
+        self.path = folder / "index.sqlite"
+        self.aside = folder / "index.damaged"
+        self._read_only = read_only
+        self._connection: sqlite3.Connection | None = None
+        self.opened: tuple[int, int] | None = None
+
+    def connection(self) -> sqlite3.Connection:
+        """The open connection.
+
+        Raises:
+            NewerFormat: a newer warmstore made the file.
+            sqlite3.Error: the file is not there, damaged, locked or out of reach.
+        """
+        if self._connection is None or self.opened != self.identity():
+            self.close()
+            self.opened = self.identity()
+            self._connection = self._open_to_read() if self._read_only else self._open()
+        return self._connection
+
+    def identity(self) -> tuple[int, int] | None:
+        """What tells the file from one that took its place."""
+        try:
+            state = self.path.stat()
+        except OSError:
+            return None
+        return state.st_dev, state.st_ino
+
+    def create(self) -> None:
+        """Make a file with the tables and nothing in them. Called under the lock of the store."""
+        new = self.path.with_suffix(".new")
+        for path in (new, *beside(new)):
+            path.unlink(missing_ok=True)
+        with closing(connect(f"{new}")) as connection:
+            connection.executescript(_SCHEMA)
+        new.replace(self.path)  # so that whoever sees it sees all of it
+
+    def _open(self) -> sqlite3.Connection:
+        if self.opened is None:
+            raise IndexDamaged("there is none")
+        connection = self._checked(connect(f"{self.path.absolute().as_uri()}?mode=rw", uri=True))
+        connection.executescript(
+            "PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 256; PRAGMA journal_size_limit = 1048576;"
+        )
+        return connection
+
+    def _open_to_read(self) -> sqlite3.Connection:
+        if self.opened is None:
+            return _empty()
+        # Without the files of its WAL beside it, SQLite reads only what it may take as never changing.
+        for options in ("mode=ro", "mode=ro&immutable=1"):
+            with suppress(sqlite3.Error):
+                return self._checked(connect(f"{self.path.absolute().as_uri()}?{options}", uri=True))
+        return _empty()
+
+    def _checked(self, connection: sqlite3.Connection) -> sqlite3.Connection:
+        """The connection, if it is to an index of a format that is known; else it is closed."""
+        with ExitStack() as stack:
+            stack.callback(connection.close)
+            version = number(connection, "SELECT version FROM format")
+            if version != number(connection, "PRAGMA user_version"):
+                raise IndexDamaged("it does not say of what format it is")
+            if version > FORMAT:
+                raise NewerFormat(
+                    f"{self.path} has format {version}, and this warmstore knows {FORMAT}; upgrade warmstore, "
+                    "or let it use another folder"
+                )
+            if _tables(connection) != _expected():
+                raise IndexDamaged("its tables are not as they were made")
+            stack.pop_all()
+        return connection
+
+    def is_damage(self, error: sqlite3.Error) -> bool:
+        """Whether an error says that the file is not what was written; a full disk or a busy file is not that."""
+        code = getattr(error, "sqlite_errorcode", None)
+        if code == sqlite3.SQLITE_READONLY:  # a changed byte of the header says so, too
+            return os.access(self.path, os.W_OK)
+        return code is None or code & 0xFF in _DAMAGE or code == sqlite3.SQLITE_IOERR_SHORT_READ
+
+    def close(self) -> None:
+        """Let go of the file."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(sqlite3.Error):
+                connection.close()
+
+    def forget(self) -> None:
+        """Let go without closing: in a forked child, where the connection is the parent's."""
+        if self._connection is not None:
+            _inherited.append(self._connection)
+        self._connection = None
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """All or nothing of what is done inside."""
+        connection = self.connection()
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield connection
+            connection.execute("COMMIT")
+        except BaseException:
+            with suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
+            raise
+
+    def shrink(self) -> None:
+        """Give back to the disk what removed rows left free, in steps that the WAL need not grow for."""
+        db = self.connection()
+        while number(db, "PRAGMA freelist_count"):
+            db.execute("PRAGMA incremental_vacuum(32)").fetchall()
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def size(self) -> int:
+        """Bytes that the index takes on the disk, in whole blocks."""
+        return sum(on_disk(_size(path)) for path in (self.path, *beside(self.path), self.aside))
+
+    def move_aside(self) -> None:
+        """Put a damaged file where it is in nobody's way, in place of what was aside before."""
+        for path, aside in zip((self.path, *beside(self.path)), (self.aside, *beside(self.aside)), strict=True):
+            aside.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                path.replace(aside)
+
+
+def number(connection: sqlite3.Connection, statement: str, values: tuple[object, ...] = ()) -> int:
+    """The one integer that a statement asks for.
+
+    Raises:
+        IndexDamaged: it finds something else.
+    """
+    row = connection.execute(statement, values).fetchone()
+    if row is None or not isinstance(row[0], int):
+        raise IndexDamaged(f"{statement} found {row!r}")
+    return row[0]
+
+
+def on_disk(size: int) -> int:
+    """What a file of `size` bytes takes on the disk."""
+    return -(-size // BLOCK) * BLOCK
+
+
+def connect(path: str, *, uri: bool = False) -> sqlite3.Connection:
+    """A connection that any thread may use, and in which a transaction begins where it says so."""
+    return sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False, uri=uri)
+
+
+def beside(path: Path) -> tuple[Path, Path]:
+    """The files that SQLite keeps beside one in WAL mode."""
+    return Path(f"{path}-wal"), Path(f"{path}-shm")
+
+
+def _empty() -> sqlite3.Connection:
+    connection = connect(":memory:")
+    connection.executescript(_SCHEMA)
+    return connection
+
+
+def _tables(connection: sqlite3.Connection) -> list[tuple[object, ...]]:
+    return connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY name").fetchall()
+
+
+@cache
+def _expected() -> list[tuple[object, ...]]:
+    with closing(_empty()) as connection:
+        return _tables(connection)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+_inherited: list[sqlite3.Connection] = []
+"""Connections of a parent process, kept so that no collection closes them here."""

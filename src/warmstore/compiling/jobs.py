@@ -1,0 +1,47 @@
+"""Named jobs: whether what one used is all here, so that a CI step can tell that the next start will be warm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from warmstore.compiling.artifacts import ArtifactStore
+from warmstore.compiling.environment import Environment
+from warmstore.compiling.rules import choose
+
+
+@dataclass(frozen=True)
+class Readiness:
+    """How many of the `keys` that a job used are `ready`: here, whole and usable; `reasons` why the others are not."""
+
+    job: str
+    keys: int
+    ready: int
+    reasons: tuple[str, ...]
+
+
+def prepare(folder: Path, job: str) -> Readiness:
+    """Read, and so verify, everything a job used; it is in the page cache then.
+
+    Raises:
+        NewerFormat, StorageFailed: the store cannot be opened.
+    """
+    environment = Environment.of_this_process()
+    with ArtifactStore(folder) as store:
+        used = set(store.job(job))
+        ready, reasons = set(), []
+        for key, group in groupby(store.all(job), key=lambda artifact: artifact.key):
+            artifact, why = choose(group, environment)
+            if artifact is None:
+                reasons += [f"{key}: {reason}" for reason in why]
+                continue
+            try:
+                store.read(artifact)
+                ready.add(key)
+                store.used([artifact])
+            except (OSError, LookupError) as error:
+                reasons.append(str(error))
+        known = {artifact.key for artifact in store.all(job)}
+        reasons += [f"{key} was evicted" for key in sorted(used - known)]
+    return Readiness(job, len(used), len(ready), tuple(reasons))

@@ -1,0 +1,137 @@
+"""The private folder that one process's frameworks compile into and read from.
+
+Files in a compiler's cache are code: entries are pickles, libraries are loaded, sources are executed. So frameworks
+never see the shared store. Each process gets an empty folder of its own, which no other user can enter, and only files
+whose hash was checked while they were copied come into it.
+"""
+
+import fcntl
+import logging
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+_log = logging.getLogger("warmstore")
+
+ROOM = 64 << 20  # bytes that must be free where compilers write; a full disk ends a compilation, and with it the run
+
+
+class LiveFolder:
+    """A folder `path` of mode 0700, and a lock beside it that says its process lives. Made by `create`."""
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path = path
+        self._lock = lock
+        self._owner = os.getpid()
+
+    @classmethod
+    def create(cls, candidates: list[Path]) -> "LiveFolder":
+        """Make one in the first of `candidates` that is safe, roomy, writable and allows loading libraries.
+
+        Raises:
+            OSError: none of them is; the message says why for each.
+        """
+        refusals = []
+        for parent in candidates:
+            try:
+                if reason := why_not(parent):
+                    refusals.append(f"{parent}: {reason}")
+                    continue
+                _sweep(parent)
+                return cls._create_in(parent)
+            except OSError as error:
+                refusals.append(f"{parent}: {error}")
+        raise OSError("there is no folder to compile in; " + "; ".join(refusals))
+
+    @classmethod
+    def _create_in(cls, parent: Path) -> "LiveFolder":
+        path = Path(tempfile.mkdtemp(prefix="live-", dir=parent))
+        lock = os.open(_lock_path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(lock)
+            raise
+        return cls(path, lock)
+
+    def files(self) -> Iterator[tuple[str, os.stat_result]]:
+        """Relative path and status of every regular file, links left out."""
+        stack = [str(self.path)]
+        while stack:
+            try:
+                with os.scandir(stack.pop()) as entries:
+                    for entry in entries:
+                        if entry.is_dir(follow_symlinks=False):
+                            stack.append(entry.path)
+                        elif entry.is_file(follow_symlinks=False):
+                            yield os.path.relpath(entry.path, self.path), entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue  # removed by a compiler meanwhile
+
+    def leave(self) -> None:
+        """In a forked child: forget the lock, which stays the parent's."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def remove(self) -> None:
+        """Remove the folder, if this is the process that made it. Removing twice is fine."""
+        if self._lock >= 0 and os.getpid() == self._owner:
+            shutil.rmtree(self.path, ignore_errors=True)
+            _lock_path(self.path).unlink(missing_ok=True)
+        self.leave()
+
+
+def why_not(parent: Path) -> str:
+    """Why compilers should not write below this folder, which is made when missing; empty when they may."""
+    parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if reason := why_not_trusted(parent, sticky=True):
+        return reason
+    if not os.access(parent, os.W_OK | os.X_OK):
+        return "is not writable"
+    system = os.statvfs(parent)
+    if system.f_flag & getattr(os, "ST_NOEXEC", 8):
+        return "is mounted noexec, so compiled libraries cannot be loaded from it"
+    if system.f_bavail * system.f_frsize < ROOM:
+        return f"has less than {ROOM >> 20} MiB free"
+    return ""
+
+
+def why_not_trusted(folder: Path, *, sticky: bool = False) -> str:
+    """Why what lies in a folder may be somebody else's; empty when only this user and root can write there.
+
+    `sticky`: everybody may write, but nobody may replace what others have there, as in /tmp.
+    """
+    status = folder.stat()
+    if status.st_uid not in (0, os.getuid()):
+        return f"belongs to user {status.st_uid}, who could put programs there that would run here"
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not (sticky and status.st_mode & stat.S_ISVTX):
+        return "can be written by others, who could put programs there that would run here; chmod go-w it"
+    return ""
+
+
+def _lock_path(path: Path) -> Path:
+    return path.with_suffix(".lock")
+
+
+def _sweep(parent: Path) -> None:
+    """Remove the folders of processes that were killed: their locks are free."""
+    for path in parent.glob("live-*"):
+        if path.suffix == ".lock" or not path.is_dir() or path.stat().st_uid != os.getuid():
+            continue
+        try:
+            lock = os.open(_lock_path(path), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            continue  # just being made, or somebody else sweeps
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path, ignore_errors=True)
+            _lock_path(path).unlink(missing_ok=True)
+            _log.debug("removed %s, which a process that was killed left behind", path)
+        except BlockingIOError:
+            pass
+        finally:
+            os.close(lock)

@@ -1,0 +1,233 @@
+"""How the parts of an `Environment` are found out, each without importing a framework or starting a process twice."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from warmstore.compiling.environment import Environment
+
+# Extensions of x86-64 and ARM that compilers emit with -march=native. What /proc/cpuinfo lists besides comes and goes
+# with the kernel and the hypervisor, and means nothing to a compiled file.
+_ISA = {
+    "ssse3", "pni", "fma", "fma4", "f16c", "bmi1", "bmi2", "abm", "lzcnt", "popcnt", "movbe", "aes", "vaes",
+    "pclmulqdq", "vpclmulqdq", "gfni", "adx", "rdrnd", "rdrand", "rdseed", "cx16", "fsgsbase", "clwb", "clflushopt",
+    "clzero", "rdpid", "serialize", "movdiri", "movdir64b", "tbm", "xop", "lwp", "prefetchwt1", "3dnowprefetch",
+    "neon", "crc32", "atomics", "fp", "fphp", "i8mm", "bf16", "dotprod", "fcma", "jscvt",
+}  # fmt: skip
+_ISA_FAMILIES = ("sse", "avx", "amx_", "sha", "xsave", "asimd", "sve", "sme_", "sme2", "lrcpc")
+
+
+@cache
+def probe() -> Environment:
+    """The environment of this process."""
+    torch = _torch()
+    isa = _isa()
+    gpus, compute = _gpus()
+    return Environment(
+        system=platform.system(),
+        machine=platform.machine(),
+        glibc=_glibc(),
+        python=f"{sys.implementation.name}-{platform.python_version()}",
+        torch=torch.get("__version__"),
+        torch_git=torch.get("git_version"),
+        torch_path=torch.get("path"),
+        triton=_version("triton"),
+        cuda=torch.get("cuda") or torch.get("hip"),
+        jax=_version("jax"),
+        jaxlib=_version("jaxlib"),
+        gpus=gpus,
+        compute=compute,
+        driver=_driver(),
+        isa=isa,
+        capability=_capability(isa),
+        compiler=_compiler(),
+        threads=_threads(),
+    )
+
+
+def _glibc() -> str | None:
+    with suppress(AttributeError, ValueError, OSError):
+        return (os.confstr("CS_GNU_LIBC_VERSION") or "").removeprefix("glibc ") or None
+    return None
+
+
+def _package(name: str) -> Path | None:
+    """The folder of a package, found without importing it."""
+    found = PathFinder.find_spec(name)
+    if found is None or not found.submodule_search_locations:
+        return None
+    return Path(next(iter(found.submodule_search_locations)))
+
+
+def _torch() -> dict[str, str]:
+    """What torch's version file says, and where torch is."""
+    folder = _package("torch")
+    if folder is None:
+        return {}
+    found = {"path": str(folder)}
+    with suppress(OSError):
+        text = (folder / "version.py").read_text()
+        found |= re.findall(r"^(\w+)(?: *:[^=\n]*)? *= *'([^']*)'", text, re.MULTILINE)
+    return found
+
+
+def _version(name: str) -> str | None:
+    """The version of a package, from the folder that its installer left beside it."""
+    folder = _package(name)
+    if folder is None:
+        return None
+    for info in folder.parent.glob(f"{name}-*.dist-info"):
+        return info.name.removeprefix(f"{name}-").removesuffix(".dist-info")
+    return "unknown"
+
+
+@cache
+def _flags() -> frozenset[str]:
+    with suppress(OSError), open("/proc/cpuinfo", "rb") as file:
+        text = file.read(1 << 14).decode(errors="replace")  # the first processor is in there; of 256 all are megabytes
+        if match := re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE):
+            return frozenset(match[1].split())
+    with suppress(OSError, subprocess.SubprocessError):  # macOS
+        said = subprocess.run(["sysctl", "-n", "hw.optional"], capture_output=True, text=True, timeout=5, check=False)
+        return frozenset(re.findall(r"hw\.optional\.(?:arm\.)?(\w+): 1", said.stdout))
+    return frozenset()
+
+
+def _isa() -> tuple[str, ...]:
+    flags = _flags()
+    if platform.system() == "Darwin":
+        return tuple(sorted(flags))
+    return tuple(sorted(flag for flag in flags if flag in _ISA or flag.startswith(_ISA_FAMILIES)))
+
+
+def _capability(isa: tuple[str, ...]) -> str:
+    """The vector level of torch's kernels: `at::get_cpu_capability` in ATen/native/DispatchStub.cpp."""
+    told = os.environ.get("ATEN_CPU_CAPABILITY")
+    if told in ("avx512", "avx2", "default", "vsx", "zvector", "sve", "sve256"):
+        return told
+    has = set(isa)
+    if has >= {"avx512vl", "avx512bw", "avx512dq", "fma"}:
+        return "avx512"
+    if has >= {"avx2", "fma"}:
+        return "avx2"
+    return "sve" if "sve" in has else "default"
+
+
+def _threads() -> int:
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        told = os.environ.get(name, "").split(",")[0].strip()
+        if told.isdecimal() and int(told):
+            return int(told)
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _compiler() -> str | None:
+    """The first line that the C++ compiler says of itself. Asked once for a compiler; the answer is kept in a file."""
+    told = shlex.split(os.environ.get("CXX", ""))
+    found = next(filter(None, map(shutil.which, told[-1:] or ("g++", "clang++", "c++"))), None)
+    if found is None:
+        return None
+    real = Path(found).resolve()
+    state = real.stat()
+    return _remembered(
+        ("compiler", str(real), str(state.st_size), str(state.st_mtime_ns)),
+        lambda: _first_line([str(real), "--version"]),
+    )
+
+
+def _first_line(command: list[str]) -> str | None:
+    with suppress(OSError, subprocess.SubprocessError):
+        said = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False).stdout
+        return said.splitlines()[0].strip() if said.strip() else None
+    return None
+
+
+def _driver() -> str | None:
+    with suppress(OSError):
+        if match := re.search(r"(\d+\.\d+(?:\.\d+)?)", Path("/proc/driver/nvidia/version").read_text()):
+            return match[1]
+    return None
+
+
+def _gpus() -> tuple[tuple[str, ...], tuple[tuple[int, int], ...]]:
+    """Models and compute capabilities of the GPUs that CUDA shows this process, from the NVIDIA management library."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None and (not visible.strip() or visible.strip().startswith("-1")):
+        return (), ()
+    driver = _driver()
+    if driver is None and not Path("/dev/nvidiactl").exists():
+        return (), ()
+    devices = sorted(path.name for path in Path("/proc/driver/nvidia/gpus").glob("*"))
+    said = _remembered(("gpus", driver or "", *devices), lambda: json.dumps(_ask_nvml()))
+    found = [(uuid, name, (int(major), int(minor))) for uuid, name, major, minor in json.loads(said or "[]")]
+    if visible is not None:
+        chosen = []
+        for part in (part.strip() for part in visible.split(",")):
+            match = [one for at, one in enumerate(found) if part == str(at) or (part and one[0].startswith(part))]
+            if not match:
+                break  # CUDA stops at the first that it does not know
+            chosen += match[:1]
+        found = chosen
+    return tuple(name for _, name, _ in found), tuple(compute for _, _, compute in found)
+
+
+def _ask_nvml() -> list[tuple[str, str, int, int]]:
+    """UUID, model and compute capability of every GPU, in the order of the PCI bus."""
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return []
+    if nvml.nvmlInit_v2():
+        return []
+    found = []
+    try:
+        count = ctypes.c_uint()
+        nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
+        for at in range(count.value):
+            device, major, minor = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_int()
+            uuid, name = ctypes.create_string_buffer(96), ctypes.create_string_buffer(96)
+            if nvml.nvmlDeviceGetHandleByIndex_v2(at, ctypes.byref(device)):
+                continue
+            nvml.nvmlDeviceGetUUID(device, uuid, 96)
+            nvml.nvmlDeviceGetName(device, name, 96)
+            nvml.nvmlDeviceGetCudaComputeCapability(device, ctypes.byref(major), ctypes.byref(minor))
+            found.append((uuid.value.decode(), name.value.decode(), major.value, minor.value))
+    finally:
+        nvml.nvmlShutdown()
+    return found
+
+
+def _remembered(question: tuple[str, ...], ask: Callable[[], str | None]) -> str | None:
+    """The answer to a question that is slow to ask, kept in a file of this user's temporary folder."""
+    name = hashlib.sha256("\0".join(question).encode()).hexdigest()[:32]
+    folder = Path(tempfile.gettempdir()) / f"warmstore-{os.getuid()}"
+    path = folder / name
+    with suppress(OSError, ValueError):
+        if folder.stat().st_uid == os.getuid() and not folder.stat().st_mode & 0o022:
+            answer = json.loads(path.read_text())
+            return None if answer is None else str(answer)
+    answer = ask()
+    with suppress(OSError):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if folder.stat().st_uid == os.getuid():
+            whole = folder / f"{name}.{os.getpid()}"
+            whole.write_text(json.dumps(answer))
+            whole.replace(path)
+    return None if answer is None else str(answer)

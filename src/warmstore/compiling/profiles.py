@@ -1,0 +1,101 @@
+"""Profiles: the options of the compilers that decide how fast a warm start is, and where what was compiled may run.
+
+A profile is environment variables, which a compiler reads when it is imported, and the same options for compilers that
+are imported already. A variable that the user set stays as it is.
+"""
+
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Options by name.
+
+    Attributes:
+        name: `fast` or `portable`.
+        variables: Environment variables.
+        options: The same, and more, as attributes of `torch._inductor.config`.
+        requirements: What artifacts made with it need instead of the environment they are made in.
+    """
+
+    name: str
+    variables: Mapping[str, str]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    requirements: Mapping[str, Any] = field(default_factory=dict)
+
+
+# Precompiled headers cost 0.2 s at every start, and 150 MB under the temporary folder that nothing ever removes.
+_FAST = Profile(
+    "fast",
+    {"TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0"},
+    {"cpp_cache_precompile_headers": False},
+)
+
+# As /proc/cpuinfo spells them: AMD64 Architecture Processor supplement of the System V ABI, table 3.1.
+_X86_64_V2 = ["cx16", "popcnt", "sse4_1", "sse4_2", "ssse3"]
+_X86_64_V3 = [*_X86_64_V2, "abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"]
+
+# x86-64-v3 is AVX2 and FMA: what every x86 server since 2015 runs. Thread numbers are not compiled in.
+_PORTABLE = Profile(
+    "portable",
+    {
+        **_FAST.variables,
+        "TORCHINDUCTOR_CPP_MARCH": "x86-64-v3",
+        "TORCHINDUCTOR_CPP_DYNAMIC_THREADS": "1",
+    },
+    {**_FAST.options, "cpp.march": "x86-64-v3", "cpp.dynamic_threads": True, "cpp.simdlen": 256},
+    {"isa": sorted(_X86_64_V3), "capability": None},
+)
+
+PROFILES = ("auto", "fast", "portable")
+
+
+def choose(name: str) -> Profile:
+    """The profile of that name; `auto` is `fast`. On machines that are not x86-64 `portable` is `fast` too.
+
+    Raises:
+        ValueError: there is no such profile.
+    """
+    if name not in PROFILES:
+        raise ValueError(f"profile={name!r} is not known; choose one of {', '.join(PROFILES)}")
+    return _PORTABLE if name == "portable" and platform.machine() in ("x86_64", "AMD64") else _FAST
+
+
+def apply(profile: Profile) -> dict[str, str | None]:
+    """Set the variables, and the options of an Inductor that is imported. Returns what the variables were before."""
+    before = {name: os.environ.get(name) for name in profile.variables}
+    for name, value in profile.variables.items():
+        os.environ.setdefault(name, value)
+    if (config := sys.modules.get("torch._inductor.config")) is not None:
+        apply_options(profile, config)
+    return before
+
+
+def apply_options(profile: Profile, config: ModuleType) -> None:
+    """Set the options in `torch._inductor.config`; those that this version does not have are left out."""
+    for name, value in profile.options.items():
+        variable = _VARIABLES.get(name)
+        if (
+            variable is not None
+            and os.environ.get(variable, profile.variables[variable]) != profile.variables[variable]
+        ):
+            continue  # the user's choice
+        *path, last = name.split(".")
+        holder: Any = config
+        for part in path:
+            holder = getattr(holder, part, None)
+        if holder is not None and hasattr(holder, last):
+            setattr(holder, last, value)
+
+
+_VARIABLES = {
+    "cpp_cache_precompile_headers": "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS",
+    "cpp.march": "TORCHINDUCTOR_CPP_MARCH",
+    "cpp.dynamic_threads": "TORCHINDUCTOR_CPP_DYNAMIC_THREADS",
+}

@@ -1,0 +1,204 @@
+"""Which artifact may be used in which environment: one small class a rule, a list of rules for each kind of artifact.
+
+A rule compares what an artifact needs, by default the environment it was made in, with the environment at hand. It
+says why not, or nothing. Of the artifacts that may be used, the most specific kind wins, then the newest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from warmstore.compiling.artifact import Artifact
+from warmstore.compiling.environment import Environment
+
+
+class Rule(Protocol):
+    """One thing that an artifact may need."""
+
+    def objection(self, artifact: Artifact, environment: Environment) -> str | None:
+        """Why the artifact must not be used in the environment; None when it may be."""
+
+
+@dataclass(frozen=True)
+class Same:
+    """A field of the environment is the same. Where nothing is needed, anything goes."""
+
+    field: str
+
+    def objection(self, artifact: Artifact, environment: Environment) -> str | None:
+        needed, found = artifact.needs(self.field), getattr(environment, self.field)
+        if needed is None or needed == found or (isinstance(needed, list) and tuple(needed) == found):
+            return None
+        return f"needs {self.field} {_said(needed)}, here is {_said(found)}"
+
+
+@dataclass(frozen=True)
+class SamePython:
+    """The same Python but for its patch level: 3.11.4 reads what 3.11.9 wrote."""
+
+    def objection(self, artifact: Artifact, environment: Environment) -> str | None:
+        needed, found = artifact.needs("python"), environment.python
+        if needed is None or _minor(needed) == _minor(found):
+            return None
+        return f"needs python {_minor(needed)}, here is {_minor(found)}"
+
+
+@dataclass(frozen=True)
+class InstructionSet:
+    """The CPU has every extension that the artifact was built for."""
+
+    def objection(self, artifact: Artifact, environment: Environment) -> str | None:
+        lacking = sorted(set(artifact.needs("isa") or ()) - set(environment.isa))
+        return f"needs a CPU with {', '.join(lacking)}" if lacking else None
+
+
+@dataclass(frozen=True)
+class GlibcAtLeast:
+    """The C library is no older: a shared object may use symbols of the one it was linked with."""
+
+    def objection(self, artifact: Artifact, environment: Environment) -> str | None:
+        needed, found = artifact.needs("glibc"), environment.glibc
+        if needed is None or (found is not None and _numbers(found) >= _numbers(needed)):
+            return None
+        return f"needs glibc {needed} or newer, here is {_said(found)}"
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Every GPU has the compute capability that was compiled for; or, where `newer` may use it, that or a higher one.
+
+    Code for an architecture with a letter ("sm_90a", a requirement `architecture`) runs on exactly that one: CUDA C++
+    Programming Guide, "Compute Capabilities", architecture-specific features.
+    """
+
+    newer: bool = False
+
+    def objection(self, artifact: Artifact, environment: Environment) -> str | None:
+        needed = {(int(major), int(minor)) for major, minor in artifact.needs("compute") or ()}
+        if not needed:
+            return None
+        least = max(needed)
+        said = f"{least[0]}.{least[1]}"
+        if not environment.compute:
+            return f"needs a GPU of compute capability {said}, here is none"
+        exact = not self.newer or str(artifact.requirements.get("architecture", ""))[-1:].isalpha()
+        fits = [found == least if exact else found >= least for found in environment.compute]
+        if all(fits):
+            return None
+        found = environment.compute[fits.index(False)]
+        return f"needs compute capability {said}{'' if exact else ' or higher'}, here is {found[0]}.{found[1]}"
+
+
+@dataclass(frozen=True)
+class SameModels:
+    """Every GPU is of the model that was measured or compiled for."""
+
+    def objection(self, artifact: Artifact, environment: Environment) -> str | None:
+        needed, found = set(artifact.needs("gpus") or ()), set(environment.gpus)
+        return None if found == needed else f"needs {_said(sorted(needed))}, here is {_said(sorted(found))}"
+
+
+@dataclass(frozen=True)
+class CudaAtLeast:
+    """CUDA is of the same major version and no older: a driver refuses PTX and cubins of a newer toolkit."""
+
+    def objection(self, artifact: Artifact, environment: Environment) -> str | None:
+        needed, found = artifact.needs("cuda"), environment.cuda
+        if needed is None:
+            return None
+        if found is not None and _numbers(found) >= _numbers(needed) and _numbers(found)[:1] == _numbers(needed)[:1]:
+            return None
+        return f"needs CUDA {needed} or newer of the same major version, here is {_said(found)}"
+
+
+@dataclass(frozen=True)
+class SameEnvironment:
+    """Nothing at all has changed: for kinds that nobody has described."""
+
+    def objection(self, artifact: Artifact, environment: Environment) -> str | None:
+        if artifact.environment == environment:
+            return None
+        return f"of kind {artifact.kind!r}, of which nothing is known: it needs the very environment it was made in"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of artifact. The higher `rank` is the more specific of those with the same key."""
+
+    rank: int
+    rules: tuple[Rule, ...]
+
+
+_HOST = (Same("system"), Same("machine"))
+_TORCH = (Same("torch"), Same("torch_git"))
+_CPU = (*_HOST, InstructionSet(), Same("capability"))
+_NATIVE = (*_CPU, GlibcAtLeast())
+_PICKLED = (*_TORCH, SamePython())
+
+KINDS: dict[str, Kind] = {
+    "triton.cubin": Kind(30, (*_HOST, Same("triton"), CudaAtLeast(), Compute())),
+    "triton.ptx": Kind(20, (Same("triton"), CudaAtLeast(), Compute(newer=True))),
+    "triton.ttir": Kind(10, (Same("triton"),)),
+    "cpp.so": Kind(30, (*_NATIVE, *_TORCH)),
+    "cpp.source": Kind(10, _TORCH),
+    "fx_graph": Kind(20, (*_PICKLED, *_CPU, Same("triton"), Compute())),
+    "aot_autograd": Kind(20, (*_PICKLED, *_CPU, Same("triton"), Compute())),
+    "autotune": Kind(20, (*_TORCH, Same("triton"), SameModels(), Same("machine"), InstructionSet())),
+    "pgo": Kind(10, _PICKLED),
+    "package": Kind(30, (*_NATIVE, *_PICKLED, Same("triton"), Compute())),
+    "answer": Kind(30, (*_HOST, *_TORCH, Same("isa"), Same("glibc"), Same("compiler"))),
+    "jax": Kind(30, (*_NATIVE, Same("jax"), Same("jaxlib"), SameModels())),
+}
+"""What is known of each kind. What is not in here is used only in the very environment it was made in."""
+
+_UNKNOWN = Kind(0, (SameEnvironment(),))
+
+
+def objections(artifact: Artifact, environment: Environment) -> list[str]:
+    """Every reason why an artifact must not be used in an environment; none when it may be."""
+    rules = KINDS.get(artifact.kind, _UNKNOWN).rules
+    return [said for rule in rules if (said := rule.objection(artifact, environment)) is not None]
+
+
+def choose(candidates: Iterable[Artifact], environment: Environment) -> tuple[Artifact | None, list[str]]:
+    """The most specific of the candidates that may be used, and why each of the others may not.
+
+    The reasons are of the form "triton.cubin made on HOST: needs compute capability 9.0, here is 8.0".
+    """
+    usable: list[Artifact] = []
+    reasons = []
+    for artifact in candidates:
+        against = objections(artifact, environment)
+        if against:
+            reasons.append(f"{artifact.kind} made on {artifact.host or 'an unknown host'}: {'; '.join(against)}")
+        else:
+            usable.append(artifact)
+    best = max(usable, key=lambda one: (_rank(one), len(one.needs("isa") or ()), one.created), default=None)
+    return best, reasons
+
+
+def _rank(artifact: Artifact) -> int:
+    return KINDS.get(artifact.kind, _UNKNOWN).rank
+
+
+def _said(value: object) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(map(str, value)) or "none"
+    return str(value)
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    numbers = []
+    for part in version.split("+")[0].split("."):
+        if not part.isdecimal():
+            break
+        numbers.append(int(part))
+    return tuple(numbers)

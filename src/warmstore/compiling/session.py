@@ -1,0 +1,414 @@
+"""One process's use of the compile cache: what its compilers look up is brought, and what they make is taken in.
+
+A session stands between the shared store and the private folder that compilers see. Nothing that goes wrong in it ever
+reaches a compiler: a store that cannot be read is a miss, one that cannot be written keeps nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from warmstore.compiling.artifact import Artifact
+from warmstore.compiling.artifacts import ArtifactStore
+from warmstore.compiling.environment import Environment
+from warmstore.compiling.files import belongs, is_rewritten, is_whole, kind_of, to_keep, to_use
+from warmstore.compiling.flights import Flights
+from warmstore.compiling.live import LiveFolder
+from warmstore.compiling.rules import choose
+from warmstore.errors import BadArtifact, TooLarge
+
+_log = logging.getLogger("warmstore")
+
+_LOOK_AGAIN = 30.0  # seconds between looks at the live folder, for compilers that tell nobody what they made
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """One thing a compiler looked for.
+
+    Attributes:
+        key: Where it would lie, relative to a live folder; the same on every machine.
+        hit: Whether the store had it.
+        reasons: Why not; nothing when nobody ever made it.
+        waited: Seconds spent waiting for another process that was making it.
+    """
+
+    key: str
+    hit: bool
+    reasons: tuple[str, ...] = ()
+    waited: float = 0.0
+
+
+@dataclass
+class _Known:
+    """What of the live folder needs no harvest: size and time of modification of files brought or taken in."""
+
+    files: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def is_new(self, path: str, status: os.stat_result) -> bool:
+        return self.files.get(path) != (status.st_size, status.st_mtime_ns)
+
+    def add(self, path: str, status: os.stat_result) -> None:
+        self.files[path] = (status.st_size, status.st_mtime_ns)
+
+
+class Session:
+    """Brings and takes in. `requirements` are what artifacts made here need instead of this very environment.
+
+    Args:
+        store: The shared store.
+        live: The private folder.
+        environment: What artifacts must be right for.
+        job: The name under which what is used is remembered.
+        flights: Locks between processes; None where there can be none.
+        wait: How many seconds to wait at most for another process that compiles the same.
+    """
+
+    def __init__(
+        self,
+        store: ArtifactStore,
+        live: LiveFolder,
+        environment: Environment,
+        *,
+        job: str,
+        requirements: dict[str, Any],
+        flights: Flights | None,
+        wait: float,
+    ) -> None:
+        self.store = store
+        store.disown()  # at exit it must not be closed before this
+        self.live = live
+        self.environment = environment
+        self.job = job
+        self.lookups: list[Lookup] = []
+        self.kept = 0
+        self._requirements = requirements
+        self._flights = flights
+        self._wait = wait
+        self._root = str(live.path)
+        self._known = _Known()
+        self._seen: set[str] = set()
+        self._used: dict[str, Artifact] = {}
+        self._began: dict[str, float] = {}
+        self._flying = threading.local()
+        self._lock = threading.RLock()
+        self._harvesting = threading.RLock()
+        self._wake = threading.Condition()
+        self._landed: list[str] = []
+        self._complained: set[str] = set()
+        self._closing = False
+        self._harvester = threading.Thread(target=self._keep_harvesting, name="warmstore-harvest", daemon=True)
+        self._harvester.start()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it brings and takes in: not after `close`, and not in a forked child."""
+        return not self._closing
+
+    # What compilers look for
+
+    def inside(self, path: str) -> str | None:
+        """The path relative to the live folder; None when it is elsewhere."""
+        prefix = self._root + os.sep
+        return path[len(prefix) :] if path.startswith(prefix) else None
+
+    def wanted(self, path: str, *, alone: bool) -> bool:
+        """Bring what the store has below a relative path, so that a compiler that looks there now finds it.
+
+        Args:
+            path: A file, or a folder with a slash at its end.
+            alone: What is missing will be compiled next, so only one process should; the others wait for it.
+        """
+        with self._lock:
+            if self._closing or path in self._seen:
+                return False
+            self._seen.add(path)
+        try:
+            return self._look_up(path, alone=alone)
+        except Exception as error:
+            self._complain("looking up %s failed, it is compiled anew", path, error)
+            return False
+
+    def _look_up(self, path: str, *, alone: bool) -> bool:
+        found, reasons = self._bring(path)
+        waited = 0.0
+        if not found and alone and self._flights is not None:
+            self.landed()  # one flight at a time, so that no two processes wait for each other
+            began = time.monotonic()
+            mine = self._flights.begin(path) or self._flights.wait(path, self._wait)
+            waited = time.monotonic() - began
+            found, reasons = self._bring(path)  # also when nobody was waited for: they may just have finished
+            if not mine:
+                _log.warning(
+                    "%s: another process has been compiling it for %.0f s; not waiting any longer", path, waited
+                )
+            elif found:
+                self._flights.end(path)
+            else:
+                self._flying.path = path
+        if not found:
+            self._began[path] = time.monotonic()
+        self._note(Lookup(path, bool(found), tuple(reasons), waited))
+        return bool(found)
+
+    def _note(self, lookup: Lookup) -> None:
+        self.lookups.append(lookup)
+        self.store.count("hit" if lookup.hit else "incompatible" if lookup.reasons else "miss")
+        if not lookup.hit:
+            _log.debug("%s is not there: %s", lookup.key, "; ".join(lookup.reasons) or "nobody has compiled it here")
+
+    def _bring(self, path: str) -> tuple[int, list[str]]:
+        """Copy every usable artifact below a path into the live folder. Returns how many, and why others were not."""
+        found, reasons = 0, []
+        for artifact, why in self.store.below(path, self.environment):
+            if artifact is None:
+                reasons += why
+                continue
+            try:
+                self._place(artifact)
+                found += 1
+            except (OSError, LookupError, ValueError) as error:
+                reasons.append(str(error))
+        return found, reasons
+
+    def bring_job(self, name: str, kinds: frozenset[str] | None = None) -> int:
+        """Bring what a job used, of these kinds or of all. Returns how many artifacts."""
+        brought = 0
+        for _, group in groupby(self.store.all(name), key=lambda artifact: artifact.key):
+            artifact, _ = choose((one for one in group if kinds is None or one.kind in kinds), self.environment)
+            if artifact is None:
+                continue
+            try:
+                self._place(artifact)
+                brought += 1
+            except (OSError, LookupError, ValueError) as error:
+                _log.info("%s of job %s cannot be brought: %s", artifact.key, name, error)
+        return brought
+
+    def _place(self, artifact: Artifact) -> None:
+        """Put one artifact where compilers look, whole or not at all, its hash checked on the way."""
+        if not belongs(artifact.key, artifact.kind):
+            raise BadArtifact(f"{artifact.key!r} is no place for an artifact of kind {artifact.kind!r}")
+        target = self.live.path / artifact.key
+        data = to_use(artifact.key, self.store.read(artifact), self._root)
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        whole = target.with_name(f".{os.getpid()}.{threading.get_ident()}.tmp")
+        whole.write_bytes(data)
+        with self._lock:
+            self._known.add(artifact.key, whole.stat())
+            whole.rename(target)
+            self._used[artifact.key] = artifact
+
+    @contextmanager
+    def alone(self, path: str) -> Iterator[None]:
+        """While the block runs no other process is in a block of the same path; at most `wait` seconds are waited."""
+        mine = self._flights is None or self._flights.begin(path) or self._flights.wait(path, self._wait)
+        try:
+            yield
+        finally:
+            if mine and self._flights is not None:
+                self._flights.end(path)
+
+    def find(self, path: str) -> list[bytes]:
+        """The bytes of every usable artifact below a path."""
+        found, reasons = [], []
+        for artifact, why in self.store.below(path, self.environment):
+            reasons += why
+            if artifact is not None:
+                try:
+                    found.append(self.store.read(artifact))
+                    self._used[artifact.key] = artifact
+                except (OSError, LookupError, ValueError) as error:
+                    reasons.append(str(error))
+        self._note(Lookup(path, bool(found), tuple(reasons)))
+        return found
+
+    def keep(self, path: str, kind: str, data: bytes, seconds: float) -> None:
+        """Store an artifact that is no file of a compiler's."""
+        self._used[path] = self.store.put(
+            path, kind, data, environment=self.environment, requirements=self._requirements, seconds=seconds
+        )
+
+    # What compilers make
+
+    def made(self, path: str) -> None:
+        """A compiler has saved what it looked for below a path: take it in soon, and let others go on then."""
+        with self._wake:
+            if getattr(self._flying, "path", None) == path:
+                self._flying.path = None
+                self._landed.append(path)
+            self._wake.notify()
+
+    def landed(self) -> None:
+        """This thread is through with compiling: let others go on, whatever came of it."""
+        path = getattr(self._flying, "path", None)
+        if path is not None and self._flights is not None:
+            self._flying.path = None
+            self._flights.end(path)
+
+    def _keep_harvesting(self) -> None:
+        while True:
+            with self._wake:
+                if not self._landed and not self._closing:
+                    self._wake.wait(_LOOK_AGAIN)
+                if self._closing:
+                    return
+                landed, self._landed = self._landed, []
+            self.harvest()
+            for path in landed:
+                if self._flights is not None:
+                    self._flights.end(path)
+
+    def harvest(self) -> None:
+        """Store every file of the live folder that is new and whole, if the store can be written."""
+        if not self.store.read_only:
+            with self._harvesting:
+                self._harvest()
+
+    def _harvest(self) -> None:
+        try:
+            new = [(path, status) for path, status in self.live.files() if self._known.is_new(path, status)]
+            # Entries that refer to others come last, so that whoever finds an entry finds what it needs.
+            for path, status in sorted(new, key=lambda found: _ORDER.get(kind_of(found[0]) or "", 0)):
+                kind = kind_of(path)
+                if kind is not None:
+                    try:
+                        self._keep(path, kind, status)
+                    except TooLarge as error:
+                        self._known.add(path, status)
+                        self._complain("%s is not kept", path, error)
+        except Exception as error:
+            self._complain("what was compiled cannot be kept in %s", str(self.store.folder), error)
+
+    def _keep(self, path: str, kind: str, status: os.stat_result) -> None:
+        try:
+            data = (self.live.path / path).read_bytes()
+        except FileNotFoundError:
+            return
+        if not is_whole(path, data) or len(data) != status.st_size:
+            return  # still being written; the next look finds it whole
+        began = next((at for prefix, at in self._began.items() if path.startswith(prefix)), None)
+        artifact = self.store.put(
+            path,
+            kind,
+            to_keep(path, data, self._root) if is_rewritten(path) else data,
+            environment=self.environment,
+            requirements=self._requirements,
+            seconds=0.0 if began is None else time.monotonic() - began,
+        )
+        with self._lock:
+            self._known.add(path, status)
+            self._used[path] = artifact
+            self.kept += 1
+
+    def remember(self, question: str, ask: Callable[[], bool]) -> bool:
+        """The answer to a yes-or-no question about this machine and its compiler, asked once for an environment."""
+        key = f"answer/{hashlib.blake2b(question.encode(), digest_size=16).hexdigest()}"
+        if self._closing:
+            return ask()
+        try:
+            known = self.store.find(key, "answer", self.environment)
+            if known is not None:
+                self._used[key] = known
+                return self.store.read(known) == b"yes"
+        except (OSError, LookupError, ValueError) as error:
+            self._complain("%s cannot be read", key, error)
+        answer = ask()
+        if not self.store.read_only:
+            try:
+                self.store.put(key, "answer", b"yes" if answer else b"no", environment=self.environment)
+            except (OSError, ValueError) as error:
+                self._complain("%s cannot be kept", key, error)
+        return answer
+
+    # The end
+
+    def close(self) -> None:
+        """Take in what is left, remember what was used, and remove the live folder. Closing twice is fine."""
+        with self._lock:
+            if self._closing:
+                return
+            self._closing = True
+        with self._wake:
+            self._wake.notify()
+        self._harvester.join()
+        self.harvest()
+        try:
+            self._remember_run()
+        except Exception as error:
+            self._complain("what job %s used cannot be remembered", self.job, error)
+        if self._flights is not None:
+            self._flights.close()
+        self.store.close()
+        self.live.remove()
+
+    def leave(self) -> None:
+        """In a forked child: touch nothing. What compilers make in the live folder, the parent takes in."""
+        self._closing = True
+        self._lock = threading.RLock()
+        self.store._after_fork()
+        self.live.leave()
+
+    def remember_job(self) -> None:
+        """Have the store know what this job used so far."""
+        if self._used and not self.store.read_only:
+            self.store.record_job(self.job, list(self._used))
+
+    def _remember_run(self) -> None:
+        if self.store.read_only:
+            return
+        self.store.used(list(self._used.values()))
+        self.remember_job()
+        if not self.lookups:
+            return
+        run = {
+            "job": self.job,
+            "time": time.time(),
+            "pid": os.getpid(),
+            "kept": self.kept,
+            "lookups": [vars(lookup) for lookup in self.lookups],
+        }
+        _write_json(runs_folder(self.store.folder) / f"{_file_name(self.job)}.{_rank()}.json", run)
+
+    def _complain(self, message: str, name: str, error: Exception) -> None:
+        level = logging.DEBUG if message in self._complained else logging.WARNING  # a full disk stays full for hours
+        self._complained.add(message)
+        _log.log(level, f"compile cache: {message}: %s", name, error)
+        _log.debug("compile cache", exc_info=True)
+
+
+# Later kinds refer to earlier ones: a graph to its libraries, a differentiated graph to its two graphs.
+_ORDER = {"fx_graph": 1, "aot_autograd": 2, "package": 3}
+
+
+def runs_folder(folder: Path) -> Path:
+    """Where the last run of each job says what it looked up."""
+    return folder / "runs"
+
+
+def _file_name(job: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in job)[:100] or "_"
+
+
+def _rank() -> str:
+    """Which of the processes of a job this is, as torchrun says."""
+    rank = os.environ.get("RANK", "")
+    return rank if rank.isdecimal() else "0"
+
+
+def _write_json(path: Path, value: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    whole = path.with_name(f".{path.name}.{os.getpid()}")
+    whole.write_text(json.dumps(value))
+    whole.replace(path)

@@ -1,0 +1,99 @@
+"""What `init` was told, by its arguments or by environment variables; checked at once."""
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from warmstore.compiling.policies import order_of
+from warmstore.compiling.profiles import choose
+from warmstore.compiling.room import LEAST
+from warmstore.sizes import parse_size
+
+_YES, _NO = {"1", "true", "yes", "on"}, {"", "0", "false", "no", "off"}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of a compile cache. `of` makes them; they are right once made.
+
+    Attributes:
+        folder: The store's folder, absolute.
+        max_size: Bytes.
+        eviction: A name of `policies.POLICIES`.
+        profile: A name of `profiles.PROFILES`.
+        job: What this program is called.
+        job_is_told: Whether the user said so; else it is the name of the script.
+        offline: Whether no network may be touched.
+        wait: Seconds to wait at most for another process that compiles the same.
+    """
+
+    folder: Path
+    max_size: int
+    eviction: str
+    profile: str
+    job: str
+    job_is_told: bool
+    offline: bool
+    wait: float
+
+    @classmethod
+    def of(
+        cls,
+        local_dir: str | os.PathLike[str] | None,
+        max_size: int | str | None,
+        eviction: str,
+        profile: str,
+        job: str | None,
+        offline: bool | None,
+        wait: float,
+    ) -> "Settings":
+        """Arguments win over variables, and variables over defaults.
+
+        Raises:
+            ValueError: one of them makes no sense; the message names it.
+        """
+        order_of(eviction)
+        if profile == "auto":
+            profile = os.environ.get("WARMSTORE_PROFILE") or profile
+        choose(profile)
+        if not wait >= 0:
+            raise ValueError(f"wait={wait!r} must be a number of seconds, 0 or more")
+        gigabytes = os.environ.get("WARMSTORE_MAX_SIZE_GB")
+        size = parse_size(max_size if max_size is not None else f"{gigabytes} GB" if gigabytes else "100GB")
+        if size < LEAST:
+            raise ValueError(f"max_size={max_size or gigabytes!r} is less than the {LEAST:,} bytes that a store needs")
+        told = job or os.environ.get("WARMSTORE_JOB")
+        return cls(
+            folder=Path(local_dir or os.environ.get("WARMSTORE_CACHE_DIR") or default_folder()).expanduser().absolute(),
+            max_size=size,
+            eviction=eviction,
+            profile=profile,
+            job=told or default_job(),
+            job_is_told=bool(told),
+            offline=_switch("WARMSTORE_OFFLINE") if offline is None else offline,
+            wait=float(wait),
+        )
+
+
+def default_folder() -> Path:
+    """The user's cache folder for warmstore's compiled artifacts."""
+    from platformdirs import user_cache_path
+
+    return user_cache_path("warmstore") / "compiled"
+
+
+def default_job() -> str:
+    """The name of the program: of its script, or of its module for `python -m`."""
+    main = sys.modules.get("__main__")
+    spec = getattr(main, "__spec__", None)
+    if spec is not None and spec.name != "__main__":
+        return str(spec.name).removesuffix(".__main__")
+    return Path(sys.argv[0] if getattr(sys, "argv", None) else "").stem or "interactive"
+
+
+def _switch(name: str) -> bool:
+    said = os.environ.get(name, "").strip().lower()
+    if said not in _YES | _NO:
+        raise ValueError(f"{name}={said!r} is neither yes nor no; set it to 1 or 0")
+    return said in _YES

@@ -1,0 +1,1 @@
+"""What `warmstore run` puts in front of the path of Python."""

@@ -1,0 +1,44 @@
+"""What `warmstore run` has every Python process do at its start: begin the compile cache when torch or JAX is imported.
+
+Python imports a module of this name by itself. Nothing of warmstore is loaded until then, and the module of the same
+name that this one hides is run as if it were not hidden.
+"""
+
+import sys
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+from pathlib import Path
+
+_HERE = str(Path(__file__).parent)
+
+
+class _Starter:
+    """Finds nothing, and hears of everything."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name in ("torch", "jax"):
+            sys.meta_path.remove(self)
+            _begin()
+
+
+def _begin() -> None:
+    try:
+        from warmstore.compiling.compile_cache import init
+
+        init()
+    except Exception as error:
+        print(f"warmstore run: no compile cache in this process: {error}", file=sys.stderr)
+
+
+def _run_the_hidden() -> None:
+    spec = PathFinder.find_spec("sitecustomize", [path for path in sys.path if path != _HERE])
+    if spec is not None and spec.loader is not None:
+        module = module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)
+
+
+# Processes that compile for another one write where that one says.
+if not any("compile_worker" in argument for argument in sys.orig_argv):
+    sys.meta_path.insert(0, _Starter())
+_run_the_hidden()

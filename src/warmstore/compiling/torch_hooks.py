@@ -1,0 +1,182 @@
+"""Where torch looks up and saves what it compiled, so that the session hears of it just before and right after.
+
+Documented variables point torch at the live folder; that alone works with every version, for what a job is known to
+use. These hooks bring the rest at the moment it is looked up. They are set on functions of torch that are no public
+API, so each is set only where the function is as expected, and torch works without any of them.
+"""
+
+import functools
+import inspect
+import sys
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol
+
+from warmstore.compiling.imports import Watcher
+
+TESTED = ("2.13",)
+"""Versions of torch, major and minor, that the tests ran with. Others get what documented variables can do."""
+
+
+class Listener(Protocol):
+    """Who is told; a `Session`."""
+
+    def inside(self, path: str) -> str | None:
+        """The path relative to the live folder; None when it is elsewhere."""
+
+    def wanted(self, path: str, *, alone: bool) -> bool:
+        """Compilers are about to look for files below a relative path. `alone`: what is missing is compiled next, so
+        one process should do that. Returns whether there was anything."""
+
+    def made(self, path: str) -> None:
+        """What was wanted `alone` is now there, as far as the compiler keeps it."""
+
+    def landed(self) -> None:
+        """This thread is through with compiling, with or without success."""
+
+    def remember(self, question: str, ask: Callable[[], bool]) -> bool:
+        """The answer to a question on this machine and its compiler; `ask` finds it out the first time."""
+
+
+class TorchHooks:
+    """Sets the hooks when torch's modules are imported, and takes them away again."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._replaced: list[tuple[Any, str, Any]] = []
+
+    def watch(self, watcher: Watcher) -> None:
+        """Have the hooks set as soon as torch's modules are there."""
+        watcher.when_imported("torch._inductor.codecache", self._codecache)
+        watcher.when_imported("torch._inductor.compile_fx", self._compile_fx)
+        watcher.when_imported("torch._inductor.cpu_vec_isa", self._cpu_vec_isa)
+        watcher.when_imported("torch._functorch._aot_autograd.autograd_cache", self._autograd_cache)
+
+    def remove(self) -> None:
+        """Take the hooks away."""
+        for holder, name, original in reversed(self._replaced):
+            setattr(holder, name, original)
+        self._replaced.clear()
+
+    def _codecache(self, module: ModuleType) -> None:
+        self._folder_of(module.FxGraphCache, alone=True)
+        self._replace(module.FxGraphCache, "_save_graph", "key", self._saving(module.FxGraphCache))
+        self._replace(module.FxGraphCachePickler, "__init__", "self gm", self._pickling)
+        self._replace(module, "write", "content extension extra hash_type specified_dir key", self._writing)
+        module.torch_key.prefetch()  # hashes the sources of torch, 0.2 s that the first lookup would wait for
+
+    def _autograd_cache(self, module: ModuleType) -> None:
+        self._folder_of(module.AOTAutogradCache, alone=False)
+        self._replace(module.AOTAutogradCache, "save", "key", self._saving(module.AOTAutogradCache))
+
+    def _compile_fx(self, module: ModuleType) -> None:
+        self._replace(module, "_compile_fx_inner", "gm example_inputs", self._compiling)
+
+    def _cpu_vec_isa(self, module: ModuleType) -> None:
+        self._replace(module.VecISA, "check_build", "self code", self._probing)
+
+    def _replace(self, holder: Any, name: str, parameters: str, make: Callable[[Any], Any]) -> None:
+        original = inspect.getattr_static(holder, name)
+        function = getattr(original, "__func__", original)
+        found = list(inspect.signature(function).parameters)
+        if found[: len(parameters.split())] != parameters.split():
+            raise TypeError(f"{name} of {holder.__name__} takes {', '.join(found)}; expected {parameters}")
+        replacement = functools.wraps(function)(make(function))
+        self._replaced.append((holder, name, original))
+        setattr(holder, name, type(original)(replacement) if function is not original else replacement)
+
+    def _folder_of(self, cache: Any, *, alone: bool) -> None:
+        """Entries of a key lie in a folder of their own, and both lookups and saves ask for it."""
+
+        def make(function: Any) -> Any:
+            def folder(cls: Any, key: str) -> str:
+                path: str = function(cls, key)
+                if (inside := self._listener.inside(path)) is not None:
+                    self._listener.wanted(inside + "/", alone=alone)
+                return path
+
+            return folder
+
+        self._replace(cache, "_get_tmp_dir_for_key", "cls", make)
+
+    def _saving(self, cache: Any) -> Callable[[Any], Any]:
+        def make(function: Any) -> Any:
+            def save(key: str, *args: Any, **kwargs: Any) -> None:
+                function(key, *args, **kwargs)
+                if (inside := self._listener.inside(cache._get_tmp_dir_for_key(key))) is not None:
+                    self._listener.made(inside + "/")
+
+            return save
+
+        return make
+
+    def _pickling(self, function: Any) -> Any:
+        """Keys are hashes of pickles. Layouts, memory formats and dtypes pickle as a name in the first module of
+        `sys.modules` that has it, which depends on who imported torch first; their names alone do not."""
+        torch = sys.modules["torch"]
+        named = {
+            getattr(torch, name) for name in ("dtype", "layout", "memory_format", "qscheme") if hasattr(torch, name)
+        }
+
+        def init(pickler: Any, *args: Any, **kwargs: Any) -> None:
+            function(pickler, *args, **kwargs)
+            pickler.dispatch_table.update(dict.fromkeys(named, _by_name))
+
+        return init
+
+    def _writing(self, function: Any) -> Any:
+        """A source is written before its library is looked for. Its name is the hash of it and the command line, where
+        the folders of torch and Python stand as they are on this machine; marks stand for them here."""
+        folders = _folders()
+
+        def write(content: Any, extension: str, extra: str = "", *args: Any, **kwargs: Any) -> tuple[str, str]:
+            if extension not in ("main.cpp", "optimized.cpp", "cpp"):
+                answer: tuple[str, str] = function(content, extension, extra, *args, **kwargs)
+                return answer
+            for folder, mark in folders:
+                extra = extra.replace(folder, mark)
+            basename, path = function(content, extension, extra, *args, **kwargs)
+            if extension != "optimized.cpp" and (inside := self._listener.inside(path)) is not None:
+                self._listener.wanted(inside.removesuffix("cpp") + "so", alone=False)
+            return basename, path
+
+        return write
+
+    def _compiling(self, function: Any) -> Any:
+        def compile_graph(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._listener.landed()
+
+        return compile_graph
+
+    def _probing(self, function: Any) -> Any:
+        """Whether an instruction set can be built and loaded is tried out in a process at every start: up to 0.8 s."""
+
+        def check_build(isa: Any, code: str) -> bool:
+            return self._listener.remember(f"{isa.build_arch_flags()}\n{code}", lambda: bool(function(isa, code)))
+
+        return check_build
+
+
+def is_tested(version: str | None) -> bool:
+    """Whether the hooks were tested with that version of torch. Of others only a job's artifacts are brought."""
+    return version is not None and version.startswith(tuple(f"{tested}." for tested in TESTED))
+
+
+def _by_name(value: object) -> tuple[type[str], tuple[str]]:
+    return str, (str(value),)
+
+
+def _folders() -> list[tuple[str, str]]:
+    torch = str(Path(str(sys.modules["torch"].__file__)).parent)
+    found = {
+        torch: "<torch>",
+        str(Path(torch).resolve()): "<torch>",
+        sysconfig.get_path("include"): "<include>",
+        str(sysconfig.get_config_var("LIBDIR") or ""): "<lib>",
+    }
+    return sorted(((path, mark) for path, mark in found.items() if len(path) > 1), key=lambda pair: -len(pair[0]))

@@ -1,0 +1,1 @@
+"""What goes out of this machine and comes back: signing. Knows nothing of records or artifacts."""

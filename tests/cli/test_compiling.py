@@ -1,0 +1,72 @@
+"""`warmstore run`, `warmup` and `doctor`."""
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import os, sys
+import jax
+x = jax.numpy.arange(10.0)
+assert jax.jit(lambda x: jax.numpy.cumsum(x * x))(x)[9] == 285
+assert os.environ["JAX_COMPILATION_CACHE_DIR"].startswith(sys.argv[1])
+sys.exit(int(sys.argv[2]))
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    if find_spec("jax") is None:
+        pytest.skip("needs jax")
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+def warmstore(*arguments: object, **variables: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "warmstore", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **variables})
+
+
+def test_a_program_runs_unchanged_and_its_job_is_remembered(program: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "hidden" / "sitecustomize.py").write_text("print('hidden, and run')")
+    path = os.pathsep.join([str(tmp_path / "hidden"), os.environ.get("PYTHONPATH", "")])
+    run = ("run", "--job", "squares", "--dir", store, "--", sys.executable, program, store)
+    first = warmstore(*run, 0, PYTHONPATH=path)
+    assert (first.returncode, first.stdout) == (0, "hidden, and run\n" * 2), first.stderr
+    ready = warmstore("warmup", "squares", "--dir", store)
+    assert ready.returncode == 0
+    assert "squares: " in ready.stdout
+    second = warmstore(*run, 3)
+    assert second.returncode == 3, second.stderr
+    report = warmstore("doctor", "--dir", store, COLUMNS="200")
+    assert report.returncode == 0, report.stdout
+    assert "last run of squares" in report.stdout
+
+
+def test_an_unknown_job_is_not_ready(tmp_path: Path) -> None:
+    done = warmstore("warmup", "nobody", "--dir", tmp_path / "store")
+    assert (done.returncode, done.stdout) == (1, "nobody: 0 of 0 ready\n")
+
+
+def test_bad_settings_are_told_before_anything_runs(tmp_path: Path) -> None:
+    done = warmstore("run", "--profile", "quick", "--", "touch", tmp_path / "ran")
+    assert done.returncode == 1
+    assert "profile='quick' is not known" in done.stderr
+    assert not (tmp_path / "ran").exists()
+
+
+def test_the_doctor_finds_what_is_wrong(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir(mode=0o777)
+    store.chmod(0o777)
+    done = warmstore("doctor", "--dir", store, COLUMNS="300", PATH="/nowhere", CXX="no-compiler")
+    assert done.returncode == 1
+    assert "chmod go-w" in done.stdout
+    assert "no g++" in done.stdout

@@ -1,0 +1,106 @@
+"""Programs that compile something small, each run in a fresh process, and what they report of it."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+START = """
+import json, os, sys
+import warmstore as ws
+cache = ws.compile_cache.init(**json.loads(os.environ["INIT"]))
+"""
+
+SINE = """
+import torch
+x = torch.arange(2000.0)
+y = torch.compile(lambda x: torch.sin(x) * 2 + 1)(x)
+values, right = y, torch.sin(x) * 2 + 1
+"""
+
+SQUARES = """
+import jax, jax.numpy as jnp
+x = jnp.arange(100.0)
+values, right = jax.jit(lambda x: jnp.cumsum(x * x) + 1)(x), jnp.cumsum(x * x) + 1
+"""
+
+END = """
+import numpy as np
+report = {
+    "right": bool(np.allclose(np.asarray(values), np.asarray(right), atol=1e-5)),
+    "active": cache.active,
+    "reason": cache.reason,
+    "lookups": [vars(one) for one in cache.session.lookups] if cache.active else [],
+    "live": str(cache.session.live.path) if cache.active else None,
+}
+if "torch" in sys.modules:
+    from torch._dynamo.utils import counters
+    report["inductor"] = dict(counters["inductor"])
+cache.close()
+report["kept"] = cache.session.kept if cache.active else 0
+print(json.dumps(report))
+"""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a program said at its end."""
+
+    right: bool
+    active: bool
+    reason: str
+    lookups: list[dict[str, Any]]
+    live: str | None
+    kept: int
+    inductor: dict[str, int] = field(default_factory=dict)
+    stderr: str = ""
+
+    @property
+    def hits(self) -> list[str]:
+        """The keys that were found."""
+        return [one["key"] for one in self.lookups if one["hit"]]
+
+    @property
+    def misses(self) -> list[str]:
+        """The keys that were not."""
+        return [one["key"] for one in self.lookups if not one["hit"]]
+
+
+def launch(
+    code: str,
+    folder: Path,
+    *,
+    env: dict[str, str] | None = None,
+    cwd: Path | None = None,
+    start: str = START,
+    end: str = END,
+    **init: Any,
+) -> "subprocess.Popen[str]":
+    """A fresh process that runs `code` with a compile cache in a folder."""
+    settings = {"local_dir": str(folder), "job": "test", **init}
+    variables = {**os.environ, "INIT": json.dumps(settings), **(env or {})}
+    return subprocess.Popen(
+        [sys.executable, "-c", start + textwrap.dedent(code) + end],
+        env=variables,
+        cwd=cwd or folder.parent,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def finish(process: "subprocess.Popen[str]") -> Report:
+    """Wait for it and take its report."""
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    return Report(**json.loads(out.splitlines()[-1]), stderr=err)
+
+
+def run(code: str, folder: Path, **options: Any) -> Report:
+    """`launch` and `finish`."""
+    return finish(launch(code, folder, **options))

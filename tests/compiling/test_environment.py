@@ -1,0 +1,91 @@
+"""The environment of a process: the same before and after frameworks are imported, and what it depends on."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from warmstore.compiling.environment import Environment
+
+SAY = """
+import sys
+{before}
+from warmstore.compiling.environment import Environment
+found = Environment.of_this_process()
+if not {loaded!r}:
+    assert not {{"torch", "jax", "triton"}} & set(sys.modules), "a framework was imported"
+print(found.digest, found.to_json())
+"""
+
+
+def said(before: str = "", **variables: str) -> tuple[str, dict[str, Any]]:
+    code = SAY.format(before=before, loaded=bool(before))
+    environment = {**os.environ, **variables}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    digest, record = done.stdout.split(" ", 1)
+    return digest, json.loads(record)
+
+
+def test_it_is_what_torch_says_and_importing_torch_changes_nothing(tmp_path: Path) -> None:
+    digest, record = said(TMPDIR=str(tmp_path))
+    assert record["torch"] == torch.__version__
+    assert record["torch_git"] == torch.version.git_version
+    assert record["torch_path"] == str(Path(torch.__file__).parent)
+    assert record["cuda"] == torch.version.cuda
+    assert record["capability"].upper() == torch.backends.cpu.get_cpu_capability().upper()
+    assert record["python"].endswith(sys.version.split()[0])
+    assert record["gpus"] == [torch.cuda.get_device_name(at) for at in range(torch.cuda.device_count())]
+    assert said("import torch", TMPDIR=str(tmp_path))[0] == digest
+
+
+def test_a_compiler_is_asked_once_by_all_processes_until_it_changes(tmp_path: Path) -> None:
+    compiler, asked = tmp_path / "g++", tmp_path / "asked"
+    for version in ("1", "22"):
+        compiler.write_text(f"#!/bin/sh\necho asked >> {asked}\necho g++ {version}\necho more\n")
+        compiler.chmod(0o755)
+        records = [said(TMPDIR=str(tmp_path), CXX=f"ccache {compiler}")[1] for _ in range(2)]
+        assert [record["compiler"] for record in records] == [f"g++ {version}"] * 2
+    assert asked.read_text() == "asked\n" * 2
+
+
+@pytest.mark.parametrize(
+    ("variables", "changed"),
+    [
+        ({"ATEN_CPU_CAPABILITY": "default"}, {"capability": "default"}),
+        ({"OMP_NUM_THREADS": "13"}, {"threads": 13}),
+        ({"CXX": "/nowhere/g++"}, {"compiler": None}),
+    ],
+)
+def test_variables_that_change_what_is_compiled_change_it(variables: dict[str, str], changed: dict[str, Any]) -> None:
+    digest, record = said(**variables)
+    before, plain = said()
+    assert {name: record[name] for name in record if record[name] != plain[name]} == changed
+    assert digest != before
+
+
+def test_an_answer_that_somebody_else_could_have_left_is_not_taken(tmp_path: Path) -> None:
+    _, record = said(TMPDIR=str(tmp_path))
+    if record["compiler"] is None:
+        pytest.skip("needs a compiler")
+    (folder,) = tmp_path.glob("warmstore-*")
+    (answer,) = folder.iterdir()
+    answer.write_text('"forged"')
+    assert said(TMPDIR=str(tmp_path))[1]["compiler"] == "forged"  # it is this user's own
+    folder.chmod(0o777)
+    assert said(TMPDIR=str(tmp_path))[1]["compiler"] == record["compiler"]
+    folder.chmod(0o700)
+    answer.write_text("{")
+    assert said(TMPDIR=str(tmp_path))[1]["compiler"] == record["compiler"]
+
+
+def test_equal_records_have_equal_digests() -> None:
+    here = Environment.of_this_process()
+    assert Environment.of_this_process() is here
+    again = Environment.from_json(here.to_json())
+    assert (again, again.digest) == (here, here.digest)
+    assert Environment.from_json(here.to_json()[:-1] + ',"from a later version":1}') == here

@@ -1,0 +1,61 @@
+"""What `init` is told: checked at once, by argument, by variable or by default."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import warmstore as ws
+from warmstore.compiling.profiles import choose
+from warmstore.compiling.settings import Settings
+
+
+def settings(**told: Any) -> Settings:
+    """Settings of some arguments."""
+    defaults = {"local_dir": None, "max_size": None, "eviction": "lru", "profile": "auto", "job": None, "offline": None}
+    return Settings.of(**{**defaults, "wait": 1.0, **told})
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({"eviction": "newest"}, "'newest'"),
+        ({"max_size": "many"}, "'many'"),
+        ({"max_size": 1000}, "less than"),
+        ({"profile": "quick"}, "profile='quick'"),
+        ({"wait": -1}, "wait=-1"),
+    ],
+)
+def test_nonsense_is_an_error_at_init(told: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=said):
+        ws.compile_cache.init(tmp_path, **told)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("WARMSTORE_MAX_SIZE_GB", "lots"), ("WARMSTORE_OFFLINE", "perhaps"), ("WARMSTORE_LOG", "loud")],
+)
+def test_nonsense_in_variables_is_too(name: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=value):
+        ws.compile_cache.init(tmp_path)
+
+
+def test_arguments_win_over_variables_and_these_over_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WARMSTORE_CACHE_DIR", raising=False)
+    plain = settings()
+    assert (plain.max_size, plain.offline, plain.job_is_told) == (100 * 10**9, False, False)
+    assert plain.folder.name == "compiled"
+    for name, value in {"CACHE_DIR": str(tmp_path), "MAX_SIZE_GB": "2.5", "OFFLINE": "1", "JOB": "a"}.items():
+        monkeypatch.setenv(f"WARMSTORE_{name}", value)
+    told = settings()
+    assert (told.folder, told.max_size, told.offline, told.job) == (tmp_path, 2_500_000_000, True, "a")
+    told = settings(local_dir="b", max_size="9MiB", offline=False, job="c")
+    assert (told.folder, told.max_size, told.offline, told.job) == (Path.cwd() / "b", 9 << 20, False, "c")
+
+
+def test_portable_code_asks_less_of_the_machine() -> None:
+    assert choose("auto") == choose("fast")
+    assert not choose("fast").requirements
+    assert choose("portable").requirements["capability"] is None
+    assert "avx512f" not in choose("portable").requirements["isa"]

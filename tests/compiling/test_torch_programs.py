@@ -1,0 +1,194 @@
+"""torch.compile in fresh processes: what one compiled the next finds, and whatever is wrong, results are right."""
+
+import os
+import pickle
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.compiling.programs import SINE, START, finish, launch, run
+
+Blobs = Callable[[Path], list[Path]]
+
+
+class Intruder:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, (str(self.mark),)
+
+
+def test_a_fresh_process_finds_everything(filled: Path) -> None:
+    report = run(SINE, filled)
+    assert report.right
+    assert report.misses == []
+    assert [key.split("/")[1] for key in report.hits[:2]] == ["aotautograd", "fxgraph"]
+    assert report.hits[2].endswith(".main.so")
+    assert report.inductor["fxgraph_cache_hit"] == 1
+    assert report.kept == 0
+
+
+def test_init_after_torch_finds_it_too(filled: Path) -> None:
+    before = "import torch, torch._inductor.compile_fx, torch._inductor.cpu_vec_isa\n"
+    report = run(SINE, filled, start=before + START)
+    assert report.right
+    assert report.misses == []
+
+
+def test_home_cwd_temporary_folder_and_the_store_may_move(filled: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "else where"
+    for name in ("home", "cwd", "tmp"):
+        (elsewhere / name).mkdir(parents=True)
+    filled.rename(elsewhere / "store")
+    env = {"HOME": str(elsewhere / "home"), "TMPDIR": str(elsewhere / "tmp"), "USER": "somebody", "LOGNAME": "somebody"}
+    report = run(SINE, elsewhere / "store", env=env, cwd=elsewhere / "cwd")
+    assert report.right
+    assert report.misses == []
+
+
+def test_another_path_of_torch_is_no_other_key(filled: Path, tmp_path: Path) -> None:
+    import torch
+
+    installed = Path(torch.__file__).parent.parent
+    other = tmp_path / "site"
+    other.mkdir()
+    for path in installed.iterdir():  # a real folder torch, so that its path is another; its files are links
+        if path.name != "torch":
+            (other / path.name).symlink_to(path)
+    shutil.copytree(installed / "torch", other / "torch", symlinks=True, copy_function=os.link)
+    start = f"import sys; sys.path.insert(0, {str(other)!r})\n" + START
+    report = run(SINE + f"assert torch.__file__.startswith({str(other)!r})\n", filled, start=start)
+    assert report.right
+    assert report.misses == []
+
+
+@pytest.mark.slow
+def test_other_names_of_locals_find_the_compiled_graph(filled: Path) -> None:
+    """AOTAutograd's own key holds the names of arguments; Inductor's does not, and that is where the time goes."""
+    report = run(SINE.replace("lambda x: torch.sin(x)", "lambda z: torch.sin(z)", 1), filled)
+    assert report.right
+    assert ["/aotautograd/" in key for key in report.misses] == [True]
+
+
+_slow = [pytest.param(name, marks=pytest.mark.slow) for name in ("truncated", "emptied", "flipped", "gone")]
+
+
+@pytest.mark.parametrize("damage", ["a pickle", *_slow])
+def test_a_damaged_store_is_compiled_anew(filled: Path, tmp_path: Path, blobs: Blobs, damage: str) -> None:
+    mark = tmp_path / "intruded"
+    for path in blobs(filled):
+        data = path.read_bytes()
+        match damage:
+            case "truncated":
+                path.write_bytes(data[: len(data) // 2])
+            case "emptied":
+                path.write_bytes(b"")
+            case "flipped":
+                path.write_bytes(data[:100] + bytes([data[100] ^ 1]) + data[101:])
+            case "a pickle":
+                path.write_bytes(pickle.dumps(Intruder(mark)))
+            case "gone":
+                path.unlink()
+    report = run(SINE, filled)
+    assert report.right
+    assert not report.hits
+    assert not mark.exists()
+
+
+@pytest.mark.slow
+def test_live_folders_of_others_are_never_read(filled: Path, tmp_path: Path) -> None:
+    """Files that somebody left where compilers of earlier processes looked."""
+    mark = tmp_path / "intruded"
+    run(SINE, filled)
+    left = filled / "live" / "live-left"
+    for name in ("inductor/aotautograd/x/y", "inductor/fxgraph/ab/fab/z"):
+        (left / name).parent.mkdir(parents=True)
+        (left / name).write_bytes(pickle.dumps(Intruder(mark)))
+    report = run(SINE, filled)
+    assert report.right
+    assert report.misses == []
+    assert not mark.exists()
+
+
+def test_another_instruction_set_is_a_miss_with_a_reason(filled: Path) -> None:
+    report = run(SINE, filled, env={"ATEN_CPU_CAPABILITY": "default"})
+    assert report.right
+    assert not report.hits
+    graphs = [one for one in report.lookups if "/aotautograd/" in one["key"]]
+    assert "here is default" in graphs[0]["reasons"][0]
+
+
+@pytest.mark.slow
+def test_portable_code_is_found_under_another_instruction_set(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    assert run(SINE, folder, profile="portable").kept
+    report = run(SINE, folder, profile="portable", env={"ATEN_CPU_CAPABILITY": "avx2"})
+    assert report.right
+    assert report.misses == []
+
+
+@pytest.mark.parametrize("what", ["a file", "damaged index", "newer index", "of others"])
+def test_a_folder_that_cannot_be_used_stops_nobody(tmp_path: Path, what: str) -> None:
+    folder = tmp_path / "store"
+    code = "values = right = [1.0]"
+    if what == "a file":
+        folder.write_text("")
+    else:
+        assert run(code, folder).active
+    if what == "damaged index":
+        (folder / "index.sqlite").write_bytes(b"no database" * 1000)
+    if what == "newer index":
+        import sqlite3
+
+        with sqlite3.connect(folder / "index.sqlite") as db:
+            db.execute("PRAGMA user_version = 999")
+        db.close()
+    if what == "of others":
+        folder.chmod(0o777)
+    report = run(code, folder)
+    assert report.active == (what == "damaged index")
+    if what == "of others":
+        assert "chmod go-w" in report.reason
+
+
+@pytest.mark.slow
+def test_killed_anywhere_the_next_is_right(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    for _ in range(2):
+        process = launch(SINE, folder)
+        live = folder / "live"
+        while not list(live.glob("live-*/inductor/*/*.main.cpp")):
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        assert list(live.glob("live-*/inductor"))
+    report = run(SINE, folder)
+    assert report.right
+    assert not list(live.iterdir())
+    assert run(SINE, folder).misses == []
+
+
+@pytest.mark.slow
+def test_another_version_of_torch_finds_what_its_job_used(tmp_path: Path) -> None:
+    start = "import warmstore.compiling.torch_hooks as hooks; hooks.TESTED = ('0.0',)\n" + START
+    assert run(SINE, tmp_path / "store", start=start).kept
+    report = run(SINE, tmp_path / "store", start=start)
+    assert report.right
+    assert report.lookups == []
+    assert report.inductor["fxgraph_cache_hit"] == 1
+    assert report.kept == 0
+
+
+@pytest.mark.slow
+def test_eight_at_once(tmp_path: Path) -> None:
+    reports = [finish(one) for one in [launch(SINE, tmp_path / "store") for _ in range(8)]]
+    assert all(report.right for report in reports)
+    compiled = [report for report in reports if any(key.endswith(".main.so") for key in report.misses)]
+    assert len(compiled) == 1
