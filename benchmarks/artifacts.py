@@ -20,6 +20,7 @@ from benchmarks.private_memory import in_fresh_process
 from benchmarks.report import Bar, Report, Table, broken_rows, timings
 from benchmarks.settings import Settings
 from benchmarks.side_by_side import Call, Contestant, side_by_side
+from warmstore.compiling import probes
 from warmstore.compiling.artifacts import ArtifactStore
 from warmstore.compiling.environment import Environment
 
@@ -38,7 +39,7 @@ def run(settings: Settings) -> Report:
     _fill(full, sizes, room)
     numbers = np.random.default_rng(1).integers(0, count, asks).tolist()
     found = side_by_side(
-        [_limit(folder, count), _store(folder, count, read=False), _store(folder, count), _diskcache(settings, sizes)],
+        [_limit(folder), _store(folder, count, read=False), _store(folder, count), _diskcache(settings, sizes)],
         numbers,
         lambda ask, result: result is None or result == _content(ask, sizes[ask]),
         reads=True,
@@ -111,11 +112,13 @@ def _fill(folder: Path, sizes: list[int], limit: int | str) -> float:
     return time.perf_counter() - began
 
 
-def _limit(folder: Path, count: int) -> Contestant:
+def _limit(folder: Path) -> Contestant:
     @contextmanager
     def setup() -> Iterator[Call]:
         with ArtifactStore(folder, LIMIT) as store:
             paths = {one.key: store.folder / "blobs" / one.digest[:2] / one.digest[2:] for one in store.all()}
+        for path in paths.values():
+            path.read_bytes()
         yield lambda number: paths[_key(number)].read_bytes()
 
     return Contestant("read of a file", setup, "limit")
@@ -132,7 +135,8 @@ def _store(folder: Path, count: int, *, read: bool = True) -> Contestant:
                 assert found is not None
                 return store.read(found) if read else None
 
-            look_up(0)
+            for number in range(count):
+                look_up(number)
             yield look_up
 
     return Contestant("warmstore, found and read" if read else "warmstore, found", setup, "warmstore")
@@ -146,6 +150,8 @@ def _diskcache(settings: Settings, sizes: list[int]) -> Contestant:
         with diskcache.Cache(str(settings.folder / "diskcache"), size_limit=20 * 10**9) as cache:
             for number, size in enumerate(sizes):
                 cache[_key(number)] = _content(number, size)
+            for number in range(len(sizes)):
+                cache[_key(number)]
             yield lambda number: cache[_key(number)]
 
     return Contestant("DiskCache", setup)
@@ -213,7 +219,7 @@ def _keys(times: int) -> tuple[int, list[float]]:
 def main(folder: str) -> None:
     """Prints seconds by what they were spent on."""
     began = time.perf_counter()
-    environment = Environment.of_this_process()
+    environment = probes.probe()
     known = time.perf_counter()
     store = ArtifactStore(folder, LIMIT)
     opened = time.perf_counter()

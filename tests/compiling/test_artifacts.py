@@ -228,6 +228,17 @@ def test_a_claim_counts_and_evicts(store: ArtifactStore) -> None:
     assert store.stats().claimed == 0
 
 
+def test_what_others_put_into_the_folder_counts(store: ArtifactStore) -> None:
+    before = store.stats().size
+    (store.folder / "runs" / "deep").mkdir(parents=True)
+    (store.folder / "runs" / "deep" / "run.json").write_bytes(bytes(55 * MB))
+    assert store.stats().size >= before + 55 * MB
+    for at in range(10):
+        store.put(f"k{at}", "cpp.so", os.urandom(MB), environment=HERE)
+        assert taken(store.folder) <= 64 * MB
+    assert 0 < len(store.all()) < 10
+
+
 def test_an_artifact_larger_than_the_limit_is_refused_and_evicts_nothing(store: ArtifactStore) -> None:
     store.put("k", "cpp.so", b"x", environment=HERE)
     with pytest.raises(TooLarge, match=r"the artifact 'big' takes 63,000,000 bytes.*may have 64,000,000"):
@@ -343,11 +354,14 @@ assert store.read(store.find("k", None, HERE)) == b"x"
 
 def test_a_forked_child_has_a_store_of_its_own(store: ArtifactStore) -> None:
     store.put("k", "cpp.so", b"x", environment=HERE)
+    inherited = {id(one._connection) for one in (store._index._reader, store._index._writer)}
     child = os.fork()
     if not child:
         try:
             store.put("child", "cpp.so", b"y", environment=HERE)
-            os._exit(0 if store.find("k", None, HERE) else 1)
+            found = store.find("k", None, HERE)
+            own = {id(one._connection) for one in (store._index._reader, store._index._writer)}
+            os._exit(0 if found and not own & inherited else 1)
         except BaseException:
             os._exit(2)
     assert os.waitpid(child, 0)[1] == 0

@@ -259,7 +259,7 @@ def test_bombs_stop_early(source: ArtifactStore, target: ArtifactStore, tmp_path
             info = tarfile.TarInfo(name)
             info.size, info.type = huge, kind
             start = head.tell()
-            header = info.tobuf()
+            header = info.tobuf(tarfile.GNU_FORMAT)
         with open(tmp_path / "bomb", "wb") as out, zstandard.ZstdCompressor().stream_writer(out) as packed:
             packed.write(head.getvalue()[:start] + header)
             for _ in range(600):
@@ -271,14 +271,16 @@ def test_bombs_stop_early(source: ArtifactStore, target: ArtifactStore, tmp_path
     honest["artifacts"][0]["size"] = huge
     big = file("manifest.json", json.dumps(honest).encode())
     big[0].size = len(big[1])
-    for path in (
-        bomb([], "manifest.json"),
-        bomb([], "x", b"x"),
-        bomb([], "x", b"L"),
-        bomb([members[0]], "blobs/" + declared["artifacts"][0]["digest"]),
-        bomb([members[0], members[1]], "x", b"x"),
-        bomb([big], "blobs/" + declared["artifacts"][0]["digest"]),
+    digest = declared["artifacts"][0]["digest"]
+    for make, said in (
+        (lambda: bomb([], "manifest.json"), "has 21,474,836,480 bytes"),
+        (lambda: bomb([], "x", b"x"), "unpacks to more than it declares"),
+        (lambda: bomb([], "x", b"L"), "unpacks to more than it declares"),
+        (lambda: bomb([members[0]], f"blobs/{digest}"), "is not what the manifest says"),
+        (lambda: bomb([members[0], members[1]], "x", b"x"), "unpacks to more than it declares"),
+        (lambda: bomb([big], f"blobs/{digest}"), "claims to unpack to"),
     ):
+        path = make()
         assert path.stat().st_size < 200_000
         code = f"""
 import resource, sys
@@ -289,7 +291,7 @@ from warmstore.errors import BadBundle, TooLarge
 try:
     import_(ArtifactStore({str(target.folder)!r}, "64MB"), {str(path)!r})
 except BadBundle as error:
-    sys.exit(0 if {str(path)!r} in str(error) else "other")
+    sys.exit(0 if {str(path)!r} in str(error) and {said!r} in str(error) else str(error))
 """
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
         assert done.returncode == 0, done.stderr

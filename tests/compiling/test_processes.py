@@ -125,6 +125,8 @@ def test_killed_between_any_two_steps_of_an_eviction_and_a_put(moment: int, tmp_
         assert store.stats().size >= taken(folder)
         store.put("after", "cpp.source", bytes(6_000_000), environment=HERE)
         assert taken(folder) <= LIMIT
+        known = {one.digest for one in store.all()}
+        assert {path.parent.name + path.name for path in (folder / "blobs").glob("*/*")} <= known
         store.verify()
         known = {one.digest for one in store.all()}
         assert {path.parent.name + path.name for path in (folder / "blobs").glob("*/*")} == known

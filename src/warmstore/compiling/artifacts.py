@@ -101,7 +101,9 @@ class ArtifactStore(Owner):
     ) -> tuple[Artifact | None, list[str]]:
         """What `find` finds, and why each other candidate may not be used. No candidates, no reasons."""
         kinds = None if kind is None else (kind,) if isinstance(kind, str) else tuple(kind)
-        candidates = [one for one in self._select("a.key = ?", key) if kinds is None or one.kind in kinds]
+        # In a damaged index a key may lead to the whole row of another one.
+        rows = [one for one in self._select("a.key = ?", key) if one.key == key]
+        candidates = [one for one in rows if kinds is None or one.kind in kinds]
         best, reasons = choose(candidates, environment)
         self.count("hit" if best else "incompatible" if candidates else "miss")
         return best, reasons
@@ -112,7 +114,8 @@ class ArtifactStore(Owner):
         Nothing is counted.
         """
         until = path[:-1] + "0" if path.endswith("/") else path + "\0"
-        for _, group in groupby(self._select("a.key >= ? AND a.key < ?", path, until), key=lambda one: one.key):
+        rows = [one for one in self._select("a.key >= ? AND a.key < ?", path, until) if path <= one.key < until]
+        for _, group in groupby(rows, key=lambda one: one.key):
             yield choose(group, environment)
 
     def all(self, job: str | None = None, kind: str | None = None) -> list[Artifact]:
