@@ -54,6 +54,16 @@ def test_the_quick_benchmark_has_a_figure_for_each_bar(name: str, tables: int, b
         assert all(row[1] or "not installed" in row[-1] for row in table.rows), table
 
 
+@pytest.mark.slow  # compiles for a minute
+def test_the_quick_compilations_are_right_and_have_their_bars(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    status = main(["--quick", "--only", "compiling", "--folder", f"{tmp_path / 'data'}", "--results", f"{tmp_path}"])
+    report = load(tmp_path / "compiling.json")
+    assert status == 0, report.broken
+    assert (len(report.tables), len(report.bars)) == (1, 8)
+    assert all(bar.figure is not None for bar in report.bars)
+
+
 @pytest.mark.slow  # Grain's processes take a minute to start
 def test_the_quick_loader_is_right_and_every_peer_has_a_figure_or_is_not_installed(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
