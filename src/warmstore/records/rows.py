@@ -5,6 +5,7 @@ is the business of values.py.
 """
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -113,7 +114,8 @@ def join(parts: Sequence[Rows]) -> Rows:
     if len(parts) == 1:
         return parts[0]
     count = sum(part.count for part in parts)
-    data = take(sum(part.data.nbytes for part in parts)).reshape(-1, *parts[0].data.shape[1:])
+    shape = (sum(len(part.data) for part in parts), *parts[0].data.shape[1:])
+    data = take(math.prod(shape)).reshape(shape)
     np.concatenate([part.data for part in parts], out=data)
     edges = [part.offsets for part in parts if part.offsets is not None]
     shapes = [part.shapes for part in parts if part.shapes is not None]
