@@ -179,76 +179,13 @@ def _made(folder: Path) -> Path:
 # What runs in a fresh process
 
 
-def transformer(blocks: int = 6) -> tuple[Any, Any]:
-    """Six blocks of width 128, 4 heads; 4 sequences of 32 tokens."""
-    import torch
-    from torch import nn
-    from torch.nn import functional
-
-    class Block(nn.Module):
-        def __init__(self, width: int = 128, heads: int = 4) -> None:
-            super().__init__()
-            self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
-            self.into, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-            self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-            self.heads = heads
-
-        def forward(self, x: Any) -> Any:
-            batch, time_, width = x.shape
-            parts = self.into(self.first(x)).view(batch, time_, 3, self.heads, width // self.heads)
-            query, key, value = parts.permute(2, 0, 3, 1, 4)
-            mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-            x = x + self.out(mixed.transpose(1, 2).reshape(batch, time_, width))
-            return x + self.narrow(functional.gelu(self.wide(self.second(x))))
-
-    model = nn.Sequential(
-        nn.Embedding(256, 128), *(Block() for _ in range(blocks)), nn.LayerNorm(128), nn.Linear(128, 256)
-    )
-    return model, torch.randint(0, 256, (4, 32))
-
-
-def convolutions() -> tuple[Any, Any]:
-    """Four residual blocks of two convolutions and batch norms, 32 channels; 8 images of 32 x 32."""
-    import torch
-    from torch import nn
-    from torch.nn import functional
-
-    class Residual(nn.Module):
-        def __init__(self, channels: int = 32) -> None:
-            super().__init__()
-            self.one, self.two = (nn.Conv2d(channels, channels, 3, padding=1) for _ in range(2))
-            self.norm_one, self.norm_two = nn.BatchNorm2d(channels), nn.BatchNorm2d(channels)
-
-        def forward(self, x: Any) -> Any:
-            return functional.relu(x + self.norm_two(self.two(functional.relu(self.norm_one(self.one(x))))))
-
-    model = nn.Sequential(
-        nn.Conv2d(3, 32, 3), *(Residual() for _ in range(4)), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10)
-    )
-    return model, torch.randn(8, 3, 32, 32)
-
-
-def small() -> tuple[Any, Any]:
-    import torch
-    from torch import nn
-
-    return nn.Sequential(nn.Linear(8, 8), nn.GELU()), torch.randn(4, 8)
-
-
-TORCH: dict[str, Callable[[], tuple[Any, Any]]] = {
-    "transformer": transformer,
-    "convolutions": convolutions,
-    "small": small,
-}
-
-
 def main(program: str, store: str, how: str, profile: str) -> None:
-    said = in_torch(TORCH[program], store, how, profile) if program in TORCH else in_jax(store, profile)
+    said = in_jax(store, profile) if program == "jax function" else in_torch(program, store, how, profile)
     times = os.times()
     print(json.dumps({**said, "cpu": times.user + times.system + times.children_user + times.children_system}))
 
 
-def in_torch(make: Callable[[], tuple[Any, Any]], store: str, how: str, profile: str) -> dict[str, Any]:
+def in_torch(program: str, store: str, how: str, profile: str) -> dict[str, Any]:
     import torch
     import torch._dynamo.aot_compile
     import torch._functorch._aot_autograd.autograd_cache
@@ -256,10 +193,11 @@ def in_torch(make: Callable[[], tuple[Any, Any]], store: str, how: str, profile:
     from torch._dynamo.utils import counters
 
     import warmstore as ws
+    from benchmarks import compiled_models
 
     ws.compile, ws.compile_cache  # noqa: B018
     torch.manual_seed(0)
-    model, x = make()
+    model, x = getattr(compiled_models, program)()
     expected = model(x).detach()
     for buffer in model.buffers():
         if buffer.is_floating_point():

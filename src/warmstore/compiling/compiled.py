@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from warmstore.compiling import compile_cache
 from warmstore.compiling.packages import Loaded, Package, code_digest, load, make
+from warmstore.errors import Incompatible
 
 if TYPE_CHECKING:
     from warmstore.compiling.session import Session
 
 _log = logging.getLogger("warmstore")
 
+_REFUSED = b"warmstore package: none\n"
 _MOST = 8  # packages of one function in one process, and calls that may look for one in vain
 
 
@@ -142,7 +144,10 @@ class _Prepared:
 
     def _find(self, path: str, whole: tuple[Any, ...], kwargs: dict[str, Any]) -> Loaded | None:
         function = getattr(self._function, "__func__", self._function)
-        for data in self._session.find(path):
+        found = self._session.find(path)
+        if _REFUSED in found:
+            raise Incompatible("another process found that it cannot be prepared")
+        for data in found:
             try:
                 loaded = load(Package.from_bytes(data), function, whole, kwargs)
             except Exception as error:
@@ -157,7 +162,12 @@ class _Prepared:
             if (loaded := self._find(path, whole, kwargs)) is not None:
                 return loaded  # made by another process meanwhile
             began = time.monotonic()
-            package = make(self._function, args, kwargs, self._options)
+            try:
+                package = make(self._function, args, kwargs, self._options)
+            except Exception:
+                # Trying costs as much as compiling; so it is tried once, not at every start.
+                self._session.keep(path + "refused", "package", _REFUSED, time.monotonic() - began)
+                raise
             data = package.to_bytes()
             name = hashlib.sha256(data).hexdigest()[:32]
             function = getattr(self._function, "__func__", self._function)
