@@ -59,7 +59,7 @@ def test_it_prints_every_phase_and_the_verdict(finished: tuple[Any, Any, Any]) -
     for run in ("no cache", "cold cache", "warm cache"):
         assert f"\n {run} " in printed
         assert f"\n{run}: training for 2 epochs" in printed  # the progress where there is no terminal
-    for phase in ("decode + resize", "frozen features", "training", "start to exit"):
+    for phase in ("profile + plan", "decode + resize", "frozen features", "training", "start to exit"):
         assert printed.count(f"\n   {phase} ") == 3
     assert "✔ Same result, bit for bit, in all 3 runs" in printed
     assert "\x1b" not in printed
@@ -72,6 +72,7 @@ def test_every_image_is_computed_once_and_then_found(finished: tuple[Any, dict[s
     assert uncached["caches"] == []
     for cache in cold["caches"]:
         assert (cache["entries"], cache["hits"], cache["misses"]) == (IMAGES, IMAGES * (EPOCHS - 1), IMAGES)
+    assert (cold["epochs"][0]["plan"] > 0, uncached["epochs"][0].get("plan")) == (True, None)
     for cache in warm["caches"]:
         assert (cache["entries"], cache["hits"], cache["misses"]) == (IMAGES, IMAGES * EPOCHS, 0)
         assert cache["bytes"] > 0

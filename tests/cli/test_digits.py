@@ -1,4 +1,4 @@
-"""The demo's job by itself: a batch that is only partly cached must come out as if nothing were."""
+"""The demo's job by itself: what is cached, or partly so, must come out as if nothing were."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import warmstore as ws
-from warmstore.cli.digits import Encoder, decode, read_pixels, write_images
+from warmstore.cli.digits import SIZE, Encoder, decode, images_of, plan_for, resize, write_images
 
 
 @pytest.fixture(scope="module")
@@ -21,21 +21,32 @@ def test_files_are_named_by_number_and_label(files: list[Path]) -> None:
     assert len(files) == 12
 
 
-def test_partly_cached_pixels_are_the_decoded_ones(files: list[Path], tmp_path: Path) -> None:
-    with ws.FeatureCache(tmp_path, "pixels") as cache:
-        read_pixels(files[::3], cache)
-        shuffled = files[5:] + files[:5]
-        assert torch.equal(read_pixels(shuffled, cache), decode(shuffled))
-        assert torch.equal(read_pixels(files, cache), decode(files))
-        assert (cache.stats().hits, cache.stats().misses) == (4 + 12, 4 + 8)
+def test_kept_images_are_the_computed_ones(files: list[Path], tmp_path: Path) -> None:
+    pipe = images_of(files)
+    plan = plan_for(pipe, tmp_path)
+    assert (sum(map(sum, plan.counts)), {place.tier for place in plan.placements}) == (12, {"disk"})
+    assert {place.step for place in plan.placements} == {2}
+    for computed in (12, 0):
+        done = pipe.fill(plan, 4, progress=False)
+        assert (done.computed, done.found) == (computed, 12 - computed)
+    with pipe.loader(plan, 5, seed=1, to="torch") as kept, pipe.loader(None, 5, workers=0, seed=1, to="torch") as plain:
+        for _ in range(2):
+            for one, other in zip(kept, plain, strict=True):
+                assert one.keys() == {"pixels", "number", "label"}
+                assert all(torch.equal(one[name], other[name]) for name in one)
+                assert (one["pixels"].dtype, one["pixels"].shape[1:]) == (torch.uint8, (96, 96))
+                assert [files[at].stem for at in one["number"]] == [
+                    f"digit_{at:04d}_is_{label}" for at, label in zip(one["number"], one["label"], strict=True)
+                ]
 
 
 def test_partly_cached_features_are_the_computed_ones(files: list[Path], tmp_path: Path) -> None:
-    pixels, names = decode(files), [file.name for file in files]
+    pixels = torch.stack([torch.from_numpy(resize(decode(file), SIZE)["pixels"]) for file in files])
+    numbers = torch.arange(len(files))
     encoder = Encoder().eval()
     expected = encoder(pixels)
     assert expected.shape == (12, encoder.features)
     with ws.FeatureCache(tmp_path, "features") as cache:
         cached = ws.CachedModule(encoder, cache)
-        assert torch.equal(cached(pixels[3:8], cache_ids=names[3:8]), expected[3:8])
-        assert torch.equal(cached(pixels, cache_ids=names), expected)
+        assert torch.equal(cached(pixels[3:8], cache_ids=numbers[3:8]), expected[3:8])
+        assert torch.equal(cached(pixels, cache_ids=numbers), expected)

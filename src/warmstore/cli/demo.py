@@ -67,7 +67,8 @@ def demo(
 
     console.print(time_table(runs))
     console.print(
-        "[dim]cold: the caches start empty and the first epoch fills them. warm: another process finds them on disk. "
+        "[dim]cold: the images are profiled briefly, and the first epoch fills the caches. warm: another process finds "
+        "profile and caches on disk; a plan still takes loading its solver. "
         "start to exit: the whole process, which also loads PyTorch and finishes writing the caches.[/]\n"
     )
     console.print(cache_table(runs[1], runs[2]))

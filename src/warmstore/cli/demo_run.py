@@ -14,7 +14,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-PHASES = {"decode": "decode + resize", "features": "frozen features", "training": "training"}
+PHASES = {
+    "plan": "profile + plan",
+    "decode": "decode + resize",
+    "features": "frozen features",
+    "training": "training",
+}
 
 ENVIRONMENT = {
     # MKL may round differently where an array happens to lie differently in memory, unless told not to.

@@ -21,7 +21,7 @@ def time_table(runs: Sequence[Run]) -> Table:
         sums = [sum(epoch.values()) for epoch in run.epochs]
         table.add_row(run.name, *columns(sums), times(runs[0].seconds, run.seconds), style="bold green")
         for phase, label in PHASES.items():
-            table.add_row(f"  {label}", *columns([epoch[phase] for epoch in run.epochs]), "")
+            table.add_row(f"  {label}", *columns([epoch.get(phase, 0.0) for epoch in run.epochs]), "")
         blank = [""] * len(epoch_names(len(sums)))
         faster = times(runs[0].start_to_exit, run.start_to_exit)
         table.add_row("  start to exit", *blank, f"{run.start_to_exit:.3f}", faster, style="dim", end_section=True)

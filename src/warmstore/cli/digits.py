@@ -1,8 +1,9 @@
 """A small but real training job with warmstore in it: handwritten digits, a frozen encoder, a trained head.
 
-Every epoch reads the same image files and runs the same frozen encoder over them; only the head learns. So the pixels
-are kept in one cache and the encoder's features in another, both by file name. `read_pixels` and `train` are what to
-copy; `warmstore demo` runs this file without caches, with empty ones and with full ones.
+Every epoch reads the same image files and runs the same frozen encoder over them; only the head learns. So a pipeline
+keeps the resized images on the disk, and a cache the encoder's features, by the images' numbers. `images_of`,
+`plan_for` and `train` are what to copy; `warmstore demo` runs this file without caches, with empty ones and with full
+ones.
 
 The encoder needs no download: fixed Gabor filters, then convolutions with random weights from a fixed seed. Such an
 encoder knows nothing about digits, yet a linear head on it does well (Saxe et al., "On Random Weights and Unsupervised
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from PIL import Image
@@ -27,6 +29,7 @@ from warmstore.cli.stopwatch import Stopwatch, tell
 SIZE = 96
 BATCH = 64
 GRID = 4
+DISK = "40MB"  # for images that take 17
 TEST_EVERY = 5  # every fifth image is held out
 
 
@@ -82,32 +85,27 @@ def pool(x: Tensor) -> Tensor:
     return F.layer_norm(flat, flat.shape[1:])
 
 
-def decode(files: Sequence[Path]) -> Tensor:
-    """PNG files to pixels, uint8 [n, 96, 96]."""
-    pixels = torch.empty(len(files), SIZE, SIZE, dtype=torch.uint8)
-    for row, file in zip(pixels, files, strict=True):
-        with Image.open(file) as image:
-            resized = image.resize((SIZE, SIZE), Image.Resampling.BICUBIC)
-        row.copy_(torch.frombuffer(bytearray(resized.tobytes()), dtype=torch.uint8).view(SIZE, SIZE))
-    return pixels
+def decode(file: Path) -> dict[str, Any]:
+    """What a PNG file holds: its pixels, uint8 [8, 8], and what its name says, such as digit_0042_is_7.png."""
+    with Image.open(file) as image:
+        return {"pixels": np.array(image), "number": int(file.stem.split("_")[1]), "label": int(file.stem[-1])}
 
 
-def read_pixels(files: Sequence[Path], cache: ws.FeatureCache) -> Tensor:
-    """What `decode` gives, decoding only the files that are not in the cache yet."""
-    names = [file.name for file in files]
-    cached: Tensor | None
-    cached, missing = cache.get_batch(names)
-    if cached is not None and len(missing) == 0:
-        return cached
-    fresh = decode([files[i] for i in missing])
-    cache.put_batch([names[i] for i in missing], fresh)
-    if cached is None:
-        return fresh
-    pixels = torch.empty(len(files), SIZE, SIZE, dtype=torch.uint8)
-    is_missing = torch.zeros(len(files), dtype=torch.bool)
-    is_missing[torch.from_numpy(missing)] = True
-    pixels[is_missing], pixels[~is_missing] = fresh, cached
-    return pixels
+def resize(sample: dict[str, Any], size: int) -> dict[str, Any]:
+    """The sample with pixels uint8 [size, size]."""
+    resized = Image.fromarray(sample["pixels"]).resize((size, size), Image.Resampling.BICUBIC)
+    return {**sample, "pixels": np.array(resized)}
+
+
+def images_of(files: Sequence[Path]) -> ws.Pipeline:
+    """The images, decoded and resized. `cache` says where the resized ones go: a profile of so few says little."""
+    return ws.Pipeline(files).step(decode).step(resize, size=SIZE, cache="disk")
+
+
+def plan_for(pipe: ws.Pipeline, folder: Path) -> ws.Plan:
+    """A plan from a brief profile, which the next run finds in the folder."""
+    profile = pipe.profile(folder=folder, samples=32, seconds=0.1, batch_size=BATCH, most_workers=0, progress=False)
+    return pipe.plan(profile=profile, disk=DISK, folder=folder, workers=0)
 
 
 def train(images: Path, folder: Path | None, epochs: int) -> None:
@@ -115,72 +113,85 @@ def train(images: Path, folder: Path | None, epochs: int) -> None:
     files = sorted(images.glob("*.png"))
     if not files:
         raise FileNotFoundError(f"no PNG files in {images}; `prepare` writes them")
-    labels = torch.tensor([int(file.stem[-1]) for file in files])  # digit_0042_is_7.png
-    held_out = torch.arange(len(files)) % TEST_EVERY == 0
-    train_set, test_set = (~held_out).nonzero().flatten(), held_out.nonzero().flatten()
-    watch = Stopwatch(steps_per_epoch=len(train_set.split(BATCH)) + len(test_set.split(BATCH)))
+    train_set = images_of([file for number, file in enumerate(files) if number % TEST_EVERY])
+    test_set = images_of(files[::TEST_EVERY])
+    watch = Stopwatch(steps_per_epoch=sum(-(-len(part) // BATCH) for part in (train_set, test_set)))
 
     encoder = Encoder().eval()
-    caches = []
+    plans: list[ws.Plan] = []
+    filled: list[ws.Filled] = []
     if folder is not None:
-        pixel_cache = ws.FeatureCache(folder, "pixels_96")
+        for pipe in (train_set, test_set):
+            with watch("plan"):
+                plans.append(plan_for(pipe, folder / "images_96"))
+            with watch("decode"):
+                filled.append(pipe.fill(plans[-1], BATCH, progress=False))
         feature_cache = ws.FeatureCache(folder, "gabor_conv_seed0")
         cached_encoder = ws.CachedModule(encoder, feature_cache)
-        caches = [pixel_cache, feature_cache]
+    train_plan, test_plan = plans or (None, None)
+    training = train_set.loader(train_plan, BATCH, workers=0, to="torch")
+    testing = test_set.loader(test_plan, BATCH, workers=0, order=ws.Sequential(), to="torch")
 
-    def features_of(batch: Tensor) -> Tensor:
-        chosen = [files[i] for i in batch.tolist()]
-        with watch("decode"):
-            pixels = read_pixels(chosen, pixel_cache) if caches else decode(chosen)
-        names = [file.name for file in chosen]
+    def features_of(batch: dict[str, Tensor]) -> Any:
         with watch("features"), torch.no_grad():
-            features: Tensor = cached_encoder(pixels, cache_ids=names) if caches else encoder(pixels)
-        return features
+            if folder is None:
+                return encoder(batch["pixels"])
+            return cached_encoder(batch["pixels"], cache_ids=batch["number"])
 
     head = nn.Linear(encoder.features, 10)
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
     optimizer = torch.optim.AdamW(head.parameters(), lr=1e-3)
     losses, accuracies = [], []
-    for epoch in range(epochs):
-        order = torch.randperm(len(train_set), generator=torch.Generator().manual_seed(epoch))
-        for batch in train_set[order].split(BATCH):
+    for _ in range(epochs):
+        for batch in watch.each("decode", training):
             features = features_of(batch)
             with watch("training"):
-                loss = F.cross_entropy(head(features), labels[batch])
+                loss = F.cross_entropy(head(features), batch["label"])
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
                 losses.append(float(loss.item()))
             watch.end_step()
         correct = 0
-        for batch in test_set.split(BATCH):
+        for batch in watch.each("decode", testing):
             features = features_of(batch)
             with watch("training"), torch.no_grad():
-                correct += int((head(features).argmax(dim=1) == labels[batch]).sum())
+                correct += int((head(features).argmax(dim=1) == batch["label"]).sum())
             watch.end_step()
         accuracies.append(correct / len(test_set))
         watch.end_epoch()
 
-    for cache in caches:
-        cache.flush()  # so that the figures below count everything
+    training.close()
+    testing.close()
+    caches = []
+    if folder is not None:
+        feature_cache.flush()  # so that the figures below count everything
+        caches = [summary_of_images(folder / "images_96", filled, epochs), summary_of_features(feature_cache)]
+        feature_cache.close()
     tell(
         "result",
         losses=[loss.hex() for loss in losses],
         accuracies=[accuracy.hex() for accuracy in accuracies],
         weights=hashlib.sha256(head.weight.detach().numpy().tobytes()).hexdigest(),
-        caches=[
-            summary(name, cache) for name, cache in zip(("decoded pixels", "encoder features"), caches, strict=False)
-        ],
+        caches=caches,
     )
-    for cache in caches:
-        cache.close()
 
 
-def summary(name: str, cache: ws.FeatureCache) -> dict[str, Any]:
+def summary_of_images(folder: Path, filled: Sequence[ws.Filled], epochs: int) -> dict[str, Any]:
+    """What lies in the folder, and how many images of this run were read from there and not computed."""
+    computed = sum(one.computed for one in filled)
+    entries = computed + sum(one.found for one in filled)
+    used = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    hits = entries * epochs - computed
+    return {"name": "resized images", "entries": entries, "bytes": used, "hits": hits, "misses": computed}
+
+
+def summary_of_features(cache: ws.FeatureCache) -> dict[str, Any]:
     """What the cache has to say about this run."""
     stats = cache.stats()
-    return {"name": name, "entries": stats.entries, "bytes": stats.bytes, "hits": stats.hits, "misses": stats.misses}
+    use = {"entries": stats.entries, "bytes": stats.bytes, "hits": stats.hits, "misses": stats.misses}
+    return {"name": "encoder features", **use}
 
 
 def write_images(folder: Path, count: int | None) -> None:

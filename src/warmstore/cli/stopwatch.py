@@ -7,9 +7,11 @@ seconds of each phase) or `result`.
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class Stopwatch:
@@ -24,6 +26,16 @@ class Stopwatch:
         start = time.perf_counter()
         yield
         self._seconds[phase] = self._seconds.get(phase, 0.0) + time.perf_counter() - start
+
+    def each(self, phase: str, items: Iterable[T]) -> Iterator[T]:
+        """The items, the time until each is there counted to a phase."""
+        iterator = iter(items)
+        while True:
+            with self(phase):
+                item = next(iterator, None)
+            if item is None:
+                return
+            yield item
 
     def end_step(self) -> None:
         tell("step", part=self._part)
