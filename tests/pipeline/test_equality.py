@@ -93,6 +93,20 @@ def test_by_worker_processes(tmp_path: Path, start_method: str) -> None:
     here.close()
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_labels_stay_with_their_samples(tmp_path: Path, workers: int) -> None:
+    pairs = [(at, f"{at % 7}") for at in range(60)]
+    pipe = ws.Pipeline(pairs).step(lambda pair: {"x": np.full((2, 3), pair[0]), "label": int(pair[1])})
+    pipe = pipe.step(lambda sample: (sample["x"] * 3, sample["label"]), name="last")
+    places = [(0, "memory", "raw"), (1, "disk", "zstd"), (2, "memory", "raw")]
+    plan = plan_of(pipe, places, [15, 15, 15], folder=tmp_path)
+    with pipe.loader(plan, 8, workers=workers, seed=4, start_method="fork") as loader:
+        for epoch in range(3):
+            order = ws.Shuffle(seed=4).indices(0, 60, 60, epoch).tolist()
+            seen = [(int(x[0, 0]), int(y)) for images, labels in loader for x, y in zip(images, labels, strict=True)]
+            assert seen == [(at * 3, at % 7) for at in order]
+
+
 def test_torch_batches_by_worker_processes(tmp_path: Path) -> None:
     import torch
 

@@ -48,6 +48,18 @@ def test_nothing_after_a_random_step_is_cached() -> None:
     assert made.reasons[2] == "random"
 
 
+@pytest.mark.parametrize("memory", ["1GB", None])
+def test_a_pipeline_with_nothing_deterministic_says_so(memory: str | None) -> None:
+    found = profile([0.001, 0.002], [100, 1000])
+    pipe = Pipeline(range(1000)).step(lambda value, rng: value, random=True, name="flip")
+    made = plan(pipe, found, memory=memory)
+    assert {place.step for place in made.placements} == ({0} if memory else set())  # what the source holds
+    assert made.reasons[1] == "random"
+    assert "no: random" in str(made)
+    without = plan(Pipeline(range(1000)), profile([0.001], [100]), memory=memory)
+    assert {place.step for place in without.placements} == ({0} if memory else set())
+
+
 def test_steps_that_keep_the_size_are_folded_into_the_later_one() -> None:
     found = profile([0, 0.002, 0.002], [100, 1000, 1000])
     made = plan(pipeline(1000, 2), found, memory=500_000 + MARGIN)
@@ -99,6 +111,25 @@ def test_epochs_no_shorter_than_the_consumer() -> None:
     made = plan(pipeline(1000, 1), found, memory="1GB", consumer=0.005, workers=2)
     assert made.epoch_seconds == pytest.approx(0.5)
     assert made.placements == ()  # two workers keep up with training as it is
+
+
+def test_the_rules_to_compare_with_do_what_they_say(tmp_path: Path) -> None:
+    found = profile([0, 0.001, 0.003], [100, 1000, 4000])
+    room = {"memory": 2_000_000 + MARGIN, "disk": 1_200_000 + MARGIN, "folder": tmp_path}
+
+    def kept(strategy: str) -> dict[Placement, int]:
+        return of_step(plan(pipeline(1000, 2), found, **room, strategy=strategy))
+
+    one_step = kept("single")
+    assert {place.step for place in one_step} == {2}
+    assert 750 < sum(one_step.values()) <= 800  # all there is room for
+    whole = kept("presto")
+    assert ({place.step for place in whole}, sum(whole.values())) == ({1}, 1000)  # the last step that fits as a whole
+    memory_alone = of_step(plan(pipeline(1000, 2), found, memory=room["memory"]))
+    then = kept("sequential")
+    assert all(then[place] >= count > 0 for place, count in memory_alone.items())
+    assert {place.tier for place in then} == {"memory", "disk"}
+    assert kept("page-cache") == kept("none") == {}
 
 
 def test_few_epochs_do_not_pay_for_a_build() -> None:

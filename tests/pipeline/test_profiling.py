@@ -99,6 +99,28 @@ def test_workers_are_doubled_and_their_memory_is_known() -> None:
     assert found.overhead > 0
 
 
+def idle(value: int) -> int:
+    time.sleep(0.02)
+    return value
+
+
+@pytest.mark.parametrize(("cutoff", "tried"), [(0.1, [0, 1, 2, 4]), (10.0, [0, 1, 2])])
+def test_workers_are_doubled_until_it_brings_too_little(cutoff: float, tried: list[int]) -> None:
+    """Steps that only wait go as much faster as there are workers, however few cores there are."""
+    pipe = ws.Pipeline(range(200)).step(idle)
+    found = measured(pipe, most_workers=7, cutoff=cutoff, batch_size=4, samples=8)
+    assert [one.workers for one in found.scaling] == tried
+
+
+def test_samples_and_seconds_are_those_asked_for() -> None:
+    assert measured(samples=0.1).samples == 20
+    slow = ws.Pipeline(range(200)).step(idle)
+    assert measured(slow, samples=200, seconds=0.5).samples < 100
+    for told in ({"samples": 0}, {"seconds": 0}):
+        with pytest.raises(ValueError, match="must be above zero"):
+            measured(**told)
+
+
 def test_a_profile_is_found_again_until_the_code_changes(tmp_path: Path) -> None:
     first = measured(folder=tmp_path)
     assert measured(folder=tmp_path) == first

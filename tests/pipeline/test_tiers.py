@@ -172,6 +172,18 @@ def test_a_small_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert not list(tmp_path.iterdir())
 
 
+def test_no_room_for_memory_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = ws.Pipeline(range(31)).step(make, kind="array")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for free, says in ((1 << 26, "/dev/shm has 67,108,864 bytes free"), (0, "there is no /dev/shm")):
+        monkeypatch.setattr(tiers, "_free", lambda folder, free=free: free)
+        with pipe.loader(plan_of(pipe, [(1, "memory", "raw")], [31], memory=1 << 50), 8, workers=0) as loader:
+            assert memory_of(loader).parent == tiers.SHARED
+            with pytest.warns(RuntimeWarning, match=f"{says}, less than .* kept until it is full"):
+                check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(1))
+            check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(1, 2))
+
+
 @pytest.mark.parametrize("what", ["argument", "code", "file", "random"])
 def test_a_change_computes_anew(tmp_path: Path, program: Any, caplog: pytest.LogCaptureFixture, what: str) -> None:
     source = """
