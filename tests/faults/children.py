@@ -4,6 +4,7 @@ import os
 import pickle
 import signal
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Callable
@@ -28,6 +29,7 @@ FIELDS: dict[str, Any] = {
 }
 
 BFLOAT16 = numpy_dtype("bfloat16")
+_forking = threading.Lock()
 
 
 def record(number: int) -> dict[str, Any]:
@@ -88,14 +90,15 @@ def in_child(work: Callable[[Callable[[Any], None]], None], user: int | None = N
 
     What the child says is not lost when it is killed. It ends without any exit handlers, like a killed one.
     """
-    reading, writing = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # forking beside pyarrow's idle threads is what we mean
-        child = os.fork()
-    if not child:
-        os.close(reading)
-        _run(work, writing, user)
-    os.close(writing)
+    with _forking:  # else a child of another thread would have this one's pipe too, and keep it from ending
+        reading, writing = os.pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # forking beside pyarrow's idle threads is what we mean
+            child = os.fork()
+        if not child:
+            os.close(reading)
+            _run(work, writing, user)
+        os.close(writing)
     with open(reading, "rb") as pipe:
         told = []
         while True:

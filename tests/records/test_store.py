@@ -440,8 +440,8 @@ def test_a_description_that_is_a_folder(tmp_path: Path) -> None:
 def test_a_newer_format(store: ws.RecordStore) -> None:
     path = store.path / "store.json"
     content = json.loads(path.read_text())
-    path.write_text(json.dumps({**content, "format": 2, "unheard": "of"}))
-    with pytest.raises(NewerFormat, match="format 2"):
+    path.write_text(json.dumps({**content, "format": 3, "unheard": "of"}))
+    with pytest.raises(NewerFormat, match="format 3"):
         ws.RecordStore.open(store.path)
 
 

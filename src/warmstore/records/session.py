@@ -95,8 +95,10 @@ class Session:
         with self.lock:
             if not self.pending.count:
                 self.refresh()
+            # Chunks of a bounded store have a size for evicting them, which no batch may exceed.
+            most = BATCH_BYTES if self.writing.room is None else min(BATCH_BYTES, self.writing.chunk_size)
             while self.pending.count:
-                count, block = self.pending.head(min(BATCH_BYTES, self.writing.chunk_size))
+                count, block = self.pending.head(most)
                 self._commit(block, count)
 
     def commit_rows(self, block: dict[str, Rows]) -> None:
