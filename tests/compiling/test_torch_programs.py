@@ -147,6 +147,7 @@ def test_a_folder_that_cannot_be_used_stops_nobody(tmp_path: Path, what: str) ->
         import sqlite3
 
         with sqlite3.connect(folder / "index.sqlite") as db:
+            db.execute("UPDATE format SET version = 999")
             db.execute("PRAGMA user_version = 999")
         db.close()
     if what == "of others":
