@@ -13,6 +13,7 @@ import pytest
 from tests.compiling.children import FILE, content
 from tests.compiling.environments import HERE
 from tests.compiling.test_artifacts import taken
+from tests.faults.small_disk import small_file_system
 
 from warmstore.compiling.artifacts import ArtifactStore
 from warmstore.errors import Damaged, NoArtifact, StorageFailed, WarmstoreError
@@ -153,17 +154,8 @@ def test_eviction_while_another_process_reads(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)]
-    try:
-        mounted = subprocess.run(command, capture_output=True, check=False).returncode == 0
-    except FileNotFoundError:
-        mounted = False
-    if not mounted:
-        pytest.skip("no file system can be mounted here")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    with small_file_system(tmp_path, "3m") as folder:
+        yield folder
 
 
 def test_a_full_disk_is_an_error_and_no_harm(small_disk: Path) -> None:

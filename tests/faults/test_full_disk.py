@@ -3,13 +3,13 @@
 import contextlib
 import errno
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.faults.children import FIELDS, check, columns
 from tests.faults.seam import Counting, FullDisk, OneByte, Refusing
+from tests.faults.small_disk import small_file_system
 
 import warmstore as ws
 from warmstore.errors import WriteFailed
@@ -149,17 +149,8 @@ def test_the_queue_survives_many_failures_and_keeps_its_order(tmp_path: Path) ->
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    try:
-        mounted = subprocess.run(command, capture_output=True, check=False).returncode == 0
-    except FileNotFoundError:
-        mounted = False
-    if not mounted:
-        pytest.skip("no file system can be mounted here")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    with small_file_system(tmp_path, "1m") as folder:
+        yield folder
 
 
 def test_a_real_full_disk(small_disk: Path) -> None:

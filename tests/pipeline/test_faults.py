@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.faults.children import in_child
+from tests.faults.small_disk import small_file_system
 from tests.pipeline.functions import Opaque, change, make, shake, slow_image
 from tests.pipeline.making import check, expected, plan_of
 
@@ -84,18 +85,8 @@ def test_worker_processes_killed_while_filling(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A real file system of 300 KB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    if (
-        os.getuid()
-        or subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(folder)], capture_output=True, check=False
-        ).returncode
-    ):
-        pytest.skip("needs to mount a file system")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    with small_file_system(tmp_path, "300k", may_be_in_use=False) as folder:
+        yield folder
 
 
 @pytest.mark.parametrize("tier", ["disk", "memory"])
