@@ -16,6 +16,7 @@ from tests.pipeline.making import check, expected, plan_of, same
 import warmstore as ws
 from warmstore.pipeline import shelf
 from warmstore.pipeline.pipeline import Pipeline
+from warmstore.pipeline.plan import Plan
 from warmstore.pipeline.room import _size_of
 
 STEPS = [(change, {"by": 2}, False), (change_in_place, {}, False), (unwrap, {}, False), (shake, {"most": 4}, True)]
@@ -238,7 +239,8 @@ def test_another_plan_over_the_same_folder(tmp_path: Path) -> None:
             assert (loader._source.open_shelves().rows >= 0).sum() == sum(counts)
 
 
-def test_two_that_fill_at_once_keep_each_sample_once(tmp_path: Path) -> None:
+def watched_pipe(folder: Path) -> tuple[Pipeline, Plan, list[int]]:
+    """Forty samples on the disk, and those that were computed."""
     seen: list[int] = []
 
     def watched(index: int) -> Any:
@@ -246,7 +248,11 @@ def test_two_that_fill_at_once_keep_each_sample_once(tmp_path: Path) -> None:
         return make(index, "array")
 
     pipe = ws.Pipeline(range(40)).step(watched)
-    plan = plan_of(pipe, [(1, "disk", "raw")], [40], folder=tmp_path)
+    return pipe, plan_of(pipe, [(1, "disk", "raw")], [40], folder=folder), seen
+
+
+def test_two_that_fill_at_once_keep_each_sample_once(tmp_path: Path) -> None:
+    pipe, plan, seen = watched_pipe(tmp_path)
     one, other = pipe.loader(plan, 8, workers=0), pipe.loader(plan, 8, workers=0)
     next(iter(one))
     next(iter(other))
@@ -261,14 +267,7 @@ def test_two_that_fill_at_once_keep_each_sample_once(tmp_path: Path) -> None:
 
 
 def test_each_epoch_begins_with_a_look_at_what_others_have_kept(tmp_path: Path) -> None:
-    seen: list[int] = []
-
-    def watched(index: int) -> Any:
-        seen.append(index)
-        return make(index, "array")
-
-    pipe = ws.Pipeline(range(40)).step(watched)
-    plan = plan_of(pipe, [(1, "disk", "raw")], [40], folder=tmp_path)
+    pipe, plan, seen = watched_pipe(tmp_path)
     with pipe.loader(plan, 8, workers=0) as one, pipe.loader(plan, 8, workers=0) as other:
         list(one)
         seen.clear()

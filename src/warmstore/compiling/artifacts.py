@@ -24,7 +24,7 @@ from typing import Any
 from blake3 import blake3
 
 from warmstore.compiling.artifact import Artifact
-from warmstore.compiling.blobs import Blobs
+from warmstore.compiling.blobs import Blobs, write_whole
 from warmstore.compiling.environment import Environment
 from warmstore.compiling.index import Index, on_disk
 from warmstore.compiling.room import LEAST, Room
@@ -166,12 +166,7 @@ class ArtifactStore(Owner):
         path = Path(path)
         unfinished = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
         try:
-            try:
-                unfinished.write_bytes(data)
-            except FileNotFoundError:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                unfinished.write_bytes(data)
-            unfinished.replace(path)
+            write_whole(path, unfinished, data)
         except BaseException:
             unfinished.unlink(missing_ok=True)
             raise

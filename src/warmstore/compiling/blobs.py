@@ -34,13 +34,7 @@ class Blobs:
 
     def write(self, digest: str, content: bytes) -> None:
         """Have the file whole, or not at all. One process does so at a time."""
-        path, unfinished = self.path(digest), self._unfinished(digest)
-        try:
-            unfinished.write_bytes(content)
-        except FileNotFoundError:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            unfinished.write_bytes(content)
-        unfinished.replace(path)
+        write_whole(self.path(digest), self._unfinished(digest), content)
 
     def staged(self, digest: str) -> Path:
         """Where an import keeps a blob until all of them are there."""
@@ -79,3 +73,13 @@ class Blobs:
     def _unfinished(self, digest: str) -> Path:
         path = self.path(digest)
         return path.with_name(path.name + ".partial")
+
+
+def write_whole(path: Path, unfinished: Path, content: bytes) -> None:
+    """Have a file whole, or not at all, by way of an unfinished one beside it, which an error may leave."""
+    try:
+        unfinished.write_bytes(content)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished.write_bytes(content)
+    unfinished.replace(path)
