@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -90,6 +91,24 @@ def test_no_python_object_per_value(tmp_path):
             assert torch.equal(got, values)
             counts += calls
     assert counts[1] < 1.5 * counts[0]
+
+
+def test_no_list_of_values(tmp_path):
+    """One call makes a list of all values, at eight times their bytes: memory tells."""
+    with ws.FeatureCache(tmp_path, "id", async_write=False) as cache:
+        cache.put_batch(range(64, 128), torch.rand(64, 8192))
+        cache.flush()
+        values = torch.rand(64, 8192)
+        tracemalloc.start()
+        try:
+            cache.put_batch(range(64), values)
+            cache.flush()
+            got = cache.get_batch(range(64))[0]
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert torch.equal(got, values)
+    assert peak < 4 * values.nbytes, peak
 
 
 def test_hits_are_found_and_read_by_the_batch(tmp_path):
