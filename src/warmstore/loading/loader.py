@@ -297,27 +297,6 @@ class Loader(Owner):
             raise Closed("the loader was closed while this `for` was running")
         raise RuntimeError("another `for` over the loader, or load_state_dict, has ended this one; so has a fork")
 
-    def _made_by_others(self, tasks: Iterator[Task]) -> Iterator[Any]:
-        turn = self._turn = object()
-        if self._others is None:
-            make = replace(self._make, send=None)
-            self._others = ProcessCrew(self._processes, make, self._prefetch, self._start_method)
-        course, send, receive = self._course, self._make.send, self._receive
-        self.own()
-        try:
-            with closing(self._others.ahead(tasks)) as made:
-                for task, batch in made:
-                    if send is not None and receive is not None:
-                        batch = receive(send(batch))
-                    course.epoch, course.place = task[0], task[1].after
-                    yield batch
-                    del batch
-                    if self._turn is not turn:
-                        self._ended()
-        except Exception:
-            self._dismiss()  # one that has died takes the others along
-            raise
-
     def _check_structure(self) -> None:
         """What can be found out before the first batch: one sample of each source is read where it matters."""
         shard = self._course.shard
