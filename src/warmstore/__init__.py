@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from warmstore.loading.mixed import Mixed
     from warmstore.loading.orders import Order, Sequential, Shuffle, Uniform, Weighted, Window
     from warmstore.loading.torch_data import BatchSampler, Dataset, collate
+    from warmstore.pipeline.dali import Dali
     from warmstore.pipeline.pipeline import Pipeline
     from warmstore.pipeline.plan import Placement, Plan
     from warmstore.pipeline.profile import Profile
@@ -85,6 +86,7 @@ __all__ = [
     "CachedModule",
     "Closed",
     "CompilationFailed",
+    "Dali",
     "Damaged",
     "Dataset",
     "FeatureCache",
@@ -146,6 +148,7 @@ _LAZY = {
     "CacheStats": "warmstore.features.statistics",
     "CacheVersion": "warmstore.features.versions",
     "CachedModule": "warmstore.features.module",
+    "Dali": "warmstore.pipeline.dali",
     "Dataset": "warmstore.loading.torch_data",
     "FeatureCache": "warmstore.features.cache",
     "Filled": "warmstore.filled",

@@ -2,6 +2,7 @@
 
 import functools
 import pickle
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,12 @@ def test_steps_check_themselves() -> None:
         ws.Pipeline([1]).step(change, cache="ram")  # type: ignore[arg-type]
     with pytest.raises(ws.BadSource, match="int is no source"):
         ws.Pipeline(3)
+
+
+def test_dali_is_asked_for_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nvidia.dali", None)
+    with pytest.raises(ws.NotInstalled, match=r"pip install warmstore\[dali\]"):
+        ws.Dali(change)
 
 
 def test_how_much_can_be_kept() -> None:

@@ -25,8 +25,8 @@ def of_step(made: ws.Plan) -> dict[Placement, int]:
 def test_everything_that_fits_is_kept_as_far_as_it_goes() -> None:
     found = profile([0, 0.001, 0.003], [100, 1000, 4000])
     made = plan(pipeline(1000, 2), found, memory=4_000_000 + MARGIN)
-    # 2 % slower for fewer bytes is allowed; a sample left out costs a thousandth of an epoch.
-    assert of_step(made)[Placement(2, "memory", "raw")] > 970
+    # Half a percent slower for fewer bytes is allowed; a sample left out costs a thousandth of an epoch.
+    assert of_step(made)[Placement(2, "memory", "raw")] > 990
     assert made.epoch_seconds < 0.03 * made.uncached_seconds
     assert made.memory_used <= 4_000_000
 
@@ -115,14 +115,14 @@ def test_epochs_no_shorter_than_the_consumer() -> None:
 
 def test_the_rules_to_compare_with_do_what_they_say(tmp_path: Path) -> None:
     found = profile([0, 0.001, 0.003], [100, 1000, 4000])
-    room = {"memory": 2_000_000 + MARGIN, "disk": 1_200_000 + MARGIN, "folder": tmp_path}
+    room = {"memory": 800_000 + MARGIN, "disk": 1_200_000 + MARGIN, "folder": tmp_path}
 
     def kept(strategy: str) -> dict[Placement, int]:
         return of_step(plan(pipeline(1000, 2), found, **room, strategy=strategy))
 
     one_step = kept("single")
     assert {place.step for place in one_step} == {2}
-    assert 750 < sum(one_step.values()) <= 800  # all there is room for
+    assert 480 < sum(one_step.values()) <= 500  # all there is room for
     whole = kept("presto")
     assert ({place.step for place in whole}, sum(whole.values())) == ({1}, 1000)  # the last step that fits as a whole
     memory_alone = of_step(plan(pipeline(1000, 2), found, memory=room["memory"]))

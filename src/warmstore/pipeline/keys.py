@@ -4,6 +4,7 @@ Steps are told by their code, their arguments and the versions of the packages t
 time of files, or by their content. Whatever cannot be told is never found again: it is computed anew by every run.
 """
 
+import functools
 import json
 import logging
 import os
@@ -231,8 +232,15 @@ def _version(name: str) -> str:
         try:
             return metadata.version(name)
         except metadata.PackageNotFoundError:
-            return ""
+            return _versions_in(name)
     return str(found)
+
+
+@functools.cache
+def _versions_in(name: str) -> str:
+    """Of all that is installed under a name that is no package of its own, such as `nvidia` or `google`."""
+    found = set(metadata.packages_distributions().get(name, ()))
+    return ", ".join(f"{one} {metadata.version(one)}" for one in sorted(found))
 
 
 def _hash(data: str | bytes) -> str:

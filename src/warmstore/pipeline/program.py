@@ -18,7 +18,7 @@ from warmstore.pipeline.model import Candidate, Cost, Floats, Load, cost
 Counts = np.ndarray[Any, np.dtype[np.int64]]
 _WHOLE = 2000  # up to so many samples the numbers are whole in the program itself
 _SECONDS = 0.3  # for one solution; the best found by then counts. They take a few milliseconds
-_SLACK = 1.02  # how much longer an epoch may take for the sake of fewer bytes
+_SLACK = 1.005  # how much longer an epoch may take for the sake of fewer bytes
 
 
 @dataclass(frozen=True)

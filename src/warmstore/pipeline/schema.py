@@ -83,6 +83,11 @@ class Schema:
         """Of the fields with values."""
         return [f"value{number}" if number else "value" for number in range(len(self.fields))]
 
+    @property
+    def width(self) -> int:
+        """Bytes of a record's arrays of fixed shape."""
+        return sum(field.width for field in self.fields if isinstance(field, Array))
+
     def fits(self, sample: Staged) -> bool:
         """Whether a sample can be a record of these fields."""
         if self.structure is None:

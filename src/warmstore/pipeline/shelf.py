@@ -37,6 +37,7 @@ FLUSH = 8 << 20
 _LEAST_FLUSH = 1 << 20
 _PARTS = 64
 
+_AT_ONCE = 4 << 20  # bytes of fixed size that are read before they go through the steps that are left
 _UNCACHED_AGAIN = 32 << 20
 _MOST_ROWS = 1 << 30
 _ENTRY = 64
@@ -96,6 +97,8 @@ class Shelf:
         self._hold = Hold(place.folder)
         schemas = (place.schema, Schema.of_bytes(place.codec))
         self._schemas: tuple[Schema | None, Schema] = schemas
+        width = 0 if place.schema is None else place.schema.width
+        self.at_once = max(1, _AT_ONCE // max(width, 1))  # how many samples had better be read at once, at most
         self._stores: list[RecordStore | None] = [None, None]
         self._known = [0, 0]
         try:

@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from warmstore.loading.collate import stack
 from warmstore.loading.draws import Int64, UInt64
 from warmstore.loading.source import Source
 from warmstore.owner import Owner
+from warmstore.pipeline.batch import Batch, Uneven
 from warmstore.pipeline.room import Hold
 from warmstore.pipeline.shelf import LOST, Place, Shelf
 from warmstore.pipeline.tiers import MemoryTier
 
 if TYPE_CHECKING:
     from warmstore.pipeline.pipeline import Pipeline
-
-_MISSING = object()
 
 
 @dataclass(frozen=True)
@@ -64,6 +62,7 @@ class PipelineSource(Source):
         self._shelves: Shelves | None = None
         self._notes: list[str] = []
         self._epoch = -1
+        self._alike = True  # so far
 
     def __len__(self) -> int:
         return len(self._pipe)
@@ -75,25 +74,31 @@ class PipelineSource(Source):
         return self.read_in(0, positions)
 
     def read_in(self, epoch: int, positions: Int64) -> Any:
+        if self._alike:
+            try:
+                return self._batch(epoch, positions)
+            except Uneven:
+                self._alike = False
+        return self._batch(epoch, positions)
+
+    def _batch(self, epoch: int, positions: Int64) -> Any:
+        batch = Batch(len(positions), alike=self._alike)
         if self._kept is None:
-            return stack(self._computed(epoch, positions))
+            self._compute(epoch, positions, np.arange(len(positions)), batch)
+            return batch.stacked()
         shelves = self._opened(epoch)
         placed = self._kept.assignment[positions]
         rows = shelves.rows[positions].astype(np.int64)
-        values: list[Any] = [_MISSING] * len(positions)
         for number, shelf in shelves.by_number.items():
             at = np.flatnonzero((placed == number) & (rows >= 0))
             if len(at) == len(positions) and shelf.place.step == len(self._pipe.steps):
-                batch = shelf.read_stacked(rows)
-                if batch is not None:
-                    return batch
-            if len(at):
-                self._go_on(epoch, positions, at, shelf, rows[at], values)
-        missing = np.flatnonzero([value is _MISSING for value in values])
-        if len(missing):
-            for place, value in zip(missing.tolist(), self._computed(epoch, positions[missing]), strict=True):
-                values[place] = value
-        return stack(values)
+                whole = shelf.read_stacked(rows)
+                if whole is not None:
+                    return whole
+            for few in np.split(at, range(shelf.at_once, len(at), shelf.at_once)):
+                self._go_on(epoch, positions, few, shelf, rows[few], batch)
+        self._compute(epoch, positions, batch.missing(), batch)
+        return batch.stacked()
 
     def finish(self) -> None:
         if self._shelves is not None:
@@ -153,7 +158,7 @@ class PipelineSource(Source):
             shelves.look()
         return shelves
 
-    def _go_on(self, epoch: int, positions: Int64, at: Int64, shelf: Shelf, rows: Int64, values: list[Any]) -> None:
+    def _go_on(self, epoch: int, positions: Int64, at: Int64, shelf: Shelf, rows: Int64, batch: Batch) -> None:
         """Send kept samples through the steps that are left."""
         first = shelf.place.step
         for place, value in zip(at.tolist(), shelf.read(rows), strict=True):
@@ -161,20 +166,19 @@ class PipelineSource(Source):
             if value is LOST:
                 shelf.lose(index)
             else:
-                values[place] = self._pipe.run(value, index, epoch=epoch, seed=self._seed, first=first)
+                batch.put(place, self._pipe.run(value, index, epoch=epoch, seed=self._seed, first=first))
 
-    def _computed(self, epoch: int, positions: Int64) -> list[Any]:
-        """Samples from their raw values on, those that are to be kept put on their shelves."""
+    def _compute(self, epoch: int, positions: Int64, at: Int64, batch: Batch) -> None:
+        """Make the samples at some places from their raw values on, those that are to be kept put on their shelves."""
         run, seed = self._pipe.run, self._seed
-        values = []
-        for index, value in zip(positions.tolist(), self._raw(positions), strict=True):
+        for place, value in zip(at.tolist(), self._raw(positions[at]), strict=True):
+            index = int(positions[place])
             shelf, first = self._shelf_of(index), 0
             if shelf is not None:
                 first = shelf.place.step
                 value = run(value, index, last=first)
                 shelf.add(index, value)
-            values.append(run(value, index, epoch=epoch, seed=seed, first=first))
-        return values
+            batch.put(place, run(value, index, epoch=epoch, seed=seed, first=first))
 
     def _shelf_of(self, index: int) -> Shelf | None:
         """Where a sample is to be kept and is not yet."""

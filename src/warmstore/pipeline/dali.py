@@ -1,0 +1,189 @@
+"""Steps made of NVIDIA DALI's operators, on the CPU: one sample in, one sample out, and the same bits each time.
+
+A DALI pipeline of one sample is built in every process that needs it. It has threads, which a fork does not copy: a
+forked child builds its own, and never touches nor destroys what it inherited.
+"""
+
+import ctypes
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from warmstore.errors import NotInstalled
+
+
+@final
+class Dali:
+    """A step that sends a value through DALI operators: `pipe.step(Dali(define, size=96))`.
+
+    Args:
+        define: called as define(*inputs, **arguments) with one DALI node per field, or one for the whole value; returns
+            a node, or a dict of nodes by name. It is called for each process that computes samples, and once here.
+        fields: of values that are dicts, what goes in, by name. The node that comes out takes the place of the first;
+            those of a dict take their names' places, or are added. None: values are bytes or arrays, and go in whole.
+        arguments: of `define`; they count for what is kept.
+
+    Inputs are bytes (as uint8), arrays or tensors of bool, integers or floats up to 64 bits, and numbers (as int32 and
+    float32, which is what DALI's arguments are). They have no layout. Outputs are NumPy arrays.
+
+    Raises:
+        NotInstalled: without DALI.
+        TypeError: `define` returned something else, or a value is nothing that DALI takes.
+        ValueError: an operator draws, keeps a state, reads data by itself or runs on a GPU; or an input is not used.
+    """
+
+    def __init__(
+        self, define: Callable[..., Any], /, *, fields: str | Sequence[str] | None = None, **arguments: Any
+    ) -> None:
+        self.func = define  # as a partial has it: steps are called after it
+        self.fields = (fields,) if isinstance(fields, str) else None if fields is None else tuple(fields)
+        self.arguments = arguments
+        if self.fields == ():
+            raise ValueError("fields names nothing: name what goes in, or leave it out for values that go in whole")
+        self._define()
+
+    def __call__(self, value: Any, rng: np.random.Generator | None = None) -> Any:
+        """The operators' result for one value."""
+        if rng is not None:
+            raise TypeError(
+                "a DALI step does not draw, so it cannot be random=True; draw with NumPy in a random step before it, "
+                "and name what that drew in fields"
+            )
+        given = [value] if self.fields is None else [value[field] for field in self.fields]
+        inputs = [_to_array(one) for one in given]
+        with _lock:
+            mine = _running.setdefault(self, {})
+            kinds = tuple((one.dtype.char, one.ndim) for one in inputs)  # which a DALI pipeline takes no others of
+            if kinds not in mine:
+                mine[kinds] = self._define()
+            running = mine[kinds]
+            try:
+                outputs = running(inputs)
+            except BaseException:
+                del mine[kinds]  # it is in no state to go on
+                raise
+        made = outputs if running.names is None else dict(zip(running.names, outputs, strict=True))
+        if self.fields is None:
+            return made if isinstance(made, dict) else made[0]
+        return {**value, **(made if isinstance(made, dict) else {self.fields[0]: made[0]})}
+
+    def _define(self) -> "_Running":
+        dali = _dali()
+        pipeline = dali.Pipeline(
+            batch_size=1, num_threads=1, device_id=None, prefetch_queue_depth=1, exec_async=False, exec_pipelined=False
+        )
+        fields = self.fields or ("value",)
+        with pipeline:
+            inputs = {f"input_{field}": dali.fn.external_source(name=f"input_{field}") for field in fields}
+            made = self.func(*inputs.values(), **self.arguments)
+            nodes = list(made.values()) if isinstance(made, dict) else [made]
+            for node in nodes:
+                if not isinstance(node, dali.data_node.DataNode):
+                    raise TypeError(f"{self._name} must return a DALI node or a dict of them; got {made!r:.80}")
+            used = _check(nodes, [node.source for node in inputs.values()], self._name)
+            pipeline.set_outputs(*nodes)
+        for name, node in inputs.items():
+            if id(node.source) not in used:
+                raise ValueError(f"{self._name} does not use its input {name.removeprefix('input_')!r}; leave it out")
+        return _Running(pipeline, tuple(inputs), tuple(made) if isinstance(made, dict) else None)
+
+    @property
+    def _name(self) -> str:
+        return str(getattr(self.func, "__name__", self.func))
+
+
+@dataclass(frozen=True)
+class _Running:
+    """A DALI pipeline. inputs: their names in it. names: of the outputs, where they have any."""
+
+    pipeline: Any
+    inputs: tuple[str, ...]
+    names: tuple[str, ...] | None
+
+    def __call__(self, values: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
+        for name, value in zip(self.inputs, values, strict=True):
+            self.pipeline.feed_input(name, [value])
+        return [np.array(batch[0]) for batch in self.pipeline.run()]
+
+
+def _check(nodes: Sequence[Any], inputs: Sequence[Any], name: str) -> set[int]:
+    """The ids of all operators that nodes come from.
+
+    Raises:
+        ValueError: one of them is none that gives the same for the same inputs.
+    """
+    allowed = {id(operator) for operator in inputs}
+    seen = set()
+    for node in _upstream(nodes):
+        operator = node.source
+        seen.add(id(operator))
+        schema = operator._op.schema
+        called = f"{name} uses {operator._op._operator_name()}, which"
+        if node.device != "cpu" or operator._op.device != "cpu":
+            raise ValueError(f"{called} runs on a GPU; steps run on the CPU, in any number of processes")
+        if id(operator) in allowed:
+            continue
+        if "reader" in schema.Name().lower() or (schema.IsStateful() and not schema.HasRandomSeedArg()):
+            raise ValueError(f"{called} reads data by itself or keeps a state; samples come from the pipeline's source")
+        if schema.HasRandomSeedArg():
+            raise ValueError(
+                f"{called} draws from a generator of its own, so samples would depend on what came before: "
+                "draw with NumPy in a random step before, and name what that drew in fields"
+            )
+    return seen
+
+
+def _upstream(nodes: Sequence[Any]) -> Iterator[Any]:
+    """Nodes and all that they are made from, each once."""
+    waiting, seen = list(nodes), set()
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, list | tuple):
+            waiting += node
+        elif (node.name, node.device) not in seen:
+            seen.add((node.name, node.device))
+            yield node
+            waiting += node.source.inputs
+
+
+def _to_array(value: Any) -> np.ndarray[Any, Any]:
+    """What DALI is given: C-contiguous, native. It takes any buffer for what it likes, so this says what it may."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return np.frombuffer(value, np.uint8)
+    kind = {int: np.int32, float: np.float32}.get(type(value))
+    array = np.asarray(value, kind)
+    if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
+        raise TypeError(
+            f"DALI takes bytes, and arrays of bool, integers and floats up to 64 bits; got {type(value).__name__} of "
+            f"{array.dtype}. Of a dict, name the fields that go in"
+        )
+    return np.asarray(array, array.dtype.newbyteorder("="), order="C")
+
+
+def _dali() -> Any:
+    try:
+        import nvidia.dali as dali
+    except ImportError as error:
+        raise NotInstalled(f"a DALI step needs it, on Linux: pip install warmstore[dali] ({error})") from None
+    return dali
+
+
+_running: weakref.WeakKeyDictionary[Dali, dict[Any, _Running]] = weakref.WeakKeyDictionary()
+_lock = threading.RLock()
+
+
+def _after_fork() -> None:
+    global _lock
+    for mine in _running.values():
+        for running in mine.values():  # to destroy one would wait for threads that are not here, ever
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(running.pipeline))
+    _running.clear()
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
