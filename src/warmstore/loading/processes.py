@@ -13,11 +13,9 @@ from typing import Any
 import numpy as np
 
 from warmstore.loading.making import Maker, Task
+from warmstore.loading.shared_room import SHARED, tensor_of, torch_has
 from warmstore.loading.torch_data import owned
 from warmstore.records.formats import imported, mapped
-
-_SHARED = 1 << 14
-"""Bytes of an array from which it had better be shared than sent through a pipe."""
 
 _inherited: list[Any] = []
 
@@ -127,13 +125,11 @@ class _Shared:
 
 
 def _as_shared(value: Any, name: str) -> Any:
-    if isinstance(value, np.ndarray) and value.nbytes >= _SHARED and _torch_has(value):
-        return _Shared(imported("torch").from_numpy(value if value.flags.writeable else value.copy()))
-    return value
-
-
-def _torch_has(array: np.ndarray[Any, Any]) -> bool:
-    return type(array) is np.ndarray and array.dtype.kind in "biufc" and array.dtype.num < 256
+    if type(value) is not np.ndarray or value.nbytes < SHARED or not torch_has(value.dtype):
+        return value
+    if (tensor := tensor_of(value)) is not None:
+        return _Shared(tensor)
+    return _Shared(imported("torch").from_numpy(value if value.flags.writeable else value.copy()))
 
 
 def _as_array(value: Any, name: str) -> Any:

@@ -7,6 +7,7 @@ import numpy as np
 
 from warmstore.loading.collate import stack
 from warmstore.loading.draws import Int64
+from warmstore.loading.shared_room import empty
 
 
 class Uneven(Exception):
@@ -55,7 +56,7 @@ def _room(value: Any, count: int) -> Any:
         return {name: _room(part, count) for name, part in value.items()}
     if type(value) is tuple:
         return tuple(_room(part, count) for part in value)
-    return np.empty((count, *value.shape), value.dtype) if _is_plain(value) else [None] * count
+    return empty((count, *value.shape), value.dtype) if _is_plain(value) else [None] * count
 
 
 def _put(room: Any, place: int, value: Any) -> None:

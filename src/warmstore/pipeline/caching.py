@@ -58,7 +58,7 @@ class _Opening:
         self.assignment = plan.assignment(np.arange(len(pipe))).astype(np.int16)
         self._pipe = pipe
         self._plan = plan
-        self._steps = tuple(describe_step(step) for step in pipe.steps[: pipe.cacheable])
+        self._steps = tuple(describe_step(step, pipe.threads) for step in pipe.steps[: pipe.cacheable])
         self._lineage = key_of([{"source": source, "steps": [step["name"] for step in self._steps]}])
         self._rooms: dict[str, Room] = {}
 

@@ -40,13 +40,16 @@ Description = dict[str, Any]
 """Of a step, as JSON: name, code, arguments by name, random, packages by name."""
 
 
-def describe_step(step: Step) -> Description:
-    """What a step's results depend on."""
+def describe_step(step: Step, threads: int = 1) -> Description:
+    """What a step's results depend on, with so many native threads beneath it."""
     reach = Everything(step.name)
     code = _hash(describe(step.function, 0, reach))
     arguments = {name: _hash(describe(value, 0, reach)) for name, value in sorted(step.arguments.items())}
     packages = {name: _version(name) for name in sorted(reach.packages)}
-    return {"name": step.name, "code": code, "arguments": arguments, "random": step.random, "packages": packages}
+    return {
+        "name": step.name, "code": code, "arguments": arguments, "random": step.random, "packages": packages,
+        "threads": threads,
+    }  # fmt: skip
 
 
 def key_of(descriptions: Sequence[Description]) -> str:
@@ -60,6 +63,8 @@ def difference(old: Sequence[Description], new: Sequence[Description]) -> str:
         name = other["name"]
         if one["random"] != other["random"]:
             return f"step {name!r} is {'random' if other['random'] else 'no longer random'}"
+        if one["threads"] != other["threads"]:
+            return f"step {name!r} runs with {other['threads']} native threads and not {one['threads']}"
         changed = [key for key in other["arguments"] if one["arguments"].get(key) != other["arguments"][key]]
         changed += [key for key in one["arguments"] if key not in other["arguments"]]
         if changed:

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import pickle
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, final
 
 from warmstore.errors import BadSource, NotPicklable
@@ -16,6 +17,7 @@ from warmstore.loading.torch_data import Dataset
 from warmstore.owner import Owner
 from warmstore.pipeline.caching import source_of
 from warmstore.pipeline.filling import fill
+from warmstore.pipeline.native_threads import native_threads
 from warmstore.pipeline.plan import Plan
 from warmstore.pipeline.profile import Profile
 from warmstore.pipeline.source import PipelineSource
@@ -34,22 +36,26 @@ class Pipeline(Owner):
     Args:
         source: anything with `__len__` and `__getitem__`: a list of paths, a RecordStore, an array, a Hugging Face
             Dataset; or a dict of such, or a path, as a `Loader` takes them.
+        threads: of BLAS and OpenMP beneath the steps, in each process that runs them. More of them than cores hinder
+            each other, and the last bits of a matrix product depend on their number.
 
     Raises:
         BadSource: no sequence.
+        ValueError: fewer threads than one.
     """
 
-    def __init__(self, source: Any, steps: tuple[Step, ...] = ()) -> None:
+    def __init__(self, source: Any, steps: tuple[Step, ...] = (), *, threads: int = 1) -> None:
         if isinstance(source, Mapping | str | os.PathLike):
             source = Dataset(source)
         if not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
             raise BadSource(f"a {type(source).__name__} is no source of samples: it needs __len__ and __getitem__")
         self.source = source
         self.steps = steps
+        self.threads = integer("threads", threads, 1, 2**16)
         self._held: list[PipelineSource] = []
 
     def __reduce__(self) -> Any:
-        return Pipeline, (self.source, self.steps)
+        return partial(Pipeline, threads=self.threads), (self.source, self.steps)
 
     def __repr__(self) -> str:
         return f"Pipeline({len(self):,} samples, {' -> '.join(step.name for step in self.steps)})"
@@ -71,7 +77,8 @@ class Pipeline(Owner):
             unique, count = f"{wanted}_{count}", count + 1
         if unique in taken:
             raise ValueError(f"two steps are called {name!r}; give each its own name")
-        return Pipeline(self.source, (*self.steps, Step(function, arguments, random, cache, unique)))
+        steps = (*self.steps, Step(function, arguments, random, cache, unique))
+        return Pipeline(self.source, steps, threads=self.threads)
 
     @property
     def cacheable(self) -> int:
@@ -84,7 +91,8 @@ class Pipeline(Owner):
     def __getitem__(self, index: int) -> Any:
         """Sample `index` as of epoch 0 with seed 0, uncached."""
         at = range(len(self))[index]
-        return self.run(self.source[at], at)
+        with native_threads(self.threads):
+            return self.run(self.source[at], at)
 
     def run(
         self, value: Any, index: int, *, epoch: int = 0, seed: int = 0, first: int = 0, last: int | None = None

@@ -59,9 +59,9 @@ def plan(
         world_size: ranks on this machine. They share tiers, disk and cores, and each makes its part of the epoch.
         direct_io: whether the disk tier is read past the page cache.
         strategy: "joint": one program for both tiers. To compare with: "sequential", memory first, and the disk for the
-            rest (HyCache, 2025); "single", all that is cached is cached after one step; "presto", all samples after one
-            step, or none (Isenko et al., "Where Is My Training Bottleneck?", SIGMOD 2022); "page-cache", nothing but
-            what the system caches; "none", not even that.
+            rest (HyCache, 2025); "single", all that is cached is cached after one step in one codec; "presto", all
+            samples so, or none (Isenko et al., "Where Is My Training Bottleneck?", SIGMOD 2022); "page-cache", nothing
+            but what the system caches; "none", not even that.
 
     Raises:
         BadBudget: a budget below zero, above the device's, or on a disk without a folder.
@@ -135,13 +135,13 @@ def sequential(problem: Problem) -> Solution:
 
 
 def single(problem: Problem) -> Solution:
-    """Samples after one step alone, as many as fit, in both tiers."""
-    return _best(problem, [_only(problem, step) for step in _steps(problem)])
+    """Samples after one step alone, raw or compressed, as many as fit, in both tiers."""
+    return _best(problem, [_only(problem, form) for form in _forms(problem)])
 
 
 def presto(problem: Problem) -> Solution:
-    """All samples after one step, in both tiers, or none."""
-    return _best(problem, [replace(_only(problem, step), whole=True) for step in _steps(problem)])
+    """All samples after one step, raw or compressed, in both tiers, or none."""
+    return _best(problem, [replace(_only(problem, form), whole=True) for form in _forms(problem)])
 
 
 def nothing(problem: Problem) -> Solution:
@@ -161,13 +161,14 @@ _RULES: dict[str, Callable[[Problem], Solution]] = {
 }
 
 
-def _steps(problem: Problem) -> list[int]:
-    return sorted({one.placement.step for one in problem.candidates})
+def _forms(problem: Problem) -> list[tuple[int, str]]:
+    return sorted({(one.placement.step, one.placement.codec) for one in problem.candidates})
 
 
-def _only(problem: Problem, step: int) -> Problem:
-    """The problem in which nothing but that step may be cached."""
-    return replace(problem, closed=tuple(one.placement.step != step for one in problem.candidates), forced=())
+def _only(problem: Problem, form: tuple[int, str]) -> Problem:
+    """The problem in which nothing but that step's results under that codec may be cached."""
+    closed = tuple((one.placement.step, one.placement.codec) != form for one in problem.candidates)
+    return replace(problem, closed=closed, forced=())
 
 
 def _best(problem: Problem, ways: Sequence[Problem]) -> Solution:

@@ -9,6 +9,7 @@ import platform
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from warmstore.pipeline.disk_speed import measure_disk
 from warmstore.pipeline.keys import describe_step, key_of
 from warmstore.pipeline.measuring import Run, run_steps, stage_of
 from warmstore.pipeline.model import bucket_of
+from warmstore.pipeline.native_threads import native_threads
 from warmstore.pipeline.profile import Disk, Profile, Scaling, Stage
 from warmstore.pipeline.scaling import Ready, doubled, measure
 from warmstore.pipeline.sizes_of_sources import sizes_of
@@ -33,6 +35,7 @@ _BUCKETS = 4
 _VARIED = 0.1  # relative deviation of source sizes from which samples are put into buckets
 _DISK_BYTES = 256 << 20
 _KIND = "profile"
+_MOST_OFF = 1.5  # times that steps may take longer or shorter in a worker; beyond that something else is going on
 _SHARES = {"steps": 0.3, "stores": 0.2, "disk": 0.12}  # of the time; the rest is for workers
 
 
@@ -106,7 +109,8 @@ def _measured(
         dynamic_ncols=True, leave=False,
     )  # fmt: skip
     with bar, tempfile.TemporaryDirectory(dir=_memory_folder(), prefix="warmstore-profile-") as scratch:
-        run = run_steps(pipe, indices, buckets, began + _SHARES["steps"] * seconds, bar.update)
+        with native_threads(pipe.threads):
+            run = run_steps(pipe, indices, buckets, began + _SHARES["steps"] * seconds, bar.update)
         bar.update(len(indices) - len(run.buckets))
         until = time.perf_counter() + _SHARES["stores"] * seconds
         names = ["source", *(step.name for step in pipe.steps)]
@@ -119,6 +123,7 @@ def _measured(
         scaling, alone, overhead, delivery = _workers(
             pipe, run, found, counts, batch_size, most_workers, cutoff, began + seconds
         )
+        found = _in_stride(found, counts, scaling, overhead)
         bar.update()
     return Profile(
         key, len(run.buckets), total, batch_size, edges, counts, found, scaling, alone, overhead, delivery, disk,
@@ -148,6 +153,20 @@ def _workers(
     handed = measure(ready, batch_size, 1, 2 * brief)
     scaling += doubled(pipe, batch_size, steps, most, cutoff, until)
     return tuple(scaling), alone.own, handed.others, handed.own
+
+
+def _in_stride(
+    stages: tuple[Stage, ...], counts: Sequence[int], scaling: Sequence[Scaling], overhead: float
+) -> tuple[Stage, ...]:
+    """Stages whose seconds add up to what one worker took, who does nothing but make samples, with warm caches."""
+    one = next((entry for entry in scaling if entry.workers == 1), None)
+    total = max(sum(counts), 1)
+    work = sum(float(np.dot(counts, stage.seconds)) for stage in stages) / total
+    waits = sum(float(np.dot(counts, stage.wait)) for stage in stages) / total
+    if one is None or not work:
+        return stages
+    share = float(np.clip((1 / one.rate - overhead - waits) / work, 1 / _MOST_OFF, _MOST_OFF))
+    return tuple(replace(stage, seconds=tuple(share * each for each in stage.seconds)) for stage in stages)
 
 
 def _disk(folder: Path, stages: Sequence[Stage], counts: Sequence[int], seconds: float) -> Disk:
@@ -189,7 +208,8 @@ def _key(pipe: "Pipeline", batch_size: int) -> str:
         "python": platform.python_version(),
     }
     source = {"length": len(pipe), "type": type(pipe.source).__qualname__}
-    return key_of([*map(describe_step, pipe.steps), {"machine": machine, "source": source, "batch": batch_size}])
+    steps = [describe_step(step, pipe.threads) for step in pipe.steps]
+    return key_of([*steps, {"machine": machine, "source": source, "batch": batch_size}])
 
 
 def _memory_folder() -> str | None:

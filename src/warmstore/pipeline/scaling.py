@@ -2,8 +2,9 @@
 
 import math
 import time
+from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 _SETTLE = 2  # batches per worker before the clock starts
 _LEAST = 0.4  # seconds of a measurement: a number of workers that was left out would be taken for no use
+_WINDOWS = 4  # stretches of a measurement
 _BATCH = 0.05  # seconds of work in a batch at most, while it is measured
 
 
@@ -55,21 +57,31 @@ def doubled(pipe: "Pipeline", batch_size: int, each: float, most: int, cutoff: f
 
 
 def measure(pipe: "Pipeline", batch_size: int, workers: int, seconds: float) -> Pace:
-    """Take batches of the uncached pipeline for so many seconds, over as many epochs as that takes."""
+    """Take batches of the uncached pipeline for so many seconds, over as many epochs as that takes.
+
+    The median of a few stretches counts: something else that the machine does for a while is not the pipeline's.
+    """
     batch_size = max(1, min(batch_size, len(pipe) // max(1, workers)))
     with closing(pipe.loader(None, batch_size=batch_size, workers=workers, seed=0)) as loader:
         batches = _endless(loader)
         for _ in range(_SETTLE * max(workers, 1)):
             next(batches)
-        own, others = time.process_time(), _cpu_of_workers()
-        began, samples, nbytes = time.perf_counter(), 0, 0
-        while not samples or time.perf_counter() - began < seconds:
-            samples += _length(next(batches))
-        took = time.perf_counter() - began
-        own, others = time.process_time() - own, _cpu_of_workers() - others
-        if workers:
-            nbytes = _memory_of_workers()
-    return Pace(samples / took, own / samples, max(others, 0.0) / samples, nbytes)
+        until = time.perf_counter() + seconds
+        paces = [_pace(batches, seconds / _WINDOWS)]
+        while time.perf_counter() < until:
+            paces.append(_pace(batches, seconds / _WINDOWS))
+        nbytes = _memory_of_workers() if workers else 0
+    return replace(sorted(paces, key=lambda pace: pace.rate)[len(paces) // 2], nbytes=nbytes)
+
+
+def _pace(batches: Iterator[Any], seconds: float) -> Pace:
+    own, others = time.process_time(), _cpu_of_workers()
+    began, samples = time.perf_counter(), 0
+    while not samples or time.perf_counter() - began < seconds:
+        samples += _length(next(batches))
+    took = time.perf_counter() - began
+    own, others = time.process_time() - own, _cpu_of_workers() - others
+    return Pace(samples / took, own / samples, max(others, 0.0) / samples, 0)
 
 
 def _endless(loader: Any) -> Any:

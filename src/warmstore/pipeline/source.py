@@ -14,6 +14,7 @@ from warmstore.loading.draws import Int64, UInt64
 from warmstore.loading.source import Source
 from warmstore.owner import Owner
 from warmstore.pipeline.batch import Batch, Uneven
+from warmstore.pipeline.native_threads import native_threads
 from warmstore.pipeline.room import Hold
 from warmstore.pipeline.shelf import LOST, Place, Shelf
 from warmstore.pipeline.tiers import MemoryTier
@@ -74,12 +75,13 @@ class PipelineSource(Source):
         return self.read_in(0, positions)
 
     def read_in(self, epoch: int, positions: Int64) -> Any:
-        if self._alike:
-            try:
-                return self._batch(epoch, positions)
-            except Uneven:
-                self._alike = False
-        return self._batch(epoch, positions)
+        with native_threads(self._pipe.threads):
+            if self._alike:
+                try:
+                    return self._batch(epoch, positions)
+                except Uneven:
+                    self._alike = False
+            return self._batch(epoch, positions)
 
     def _batch(self, epoch: int, positions: Int64) -> Any:
         batch = Batch(len(positions), alike=self._alike)
@@ -144,10 +146,11 @@ class PipelineSource(Source):
         """Compute what is to be kept of some samples, and keep it; say how many there were to compute."""
         shelves = self._opened(0)
         missing = positions[shelves.rows[positions] < 0]
-        for index, raw in zip(missing.tolist(), self._raw(missing), strict=True):
-            shelf = self._shelf_of(index)
-            if shelf is not None:
-                shelf.add(index, self._pipe.run(raw, index, last=shelf.place.step))
+        with native_threads(self._pipe.threads):
+            for index, raw in zip(missing.tolist(), self._raw(missing), strict=True):
+                shelf = self._shelf_of(index)
+                if shelf is not None:
+                    shelf.add(index, self._pipe.run(raw, index, last=shelf.place.step))
         return len(missing)
 
     def _opened(self, epoch: int) -> "Shelves":
