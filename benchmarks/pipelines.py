@@ -73,7 +73,7 @@ def run(settings: Settings) -> Report:
         if (found := getattr(pipeline_steps, name)(data)) is not None
     ]
     everything = {case.name: _everything(case, settings) for case in cases}
-    shares = SHARES if not settings.quick else (0.25, 1.0)
+    shares = SHARES if not settings.quick else (0.5,)
     rounds = {case.name: [_budget(case, share, settings) for share in shares] for case in cases}
     return Report(
         "pipelines",
@@ -85,15 +85,16 @@ def run(settings: Settings) -> Report:
             f"Batches of {BATCH}, {CORES} worker processes; steady epochs, the rules in turn, medians.",
             "A budget is a share of the bytes of the step that makes most, half of it memory and half disk, beside "
             "what the workers take. The page cache holds the disk tier: there is memory for it.",
-            "single: one step, as many samples as fit. presto: one step, all samples or none. sequential: memory, and "
-            "then the disk for the rest.",
+            "single: one step in one codec, as many samples as fit. presto: all samples so, or none. sequential: memory, "
+            "and then the disk for the rest.",
         ),
     )
 
 
 def _case(name: str, pipe: ws.Pipeline, settings: Settings) -> Case:
     began = time.perf_counter()
-    profile = pipe.profile(folder=settings.folder / name, batch_size=BATCH, progress=False)
+    seconds = settings.pick(15, 1)
+    profile = pipe.profile(folder=settings.folder / name, batch_size=BATCH, seconds=seconds, progress=False)
     profiled = time.perf_counter() - began
     stages = profile.stages[: pipe.cacheable + 1]
     largest = max(int(np.dot(profile.counts, stage.nbytes)) for stage in stages)
@@ -189,7 +190,7 @@ def _planning_seconds(case: Case, half: float, settings: Settings) -> float:
 
 
 def _table_of_everything(cases: Sequence[Case], found: dict[str, Outcome]) -> Table:
-    columns = ("", "samples", "MB", "uncached s", "first s", "steady s", "x faster", "limit s", "x limit", "2nd run s")
+    columns = ("", "samples", "MB", "uncached", "first", "steady", "x", "limit", "x limit", "again")
     rows = [
         (
             case.name, len(case.pipe), case.largest / 1e6, one.uncached, one.first, one.steady,
@@ -198,11 +199,12 @@ def _table_of_everything(cases: Sequence[Case], found: dict[str, Outcome]) -> Ta
         for case in cases
         for one in [found[case.name]]
     ]  # fmt: skip
-    return Table("Everything fits in memory; second run: from the disk tier", columns, tuple(rows))
+    title = "Everything fits in memory: seconds of epochs; again: the first of another run, from the disk tier"
+    return Table(title, columns, tuple(rows))
 
 
 def _table_of_rounds(case: Case, rounds: Sequence[Round]) -> Table:
-    columns = ("budget", *(f"{rule} s" for rule in RULES), "predicted s", "off", "x single", "x presto", "x sequential")
+    columns = ("budget", *RULES, "predicted", "off", *(f"x {rule}" for rule in RULES[1:]))
     rows = []
     for one in rounds:
         ours = one.took["joint"]
@@ -210,7 +212,8 @@ def _table_of_rounds(case: Case, rounds: Sequence[Round]) -> Table:
         times = (one.took[rule] / ours for rule in RULES[1:])
         took = (one.took[rule] for rule in RULES)
         rows.append((f"{one.share:.0%}", *took, one.predicted["joint"], f"{off:+.0%}", *times))
-    return Table(f"{case.name}: memory and disk for a share of {case.largest / 1e6:,.0f} MB", columns, tuple(rows))
+    title = f"{case.name}: seconds of epochs, with memory and disk for a share of {case.largest / 1e6:,.0f} MB"
+    return Table(title, columns, tuple(rows))
 
 
 def _bars(cases: Sequence[Case], everything: dict[str, Outcome], rounds: dict[str, list[Round]]) -> list[Bar]:

@@ -6,8 +6,10 @@ drops the pending rows, which the parent still has.
 
 import logging
 import os
+import sys
 import weakref
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from multiprocessing import util
 from typing import Self
 
@@ -47,8 +49,9 @@ class Owner(ABC):
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        _close_quietly(self)
+    def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not _ending():  # what had to be closed at the exit has been, and modules are gone
+            _close_quietly(self)
 
 
 class _Owners(weakref.WeakKeyDictionary[Owner, None]):

@@ -54,6 +54,19 @@ def test_the_quick_benchmark_has_a_figure_for_each_bar(name: str, tables: int, b
         assert all(row[1] or "not installed" in row[-1] for row in table.rows), table
 
 
+def test_the_quick_pipelines_keep_to_their_budgets(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    main(["--quick", "--only", "pipelines", "--folder", f"{tmp_path / 'data'}", "--results", f"{tmp_path}"])
+    report = load(tmp_path / "pipelines.json")
+    assert list((tmp_path / "data").iterdir()) == []
+    bars = {bar.claim: bar for bar in report.bars}
+    for name in ("bytes that a second run adds", "bytes of a tier beyond its budget"):
+        assert bars[name].passed
+    for table in report.tables:
+        assert table.rows
+        assert all(figure is not None for row in table.rows for figure in row)
+
+
 @pytest.mark.slow  # compiles for a minute
 def test_the_quick_compilations_are_right_and_have_their_bars(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
