@@ -124,6 +124,16 @@ class ArtifactStore(Owner):
         conditions = {condition: value for condition, value in wanted.items() if value is not None}
         return self._select(" AND ".join(conditions) or "1", *conditions.values())
 
+    def newest(self, kind: str, below: str, count: int, *, job: str | None = None) -> list[Artifact]:
+        """The artifacts of a kind that were made last, at most `count`, whose key starts with `below`, a path with a
+        slash at its end; of one job or of any."""
+        condition, values = "a.kind = ? AND a.key >= ? AND a.key < ?", [kind, below, below[:-1] + "0"]
+        if job is not None:
+            condition, values = f"{condition} AND a.key IN (SELECT key FROM jobs WHERE job = ?)", [*values, job]
+        order = f"a.created DESC LIMIT {count}"
+        self._check_open()
+        return self._index.ask(lambda db: self._rows.select(db, condition, tuple(values), order))
+
     def job(self, name: str) -> list[str]:
         """The keys that a job used, whether they are still here or not. Empty for a job nobody recorded."""
         self._check_open()

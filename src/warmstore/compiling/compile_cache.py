@@ -22,7 +22,8 @@ from warmstore.compiling.imports import Watcher
 from warmstore.compiling.jax_hooks import VARIABLES as JAX_VARIABLES
 from warmstore.compiling.jax_hooks import JaxHooks
 from warmstore.compiling.live import LiveFolder, why_not_trusted
-from warmstore.compiling.session import Lookup, Session
+from warmstore.compiling.runs import Lookup
+from warmstore.compiling.session import Session
 from warmstore.compiling.settings import Settings
 from warmstore.compiling.torch_hooks import TorchHooks, is_tested
 from warmstore.owner import Owner

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from warmstore.compiling.details import of_jax
 from warmstore.compiling.imports import Watcher
 from warmstore.compiling.torch_hooks import Listener
 
@@ -42,6 +43,7 @@ class JaxHooks:
         if "jax" in sys.modules:
             self._tell(sys.modules["jax"])
         watcher.when_imported("jax._src.lru_cache", self._lru_cache)
+        watcher.when_imported("jax._src.compilation_cache", self._compilation_cache)
         watcher.when_imported("jax._src.compiler", self._compiler)
 
     def remove(self) -> None:
@@ -100,6 +102,21 @@ class JaxHooks:
 
         self._replace(cache, "get", hearing_get)
         self._replace(cache, "put", hearing_put)
+
+    def _compilation_cache(self, module: ModuleType) -> None:
+        get_cache_key = module.get_cache_key
+        suffix = "-cache"
+
+        @functools.wraps(get_cache_key)
+        def described(program: Any, devices: Any, options: Any, *args: Any, **kwargs: Any) -> str:
+            key: str = get_cache_key(program, devices, options, *args, **kwargs)
+            folder = os.environ.get("JAX_COMPILATION_CACHE_DIR", "")
+            if (inside := self._listener.inside(str(Path(folder) / f"{key}{suffix}"))) is not None:
+                flags = os.environ.get("XLA_FLAGS", "")
+                self._listener.describe(inside, lambda: of_jax(str(program), options.SerializeAsString(), flags))
+            return key
+
+        self._replace(module, "get_cache_key", described)
 
     def _compiler(self, module: ModuleType) -> None:
         compile_or_get = module.compile_or_get_cached

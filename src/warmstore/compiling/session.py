@@ -7,7 +7,6 @@ reaches a compiler: a store that cannot be read is a miss, one that cannot be wr
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 import threading
@@ -16,38 +15,26 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
+from warmstore.compiling import runs
 from warmstore.compiling.artifact import Artifact
 from warmstore.compiling.artifacts import ArtifactStore
+from warmstore.compiling.details import Details
 from warmstore.compiling.environment import Environment
+from warmstore.compiling.explanations import Explanations
 from warmstore.compiling.files import belongs, is_rewritten, is_whole, kind_of, to_keep, to_use
 from warmstore.compiling.flights import Flights
 from warmstore.compiling.live import LiveFolder
 from warmstore.compiling.rules import choose
+from warmstore.compiling.runs import Lookup
 from warmstore.errors import BadArtifact, TooLarge
 
 _log = logging.getLogger("warmstore")
 
+_NO_FILES = frozenset({"answer", "details", "package"})  # what no compiler looks for in its folder
+
 _LOOK_AGAIN = 30.0  # seconds between looks at the live folder, for compilers that tell nobody what they made
-
-
-@dataclass(frozen=True)
-class Lookup:
-    """One thing a compiler looked for.
-
-    Attributes:
-        key: Where it would lie, relative to a live folder; the same on every machine.
-        hit: Whether the store had it.
-        reasons: Why not; nothing when nobody ever made it.
-        waited: Seconds spent waiting for another process that was making it.
-    """
-
-    key: str
-    hit: bool
-    reasons: tuple[str, ...] = ()
-    waited: float = 0.0
 
 
 @dataclass
@@ -96,6 +83,7 @@ class Session:
         self._requirements = requirements
         self._flights = flights
         self._wait = wait
+        self._explanations = Explanations(store, environment, job, requirements)
         self._root = str(live.path)
         self._known = _Known()
         self._seen: set[str] = set()
@@ -157,16 +145,41 @@ class Session:
                 self._flights.end(path)
             else:
                 self._flying.path = path
-        if not found:
+        changed: tuple[str, ...] = ()
+        if found:
+            self._explanations.forget(path)
+        else:
+            changed = self._why(path)
             self._began[path] = time.monotonic()
-        self._note(Lookup(path, bool(found), tuple(reasons), waited))
+        self._note(Lookup(path, bool(found), tuple(reasons), changed, waited))
         return bool(found)
+
+    def _why(self, path: str) -> tuple[str, ...]:
+        try:
+            return self._explanations.why(path)
+        except Exception as error:
+            self._complain("why %s is missing cannot be said", path, error)
+            return ()
+
+    def describe(self, path: str, make: Callable[[], Details | None]) -> None:
+        """Say what a key is made of, just before what lies below its path is looked up."""
+        if not self._closing and path not in self._seen:
+            self._explanations.describe(path, make)
+
+    def found(self, path: str) -> bool:
+        """Whether a path that was wanted was there."""
+        return any(one.hit for one in self.lookups if one.key == path)
+
+    def refused(self, path: str, reason: str) -> None:
+        """A compiler does not take what it found below a path, or does not look for it; for which reason."""
+        self.lookups[:] = [one for one in self.lookups if one.key != path]
+        self._note(Lookup(path, False, (reason,)))
 
     def _note(self, lookup: Lookup) -> None:
         self.lookups.append(lookup)
         self.store.count("hit" if lookup.hit else "incompatible" if lookup.reasons else "miss")
         if not lookup.hit:
-            _log.debug("%s is not there: %s", lookup.key, "; ".join(lookup.reasons) or "nobody has compiled it here")
+            _log.info("%s is compiled: %s", lookup.key, lookup.why)
 
     def _bring(self, path: str) -> tuple[int, list[str]]:
         """Copy every usable artifact below a path into the live folder. Returns how many, and why others were not."""
@@ -187,7 +200,7 @@ class Session:
         brought = 0
         for _, group in groupby(self.store.all(name), key=lambda artifact: artifact.key):
             artifact, _ = choose((one for one in group if kinds is None or one.kind in kinds), self.environment)
-            if artifact is None:
+            if artifact is None or artifact.kind in _NO_FILES:
                 continue
             try:
                 self._place(artifact)
@@ -311,6 +324,7 @@ class Session:
             self._known.add(path, status)
             self._used[path] = artifact
             self.kept += 1
+        self._explanations.keep(path)
 
     def remember(self, question: str, ask: Callable[[], bool]) -> bool:
         """The answer to a yes-or-no question about this machine and its compiler, asked once for an environment."""
@@ -370,16 +384,8 @@ class Session:
             return
         self.store.used(list(self._used.values()))
         self.remember_job()
-        if not self.lookups:
-            return
-        run = {
-            "job": self.job,
-            "time": time.time(),
-            "pid": os.getpid(),
-            "kept": self.kept,
-            "lookups": [vars(lookup) for lookup in self.lookups],
-        }
-        _write_json(runs_folder(self.store.folder) / f"{_file_name(self.job)}.{_rank()}.json", run)
+        if self.lookups:
+            runs.write(self.store.folder, self.job, self.lookups, self.kept)
 
     def _complain(self, message: str, name: str, error: Exception) -> None:
         level = logging.DEBUG if message in self._complained else logging.WARNING  # a full disk stays full for hours
@@ -390,25 +396,3 @@ class Session:
 
 # Later kinds refer to earlier ones: a graph to its libraries, a differentiated graph to its two graphs.
 _ORDER = {"fx_graph": 1, "aot_autograd": 2, "package": 3}
-
-
-def runs_folder(folder: Path) -> Path:
-    """Where the last run of each job says what it looked up."""
-    return folder / "runs"
-
-
-def _file_name(job: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in job)[:100] or "_"
-
-
-def _rank() -> str:
-    """Which of the processes of a job this is, as torchrun says."""
-    rank = os.environ.get("RANK", "")
-    return rank if rank.isdecimal() else "0"
-
-
-def _write_json(path: Path, value: object) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    whole = path.with_name(f".{path.name}.{os.getpid()}")
-    whole.write_text(json.dumps(value))
-    whole.replace(path)
