@@ -32,7 +32,7 @@ from warmstore.compiling.rows import Rows, insert, insert_environment, remove
 from warmstore.compiling.rules import choose
 from warmstore.compiling.shared_index import WAIT, SharedIndex
 from warmstore.compiling.stats import StoreStats, stats_of
-from warmstore.errors import BadArtifact, Closed, Damaged, NoArtifact, ReadOnly, StorageFailed
+from warmstore.errors import BadArtifact, Closed, Damaged, NoArtifact, ReadOnly, StorageFailed, TooLarge
 from warmstore.owner import Owner
 from warmstore.sizes import parse_size
 
@@ -304,22 +304,29 @@ class ArtifactStore(Owner):
 
         self._index.change(record)
 
-    def claim(self, name: str, size: int) -> None:
+    def claim(self, name: str, size: int, wait: float = WAIT) -> None:
         """Say that `size` bytes outside of this folder count too, until the same name claims another size; 0 is none.
 
         Raises:
             TooLarge: there is not so much room in all; what was claimed before stays.
+            StorageFailed: the disk refused, or another process held the store for more than `wait` seconds.
         """
         self._check_open()
 
         def book(index: Index) -> None:
-            self._count_evicted(self._room.make(index, size, f"the claim of {name!r}", claim=name))
+            if size:
+                self._count_evicted(self._room.make(index, size, f"the claim of {name!r}", claim=name))
             with index.transaction() as db:
                 db.execute("DELETE FROM claims WHERE name = ?", (name,))
                 if size:
                     db.execute("INSERT INTO claims VALUES (?, ?)", (name, on_disk(size)))
 
-        self._index.change(book)
+        self._index.change(book, wait)
+
+    def claims(self) -> list[str]:
+        """The names that claim something."""
+        self._check_open()
+        return self._index.ask(lambda db: [name for (name,) in db.execute("SELECT name FROM claims")])
 
     def count(self, name: str, times: int = 1) -> None:
         """Add to a counter of `stats`; written with the next uses, or at `close`."""
@@ -398,7 +405,8 @@ class ArtifactStore(Owner):
         if not self._room.is_right(db):
             self._index.change(self._room.recount)
         if self._room.is_over(db):
-            self._index.change(lambda index: self._count_evicted(self._room.make(index, 0, "the store")))
+            with suppress(TooLarge):  # of others' claims; then nothing is kept, and what is here is read
+                self._index.change(lambda index: self._count_evicted(self._room.make(index, 0, "the store")))
 
     def _select(self, condition: str, *values: object) -> list[Artifact]:
         self._check_open()
