@@ -34,7 +34,7 @@ WarmstoreError
 ├── BadBundle        (ValueError)         a bundle that is damaged, hostile or no bundle; nothing of it was taken
 ├── NotTrusted       (PermissionError)    a signature that is missing or wrong, or a key anybody could read
 ├── RemoteUnavailable (ConnectionError)   a remote cache that does not answer, or not in time
-└── CompilationFailed (RuntimeError)      the compiler failed after the cache had nothing
+└── CompilationFailed (RuntimeError)      the cache had nothing, and nowhere is there room to compile
 """
 
 
@@ -175,4 +175,4 @@ class RemoteUnavailable(WarmstoreError, ConnectionError):
 
 
 class CompilationFailed(WarmstoreError, RuntimeError):
-    """The compiler failed after the cache had nothing to offer."""
+    """The cache had nothing to offer, and nowhere is there room to compile. Other errors of a compiler are its own."""

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from warmstore.compiling import runs
 from warmstore.compiling.artifacts import ArtifactStore
 from warmstore.compiling.environment import Environment
 from warmstore.compiling.files import is_whole_library
 from warmstore.compiling.flights import Flights
 from warmstore.compiling.live import why_not, why_not_trusted
 from warmstore.compiling.rules import objections
-from warmstore.compiling.session import runs_folder
 from warmstore.compiling.torch_hooks import TESTED, is_tested
 
 
@@ -107,16 +105,8 @@ def _store(folder: Path, environment: Environment) -> Iterator[Finding]:
 
 
 def _last_runs(folder: Path, job: str | None) -> Iterator[Finding]:
-    for path in sorted(runs_folder(folder).glob("*.json")):
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            run = json.loads(path.read_text())
-            if job is not None and run["job"] != job:
-                continue
-            lookups = run["lookups"]
-            missed = [one for one in lookups if not one["hit"]]
-            name = f"last run of {run['job']}"
-            yield Finding(name, not missed, f"{len(lookups) - len(missed)} of {len(lookups)} found")
-            for one in missed:
-                yield Finding(
-                    f"{name}: {one['key']}", False, "; ".join(one["reasons"]) or "nobody had compiled it here"
-                )
+    for name, lookups in runs.read(folder, job):
+        missed = [one for one in lookups if not one.hit]
+        yield Finding(f"last run of {name}", not missed, f"{len(lookups) - len(missed)} of {len(lookups)} found")
+        for one in missed:
+            yield Finding(f"last run of {name}: {one.key}", False, one.why)

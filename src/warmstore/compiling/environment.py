@@ -46,6 +46,20 @@ class Environment:
     compiler: str | None = None
     threads: int = 0
 
+    def changes_from(self, other: Environment) -> list[str]:
+        """What differs from `other`, as in "torch 2.12.0 -> 2.13.0"; where torch lies does not count."""
+        said = []
+        for name in (one.name for one in fields(self)):
+            before, now = getattr(other, name), getattr(self, name)
+            if before == now or name == "torch_path":
+                continue
+            if name == "isa":
+                lost, won = sorted(set(before) - set(now)), sorted(set(now) - set(before))
+                said.append(" and ".join(f"{what} {', '.join(of)}" for what, of in (("no", lost), ("with", won)) if of))
+            else:
+                said.append(f"{name} {_text(before)} -> {_text(now)}")
+        return said
+
     @cached_property
     def digest(self) -> str:
         """32 hexadecimal digits that are equal exactly for equal environments, on every machine."""
@@ -82,3 +96,7 @@ class Environment:
         from warmstore.compiling.probes import probe
 
         return probe()
+
+
+def _text(value: object) -> str:
+    return ", ".join(map(str, value)) or "none" if isinstance(value, tuple) else "none" if value is None else str(value)

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from warmstore.compiling.details import of_jax
 from warmstore.compiling.imports import Watcher
 from warmstore.compiling.torch_hooks import Listener
 
@@ -39,9 +40,9 @@ class JaxHooks:
 
     def watch(self, watcher: Watcher) -> None:
         """Have the hooks set as soon as JAX's modules are there, and tell a JAX that is there already its options."""
-        if "jax" in sys.modules:
-            self._tell(sys.modules["jax"])
+        self.tell()
         watcher.when_imported("jax._src.lru_cache", self._lru_cache)
+        watcher.when_imported("jax._src.compilation_cache", self._compilation_cache)
         watcher.when_imported("jax._src.compiler", self._compiler)
 
     def remove(self) -> None:
@@ -56,15 +57,18 @@ class JaxHooks:
             self._forget_folder()
         self._told.clear()
 
-    def _tell(self, jax: ModuleType) -> None:
-        """Options of an imported JAX, each of the type it has now."""
+    def tell(self) -> None:
+        """Tell an imported JAX its options, each of the type it has now."""
+        jax = sys.modules.get("jax")
+        if jax is None:
+            return
         for option, variable in _OPTIONS.items():
             now = getattr(jax.config, option, None)
             said = os.environ[variable]
             value = (
                 said == "true" if isinstance(now, bool) else type(now)(said) if isinstance(now, int | float) else said
             )
-            self._told[option] = now
+            self._told.setdefault(option, now)
             jax.config.update(option, value)
         self._forget_folder()
 
@@ -100,6 +104,21 @@ class JaxHooks:
 
         self._replace(cache, "get", hearing_get)
         self._replace(cache, "put", hearing_put)
+
+    def _compilation_cache(self, module: ModuleType) -> None:
+        get_cache_key = module.get_cache_key
+        suffix = "-cache"
+
+        @functools.wraps(get_cache_key)
+        def described(program: Any, devices: Any, options: Any, *args: Any, **kwargs: Any) -> str:
+            key: str = get_cache_key(program, devices, options, *args, **kwargs)
+            folder = os.environ.get("JAX_COMPILATION_CACHE_DIR", "")
+            if (inside := self._listener.inside(str(Path(folder) / f"{key}{suffix}"))) is not None:
+                flags = os.environ.get("XLA_FLAGS", "")
+                self._listener.describe(inside, lambda: of_jax(str(program), options.SerializeAsString(), flags))
+            return key
+
+        self._replace(module, "get_cache_key", described)
 
     def _compiler(self, module: ModuleType) -> None:
         compile_or_get = module.compile_or_get_cached

@@ -101,14 +101,20 @@ class Rows:
     def __init__(self) -> None:
         self._environments: dict[str, Environment] = {}
 
-    def select(self, db: sqlite3.Connection, condition: str, values: tuple[object, ...]) -> list[Artifact]:
-        """The artifacts whose row `a` meets a condition and whose blob is whole, by key."""
+    def select(
+        self,
+        db: sqlite3.Connection,
+        condition: str,
+        values: tuple[object, ...],
+        order: str = "a.key, a.kind, a.created",
+    ) -> list[Artifact]:
+        """The artifacts whose row `a` meets a condition and whose blob is whole, by key or in another order."""
         cursor = db.cursor()
         cursor.row_factory = sqlite3.Row
         rows = cursor.execute(
             "SELECT a.*, e.record, u.hits, u.last_used FROM artifacts a JOIN uses u ON u.id = a.id "
             "JOIN environments e ON e.digest = a.environment JOIN blobs b ON b.digest = a.digest "
-            f"WHERE b.ready AND {condition} ORDER BY a.key, a.kind, a.created",
+            f"WHERE b.ready AND {condition} ORDER BY {order}",
             values,
         ).fetchall()
         return [artifact for row in rows if is_whole(row) and (artifact := self._artifact(row))]

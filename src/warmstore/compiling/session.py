@@ -7,60 +7,35 @@ reaches a compiler: a store that cannot be read is a miss, one that cannot be wr
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from warmstore.compiling import runs
 from warmstore.compiling.artifact import Artifact
 from warmstore.compiling.artifacts import ArtifactStore
+from warmstore.compiling.complaints import Complaints
+from warmstore.compiling.details import Details
 from warmstore.compiling.environment import Environment
-from warmstore.compiling.files import belongs, is_rewritten, is_whole, kind_of, to_keep, to_use
+from warmstore.compiling.explanations import Explanations
+from warmstore.compiling.files import belongs, to_use
 from warmstore.compiling.flights import Flights
+from warmstore.compiling.harvester import Harvester
 from warmstore.compiling.live import LiveFolder
 from warmstore.compiling.rules import choose
-from warmstore.errors import BadArtifact, TooLarge
+from warmstore.compiling.runs import Lookup
+from warmstore.compiling.workplace import Workplace
+from warmstore.errors import BadArtifact, CompilationFailed, TooLarge
 
 _log = logging.getLogger("warmstore")
 
-_LOOK_AGAIN = 30.0  # seconds between looks at the live folder, for compilers that tell nobody what they made
-
-
-@dataclass(frozen=True)
-class Lookup:
-    """One thing a compiler looked for.
-
-    Attributes:
-        key: Where it would lie, relative to a live folder; the same on every machine.
-        hit: Whether the store had it.
-        reasons: Why not; nothing when nobody ever made it.
-        waited: Seconds spent waiting for another process that was making it.
-    """
-
-    key: str
-    hit: bool
-    reasons: tuple[str, ...] = ()
-    waited: float = 0.0
-
-
-@dataclass
-class _Known:
-    """What of the live folder needs no harvest: size and time of modification of files brought or taken in."""
-
-    files: dict[str, tuple[int, int]] = field(default_factory=dict)
-
-    def is_new(self, path: str, status: os.stat_result) -> bool:
-        return self.files.get(path) != (status.st_size, status.st_mtime_ns)
-
-    def add(self, path: str, status: os.stat_result) -> None:
-        self.files[path] = (status.st_size, status.st_mtime_ns)
+_NO_FILES = frozenset({"answer", "details", "package"})  # what no compiler looks for in its folder
 
 
 class Session:
@@ -73,6 +48,7 @@ class Session:
         job: The name under which what is used is remembered.
         flights: Locks between processes; None where there can be none.
         wait: How many seconds to wait at most for another process that compiles the same.
+        moved: Is told where compilers work from now on, when the live folder has no room for them any longer.
     """
 
     def __init__(
@@ -85,31 +61,36 @@ class Session:
         requirements: dict[str, Any],
         flights: Flights | None,
         wait: float,
+        moved: Callable[[Path], None] | None = None,
     ) -> None:
         self.store = store
         store.disown()  # at exit it must not be closed before this
-        self.live = live
+        self.workplace = Workplace(store, live, moved)
         self.environment = environment
         self.job = job
         self.lookups: list[Lookup] = []
-        self.kept = 0
         self._requirements = requirements
         self._flights = flights
         self._wait = wait
-        self._root = str(live.path)
-        self._known = _Known()
+        self._explanations = Explanations(store, environment, job, requirements)
         self._seen: set[str] = set()
         self._used: dict[str, Artifact] = {}
         self._began: dict[str, float] = {}
         self._flying = threading.local()
         self._lock = threading.RLock()
-        self._harvesting = threading.RLock()
-        self._wake = threading.Condition()
-        self._landed: list[str] = []
-        self._complained: set[str] = set()
+        self._complain = Complaints()
         self._closing = False
-        self._harvester = threading.Thread(target=self._keep_harvesting, name="warmstore-harvest", daemon=True)
-        self._harvester.start()
+        self._harvester = Harvester(store, self.workplace, self._put, self._end_flight, self._complain)
+
+    @property
+    def live(self) -> LiveFolder:
+        """The folder that compilers work in now."""
+        return self.workplace.live
+
+    @property
+    def kept(self) -> int:
+        """How many files were taken in."""
+        return self._harvester.kept
 
     @property
     def is_open(self) -> bool:
@@ -120,7 +101,7 @@ class Session:
 
     def inside(self, path: str) -> str | None:
         """The path relative to the live folder; None when it is elsewhere."""
-        prefix = self._root + os.sep
+        prefix = f"{self.live.path}{os.sep}"
         return path[len(prefix) :] if path.startswith(prefix) else None
 
     def wanted(self, path: str, *, alone: bool) -> bool:
@@ -141,6 +122,7 @@ class Session:
             return False
 
     def _look_up(self, path: str, *, alone: bool) -> bool:
+        self._prepare(path, compiling=False)
         found, reasons = self._bring(path)
         waited = 0.0
         if not found and alone and self._flights is not None:
@@ -157,16 +139,73 @@ class Session:
                 self._flights.end(path)
             else:
                 self._flying.path = path
-        if not found:
+        if not found and self._prepare(path, compiling=alone):
+            found, reasons = self._bring(path)  # which a full disk may have kept from coming
+            if found:
+                self.landed()
+        changed: tuple[str, ...] = ()
+        if found:
+            self._explanations.forget(path)
+        else:
+            changed = self._why(path)
             self._began[path] = time.monotonic()
-        self._note(Lookup(path, bool(found), tuple(reasons), waited))
+        self._note(Lookup(path, bool(found), tuple(reasons), changed, waited))
         return bool(found)
+
+    def _prepare(self, path: str, *, compiling: bool) -> bool:
+        moved = self.workplace.prepare(compiling=compiling)
+        if moved:
+            self._forget_brought(path)
+        return moved
+
+    def _forget_brought(self, *but: str) -> None:
+        """Compilers have been sent to a folder where nothing is."""
+        with self._lock:
+            self._seen &= {*self._began, *but}
+
+    def may_go_on(self, error: Exception) -> bool:
+        """Whether what failed should be tried again, for it failed where compilers work, and they were sent elsewhere.
+
+        Raises:
+            CompilationFailed: it failed there, and there is no other place.
+        """
+        if self._closing or not self.workplace.is_to_blame(error):
+            return False
+        here = self.live.path.parent
+        if not self.workplace.move():
+            raise CompilationFailed(
+                f"nothing can be compiled: {here} has no room, and neither has the temporary folder; free some or set "
+                f"TMPDIR. It was: {error}"
+            ) from error
+        self._forget_brought()
+        return True
+
+    def _why(self, path: str) -> tuple[str, ...]:
+        try:
+            return self._explanations.why(path)
+        except Exception as error:
+            self._complain("why %s is missing cannot be said", path, error)
+            return ()
+
+    def describe(self, path: str, make: Callable[[], Details | None]) -> None:
+        """Say what a key is made of, just before what lies below its path is looked up."""
+        if not self._closing and path not in self._seen:
+            self._explanations.describe(path, make)
+
+    def found(self, path: str) -> bool:
+        """Whether a path that was wanted was there."""
+        return any(one.hit for one in self.lookups if one.key == path)
+
+    def refused(self, path: str, reason: str) -> None:
+        """A compiler does not take what it found below a path, or does not look for it; for which reason."""
+        self.lookups[:] = [one for one in self.lookups if one.key != path]
+        self._note(Lookup(path, False, (reason,)))
 
     def _note(self, lookup: Lookup) -> None:
         self.lookups.append(lookup)
         self.store.count("hit" if lookup.hit else "incompatible" if lookup.reasons else "miss")
         if not lookup.hit:
-            _log.debug("%s is not there: %s", lookup.key, "; ".join(lookup.reasons) or "nobody has compiled it here")
+            _log.info("%s is compiled: %s", lookup.key, lookup.why)
 
     def _bring(self, path: str) -> tuple[int, list[str]]:
         """Copy every usable artifact below a path into the live folder. Returns how many, and why others were not."""
@@ -187,7 +226,7 @@ class Session:
         brought = 0
         for _, group in groupby(self.store.all(name), key=lambda artifact: artifact.key):
             artifact, _ = choose((one for one in group if kinds is None or one.kind in kinds), self.environment)
-            if artifact is None:
+            if artifact is None or artifact.kind in _NO_FILES:
                 continue
             try:
                 self._place(artifact)
@@ -201,12 +240,16 @@ class Session:
         if not belongs(artifact.key, artifact.kind):
             raise BadArtifact(f"{artifact.key!r} is no place for an artifact of kind {artifact.kind!r}")
         target = self.live.path / artifact.key
-        data = to_use(artifact.key, self.store.read(artifact), self._root)
+        data = to_use(artifact.key, self.store.read(artifact), str(self.live.path))
+        if not self.workplace.book(len(data)):
+            raise TooLarge(
+                f"{artifact.key} is there, but the limit of {self.store.limit:,} bytes has no room to use it"
+            )
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         whole = target.with_name(f".{os.getpid()}.{threading.get_ident()}.tmp")
         whole.write_bytes(data)
         with self._lock:
-            self._known.add(artifact.key, whole.stat())
+            self._harvester.knows(str(target), whole.stat())
             whole.rename(target)
             self._used[artifact.key] = artifact
 
@@ -244,11 +287,10 @@ class Session:
 
     def made(self, path: str) -> None:
         """A compiler has saved what it looked for below a path: take it in soon, and let others go on then."""
-        with self._wake:
-            if getattr(self._flying, "path", None) == path:
-                self._flying.path = None
-                self._landed.append(path)
-            self._wake.notify()
+        flying = getattr(self._flying, "path", None) == path
+        if flying:
+            self._flying.path = None
+        self._harvester.made(path if flying else None)
 
     def landed(self) -> None:
         """This thread is through with compiling: let others go on, whatever came of it."""
@@ -257,60 +299,27 @@ class Session:
             self._flying.path = None
             self._flights.end(path)
 
-    def _keep_harvesting(self) -> None:
-        while True:
-            with self._wake:
-                if not self._landed and not self._closing:
-                    self._wake.wait(_LOOK_AGAIN)
-                if self._closing:
-                    return
-                landed, self._landed = self._landed, []
-            self.harvest()
-            for path in landed:
-                if self._flights is not None:
-                    self._flights.end(path)
-
     def harvest(self) -> None:
         """Store every file of the live folder that is new and whole, if the store can be written."""
-        if not self.store.read_only:
-            with self._harvesting:
-                self._harvest()
+        self._harvester.harvest()
 
-    def _harvest(self) -> None:
-        try:
-            new = [(path, status) for path, status in self.live.files() if self._known.is_new(path, status)]
-            # Entries that refer to others come last, so that whoever finds an entry finds what it needs.
-            for path, status in sorted(new, key=lambda found: _ORDER.get(kind_of(found[0]) or "", 0)):
-                kind = kind_of(path)
-                if kind is not None:
-                    try:
-                        self._keep(path, kind, status)
-                    except TooLarge as error:
-                        self._known.add(path, status)
-                        self._complain("%s is not kept", path, error)
-        except Exception as error:
-            self._complain("what was compiled cannot be kept in %s", str(self.store.folder), error)
-
-    def _keep(self, path: str, kind: str, status: os.stat_result) -> None:
-        try:
-            data = (self.live.path / path).read_bytes()
-        except FileNotFoundError:
-            return
-        if not is_whole(path, data) or len(data) != status.st_size:
-            return  # still being written; the next look finds it whole
+    def _put(self, path: str, kind: str, data: bytes) -> Artifact:
         began = next((at for prefix, at in self._began.items() if path.startswith(prefix)), None)
         artifact = self.store.put(
             path,
             kind,
-            to_keep(path, data, self._root) if is_rewritten(path) else data,
+            data,
             environment=self.environment,
             requirements=self._requirements,
             seconds=0.0 if began is None else time.monotonic() - began,
         )
-        with self._lock:
-            self._known.add(path, status)
-            self._used[path] = artifact
-            self.kept += 1
+        self._used[path] = artifact
+        self._explanations.keep(path)
+        return artifact
+
+    def _end_flight(self, path: str) -> None:
+        if self._flights is not None:
+            self._flights.end(path)
 
     def remember(self, question: str, ask: Callable[[], bool]) -> bool:
         """The answer to a yes-or-no question about this machine and its compiler, asked once for an environment."""
@@ -340,25 +349,24 @@ class Session:
             if self._closing:
                 return
             self._closing = True
-        with self._wake:
-            self._wake.notify()
-        self._harvester.join()
-        self.harvest()
+        self._harvester.close()
         try:
             self._remember_run()
         except Exception as error:
             self._complain("what job %s used cannot be remembered", self.job, error)
         if self._flights is not None:
             self._flights.close()
-        self.store.close()
-        self.live.remove()
+        try:
+            self.workplace.close()
+        finally:
+            self.store.close()
 
     def leave(self) -> None:
         """In a forked child: touch nothing. What compilers make in the live folder, the parent takes in."""
         self._closing = True
         self._lock = threading.RLock()
         self.store._after_fork()
-        self.live.leave()
+        self.workplace.leave()
 
     def remember_job(self) -> None:
         """Have the store know what this job used so far."""
@@ -370,45 +378,5 @@ class Session:
             return
         self.store.used(list(self._used.values()))
         self.remember_job()
-        if not self.lookups:
-            return
-        run = {
-            "job": self.job,
-            "time": time.time(),
-            "pid": os.getpid(),
-            "kept": self.kept,
-            "lookups": [vars(lookup) for lookup in self.lookups],
-        }
-        _write_json(runs_folder(self.store.folder) / f"{_file_name(self.job)}.{_rank()}.json", run)
-
-    def _complain(self, message: str, name: str, error: Exception) -> None:
-        level = logging.DEBUG if message in self._complained else logging.WARNING  # a full disk stays full for hours
-        self._complained.add(message)
-        _log.log(level, f"compile cache: {message}: %s", name, error)
-        _log.debug("compile cache", exc_info=True)
-
-
-# Later kinds refer to earlier ones: a graph to its libraries, a differentiated graph to its two graphs.
-_ORDER = {"fx_graph": 1, "aot_autograd": 2, "package": 3}
-
-
-def runs_folder(folder: Path) -> Path:
-    """Where the last run of each job says what it looked up."""
-    return folder / "runs"
-
-
-def _file_name(job: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in job)[:100] or "_"
-
-
-def _rank() -> str:
-    """Which of the processes of a job this is, as torchrun says."""
-    rank = os.environ.get("RANK", "")
-    return rank if rank.isdecimal() else "0"
-
-
-def _write_json(path: Path, value: object) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    whole = path.with_name(f".{path.name}.{os.getpid()}")
-    whole.write_text(json.dumps(value))
-    whole.replace(path)
+        if self.lookups:
+            runs.write(self.store.folder, self.job, self.lookups, self.kept)

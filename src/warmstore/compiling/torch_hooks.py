@@ -5,15 +5,18 @@ use. These hooks bring the rest at the moment it is looked up. They are set on f
 API, so each is set only where the function is as expected, and torch works without any of them.
 """
 
+import copy
 import functools
 import inspect
 import sys
 import sysconfig
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
+from warmstore.compiling.details import Details, of_source, of_torch
 from warmstore.compiling.imports import Watcher
 
 TESTED = ("2.13",)
@@ -36,6 +39,18 @@ class Listener(Protocol):
     def landed(self) -> None:
         """This thread is through with compiling, with or without success."""
 
+    def describe(self, path: str, make: Callable[[], Details | None]) -> None:
+        """What the key of a path is made of, said before it is `wanted`; made only if it is missing."""
+
+    def found(self, path: str) -> bool:
+        """Whether something was there when a path was `wanted`."""
+
+    def refused(self, path: str, reason: str) -> None:
+        """The compiler does not use what was found below a path, or does not look."""
+
+    def may_go_on(self, error: Exception) -> bool:
+        """Whether a compilation that failed should be tried again, because files can be written elsewhere now."""
+
     def remember(self, question: str, ask: Callable[[], bool]) -> bool:
         """The answer to a question on this machine and its compiler; `ask` finds it out the first time."""
 
@@ -46,6 +61,7 @@ class TorchHooks:
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._replaced: list[tuple[Any, str, Any]] = []
+        self._folders: dict[Any, Callable[[str], str | None]] = {}
 
     def watch(self, watcher: Watcher) -> None:
         """Have the hooks set as soon as torch's modules are there."""
@@ -63,16 +79,22 @@ class TorchHooks:
     def _codecache(self, module: ModuleType) -> None:
         self._folder_of(module.FxGraphCache, alone=True)
         self._replace(module.FxGraphCache, "_save_graph", "key", self._saving(module.FxGraphCache))
+        self._replace(module.FxGraphCache, "prepare_key", "gm example_inputs", self._preparing)
+        self._replace(module.FxGraphCache, "load_with_key", "key debug_lines", self._loading(module.FxGraphCache))
         self._replace(module.FxGraphCachePickler, "__init__", "self gm", self._pickling)
         self._replace(module, "write", "content extension extra hash_type specified_dir key", self._writing)
         module.torch_key.prefetch()  # hashes the sources of torch, 0.2 s that the first lookup would wait for
 
     def _autograd_cache(self, module: ModuleType) -> None:
         self._folder_of(module.AOTAutogradCache, alone=False)
+        lines = "_get_debug_lines_for_cache_key"
+        self._replace(module, lines, "pickler details key", self._describing(module.AOTAutogradCache))
+        self._replace(module, "autograd_cache_key", "mod example_inputs", self._keying)
         self._replace(module.AOTAutogradCache, "save", "key", self._saving(module.AOTAutogradCache))
 
     def _compile_fx(self, module: ModuleType) -> None:
         self._replace(module, "_compile_fx_inner", "gm example_inputs", self._compiling)
+        self._replace(module, "fx_codegen_and_compile", "gm example_inputs", self._generating)
 
     def _cpu_vec_isa(self, module: ModuleType) -> None:
         self._replace(module.VecISA, "check_build", "self code", self._probing)
@@ -91,11 +113,12 @@ class TorchHooks:
         """Entries of a key lie in a folder of their own, and both lookups and saves ask for it."""
 
         def make(function: Any) -> Any:
+            self._folders[cache] = lambda key: self._listener.inside(function(cache, key))
+
             def folder(cls: Any, key: str) -> str:
-                path: str = function(cls, key)
-                if (inside := self._listener.inside(path)) is not None:
+                if (inside := self._listener.inside(function(cls, key))) is not None:
                     self._listener.wanted(inside + "/", alone=alone)
-                return path
+                return str(function(cls, key))  # again, for compilers may have been sent elsewhere
 
             return folder
 
@@ -111,6 +134,61 @@ class TorchHooks:
             return save
 
         return make
+
+    def _preparing(self, function: Any) -> Any:
+        def prepare_key(*args: Any, **kwargs: Any) -> Any:
+            key, info = function(*args, **kwargs)
+            if key is None:
+                self._listener.refused("inductor/fxgraph", f"Inductor does not look: {info.get('cache_bypass_reason')}")
+            return key, info
+
+        return prepare_key
+
+    def _loading(self, cache: Any) -> Callable[[Any], Any]:
+        def make(function: Any) -> Any:
+            def load_with_key(key: str, debug_lines: list[str], *args: Any, **kwargs: Any) -> Any:
+                inside = self._folders[cache](key)
+                if inside is not None:
+                    self._listener.describe(inside + "/", lambda: of_torch(debug_lines))
+                try:
+                    graph, info = function(key, debug_lines, *args, **kwargs)
+                except OSError as error:  # what was found is written as a module, and a disk may be full
+                    if not self._listener.may_go_on(error):
+                        raise
+                    graph, info = function(key, debug_lines, *args, **kwargs)
+                if graph is None and inside is not None and self._listener.found(inside + "/"):
+                    self._listener.refused(
+                        inside + "/", "it is there, but torch does not take it: most often it is for other sizes"
+                    )
+                return graph, info
+
+            return load_with_key
+
+        return make
+
+    def _describing(self, cache: Any) -> Callable[[Any], Any]:
+        """Torch makes these lines only to debug, because they take time; so here only where something is missing."""
+
+        def make(function: Any) -> Any:
+            def lines(pickler: Any, details: Any, key: str) -> list[str]:
+                if (inside := self._folders[cache](key)) is not None:
+                    self._listener.describe(inside + "/", lambda: of_torch(pickler.debug_lines(details)))
+                said: list[str] = function(pickler, details, key)
+                return said
+
+            return lines
+
+        return make
+
+    def _keying(self, function: Any) -> Any:
+        def autograd_cache_key(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            except Exception as error:
+                self._listener.refused("inductor/aotautograd", f"AOTAutograd does not look: {error}")
+                raise
+
+        return autograd_cache_key
 
     def _pickling(self, function: Any) -> Any:
         """Keys are hashes of pickles. Layouts, memory formats and dtypes pickle as a name in the first module of
@@ -139,7 +217,9 @@ class TorchHooks:
                 extra = extra.replace(folder, mark)
             basename, path = function(content, extension, extra, *args, **kwargs)
             if extension != "optimized.cpp" and (inside := self._listener.inside(path)) is not None:
-                self._listener.wanted(inside.removesuffix("cpp") + "so", alone=False)
+                library = inside.removesuffix("cpp") + "so"
+                self._listener.describe(library, lambda: of_source(content, extra))
+                self._listener.wanted(library, alone=False)
             return basename, path
 
         return write
@@ -152,6 +232,24 @@ class TorchHooks:
                 self._listener.landed()
 
         return compile_graph
+
+    def _generating(self, function: Any) -> Any:
+        """Compiling writes files, and a disk may be full. What changes the graph before it fails changes a copy."""
+
+        def generate(gm: Any, *args: Any, **kwargs: Any) -> Any:
+            graph = None
+            with suppress(Exception):
+                graph = copy.deepcopy(gm.graph)  # its nodes; what they refer to is shared
+            try:
+                return function(gm, *args, **kwargs)
+            except Exception as error:
+                if graph is None or not self._listener.may_go_on(error):
+                    raise
+            again = sys.modules["torch"].fx.GraphModule(gm, graph)
+            again.meta = gm.meta
+            return function(again, *args, **kwargs)
+
+        return generate
 
     def _probing(self, function: Any) -> Any:
         """Whether an instruction set can be built and loaded is tried out in a process at every start: up to 0.8 s."""

@@ -1,0 +1,197 @@
+"""What a compiler's key was made of, part by part, so that a miss can say which part is another one.
+
+A key is a hash, and a hash says nothing. What went into it is kept beside the artifact, small: for each part a name and
+a short text, and how often each operator occurs. Texts are only ever compared and shown.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+from warmstore.errors import BadArtifact
+
+_MOST = 1 << 20  # bytes of details, unpacked
+_SHOWN = 120  # letters of a value
+_NAMED = 3  # operators of a kind of change
+
+_LINE = re.compile(r"\[(\w+)\] ([^:]+): (.*)", re.DOTALL)
+_TENSOR = re.compile(r"dtype=torch\.(\w+), shape=torch\.Size\((\[.*?\])\), stride=\((.*?)\), device=device\((.*?)\)")
+_GRADIENT = re.compile(r"requires_grad=(\w+)")
+_WORD = re.compile(r"(?<![.\w])(?:[A-Za-z_]\w*|%[\w#]+)(?![\w(.])")
+_ASSIGNED = re.compile(r"^\s*([A-Za-z_]\w*)(?:\s*:[^=]*)? = ")
+_OPERATOR = re.compile(r"^\s*(?:[^=(]+ = )?(.*?)(?:;  .*)?$")
+_PASSING = re.compile(r" at 0x[0-9a-f]+")
+_SHAPED = re.compile(r"(?:tensor|array)<[^>]*>")
+_MAIN = re.compile(r"@main\((.*?)\) ->", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Details:
+    """The parts of a key, name to text, and its operators, name to number."""
+
+    parts: Mapping[str, str]
+    operators: Mapping[str, int] = field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        """As they are stored; the same for equal details."""
+        return zlib.compress(json.dumps([self.parts, self.operators], sort_keys=True).encode(), 6)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Details:
+        """The opposite of `to_bytes`.
+
+        Raises:
+            BadArtifact: these bytes are no details.
+        """
+        try:
+            parts, operators = json.loads(zlib.decompressobj().decompress(data, _MOST))
+            return cls(
+                {str(name): str(text) for name, text in parts.items()},
+                {str(name): int(number) for name, number in operators.items()},
+            )
+        except (ValueError, TypeError, AttributeError, zlib.error) as error:
+            raise BadArtifact(f"not the details of a key: {error}") from error
+
+    def likeness(self, other: Details) -> float:
+        """The share of operators that both have, from 0 to 1."""
+        both = sum((Counter(self.operators) & Counter(other.operators)).values())
+        most = max(sum(self.operators.values()), sum(other.operators.values()))
+        return both / most if most else 1.0
+
+    def changes_from(self, other: Details) -> list[str]:
+        """What is another thing here than in `other`, most telling first: inputs, program, then options."""
+        names = [*self.parts, *(name for name in other.parts if name not in self.parts)]
+        changed = [name for name in names if self.parts.get(name) != other.parts.get(name)]
+        inputs: dict[str, str] = {}  # of each the most telling: strides follow from the shape
+        rest = []
+        for name in changed:
+            before, now = other.parts.get(name), self.parts.get(name)
+            if not name.startswith("input "):
+                rest.append(_said(name, before, now))
+            elif ":" not in name or (before and now):  # else it is no tensor on one side
+                inputs.setdefault(name.partition(":")[0], _said(name, before, now))
+        return [*inputs.values(), *self._operators_from(other), *rest]
+
+    def _operators_from(self, other: Details) -> list[str]:
+        new = Counter(self.operators) - Counter(other.operators)
+        gone = Counter(other.operators) - Counter(self.operators)
+        if not new and not gone:
+            return []
+        return [f"the program changed: {' and '.join(filter(None, [_named('new', new), _named('gone', gone)]))}"]
+
+
+def of_torch(lines: Iterable[str]) -> Details:
+    """The details of an Inductor or AOTAutograd key, from the lines that torch makes of it for debugging."""
+    parts: dict[str, str] = {}
+    operators: Counter[str] = Counter()
+    for line in lines:
+        found = _LINE.fullmatch(line)
+        if found is None:
+            continue
+        digest, name, text = found.groups()
+        if name == "gm":
+            head, *body = [one for one in text.splitlines() if one.strip() and not one.lstrip().startswith("#")]
+            arguments = next((one for one in [head, *body] if one.startswith("def forward(")), "")
+            parts["names of arguments"] = _short(arguments.removeprefix("def forward(").rstrip(": )"), digest_of=True)
+            names = {found[1] for one in body if (found := _ASSIGNED.match(one))} | set(_WORD.findall(arguments))
+            operators += Counter(_operator(one, names) for one in body if " = " in one or "return" in one)
+        elif name.startswith("example_inputs["):
+            parts |= _input(name[len("example_inputs[") : -1], digest, text)
+        else:
+            parts[_part(name)] = _value(text, digest)
+    return Details(parts, operators)
+
+
+def of_source(content: str, command: str) -> Details:
+    """The details of a C++ library: its source, which must be the same, and the words of the compiler's command."""
+    words = Counter(f"command {word}" for word in command.split())
+    return Details({word: str(number) for word, number in words.items()}, {f"source {_digest(content)}": 1})
+
+
+def of_jax(program: str, options: bytes, flags: str) -> Details:
+    """The details of a JAX program, from its MLIR text, XLA's options as bytes, and flags of the environment."""
+    parts = {"XLA_FLAGS": flags, "options of XLA": f"#{_digest(options.hex())}"}
+    main = _MAIN.search(program)
+    for at, one in enumerate(re.findall(r"%arg\d+: (\S+?)(?:[,\s)]|$)", main[1] if main else "")):
+        parts[f"input {at}: type"] = one
+    body = [_SHAPED.sub("", line) for line in program.splitlines() if " = " in line]
+    return Details(parts, Counter(_operator(line.partition(" : ")[0]) for line in body))
+
+
+def _input(at: str, digest: str, text: str) -> dict[str, str]:
+    tensor = _TENSOR.search(text)
+    if tensor is None:
+        return {f"input {at}": _value(text, digest)}
+    dtype, shape, strides, device = tensor.groups()
+    gradient = _GRADIENT.search(text)
+    return {
+        f"input {at}: shape": f"({shape[1:-1]})",
+        f"input {at}: strides": f"({strides.rstrip(',')})",
+        f"input {at}: dtype": dtype,
+        f"input {at}: device": device,
+        f"input {at}: gradient": gradient[1] if gradient else "",
+        f"input {at}": f"tensor ({shape[1:-1]})#{_digest(text)}",
+    }
+
+
+def _part(name: str) -> str:
+    base, bracket, rest = name.partition("[")
+    known = {"inductor_config": "config", "autograd_config": "config functorch", "fx_kwargs": "option"}
+    if base in known and bracket:
+        return f"{known[base]} {rest[:-1]}"
+    return {"torch_version": "torch's own sources", "aot_config": "where arguments come from"}.get(
+        base, name.replace("_", " ")
+    )
+
+
+def _value(text: str, digest: str) -> str:
+    """A value as text, with the digest where the text does not say everything."""
+    short = _PASSING.sub("", _short(text))
+    return short if short == text else f"{short}#{digest[:10]}"
+
+
+def _operator(line: str, names: Collection[str] = ()) -> str:
+    """A line of a graph without the names of values, which are others when a line is added."""
+    found = _OPERATOR.match(line)
+    text = (found[1] if found else line).strip().removeprefix("torch.ops.").replace(".default(", "(")
+    return _short(_WORD.sub(lambda word: "_" if word[0] in names or word[0][0] == "%" else word[0], text))
+
+
+def _said(name: str, before: str | None, now: str | None) -> str:
+    old, new = ("none" if text is None else text.partition("#")[0] for text in (before, now))
+    if name.startswith("command "):
+        return f"{'gone from' if now is None else 'new in'} the compiler's {name}"
+    if old == new or not old.isprintable() or old.endswith("...") or new.endswith("..."):
+        return f"{name}: changed"
+    return f"{name}{' ' if ': ' in name else ': '}{old} -> {new}"
+
+
+def _named(what: str, operators: Mapping[str, int]) -> str:
+    if not operators:
+        return ""
+    shown = list(operators)[:_NAMED]
+    more = len(operators) - len(shown)
+    return f"{what} {', '.join(shown)}{f' and {more} more' if more else ''}"
+
+
+def _short(text: str, *, digest_of: bool = False) -> str:
+    text = " ".join(text.split())
+    if len(text) <= _SHOWN:
+        return text
+    return f"{text[:_SHOWN]}...{f'#{_digest(text)}' if digest_of else ''}"
+
+
+def _digest(text: str) -> str:
+    return blake2b(text.encode(), digest_size=5).hexdigest()
+
+
+def summary(changes: Sequence[str], most: int = 6) -> tuple[str, ...]:
+    """The first of the changes, and how many there are beside."""
+    more = len(changes) - most
+    return (*changes[:most], *([f"{more} more"] if more > 0 else []))
