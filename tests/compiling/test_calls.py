@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from warmstore.compiling.calls import key_of_call
+from warmstore.compiling.calls import key_of_call, program_of_call
 from warmstore.compiling.environment import Environment
 from warmstore.errors import NoKey
 
@@ -105,3 +105,15 @@ def test_options_and_modes_count(monkeypatch: pytest.MonkeyPatch) -> None:
         assert plain != key(Net())
     monkeypatch.setattr(torch._inductor.config, "epilogue_fusion", False)
     assert plain != key(Net())
+
+
+def test_a_program_is_the_same_whatever_is_edited_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def program(model: nn.Module, x: torch.Tensor = X) -> str:
+        return program_of_call(model.forward, (x,), {})
+
+    before = program(Net())
+    assert before == program(Net(9), torch.zeros(7, 4))
+    assert before != program(Net(), X[0])
+    assert before != program(Held(Net()))
+    monkeypatch.setattr(Net.forward, "__code__", (lambda self, x: self.linear(x)).__code__)
+    assert before == program(Net())

@@ -10,7 +10,7 @@ from tests.compiling.programs import Report, run
 
 import warmstore as ws
 from warmstore.compiling.compiled import generalised
-from warmstore.compiling.packages import Package
+from warmstore.compiling.packages import Package, cover
 from warmstore.errors import BadArtifact, Incompatible
 
 MODEL = """
@@ -123,19 +123,23 @@ def test_a_third_size_finds_what_the_second_made(made: Path) -> None:
     assert package_was_used(used(made, third))
     assert package_was_used(used(made))
     used(made, other)
-
-
-def package_of(*sizes: tuple[int | None, ...], sources: tuple[tuple[str, str, str], ...] = ()) -> Package:
-    return Package(b"saved", sources, (("L['x']", "module torch"),), ("name",), sizes)
+    version = edited(made, "return x * SCALE", "return x / SCALE")
+    assert not package_was_used(used(version))
+    assert package_was_used(used(version, third))  # which sizes differ is known from the other versions
 
 
 def test_sizes_that_differed_are_compiled_for_in_general() -> None:
     sizes = ((6, 8), (6,))
     assert generalised(sizes, []) == sizes
-    assert generalised(sizes, [package_of((4, 8), (4,))]) == ((None, 8), (None,))
-    assert generalised(sizes, [package_of((4, 8), (4,)), package_of((6, 7), (6,))]) == ((None, None), (None,))
-    assert generalised(sizes, [package_of((1, 8), (0,)), package_of((4, 8))]) == sizes
-    assert generalised(sizes, [package_of((4, 8), (4,)), package_of((None, 8), (None,))]) == sizes  # it did not fit
+    assert generalised(sizes, [((4, 8), (4,))]) == ((None, 8), (None,))
+    assert generalised(sizes, [((4, 8), (4,)), ((6, 7), (6,))]) == ((None, None), (None,))
+    assert generalised(sizes, [((None, 8), (6,))]) == ((None, 8), (6,))
+    assert generalised(sizes, [((1, 8), (0,)), ((4, 8),)]) == sizes
+
+
+def test_what_was_compiled_for_any_size_covers_each() -> None:
+    assert cover(((None, 8),), ((4, 8),))
+    assert [cover(((4, None),), sizes) for sizes in (((5, 9),), ((4,),), ())] == [False, False, False]
 
 
 def test_changes_while_the_program_runs_are_seen(made: Path) -> None:
@@ -181,10 +185,10 @@ def test_without_a_cache_it_is_torch_compile() -> None:
 
 
 def test_packages_survive_bytes_and_others_are_refused() -> None:
-    package = package_of((4, None), sources=(("m", "f", "digest"),))
+    sizes = ((4, None), ())
+    package = Package(b"saved", (("m", "f", "digest"),), (("L['x']", "module torch"),), ("name",), sizes)
     assert Package.from_bytes(package.to_bytes()) == package
     with pytest.raises(BadArtifact, match="not a package"):
         Package.from_bytes(b"something else")
     with pytest.raises(Incompatible, match=r"m\.f has changed"):
         package.check_sources()
-    assert [package.covers(sizes) for sizes in (((4, 9),), ((5, 9),), ((4,),), ())] == [True, False, False, False]

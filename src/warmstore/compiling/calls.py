@@ -56,6 +56,26 @@ def key_of_call(
     )
 
 
+def program_of_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """What stays the same of a call while the program is edited, in 32 hexadecimal digits: names, not code.
+
+    Sizes of arguments that differed for one version of a program differ for the next one, too.
+    """
+    plain = getattr(function, "__func__", function)
+    leaves, structure = torch.utils._pytree.tree_flatten((args, kwargs))
+    module = getattr(function, "__self__", None)
+    modules = module.named_modules() if isinstance(module, nn.Module) else ()
+    return digest(
+        [
+            plain.__module__ if plain.__module__ != "__main__" else "",
+            plain.__qualname__,
+            str(structure),
+            [one.dim() if isinstance(one, torch.Tensor) else type(one).__qualname__ for one in leaves],
+            [[name, type(one).__qualname__] for name, one in modules],
+        ]
+    )
+
+
 def _modules(module: nn.Module) -> Iterator[list[object]]:
     """Every module with its name, class, mode and tensors; the code of each class is said once."""
     reader = Reader()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -16,7 +17,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from warmstore.compiling import compile_cache
-from warmstore.compiling.packages import Loaded, Package, Sizes, load, make, shapes
+from warmstore.compiling.packages import Loaded, Package, Sizes, cover, load, make, shapes
 from warmstore.errors import BadArtifact, Incompatible
 
 if TYPE_CHECKING:
@@ -95,9 +96,9 @@ class _Prepared:
     ) -> None:
         import torch
 
-        from warmstore.compiling.calls import key_of_call
+        from warmstore.compiling import calls
 
-        self._key_of_call = key_of_call
+        self._calls = calls
         self._is_compiling = torch.compiler.is_compiling  # within another compiled function this is only traced
         self._session = session
         self._function = function
@@ -128,8 +129,9 @@ class _Prepared:
                 self._left = max(self._left - 1, 0)
                 began = time.monotonic()
                 sizes = shapes(args, kwargs)
-                key = self._key_of_call(self._function, args, kwargs, self._options, self._session.environment)
-                path = f"package/{key.digest}/"
+                program = self._calls.program_of_call(self._function, args, kwargs)
+                key = self._calls.key_of_call(self._function, args, kwargs, self._options, self._session.environment)
+                path = f"package/{program}/{key.digest}/"
                 loaded = self._find(path, sizes, whole, kwargs)[0] or self._make(path, sizes, whole, args, kwargs)
                 if loaded is not None:
                     self._loaded.append(loaded)
@@ -143,8 +145,8 @@ class _Prepared:
 
     def _find(
         self, path: str, sizes: Sizes, whole: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Loaded | None, list[Package]]:
-        """The package that fits, if there is one, and all that there are for calls that differ in sizes only."""
+    ) -> tuple[Loaded | None, list[Sizes]]:
+        """The package that fits, if there is one, and the sizes of all for calls that differ in nothing else."""
         function = getattr(self._function, "__func__", self._function)
         found = self._session.find(path)
         if _REFUSED in found:
@@ -155,7 +157,8 @@ class _Prepared:
                 packages.append(Package.from_bytes(data))
             except BadArtifact as error:
                 _log.info("a package of %s is of no use: %s", function.__qualname__, error)
-        exact_first = sorted((one for one in packages if one.covers(sizes)), key=lambda one: one.sizes != sizes)
+        exact_first = sorted((one for one in packages if cover(one.sizes, sizes)), key=lambda one: one.sizes != sizes)
+        known = [one.sizes for one in packages]
         for package in exact_first:
             try:
                 loaded = load(package, function, whole, kwargs)
@@ -163,8 +166,8 @@ class _Prepared:
                 _log.info("a package of %s is of no use: %s", function.__qualname__, error)
                 continue
             if loaded.fits(whole, kwargs):
-                return loaded, packages
-        return None, packages
+                return loaded, known
+        return None, known
 
     def _make(
         self, path: str, sizes: Sizes, whole: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -175,36 +178,58 @@ class _Prepared:
                 return loaded  # made by another process meanwhile
             began = time.monotonic()
             try:
-                package = make(self._function, args, kwargs, self._options, generalised(sizes, others))
+                # Where a package for these sizes does not fit, it is something else that differs.
+                if not any(cover(other, sizes) for other in others):
+                    sizes = generalised(sizes, others + self._versions(path))
+                package = make(self._function, args, kwargs, self._options, sizes)
             except Exception:
                 # Trying costs as much as compiling; so it is tried once, not at every start.
                 self._session.keep(path + "refused", "package", _REFUSED, time.monotonic() - began)
                 raise
             data = package.to_bytes()
-            name = hashlib.sha256(data).hexdigest()[:32]
+            name = hashlib.sha256(data).hexdigest()[:16]
             function = getattr(self._function, "__func__", self._function)
             loaded = load(package, function, whole, kwargs)
             self._session.harvest()  # its libraries first: whoever finds the package finds them
-            self._session.keep(path + name, "package", data, time.monotonic() - began)
+            self._session.keep(f"{path}{_said(package.sizes)}.{name}", "package", data, time.monotonic() - began)
             return loaded if loaded.fits(whole, kwargs) else None
 
+    def _versions(self, path: str) -> list[Sizes]:
+        """Static sizes for which other versions of this program were compiled."""
+        program = path.rsplit("/", 2)[0] + "/"
+        below = self._session.store.below(program, self._session.environment)
+        found = [_heard(artifact.key.rpartition("/")[2].partition(".")[0]) for artifact, _ in below if artifact]
+        return [sizes for sizes in found if sizes]
 
-def generalised(sizes: Sizes, others: Iterable[Package]) -> Sizes:
-    """The sizes to compile for: None for those in which earlier calls differed, as `torch.compile` does it too.
 
-    Sizes 0 and 1 are kept: torch compiles for them alone. So are all, where a package for any size did not fit.
+def generalised(sizes: Sizes, others: Iterable[Sizes]) -> Sizes:
+    """The sizes to compile for: None for those in which other calls differed, as `torch.compile` does it too.
+
+    Sizes 0 and 1 are kept: torch compiles for them alone.
     """
     found = [list(shape) for shape in sizes]
-    for package in others:
-        if package.covers(sizes):
-            return sizes
-        if [len(shape) for shape in package.sizes] != [len(shape) for shape in sizes]:
+    for other in others:
+        if [len(shape) for shape in other] != [len(shape) for shape in sizes]:
             continue
-        for shape, ours, theirs in zip(found, sizes, package.sizes, strict=True):
+        for shape, ours, theirs in zip(found, sizes, other, strict=True):
             for at, (our, their) in enumerate(zip(ours, theirs, strict=True)):
                 if our != their and our not in (0, 1) and their not in (0, 1):
                     shape[at] = None
     return tuple(map(tuple, found))
+
+
+def _said(sizes: Sizes) -> str:
+    """Sizes as part of an artifact's key, such as 64x_x3,64; nothing where they are too many."""
+    said = ",".join("x".join("_" if size is None else str(size) for size in shape) for shape in sizes)
+    return said if len(said) < 200 else ""
+
+
+def _heard(said: str) -> Sizes:
+    if not re.fullmatch(r"[0-9x_,]+", said):
+        return ()
+    return tuple(
+        tuple(None if size == "_" else int(size) for size in shape.split("x") if size) for shape in said.split(",")
+    )
 
 
 def _is_bare(module: Any) -> bool:

@@ -75,13 +75,6 @@ class Package:
         sizes = tuple(tuple(None if size is None else int(size) for size in shape) for shape in head[3])
         return cls(data[start + length :], sources, identities, tuple(map(str, head[2])), sizes)
 
-    def covers(self, sizes: Sizes) -> bool:
-        """Whether arguments of these shapes may fit; its guards know."""
-        return len(sizes) == len(self.sizes) and all(
-            len(ours) == len(theirs) and all(a is None or a == b for a, b in zip(ours, theirs, strict=True))
-            for ours, theirs in zip(self.sizes, sizes, strict=True)
-        )
-
     def check_sources(self) -> None:
         """Whether every function that was traced is here, with the same code.
 
@@ -92,6 +85,14 @@ class Package:
             code, function = find_function(module, name)
             if code is None or function_digest(code, function) != digest:
                 raise Incompatible(f"the source of {module}.{name} has changed since it was compiled")
+
+
+def cover(general: Sizes, sizes: Sizes) -> bool:
+    """Whether what was compiled for the first may do for the second."""
+    return len(general) == len(sizes) and all(
+        len(ours) == len(theirs) and all(a is None or a == b for a, b in zip(ours, theirs, strict=True))
+        for ours, theirs in zip(general, sizes, strict=True)
+    )
 
 
 class Loaded:
