@@ -135,6 +135,8 @@ def test_sizes_that_differed_are_compiled_for_in_general() -> None:
     assert generalised(sizes, [((4, 8), (4,)), ((6, 7), (6,))]) == ((None, None), (None,))
     assert generalised(sizes, [((None, 8), (6,))]) == ((None, 8), (6,))
     assert generalised(sizes, [((1, 8), (0,)), ((4, 8),)]) == sizes
+    assert generalised(sizes, [], dynamic=True) == ((None, None), (None,))
+    assert generalised(sizes, [((4, 8), (4,))], dynamic=False) == sizes
 
 
 def test_what_was_compiled_for_any_size_covers_each() -> None:

@@ -180,7 +180,7 @@ class _Prepared:
             try:
                 # Where a package for these sizes does not fit, it is something else that differs.
                 if not any(cover(other, sizes) for other in others):
-                    sizes = generalised(sizes, others + self._versions(path))
+                    sizes = generalised(sizes, others + self._versions(path), self._options.get("dynamic"))
                 package = make(self._function, args, kwargs, self._options, sizes)
             except Exception:
                 # Trying costs as much as compiling; so it is tried once, not at every start.
@@ -202,11 +202,13 @@ class _Prepared:
         return [sizes for sizes in found if sizes]
 
 
-def generalised(sizes: Sizes, others: Iterable[Sizes]) -> Sizes:
+def generalised(sizes: Sizes, others: Iterable[Sizes], dynamic: bool | None = None) -> Sizes:
     """The sizes to compile for: None for those in which other calls differed, as `torch.compile` does it too.
 
-    Sizes 0 and 1 are kept: torch compiles for them alone.
+    Sizes 0 and 1 are kept: torch compiles for them alone. `dynamic` is that of `torch.compile`: all of them, or none.
     """
+    if dynamic is not None:
+        return tuple((None,) * len(shape) if dynamic else shape for shape in sizes)
     found = [list(shape) for shape in sizes]
     for other in others:
         if [len(shape) for shape in other] != [len(shape) for shape in sizes]:
