@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.compiling.programs import Report, run
+from tests.compiling.programs import START, Report, run, with_torch_in
 
 import warmstore as ws
 from warmstore.compiling.compiled import generalised
@@ -22,7 +22,8 @@ SCALE = 2
 
 
 def twice(x, shift=0.0):
-    return x * SCALE + shift
+    found = x * SCALE
+    return found + shift
 
 
 class Model(nn.Module):
@@ -56,10 +57,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def used(folder: Path, code: str = USE, store: str = "store") -> Report:
+def used(folder: Path, code: str = USE, store: str = "store", start: str = START) -> Report:
     """Run a program that uses the module of a folder."""
     path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
-    report = run(code, folder / store, env={"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"})
+    report = run(code, folder / store, env={"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}, start=start)
     assert report.right
     return report
 
@@ -89,18 +90,21 @@ def test_comments_and_another_checkout_change_nothing(made: Path) -> None:
     assert package_was_used(used(edited(made, "def twice(x", "# what it says\n\n\ndef twice(x")))
 
 
-RENAMED_LOCAL = (
-    "    return x * SCALE + shift",
-    "    'Says what it does.'\n    found = x * SCALE\n    return found + shift",
-)
-RENAMED_PARAMETER = (
-    "(self, x, times=1.0):\n        return twice(self.act(self.linear(x)))",
-    ("(self, images, times=1.0):\n        return twice(self.act(self.linear(images)))"),
-)
+@pytest.mark.slow
+def test_torch_installed_elsewhere_finds_it(made: Path, tmp_path: Path) -> None:
+    report = used(made, start=with_torch_in(tmp_path / "site"))
+    assert package_was_used(report)
+    assert report.misses == []
 
 
-def test_a_renamed_parameter_changes_nothing(made: Path) -> None:
-    assert package_was_used(used(edited(made, *RENAMED_PARAMETER)))
+def test_a_docstring_a_renamed_local_and_a_renamed_parameter_change_nothing(made: Path) -> None:
+    names = "    found = x * SCALE\n    return found + shift"
+    checkout = edited(made, names, "    'Doc.'\n" + names.replace("found", "scaled"))
+    source = (checkout / "model.py").read_text()
+    parameter = "(self, x, times=1.0):\n        return twice(self.act(self.linear(x)))"
+    assert parameter in source
+    (checkout / "model.py").write_text(source.replace(parameter, parameter.replace("x", "images")))
+    assert package_was_used(used(checkout))
 
 
 @pytest.mark.parametrize(
@@ -123,7 +127,7 @@ def test_a_third_size_finds_what_the_second_made(made: Path) -> None:
     assert package_was_used(used(made, third))
     assert package_was_used(used(made))
     used(made, other)
-    version = edited(made, "return x * SCALE", "return x / SCALE")
+    version = edited(made, "x * SCALE", "x / SCALE")
     assert not package_was_used(used(version))
     assert package_was_used(used(version, third))  # which sizes differ is known from the other versions
 
