@@ -73,7 +73,7 @@ def test_the_quick_compilations_are_right_and_have_their_bars(tmp_path: Path) ->
     status = main(["--quick", "--only", "compiling", "--folder", f"{tmp_path / 'data'}", "--results", f"{tmp_path}"])
     report = load(tmp_path / "compiling.json")
     assert status == 0, report.broken
-    assert (len(report.tables), len(report.bars)) == (1, 8)
+    assert (len(report.tables), len(report.bars)) == (2, 10)
     assert all(bar.figure is not None for bar in report.bars)
 
 

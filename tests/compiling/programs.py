@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -104,3 +105,24 @@ def finish(process: "subprocess.Popen[str]") -> Report:
 def run(code: str, folder: Path, **options: Any) -> Report:
     """`launch` and `finish`."""
     return finish(launch(code, folder, **options))
+
+
+def with_torch_in(folder: Path) -> str:
+    """START for a process that has torch from this folder, which is made: a real folder torch, its files are links."""
+    import torch
+
+    installed = Path(torch.__file__).parent.parent
+    folder.mkdir()
+    for path in installed.iterdir():
+        if path.name != "torch":
+            (folder / path.name).symlink_to(path)
+    shutil.copytree(installed / "torch", folder / "torch", symlinks=True, copy_function=os.link)
+    return (
+        f"""
+import sys
+sys.path.insert(0, {str(folder)!r})
+import torch
+assert torch.__file__.startswith({str(folder)!r})
+"""
+        + START
+    )

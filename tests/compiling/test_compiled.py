@@ -1,17 +1,16 @@
 """`ws.compile`: the fast start, and every case in which it must not be taken."""
 
 import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 import torch
-from tests.compiling.programs import Report, run
+from tests.compiling.programs import START, Report, run, with_torch_in
 
 import warmstore as ws
-from warmstore.compiling.packages import Package, code_digest, describe, find_code
+from warmstore.compiling.compiled import generalised
+from warmstore.compiling.packages import Package, cover
 from warmstore.errors import BadArtifact, Incompatible
 
 MODEL = """
@@ -22,8 +21,9 @@ from torch import nn
 SCALE = 2
 
 
-def twice(x):
-    return x * SCALE
+def twice(x, shift=0.0):
+    found = x * SCALE
+    return found + shift
 
 
 class Model(nn.Module):
@@ -32,8 +32,8 @@ class Model(nn.Module):
         self.linear = nn.Linear(8, 8)
         self.act = torch.sin
 
-    def forward(self, x):
-        return twice(self.act(self.linear(x)))
+    def forward(self, x, times=1.0):
+        return twice(self.act(self.linear(x))) * times
 """
 
 USE = """
@@ -57,10 +57,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def used(folder: Path, code: str = USE, store: str = "store") -> Report:
+def used(folder: Path, code: str = USE, store: str = "store", start: str = START) -> Report:
     """Run a program that uses the module of a folder."""
     path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
-    report = run(code, folder / store, env={"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"})
+    report = run(code, folder / store, env={"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}, start=start)
     assert report.right
     return report
 
@@ -87,13 +87,65 @@ def test_a_fresh_process_traces_nothing(made: Path) -> None:
 
 
 def test_comments_and_another_checkout_change_nothing(made: Path) -> None:
-    assert package_was_used(used(edited(made, "def twice(x):", "# what it says\n\n\ndef twice(x):")))
+    assert package_was_used(used(edited(made, "def twice(x", "# what it says\n\n\ndef twice(x")))
 
 
-def test_an_edited_function_is_traced_anew(made: Path) -> None:
-    """A function that forward calls, which torch's own loading does not look at."""
-    report = used(edited(made, "x * SCALE", "SCALE * x * 1.5"))
-    assert not package_was_used(report)
+@pytest.mark.slow
+def test_torch_installed_elsewhere_finds_it(made: Path, tmp_path: Path) -> None:
+    report = used(made, start=with_torch_in(tmp_path / "site"))
+    assert package_was_used(report)
+    assert report.misses == []
+
+
+def test_a_docstring_a_renamed_local_and_a_renamed_parameter_change_nothing(made: Path) -> None:
+    names = "    found = x * SCALE\n    return found + shift"
+    checkout = edited(made, names, "    'Doc.'\n" + names.replace("found", "scaled"))
+    source = (checkout / "model.py").read_text()
+    parameter = "(self, x, times=1.0):\n        return twice(self.act(self.linear(x)))"
+    assert parameter in source
+    (checkout / "model.py").write_text(source.replace(parameter, parameter.replace("x", "images")))
+    assert package_was_used(used(checkout))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("x * SCALE", "SCALE * x * 1.5"),
+        pytest.param("shift=0.0", "shift=1.0", marks=pytest.mark.slow),
+        pytest.param("times=1.0", "times=3.0", marks=pytest.mark.slow),
+    ],
+)
+def test_an_edited_function_is_traced_anew(made: Path, old: str, new: str) -> None:
+    """In a function that forward calls, and in defaults; torch's own loading looks at neither."""
+    assert not package_was_used(used(edited(made, old, new)))
+
+
+@pytest.mark.slow
+def test_a_third_size_finds_what_the_second_made(made: Path) -> None:
+    second, third, other = (USE.replace("randn(4, 8)", f"randn({size}, 8)") for size in (6, 9, 1))
+    assert not package_was_used(used(made, second))
+    assert package_was_used(used(made, third))
+    assert package_was_used(used(made))
+    used(made, other)
+    version = edited(made, "x * SCALE", "x / SCALE")
+    assert not package_was_used(used(version))
+    assert package_was_used(used(version, third))  # which sizes differ is known from the other versions
+
+
+def test_sizes_that_differed_are_compiled_for_in_general() -> None:
+    sizes = ((6, 8), (6,))
+    assert generalised(sizes, []) == sizes
+    assert generalised(sizes, [((4, 8), (4,))]) == ((None, 8), (None,))
+    assert generalised(sizes, [((4, 8), (4,)), ((6, 7), (6,))]) == ((None, None), (None,))
+    assert generalised(sizes, [((None, 8), (6,))]) == ((None, 8), (6,))
+    assert generalised(sizes, [((1, 8), (0,)), ((4, 8),)]) == sizes
+    assert generalised(sizes, [], dynamic=True) == ((None, None), (None,))
+    assert generalised(sizes, [((4, 8), (4,))], dynamic=False) == sizes
+
+
+def test_what_was_compiled_for_any_size_covers_each() -> None:
+    assert cover(((None, 8),), ((4, 8),))
+    assert [cover(((4, None),), sizes) for sizes in (((5, 9),), ((4,),), ())] == [False, False, False]
 
 
 def test_changes_while_the_program_runs_are_seen(made: Path) -> None:
@@ -139,51 +191,10 @@ def test_without_a_cache_it_is_torch_compile() -> None:
 
 
 def test_packages_survive_bytes_and_others_are_refused() -> None:
-    package = Package(b"saved", (("m", "f", "digest"),), (("L['x']", "module torch"),), ("name",))
+    sizes = ((4, None), ())
+    package = Package(b"saved", (("m", "f", "digest"),), (("L['x']", "module torch"),), ("name",), sizes)
     assert Package.from_bytes(package.to_bytes()) == package
     with pytest.raises(BadArtifact, match="not a package"):
         Package.from_bytes(b"something else")
     with pytest.raises(Incompatible, match=r"m\.f has changed"):
         package.check_sources()
-
-
-@pytest.mark.parametrize(
-    "value", [torch, torch.sin, torch.nn.functional.gelu, torch.nn.Linear, iter, Path, textwrap.dedent, None, True]
-)
-def test_objects_that_every_process_has_are_described(value: object) -> None:
-    assert describe(value)
-
-
-@pytest.mark.parametrize("value", [object(), lambda x: x, [], torch.nn.Linear(1, 1)])
-def test_others_are_not(value: object) -> None:
-    assert describe(value) is None
-
-
-def test_code_is_found_by_name_and_digested_by_what_it_does() -> None:
-    def inner(x: int) -> int:
-        return x + 1
-
-    found = find_code(__name__, inner.__code__.co_qualname)
-    assert found is inner.__code__
-    assert find_code(__name__, "nothing") is None
-    spaces: list[dict[str, object]] = [{}, {}, {}]
-    for space, source in zip(
-        spaces, ["def f(x): return x + 1", "# same\n\ndef f(x):\n  return x + 1", "def f(x): return x + 2"], strict=True
-    ):
-        exec(source, space)
-    digests = [code_digest(space["f"].__code__) for space in spaces]  # type: ignore[attr-defined]
-    assert digests[0] == digests[1] != digests[2]
-
-
-def test_the_digest_of_code_is_the_same_in_every_process() -> None:
-    code = (
-        f"import sys; sys.path.insert(0, {str(Path.cwd())!r})\nfrom warmstore.compiling.packages import code_digest\n"
-    )
-    code += "def f(x):\n  return x in {'a', 'b', 'c', (1, 'd')}\nprint(code_digest(f.__code__))"
-    said = {
-        subprocess.run(
-            [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True
-        ).stdout
-        for seed in ("1", "2")
-    }
-    assert len(said) == 1

@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import shutil
 import signal
 import subprocess
 import textwrap
@@ -11,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.compiling.programs import SINE, START, finish, launch, run
+from tests.compiling.programs import SINE, START, finish, launch, run, with_torch_in
 from tests.faults.small_disk import small_file_system
 
 Blobs = Callable[[Path], list[Path]]
@@ -56,17 +55,7 @@ def test_home_cwd_temporary_folder_and_the_store_may_move(filled: Path, tmp_path
 
 
 def test_another_path_of_torch_is_no_other_key(filled: Path, tmp_path: Path) -> None:
-    import torch
-
-    installed = Path(torch.__file__).parent.parent
-    other = tmp_path / "site"
-    other.mkdir()
-    for path in installed.iterdir():  # a real folder torch, so that its path is another; its files are links
-        if path.name != "torch":
-            (other / path.name).symlink_to(path)
-    shutil.copytree(installed / "torch", other / "torch", symlinks=True, copy_function=os.link)
-    start = f"import sys; sys.path.insert(0, {str(other)!r})\n" + START
-    report = run(SINE + f"assert torch.__file__.startswith({str(other)!r})\n", filled, start=start)
+    report = run(SINE, filled, start=with_torch_in(tmp_path / "site"))
     assert report.right
     assert report.misses == []
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 import threading
 import time
-from collections.abc import Callable
-from types import CodeType, FunctionType
+from collections.abc import Callable, Iterable
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from warmstore.compiling import compile_cache
-from warmstore.compiling.packages import Loaded, Package, code_digest, load, make
-from warmstore.errors import Incompatible
+from warmstore.compiling.packages import Loaded, Package, Sizes, cover, load, make, shapes
+from warmstore.errors import BadArtifact, Incompatible
 
 if TYPE_CHECKING:
     from warmstore.compiling.session import Session
@@ -31,9 +32,9 @@ _MOST = 8  # packages of one function in one process, and calls that may look fo
 def compile(model: Callable[..., Any], **options: Any) -> Any:  # noqa: A001
     """What `torch.compile(model, **options)` returns, with a first call that another process may have prepared.
 
-    Needs `compile_cache.init`; without it, this is `torch.compile`. What is prepared is a call with arguments of the
-    sizes, dtypes, devices and structure that the first call in each mode has (training or not, with gradients or
-    without); for other sizes `torch.compile` does what it always does.
+    Needs `compile_cache.init`; without it, this is `torch.compile`. What is prepared is a call in one mode (training or
+    not, with gradients or without) with arguments of these dtypes, devices and structure. The first one compiles for
+    its sizes; whichever process comes with others compiles once more, for any, as `torch.compile` does.
 
     Args:
         model: An `nn.Module` or a function. Modules with hooks, and those that `torch.distributed` has wrapped, are
@@ -95,6 +96,9 @@ class _Prepared:
     ) -> None:
         import torch
 
+        from warmstore.compiling import calls
+
+        self._calls = calls
         self._is_compiling = torch.compiler.is_compiling  # within another compiled function this is only traced
         self._session = session
         self._function = function
@@ -102,7 +106,6 @@ class _Prepared:
         self._options = options
         self._module = module
         self._loaded: list[Loaded] = []
-        self._tried: set[str] = set()
         self._left = _MOST
         self._lock = threading.RLock()
 
@@ -118,20 +121,18 @@ class _Prepared:
         return self._plain(*args, **kwargs)
 
     def _prepare(self, whole: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Loaded | None:
-        """Find or make a package that fits; None where there can be none, and where only sizes differ from before."""
-
+        """Find or make a package that fits; None where there can be none."""
         if not self._session.is_open:
             return None
         try:
-            kind = self._kind(args, kwargs, sizes=False)
             with self._lock:
                 self._left = max(self._left - 1, 0)
-                if kind in self._tried:
-                    return None
-                self._tried.add(kind)
                 began = time.monotonic()
-                path = f"package/{self._kind(args, kwargs, sizes=True)}/"
-                loaded = self._find(path, whole, kwargs) or self._make(path, whole, args, kwargs)
+                sizes = shapes(args, kwargs)
+                program = self._calls.program_of_call(self._function, args, kwargs)
+                key = self._calls.key_of_call(self._function, args, kwargs, self._options, self._session.environment)
+                path = f"package/{program}/{key.digest}/"
+                loaded = self._find(path, sizes, whole, kwargs)[0] or self._make(path, sizes, whole, args, kwargs)
                 if loaded is not None:
                     self._loaded.append(loaded)
                     _log.debug("%s is ready after %.2f s", self._function.__qualname__, time.monotonic() - began)
@@ -142,105 +143,95 @@ class _Prepared:
             _log.debug("compile cache", exc_info=True)
             return None
 
-    def _find(self, path: str, whole: tuple[Any, ...], kwargs: dict[str, Any]) -> Loaded | None:
+    def _find(
+        self, path: str, sizes: Sizes, whole: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Loaded | None, list[Sizes]]:
+        """The package that fits, if there is one, and the sizes of all for calls that differ in nothing else."""
         function = getattr(self._function, "__func__", self._function)
         found = self._session.find(path)
         if _REFUSED in found:
             raise Incompatible("another process found that it cannot be prepared")
+        packages = [loaded.package for loaded in self._loaded]
         for data in found:
             try:
-                loaded = load(Package.from_bytes(data), function, whole, kwargs)
+                packages.append(Package.from_bytes(data))
+            except BadArtifact as error:
+                _log.info("a package of %s is of no use: %s", function.__qualname__, error)
+        exact_first = sorted((one for one in packages if cover(one.sizes, sizes)), key=lambda one: one.sizes != sizes)
+        known = [one.sizes for one in packages]
+        for package in exact_first:
+            try:
+                loaded = load(package, function, whole, kwargs)
             except Exception as error:
                 _log.info("a package of %s is of no use: %s", function.__qualname__, error)
                 continue
             if loaded.fits(whole, kwargs):
-                return loaded
-        return None
+                return loaded, known
+        return None, known
 
-    def _make(self, path: str, whole: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Loaded | None:
+    def _make(
+        self, path: str, sizes: Sizes, whole: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Loaded | None:
         with self._session.alone(path):
-            if (loaded := self._find(path, whole, kwargs)) is not None:
+            loaded, others = self._find(path, sizes, whole, kwargs)
+            if loaded is not None:
                 return loaded  # made by another process meanwhile
             began = time.monotonic()
             try:
-                package = make(self._function, args, kwargs, self._options)
+                # Where a package for these sizes does not fit, it is something else that differs.
+                if not any(cover(other, sizes) for other in others):
+                    sizes = generalised(sizes, others + self._versions(path), self._options.get("dynamic"))
+                package = make(self._function, args, kwargs, self._options, sizes)
             except Exception:
                 # Trying costs as much as compiling; so it is tried once, not at every start.
                 self._session.keep(path + "refused", "package", _REFUSED, time.monotonic() - began)
                 raise
             data = package.to_bytes()
-            name = hashlib.sha256(data).hexdigest()[:32]
+            name = hashlib.sha256(data).hexdigest()[:16]
             function = getattr(self._function, "__func__", self._function)
             loaded = load(package, function, whole, kwargs)
             self._session.harvest()  # its libraries first: whoever finds the package finds them
-            self._session.keep(path + name, "package", data, time.monotonic() - began)
+            self._session.keep(f"{path}{_said(package.sizes)}.{name}", "package", data, time.monotonic() - began)
             return loaded if loaded.fits(whole, kwargs) else None
 
-    def _kind(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, sizes: bool) -> str:
-        """What decides which packages are looked at, in hex. Whether one fits is decided by its guards."""
-        import torch
-        from torch._dynamo import config as dynamo
-        from torch._functorch import config as functorch
-        from torch._inductor import config as inductor
-
-        function = getattr(self._function, "__func__", self._function)
-        code: CodeType = function.__code__
-        parts: list[object] = [
-            function.__module__ if function.__module__ != "__main__" else "",
-            function.__qualname__,
-            code_digest(code),
-            sorted((name, repr(value)) for name, value in self._options.items()),
-            [_options_of(config) for config in (dynamo, functorch, inductor)],
-            torch.is_grad_enabled(),
-            torch.is_inference_mode_enabled(),
-            torch.are_deterministic_algorithms_enabled(),
-            torch.get_float32_matmul_precision(),
-            str(torch.get_default_dtype()),
-            torch.get_num_threads(),
-            [
-                (device, torch.is_autocast_enabled(device), str(torch.get_autocast_dtype(device)))
-                for device in ("cpu", "cuda")
-            ],
-            torch.utils._pytree.tree_map(lambda value: _spec(value, sizes), (args, kwargs)),
-        ]
-        if self._module is not None:
-            parts += [
-                [(name, type(one).__qualname__, one.training) for name, one in self._module.named_modules()],
-                [(name, _spec(one, True)) for name, one in self._module.named_parameters()],
-                [(name, _spec(one, True)) for name, one in self._module.named_buffers()],
-            ]
-        return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+    def _versions(self, path: str) -> list[Sizes]:
+        """Static sizes for which other versions of this program were compiled."""
+        program = path.rsplit("/", 2)[0] + "/"
+        below = self._session.store.below(program, self._session.environment)
+        found = [_heard(artifact.key.rpartition("/")[2].partition(".")[0]) for artifact, _ in below if artifact]
+        return [sizes for sizes in found if sizes]
 
 
-def _options_of(config: Any) -> list[tuple[str, str]]:
-    """Options that are plain values and no folders: the others have no text that is the same elsewhere."""
-    found = config.get_config_copy()
-    plain = bool | int | float | str | None
-    return sorted(
-        (name, repr(value)) for name, value in found.items() if isinstance(value, plain) and "dir" not in name
+def generalised(sizes: Sizes, others: Iterable[Sizes], dynamic: bool | None = None) -> Sizes:
+    """The sizes to compile for: None for those in which other calls differed, as `torch.compile` does it too.
+
+    Sizes 0 and 1 are kept: torch compiles for them alone. `dynamic` is that of `torch.compile`: all of them, or none.
+    """
+    if dynamic is not None:
+        return tuple((None,) * len(shape) if dynamic else shape for shape in sizes)
+    found = [list(shape) for shape in sizes]
+    for other in others:
+        if [len(shape) for shape in other] != [len(shape) for shape in sizes]:
+            continue
+        for shape, ours, theirs in zip(found, sizes, other, strict=True):
+            for at, (our, their) in enumerate(zip(ours, theirs, strict=True)):
+                if our != their and our not in (0, 1) and their not in (0, 1):
+                    shape[at] = None
+    return tuple(map(tuple, found))
+
+
+def _said(sizes: Sizes) -> str:
+    """Sizes as part of an artifact's key, such as 64x_x3,64; nothing where they are too many."""
+    said = ",".join("x".join("_" if size is None else str(size) for size in shape) for shape in sizes)
+    return said if len(said) < 200 else ""
+
+
+def _heard(said: str) -> Sizes:
+    if not re.fullmatch(r"[0-9x_,]+", said):
+        return ()
+    return tuple(
+        tuple(None if size == "_" else int(size) for size in shape.split("x") if size) for shape in said.split(",")
     )
-
-
-def _spec(value: object, sizes: bool) -> object:
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        shape = (
-            (tuple(value.shape), tuple(value.stride()) if value.layout == torch.strided else ())
-            if sizes
-            else value.dim()
-        )
-        return (
-            type(value).__name__,
-            shape,
-            str(value.dtype),
-            value.device.type,
-            value.requires_grad,
-            str(value.layout),
-        )
-    if isinstance(value, int | float) and not isinstance(value, bool) and not sizes:
-        return type(value).__name__
-    return repr(value) if isinstance(value, int | float | str | bytes | bool | None) else type(value).__qualname__
 
 
 def _is_bare(module: Any) -> bool:

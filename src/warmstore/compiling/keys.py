@@ -9,7 +9,6 @@ everywhere gets no key at all: never one that might be equal by chance.
 from __future__ import annotations
 
 import enum
-import inspect
 import json
 import re
 import types
@@ -23,6 +22,7 @@ from blake3 import blake3
 from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
+from warmstore.compiling.described import code_digest
 from warmstore.compiling.environment import Environment
 from warmstore.errors import NoKey
 
@@ -100,7 +100,7 @@ class Key:
     def digest(self) -> str:
         """32 hexadecimal digits."""
         inputs = [one if isinstance(one, str) else vars(one) for one in self.inputs]
-        return _digest([self.graph, inputs, self.device.name, vars(self.versions), self.modes])
+        return digest([self.graph, inputs, self.device.name, vars(self.versions), self.modes])
 
     @classmethod
     def of(
@@ -125,9 +125,9 @@ class Key:
         Raises:
             NoKey: the graph has a part that has no name by which another process would know it.
         """
-        reader = _Reader()
+        reader = Reader()
         specs = tuple(reader.spec(value) for value in _examples(module, inputs))
-        graph = _digest([reader.graph(module), dict(sorted((settings or {}).items()))])
+        graph = digest([reader.graph(module), dict(sorted((settings or {}).items()))])
         return cls(graph, specs, device, versions or Versions(), modes())
 
 
@@ -146,7 +146,7 @@ def modes() -> tuple[str, ...]:
     )
 
 
-class _Reader:
+class Reader:
     """Reads a graph into lists, texts and numbers. Symbols of sizes are numbered as they are met."""
 
     def __init__(self) -> None:
@@ -271,18 +271,10 @@ class _Reader:
             if name in function.__globals__
         }
         self._open.pop()
-        return ["code", self._code(function.__code__), bound, defaults, found]
+        return ["code", code_digest(function.__code__, parameters=False), bound, defaults, found]
 
     def _global(self, value: object) -> object:
         return ["module", value.__name__] if isinstance(value, types.ModuleType) else self._value(value, {})
-
-    def _code(self, code: types.CodeType) -> list[object]:
-        """Instructions and constants: names of variables, the file and the lines are left out."""
-        constants = [
-            self._code(one) if isinstance(one, types.CodeType) else self._value(one, {}) for one in code.co_consts
-        ]
-        counts = [code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags & ~inspect.CO_NESTED]
-        return [code.co_code.hex(), code.co_exceptiontable.hex(), constants, list(code.co_names), *counts]
 
     def _value(self, value: object, numbers: Mapping[fx.Node, int]) -> object:
         """A constant, or a structure of constants and nodes. Lists are marked, so that nothing looks like another."""
@@ -361,5 +353,6 @@ def _content(tensor: torch.Tensor) -> str:
         raise NoKey(f"the graph has a constant tensor that cannot be read: {error}") from error
 
 
-def _digest(what: object) -> str:
+def digest(what: object) -> str:
+    """32 hexadecimal digits of what JSON can say."""
     return blake3(json.dumps(what, separators=(",", ":")).encode()).hexdigest(length=16)

@@ -10,24 +10,27 @@ identities and torch's own guards. What cannot be described makes no package.
 from __future__ import annotations
 
 import builtins
-import hashlib
 import inspect
 import json
 import re
 import struct
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType
 from typing import Any
 
+from warmstore.compiling.described import describe, find_function, function_digest
 from warmstore.errors import BadArtifact, Incompatible
 
 _BUILTINS = re.compile(r"G\['__builtins_dict__\w*'\]")
 _GLOBAL = re.compile(r"G\['(\w+)'\]")
-_MAGIC = b"warmstore package 1\n"
+Sizes = tuple[tuple[int | None, ...], ...]
+
+_MAGIC = b"warmstore package 2\n"
 
 
 @dataclass(frozen=True)
@@ -36,20 +39,23 @@ class Package:
 
     Attributes:
         saved: What torch's `save_compiled_function` writes.
-        sources: Module, qualified name and digest of the code of every traced function that is not torch's own.
+        sources: Module, qualified name and digest of every traced function that is neither torch's own nor the one that
+            was compiled, which the key of a call is made of.
         identities: Expressions over `L`, the arguments by name, `G`, the globals, and `B`, the builtins, with what
             each was called.
         globals: Names of globals that guards look at.
+        sizes: The shape of every tensor among the arguments; None for a size that may be another.
     """
 
     saved: bytes
     sources: tuple[tuple[str, str, str], ...]
     identities: tuple[tuple[str, str], ...]
     globals: tuple[str, ...]
+    sizes: Sizes
 
     def to_bytes(self) -> bytes:
         """As it is stored; the same for equal packages."""
-        head = json.dumps([self.sources, self.identities, self.globals]).encode()
+        head = json.dumps([self.sources, self.identities, self.globals, self.sizes]).encode()
         return _MAGIC + struct.pack("<Q", len(head)) + head + self.saved
 
     @classmethod
@@ -66,7 +72,8 @@ class Package:
         head = json.loads(data[start : start + length])
         sources = tuple((str(a), str(b), str(c)) for a, b, c in head[0])
         identities = tuple((str(a), str(b)) for a, b in head[1])
-        return cls(data[start + length :], sources, identities, tuple(map(str, head[2])))
+        sizes = tuple(tuple(None if size is None else int(size) for size in shape) for shape in head[3])
+        return cls(data[start + length :], sources, identities, tuple(map(str, head[2])), sizes)
 
     def check_sources(self) -> None:
         """Whether every function that was traced is here, with the same code.
@@ -75,9 +82,17 @@ class Package:
             Incompatible: one is not.
         """
         for module, name, digest in self.sources:
-            code = find_code(module, name)
-            if code is None or code_digest(code) != digest:
+            code, function = find_function(module, name)
+            if code is None or function_digest(code, function) != digest:
                 raise Incompatible(f"the source of {module}.{name} has changed since it was compiled")
+
+
+def cover(general: Sizes, sizes: Sizes) -> bool:
+    """Whether what was compiled for the first may do for the second."""
+    return len(general) == len(sizes) and all(
+        len(ours) == len(theirs) and all(a is None or a == b for a, b in zip(ours, theirs, strict=True))
+        for ours, theirs in zip(general, sizes, strict=True)
+    )
 
 
 class Loaded:
@@ -88,6 +103,7 @@ class Loaded:
     """
 
     def __init__(self, package: Package, function: Any, live: dict[str, Any], first: dict[str, Any]) -> None:
+        self.package = package
         self._artifacts = function._artifacts
         self._function = function
         self.call: Any = function.fn
@@ -130,8 +146,21 @@ def load(package: Package, function: FunctionType, args: Sequence[Any], kwargs: 
     return Loaded(package, compiled, function.__globals__, compiled.prepare_f_locals(*args, **kwargs))
 
 
-def make(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], options: dict[str, Any]) -> Package:
+def make(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    options: dict[str, Any],
+    sizes: Sizes,
+) -> Package:
     """Compile a function, or a bound `forward`, for these arguments.
+
+    Args:
+        function: What is compiled.
+        args: Positional arguments of the call.
+        kwargs: Those by name.
+        options: Those of `torch.compile`.
+        sizes: The shapes of the tensors among the arguments, as `shapes` has them; None where any size should do.
 
     Raises:
         Incompatible: it was compiled, but something about it cannot be described for another process.
@@ -173,18 +202,51 @@ def make(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, An
     options = {**options, "fullgraph": True, "options": {**(options.get("options") or {}), "guard_filter_fn": keep}}
     info.add_code = add_code
     try:
-        lazy: Any = torch.compile(function, **options)
-        compiled = lazy.aot_compile((tuple(args), dict(kwargs)))
+        with _dynamic(args, kwargs, sizes):
+            lazy: Any = torch.compile(function, **options)
+            compiled = lazy.aot_compile((tuple(args), dict(kwargs)))
     finally:
         info.add_code = original
-    sources = _sources(traced, unknown)
+    sources = _sources(traced, getattr(function, "__func__", function).__code__, unknown)
     if unknown:
         raise Incompatible(f"nothing another process could find again: {', '.join(sorted(set(unknown)))}")
     saved = AOTCompiledFunction.serialize(compiled).serialized_data
-    return Package(saved, sources, tuple(sorted(identities.items())), tuple(sorted(names)))
+    return Package(saved, sources, tuple(sorted(identities.items())), tuple(sorted(names)), sizes)
 
 
-def _sources(traced: Iterable[CodeType], unknown: list[str]) -> tuple[tuple[str, str, str], ...]:
+def tensors(args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+    """The tensors among the arguments of a call."""
+    import torch
+
+    return [one for one in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+
+
+def shapes(args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
+    """Their shapes."""
+    return tuple(tuple(map(int, one.shape)) for one in tensors(args, kwargs))
+
+
+@contextmanager
+def _dynamic(args: Sequence[Any], kwargs: dict[str, Any], sizes: Sizes) -> Iterator[None]:
+    """While this lasts, sizes that are None are marked as dynamic."""
+    from torch._dynamo import maybe_mark_dynamic
+
+    marked = [
+        (tensor, {name: set(value) if isinstance(value, set) else value for name, value in vars(tensor).items()})
+        for tensor, shape in zip(tensors(args, kwargs), sizes, strict=True)
+        if None in shape
+    ]
+    try:
+        for tensor, shape in zip(tensors(args, kwargs), sizes, strict=True):
+            maybe_mark_dynamic(tensor, [at for at, size in enumerate(shape) if size is None])
+        yield
+    finally:
+        for tensor, before in marked:  # guards see marks, and the program's tensors have none
+            vars(tensor).clear()
+            vars(tensor).update(before)
+
+
+def _sources(traced: Iterable[CodeType], root: CodeType, unknown: list[str]) -> tuple[tuple[str, str, str], ...]:
     torch = str(Path(str(sys.modules["torch"].__file__)).parent) + "/"
     found = []
     for code in traced:
@@ -192,68 +254,10 @@ def _sources(traced: Iterable[CodeType], unknown: list[str]) -> tuple[tuple[str,
             continue  # of the same version wherever the package is used
         module = inspect.getmodule(code)
         name = module.__name__ if module is not None else ""
-        if find_code(name, code.co_qualname) is not code:
+        known, function = find_function(name, code.co_qualname)
+        digest = function_digest(code, function)
+        if known is not code or digest is None:
             unknown.append(f"the code of {code.co_qualname} in {code.co_filename}")
-        found.append((name, code.co_qualname, code_digest(code)))
+        elif code is not root:
+            found.append((name, code.co_qualname, digest))
     return tuple(sorted(found))
-
-
-def find_code(module: str, qualname: str) -> CodeType | None:
-    """The code of a function by its module and qualified name, also of one defined within another."""
-    value: Any = sys.modules.get(module)
-    code: CodeType | None = None
-    for part in qualname.split("."):
-        if part == "<locals>":
-            continue
-        if code is not None:
-            inner = [one for one in code.co_consts if isinstance(one, CodeType) and one.co_name == part]
-            if len(inner) != 1:
-                return None
-            code = inner[0]
-            continue
-        value = inspect.getattr_static(value, part, None)
-        value = getattr(value, "__func__", value)
-        value = getattr(value, "fget", value)
-        code = getattr(inspect.unwrap(value) if callable(value) else value, "__code__", None)
-    return code
-
-
-def code_digest(code: CodeType) -> str:
-    """The same for functions that do the same: where they stand and what comments say is left out."""
-    return hashlib.sha256(repr(_content(code)).encode()).hexdigest()
-
-
-def _content(value: object) -> object:
-    if isinstance(value, CodeType):
-        return (
-            value.co_code, value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars, value.co_flags,
-            value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount, value.co_exceptiontable,
-            [_content(one) for one in value.co_consts],
-        )  # fmt: skip
-    if isinstance(value, frozenset):
-        return ("set", sorted(repr(_content(one)) for one in value))
-    if isinstance(value, tuple):
-        return tuple(_content(one) for one in value)
-    return (type(value).__name__, repr(value))
-
-
-def describe(value: object) -> str | None:
-    """What an object is called, if it can be found under that name in every process; functions with their code."""
-    if isinstance(value, ModuleType):
-        return f"module {value.__name__}" if sys.modules.get(value.__name__) is value else None
-    if value is None or value is NotImplemented or isinstance(value, bool | type(Ellipsis)):
-        return f"constant {value!r}"
-    if isinstance(value, MethodType):
-        owner = describe(value.__self__)
-        return None if owner is None else f"method {value.__func__.__qualname__} of {owner}"
-    if not isinstance(value, FunctionType | BuiltinFunctionType | type) and not callable(value):
-        return None
-    module = getattr(value, "__module__", None) or "torch"
-    for name in (getattr(value, "__qualname__", ""), getattr(value, "__name__", "")):  # torch.sin has only its name
-        found: Any = sys.modules.get(module)
-        for part in str(name).split("."):
-            found = getattr(found, part, None)
-        if found is value:
-            code = getattr(value, "__code__", None)
-            return f"object {module}:{name} {code_digest(code) if isinstance(code, CodeType) else ''}".rstrip()
-    return None

@@ -1,0 +1,124 @@
+"""Keys of calls that nobody has traced yet: what a function and its modules are, but for the sizes of arguments.
+
+`Key.of` needs a graph, and tracing one takes most of a warm start. A key of a call says as much as can be seen without:
+it says where to look, and the guards of what is found there decide whether it is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from warmstore.compiling.described import code_digest, describe_bound
+from warmstore.compiling.environment import Environment
+from warmstore.compiling.keys import DeviceClass, InputSpec, Key, Reader, Versions, digest, modes
+from warmstore.errors import NoKey
+
+
+def key_of_call(
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any], environment: Environment
+) -> Key:
+    """The key of calling a function, or the bound `forward` of a module, that is to be compiled with these options.
+
+    Names of local variables do not count, nor do those of the function's parameters unless the call uses them; names of
+    modules and parameters do, for guards look at them.
+
+    Raises:
+        NoKey: tensors of a kind, defaults or a closure that no other process could compare.
+    """
+    plain = getattr(function, "__func__", function)
+    bound = describe_bound(plain)
+    if bound is None:
+        raise NoKey(f"{plain.__qualname__} has defaults or a closure with objects that have no name")
+    leaves, structure = torch.utils._pytree.tree_flatten((args, kwargs))
+    module = getattr(function, "__self__", None)
+    graph: list[object] = [
+        plain.__module__ if plain.__module__ != "__main__" else "",
+        plain.__qualname__,
+        code_digest(plain.__code__, parameters=bool(kwargs)),
+        bound,
+        str(structure),
+        list(_modules(module)) if isinstance(module, nn.Module) else [],
+        sorted((name, repr(value)) for name, value in options.items()),
+        _configuration(),
+        torch.get_num_threads(),
+    ]
+    reader = Reader()
+    return Key(
+        digest(graph),
+        tuple(_of_any_size(reader, leaf) for leaf in leaves),
+        DeviceClass.of(environment),
+        Versions(torch=str(torch.__version__)),
+        modes(),
+    )
+
+
+def program_of_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """What stays the same of a call while the program is edited, in 32 hexadecimal digits: names, not code.
+
+    Sizes of arguments that differed for one version of a program differ for the next one, too.
+    """
+    plain = getattr(function, "__func__", function)
+    leaves, structure = torch.utils._pytree.tree_flatten((args, kwargs))
+    module = getattr(function, "__self__", None)
+    modules = module.named_modules() if isinstance(module, nn.Module) else ()
+    return digest(
+        [
+            plain.__module__ if plain.__module__ != "__main__" else "",
+            plain.__qualname__,
+            str(structure),
+            [one.dim() if isinstance(one, torch.Tensor) else type(one).__qualname__ for one in leaves],
+            [[name, type(one).__qualname__] for name, one in modules],
+        ]
+    )
+
+
+def _modules(module: nn.Module) -> Iterator[list[object]]:
+    """Every module with its name, class, mode and tensors; the code of each class is said once."""
+    reader = Reader()
+    seen: set[type] = set()
+    for name, one in module.named_modules():
+        kind = type(one)
+        said = [] if kind in seen or kind.__module__.split(".")[0] == "torch" else _forward(kind)
+        seen.add(kind)
+        tensors = [
+            [label, spec if isinstance(spec := reader.spec(tensor), str) else list(vars(spec).values())]
+            for label, tensor in (*one._parameters.items(), *one._buffers.items())
+        ]
+        yield [name, kind.__qualname__, one.training, said, tensors]
+
+
+def _forward(kind: type) -> list[str]:
+    code = getattr(getattr(kind, "forward", None), "__code__", None)
+    return [] if code is None else [code_digest(code, parameters=False)]
+
+
+def _of_any_size(reader: Reader, value: object) -> InputSpec | str:
+    """An argument without its sizes: those that differ are compiled for once, or have packages of their own."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return type(value).__name__
+    if isinstance(value, torch.Tensor):
+        spec = reader.spec(value)
+        assert isinstance(spec, InputSpec)
+        return InputSpec(("any",) * value.dim(), (), spec.dtype, spec.layout, spec.device, spec.requires_grad)
+    return repr(value) if isinstance(value, str | bytes | bool | None) else type(value).__qualname__
+
+
+def _configuration() -> list[list[tuple[str, str]]]:
+    """Options of torch's compiler: plain values that are no folders. Others have no text that is the same elsewhere."""
+    from torch._dynamo import config as dynamo
+    from torch._functorch import config as functorch
+    from torch._inductor import config as inductor
+
+    plain = bool | int | float | str | None
+    return [
+        sorted(
+            (name, repr(value))
+            for name, value in config.get_config_copy().items()
+            if isinstance(value, plain) and "dir" not in name
+        )
+        for config in (dynamo, functorch, inductor)
+    ]
