@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from warmstore.cli import app, demo
-from warmstore.cli.demo_run import CacheUse, Run, differences, run_job
+from warmstore.cli.demo_run import CacheUse, Run, call_digits, differences, run_job
 
 IMAGES, EPOCHS = 100, 2
 
@@ -48,6 +48,7 @@ def runs(finished: tuple[Any, dict[str, Any], Any]) -> list[Run]:
             losses=tuple(run["losses"]),
             accuracies=tuple(run["accuracies"]),
             weights=run["weights"],
+            compiled=run["compiled"],
             caches=tuple(CacheUse(**cache) for cache in run["caches"]),
         )
         for run in finished[1]["runs"]
@@ -59,7 +60,14 @@ def test_it_prints_every_phase_and_the_verdict(finished: tuple[Any, Any, Any]) -
     for run in ("no cache", "cold cache", "warm cache"):
         assert f"\n {run} " in printed
         assert f"\n{run}: training for 2 epochs" in printed  # the progress where there is no terminal
-    for phase in ("profile + plan", "decode + resize", "frozen features", "training", "start to exit"):
+    for phase in (
+        "profile + plan",
+        "decode + resize",
+        "frozen features",
+        "compile the head",
+        "training",
+        "start to exit",
+    ):
         assert printed.count(f"\n   {phase} ") == 3
     assert "✔ Same result, bit for bit, in all 3 runs" in printed
     assert "\x1b" not in printed
@@ -70,12 +78,33 @@ def test_it_prints_every_phase_and_the_verdict(finished: tuple[Any, Any, Any]) -
 def test_every_image_is_computed_once_and_then_found(finished: tuple[Any, dict[str, Any], Any]) -> None:
     uncached, cold, warm = finished[1]["runs"]
     assert uncached["caches"] == []
-    for cache in cold["caches"]:
+    for cache in cold["caches"][:2]:
         assert (cache["entries"], cache["hits"], cache["misses"]) == (IMAGES, IMAGES * (EPOCHS - 1), IMAGES)
     assert (cold["epochs"][0]["plan"] > 0, uncached["epochs"][0].get("plan")) == (True, None)
-    for cache in warm["caches"]:
+    for cache in warm["caches"][:2]:
         assert (cache["entries"], cache["hits"], cache["misses"]) == (IMAGES, IMAGES * EPOCHS, 0)
         assert cache["bytes"] > 0
+
+
+def test_the_head_is_compiled_once_and_then_found(finished: tuple[Any, dict[str, Any], Any]) -> None:
+    uncached, cold, warm = finished[1]["runs"]
+    assert all(run["compiled"] for run in (uncached, cold, warm))
+    made, found = cold["caches"][2], warm["caches"][2]
+    assert made["misses"] > 0
+    assert found["hits"] > 0
+    assert found["misses"] == 0
+    assert found["entries"] == made["entries"] > 0
+    assert warm["epochs"][0]["compile"] < cold["epochs"][0]["compile"]
+
+
+def test_without_a_compiler_the_head_is_as_it_is(tmp_path: Path) -> None:
+    call_digits(["prepare", str(tmp_path / "images"), "--count", "20"])
+    arguments = [str(tmp_path / "images"), "--epochs", "1", "--caches", str(tmp_path / "caches")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CXX", "no-such-compiler")
+        run = run_job("cold cache", arguments, lambda message: None)
+    assert not run.compiled
+    assert len(run.losses) == 1
 
 
 def test_the_figures_agree_with_the_verdict(finished: tuple[Any, dict[str, Any], Any]) -> None:
@@ -133,7 +162,7 @@ def test_missing_extras_are_named_on_one_line(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     done = CliRunner().invoke(app, ["demo"])
     assert done.exit_code == 1
-    assert done.stderr == "The demo needs PyTorch and scikit-learn and Pillow: pip install warmstore[demo]\n"
+    assert done.stderr == "The demo needs PyTorch and scikit-learn and Pillow and BLAKE3: pip install warmstore[demo]\n"
 
 
 def test_the_shell_is_light() -> None:

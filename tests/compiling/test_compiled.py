@@ -43,6 +43,7 @@ torch.manual_seed(0)
 model, x = Model(), torch.randn(4, 8)
 compiled = ws.compile(model)
 values, right = compiled(x).detach(), model(x).detach()
+assert type(compiled(x).grad_fn).__name__ == "CompiledFunctionBackward"  # and not the traced program, uncompiled
 compiled(x).sum().backward()
 assert model.linear.weight.grad is not None
 """

@@ -18,6 +18,7 @@ PHASES = {
     "plan": "profile + plan",
     "decode": "decode + resize",
     "features": "frozen features",
+    "compile": "compile the head",
     "training": "training",
 }
 
@@ -28,12 +29,15 @@ ENVIRONMENT = {
     # Threads that wait by spinning make the encoder up to ten times slower on a busy machine, which would flatter the
     # caches.
     "OMP_WAIT_POLICY": "PASSIVE",
+    # Trying out the compiler, and its headers compiled ahead, take far longer than the head does.
+    "TORCHINDUCTOR_VEC_ISA_OK": "1",
+    "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
 }
 
 
 @dataclass(frozen=True)
 class CacheUse:
-    """One cache as a run left it: rows and bytes on disk, and how often this run found a row or did not."""
+    """One cache as a run left it: entries and bytes on disk, and how often this run found one or did not."""
 
     name: str
     entries: int
@@ -44,7 +48,7 @@ class CacheUse:
 
 @dataclass(frozen=True)
 class Run:
-    """What one run took (seconds) and computed (hexadecimal floats, a SHA-256)."""
+    """What one run took (seconds) and computed (hexadecimal floats, a SHA-256); whether its head could be compiled."""
 
     name: str
     start_to_exit: float
@@ -52,6 +56,7 @@ class Run:
     losses: tuple[str, ...]
     accuracies: tuple[str, ...]
     weights: str
+    compiled: bool
     caches: tuple[CacheUse, ...]
 
     @property
@@ -84,6 +89,7 @@ def run_job(name: str, arguments: Sequence[str], listen: Callable[[dict[str, Any
         losses=tuple(result["losses"]),
         accuracies=tuple(result["accuracies"]),
         weights=result["weights"],
+        compiled=bool(result["compiled"]),
         caches=tuple(CacheUse(**cache) for cache in result["caches"]),
     )
 

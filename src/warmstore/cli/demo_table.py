@@ -32,7 +32,7 @@ def cache_table(cold: Run, warm: Run) -> Table:
     """Size of each cache, and its hits and misses in the two runs that used it."""
     table = new_table("Caches")
     table.add_column("", no_wrap=True)
-    for name in ("on disk", "images", "cold\nhits", "cold\nmisses", "warm\nhits", "warm\nmisses"):
+    for name in ("on disk", "entries", "cold\nhits", "cold\nmisses", "warm\nhits", "warm\nmisses"):
         table.add_column(name, justify="right", no_wrap=True)
     for before, after in zip(cold.caches, warm.caches, strict=True):
         counts = (after.entries, before.hits, before.misses, after.hits, after.misses)

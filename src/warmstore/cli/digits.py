@@ -1,9 +1,9 @@
 """A small but real training job with warmstore in it: handwritten digits, a frozen encoder, a trained head.
 
-Every epoch reads the same image files and runs the same frozen encoder over them; only the head learns. So a pipeline
-keeps the resized images on the disk, and a cache the encoder's features, by the images' numbers. `images_of`,
-`plan_for` and `train` are what to copy; `warmstore demo` runs this file without caches, with empty ones and with full
-ones.
+Every epoch reads the same image files and runs the same frozen encoder over them; only the head learns, and compiles
+to the same code at every start. So a pipeline keeps the resized images on the disk, a cache the encoder's features, by
+the images' numbers, and another what the head compiled to. `images_of`, `plan_for` and `train` are what to copy;
+`warmstore demo` runs this file without caches, with empty ones and with full ones.
 
 The encoder needs no download: fixed Gabor filters, then convolutions with random weights from a fixed seed. Such an
 encoder knows nothing about digits, yet a linear head on it does well (Saxe et al., "On Random Weights and Unsupervised
@@ -13,6 +13,8 @@ Feature Learning", ICML 2011).
 import argparse
 import hashlib
 import math
+import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from torch import Tensor, nn
 
 import warmstore as ws
 from warmstore.cli.stopwatch import Stopwatch, tell
+from warmstore.compiling.compile_cache import CompileCache
 
 SIZE = 96
 BATCH = 64
@@ -61,6 +64,19 @@ class Encoder(nn.Module):
             x = F.relu(F.instance_norm(F.conv2d(x, weight, padding=1)))
             pooled.append(pool(x))
         return torch.cat(pooled, dim=1)
+
+
+class Head(nn.Module):
+    """Features float32 [n, features] and labels int64 [n] to the loss of ten linear classifiers."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(features, 10)
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, features: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(self.linear(features), labels)
 
 
 def gabor_filters(size: int = 11, orientations: int = 8) -> Tensor:
@@ -115,6 +131,9 @@ def train(images: Path, folder: Path | None, epochs: int) -> None:
         raise FileNotFoundError(f"no PNG files in {images}; `prepare` writes them")
     train_set = images_of([file for number, file in enumerate(files) if number % TEST_EVERY])
     test_set = images_of(files[::TEST_EVERY])
+    # Libraries made by Inductor flush denormals to zero in the thread that loads them, and in those that it starts later:
+    # which ones depends on what was compiled when. So all do from the start.
+    torch.set_flush_denormal(True)
     watch = Stopwatch(steps_per_epoch=sum(-(-len(part) // BATCH) for part in (train_set, test_set)))
 
     encoder = Encoder().eval()
@@ -128,6 +147,7 @@ def train(images: Path, folder: Path | None, epochs: int) -> None:
                 filled.append(pipe.fill(plans[-1], BATCH, progress=False))
         feature_cache = ws.FeatureCache(folder, "gabor_conv_seed0")
         cached_encoder = ws.CachedModule(encoder, feature_cache)
+        compile_cache = ws.compile_cache.init(folder / "compiled", job="digits")
     train_plan, test_plan = plans or (None, None)
     training = train_set.loader(train_plan, BATCH, workers=0, to="torch")
     testing = test_set.loader(test_plan, BATCH, workers=0, order=ws.Sequential(), to="torch")
@@ -138,16 +158,18 @@ def train(images: Path, folder: Path | None, epochs: int) -> None:
                 return encoder(batch["pixels"])
             return cached_encoder(batch["pixels"], cache_ids=batch["number"])
 
-    head = nn.Linear(encoder.features, 10)
-    nn.init.zeros_(head.weight)
-    nn.init.zeros_(head.bias)
+    head = Head(encoder.features)
+    loss_of: Any = None
     optimizer = torch.optim.AdamW(head.parameters(), lr=1e-3)
     losses, accuracies = [], []
     for _ in range(epochs):
         for batch in watch.each("decode", training):
             features = features_of(batch)
+            if loss_of is None:
+                with watch("compile"):
+                    loss_of = compiled(head, features, batch["label"], cached=folder is not None)
             with watch("training"):
-                loss = F.cross_entropy(head(features), batch["label"])
+                loss = loss_of(features, batch["label"])
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
@@ -157,7 +179,7 @@ def train(images: Path, folder: Path | None, epochs: int) -> None:
         for batch in watch.each("decode", testing):
             features = features_of(batch)
             with watch("training"), torch.no_grad():
-                correct += int((head(features).argmax(dim=1) == batch["label"]).sum())
+                correct += int((head.linear(features).argmax(dim=1) == batch["label"]).sum())
             watch.end_step()
         accuracies.append(correct / len(test_set))
         watch.end_epoch()
@@ -167,15 +189,36 @@ def train(images: Path, folder: Path | None, epochs: int) -> None:
     caches = []
     if folder is not None:
         feature_cache.flush()  # so that the figures below count everything
-        caches = [summary_of_images(folder / "images_96", filled, epochs), summary_of_features(feature_cache)]
+        caches = [
+            summary_of_images(folder / "images_96", filled, epochs),
+            summary_of_features(feature_cache),
+            summary_of_compiled(compile_cache),
+        ]
         feature_cache.close()
+        compile_cache.close()
     tell(
         "result",
         losses=[loss.hex() for loss in losses],
         accuracies=[accuracy.hex() for accuracy in accuracies],
-        weights=hashlib.sha256(head.weight.detach().numpy().tobytes()).hexdigest(),
+        weights=hashlib.sha256(head.linear.weight.detach().numpy().tobytes()).hexdigest(),
         caches=caches,
+        compiled=loss_of is not head,
     )
+
+
+def compiled(head: Head, features: Tensor, labels: Tensor, *, cached: bool) -> Any:
+    """The head compiled for batches of any size, or as it is where nothing can be compiled: without a C++ compiler."""
+    with tempfile.TemporaryDirectory(prefix="digits-") as empty:
+        if not cached:  # as in a new container; torch would find what it compiled here before
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = empty
+        try:
+            faster = (ws.compile if cached else torch.compile)(head, dynamic=True)
+            faster(features, labels).backward()
+        except Exception:
+            return head
+        finally:
+            head.zero_grad()
+    return faster
 
 
 def summary_of_images(folder: Path, filled: Sequence[ws.Filled], epochs: int) -> dict[str, Any]:
@@ -192,6 +235,23 @@ def summary_of_features(cache: ws.FeatureCache) -> dict[str, Any]:
     stats = cache.stats()
     use = {"entries": stats.entries, "bytes": stats.bytes, "hits": stats.hits, "misses": stats.misses}
     return {"name": "encoder features", **use}
+
+
+def summary_of_compiled(cache: CompileCache) -> dict[str, Any]:
+    """What was looked up while the head was compiled."""
+    if cache.session is None:
+        return {"name": "compiled head", "entries": 0, "bytes": 0, "hits": 0, "misses": 0}
+    cache.session.harvest()
+    lookups, stats = cache.session.lookups, cache.session.store.stats()
+    hits = sum(one.hit for one in lookups)
+    kept = sum(size for _, size in stats.kinds.values())
+    return {
+        "name": "compiled head",
+        "entries": stats.artifacts,
+        "bytes": kept,
+        "hits": hits,
+        "misses": len(lookups) - hits,
+    }
 
 
 def write_images(folder: Path, count: int | None) -> None:

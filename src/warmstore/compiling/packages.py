@@ -109,7 +109,9 @@ class Loaded:
         self.call: Any = function.fn
         # Torch runs and checks in a copy of the globals, which has to follow what changes in the globals themselves.
         self._live, self._copy = live, function.fn.__globals__
-        self._names = [name for name in {*package.globals, *self.call.__code__.co_names} if name in live]
+        # What comes with the package stays: where it was made, torch has put things of the same names into the globals.
+        named = {*package.globals, *self.call.__code__.co_names}
+        self._names = [name for name in named if name in live and self._copy.get(name) is live[name]]
         globals_ = self._copy
         objects = []
         for expression, token in package.identities:
