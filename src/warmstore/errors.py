@@ -34,6 +34,7 @@ WarmstoreError
 ├── BadBundle        (ValueError)         a bundle that is damaged, hostile or no bundle; nothing of it was taken
 ├── NotTrusted       (PermissionError)    a signature that is missing or wrong, or a key anybody could read
 ├── RemoteUnavailable (ConnectionError)   a remote cache that does not answer, or not in time
+├── RemoteRefused    (PermissionError)    a remote that says no: credentials that are missing or wrong
 └── CompilationFailed (RuntimeError)      the compiler failed after the cache had nothing
 """
 
@@ -172,6 +173,10 @@ class NotTrusted(WarmstoreError, PermissionError):
 
 class RemoteUnavailable(WarmstoreError, ConnectionError):
     """A remote cache does not answer, or not in time."""
+
+
+class RemoteRefused(WarmstoreError, PermissionError):
+    """A remote says no: the credentials are missing, wrong, or not enough."""
 
 
 class CompilationFailed(WarmstoreError, RuntimeError):

@@ -8,9 +8,8 @@ from pathlib import Path
 from warmstore.compiling.policies import order_of
 from warmstore.compiling.profiles import choose
 from warmstore.compiling.room import LEAST
+from warmstore.remote.offline import is_offline
 from warmstore.sizes import parse_size
-
-_YES, _NO = {"1", "true", "yes", "on"}, {"", "0", "false", "no", "off"}
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ class Settings:
             profile=profile,
             job=told or default_job(),
             job_is_told=bool(told),
-            offline=_switch("WARMSTORE_OFFLINE") if offline is None else offline,
+            offline=is_offline() if offline is None else offline,
             wait=float(wait),
         )
 
@@ -90,10 +89,3 @@ def default_job() -> str:
     if spec is not None and spec.name != "__main__":
         return str(spec.name).removesuffix(".__main__")
     return Path(sys.argv[0] if getattr(sys, "argv", None) else "").stem or "interactive"
-
-
-def _switch(name: str) -> bool:
-    said = os.environ.get(name, "").strip().lower()
-    if said not in _YES | _NO:
-        raise ValueError(f"{name}={said!r} is neither yes nor no; set it to 1 or 0")
-    return said in _YES
