@@ -257,16 +257,33 @@ class ArtifactStore(Owner):
                 self._blobs.take_staged(digest)
             with index.transaction():
                 for one in artifacts:
-                    wanted = json.dumps(dict(one.requirements), sort_keys=True, separators=(",", ":"))
-                    insert_environment(db, one.environment.digest, one.environment.to_json())
-                    row = (one.key, one.kind, one.environment.digest, wanted, one.digest, one.size)
-                    self._room.forget_blobs(db, insert(db, *row, one.created, one.host, one.seconds))
+                    self._insert(db, one)
                 now = time.time()
                 for job, keys in jobs.items():
                     db.executemany("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?)", [(job, key, now) for key in keys])
                 db.execute("UPDATE blobs SET ready = 1 WHERE NOT ready")
 
         self._index.change(take)
+
+    def take(self, found: Sequence[tuple[Artifact, bytes]], job: str | None = None) -> None:
+        """Store what was made elsewhere, a few artifacts and their verified bytes, as it is known there.
+
+        Raises:
+            TooLarge, StorageFailed, ReadOnly: as `put`.
+        """
+        self._check_open()
+
+        def store(index: Index) -> None:
+            for one, content in found:
+                self._store_blob(index, one.digest, content, f"the artifact {one.key!r}")
+            with index.transaction() as db:
+                for one, _ in found:
+                    self._insert(db, one)
+                    db.execute("UPDATE blobs SET ready = 1 WHERE digest = ?", (one.digest,))
+                    if job is not None:
+                        db.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?)", (job, one.key, time.time()))
+
+        self._index.change(store)
 
     def used(self, artifacts: Iterable[Artifact]) -> None:
         """Count one use now of each artifact, in few changes. Nothing happens in a store that cannot be written."""
@@ -414,6 +431,12 @@ class ArtifactStore(Owner):
             with index.transaction() as db:
                 db.execute("INSERT INTO blobs VALUES (?, ?, 0)", (digest, len(content)))
         self._blobs.write(digest, content)
+
+    def _insert(self, db: sqlite3.Connection, one: Artifact) -> None:
+        wanted = json.dumps(dict(one.requirements), sort_keys=True, separators=(",", ":"))
+        insert_environment(db, one.environment.digest, one.environment.to_json())
+        row = (one.key, one.kind, one.environment.digest, wanted, one.digest, one.size)
+        self._room.forget_blobs(db, insert(db, *row, one.created, one.host, one.seconds))
 
     def _drop(self, digest: str) -> None:
         """Forget a blob that is gone or damaged, and all artifacts made of it."""
