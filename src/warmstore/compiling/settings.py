@@ -7,6 +7,7 @@ from pathlib import Path
 
 from warmstore.compiling.policies import order_of
 from warmstore.compiling.profiles import choose
+from warmstore.compiling.remotes import RemoteSettings
 from warmstore.compiling.room import LEAST
 from warmstore.remote.offline import is_offline
 from warmstore.sizes import parse_size
@@ -25,6 +26,7 @@ class Settings:
         job_is_told: Whether the user said so; else it is the name of the script.
         offline: Whether no network may be touched.
         wait: Seconds to wait at most for another process that compiles the same.
+        remote: The remote; None for none.
     """
 
     folder: Path
@@ -35,6 +37,7 @@ class Settings:
     job_is_told: bool
     offline: bool
     wait: float
+    remote: RemoteSettings | None = None
 
     @classmethod
     def of(
@@ -46,6 +49,7 @@ class Settings:
         job: str | None,
         offline: bool | None,
         wait: float,
+        remote: RemoteSettings | None = None,
     ) -> "Settings":
         """Arguments win over variables, and variables over defaults.
 
@@ -72,6 +76,7 @@ class Settings:
             job_is_told=bool(told),
             offline=is_offline() if offline is None else offline,
             wait=float(wait),
+            remote=remote,
         )
 
 

@@ -103,6 +103,12 @@ class WaitBudget:
         with self._changed:
             return max(0.0, self._left)
 
+    def allow(self, seconds: float) -> None:
+        """Have so much more, unless it is spent."""
+        with self._changed:
+            if self._left > 0:
+                self._left += seconds
+
     def flowed(self, size: int) -> None:
         """So many bytes came. Those of answers that are small count as soon as they are whole: say 0 then."""
         with self._changed:
