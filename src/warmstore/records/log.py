@@ -96,21 +96,7 @@ class Log:
             Damaged: an entry that is not a torn tail does not match its hash.
         """
         data = self._files.read(self._descriptor, self._files.size(self._descriptor) - first * _SIZE, first * _SIZE)
-        data = data[: len(data) // _SIZE * _SIZE]
-        if data.endswith(_ZEROS):
-            data = data[:-_SIZE]
-        entries = np.frombuffer(data, ENTRY)
-        digest = xxhash.xxh3_64_intdigest
-        hashes = [digest(data[at : at + _SIZE - 8], self._seed) for at in range(0, len(data), _SIZE)]
-        good = (entries["hash"] == np.array(hashes, np.uint64)) & (
-            entries["sequence"] == np.arange(first, first + len(entries), dtype=np.uint64)
-        )
-        if not good.all():
-            number = first + int(np.argmin(good))
-            raise Damaged(
-                f"{self.path}: entry {number} of {first + len(entries)} does not match its checksum. "
-                "The log says which rows exist, so the store is not read past it; restore the file from a copy"
-            )
+        entries = entries_of(data, self._seed, str(self.path), first)
         if len(entries) and entries["kind"][-1] == CLOSED and not self._superseded():
             entries = entries[:-1]
         return entries
@@ -178,10 +164,35 @@ class Log:
         return length
 
 
-def create_log(folder: Path, files: Files) -> None:
-    """Make an empty log in a new folder, on the disk when this returns."""
+def entries_of(data: bytes, seed: int, where: str, first: int = 0) -> Entries:
+    """The entries that the bytes of a log say, from number `first` on, without a torn tail.
+
+    Raises:
+        Damaged: an entry that is not a torn tail does not match its hash.
+    """
+    data = data[: len(data) // _SIZE * _SIZE]
+    if data.endswith(_ZEROS):
+        data = data[:-_SIZE]
+    entries = np.frombuffer(data, ENTRY)
+    digest = xxhash.xxh3_64_intdigest
+    hashes = [digest(data[at : at + _SIZE - 8], seed) for at in range(0, len(data), _SIZE)]
+    good = (entries["hash"] == np.array(hashes, np.uint64)) & (
+        entries["sequence"] == np.arange(first, first + len(entries), dtype=np.uint64)
+    )
+    if not good.all():
+        number = first + int(np.argmin(good))
+        raise Damaged(
+            f"{where}: entry {number} of {first + len(entries)} does not match its checksum. "
+            "The log says which rows exist, so the store is not read past it; restore the file from a copy"
+        )
+    return entries
+
+
+def create_log(folder: Path, files: Files, data: bytes = b"") -> None:
+    """Make a log in a new folder, empty or with entries; on the disk when this returns."""
     descriptor = files.create(folder / "log")
     try:
+        write_all(files, descriptor, [data], 0)
         files.sync(descriptor)
     finally:
         files.close(descriptor)

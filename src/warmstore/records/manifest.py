@@ -58,6 +58,16 @@ def read_manifest(folder: Path, files: Files) -> Manifest:
         raise Damaged(f"{path} is a folder; restore the file from a copy") from None
     finally:
         files.close(descriptor)
+    return manifest_of(data, str(path))
+
+
+def manifest_of(data: bytes | str, path: str) -> Manifest:
+    """What the bytes of a store.json say; `path` is for messages.
+
+    Raises:
+        NewerFormat: this version cannot read the store.
+        Damaged: they do not match their checksum.
+    """
     try:
         content = json.loads(data)
         version = content["format"]
@@ -77,15 +87,7 @@ def read_manifest(folder: Path, files: Files) -> Manifest:
 
 def write_manifest(folder: Path, manifest: Manifest, files: Files) -> None:
     """Write store.json, replacing the old one; on the disk when this returns."""
-    content: dict[str, Any] = {
-        "format": manifest.format,
-        "id": manifest.id,
-        "generation": manifest.generation,
-        "fields": fields_to_json(manifest.fields),
-        "metadata": manifest.metadata,
-    }
-    content["checksum"] = _checksum(content)
-    data = json.dumps(content, indent=1, ensure_ascii=False).encode()
+    data = manifest_bytes(manifest)
     temporary = folder / f"{NAME}.{secrets.token_hex(4)}.tmp"
     descriptor = files.create(temporary)
     try:
@@ -95,6 +97,19 @@ def write_manifest(folder: Path, manifest: Manifest, files: Files) -> None:
         files.close(descriptor)
     files.rename(temporary, folder / NAME)
     files.sync_folder(folder)
+
+
+def manifest_bytes(manifest: Manifest) -> bytes:
+    """store.json."""
+    content: dict[str, Any] = {
+        "format": manifest.format,
+        "id": manifest.id,
+        "generation": manifest.generation,
+        "fields": fields_to_json(manifest.fields),
+        "metadata": manifest.metadata,
+    }
+    content["checksum"] = _checksum(content)
+    return json.dumps(content, indent=1, ensure_ascii=False).encode()
 
 
 def create_folder(folder: Path, manifest: Manifest, files: Files) -> None:

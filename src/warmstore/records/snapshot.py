@@ -112,7 +112,7 @@ class Batches:
         superseded: Callable[[], bool] = lambda: False,
         evicted: Callable[[], frozenset[int]] = frozenset,
     ) -> None:
-        self.space = AddressSpace(files)
+        self.space = AddressSpace(files, pages=files.pages(folder))
         self.snapshot = Snapshot()
         self._folder = folder
         self._schema = schema
@@ -269,7 +269,7 @@ class Batches:
             try:
                 self._file_sizes[chunk] = self._files.size(descriptor)
                 if self._slots[chunk] not in space:
-                    space.map(self._slots[chunk], descriptor)
+                    space.map(self._slots[chunk], descriptor, chunk)
             finally:
                 self._files.close(descriptor)
         self.space = space  # with everything in it: other threads may be gathering
@@ -325,10 +325,12 @@ class Batches:
         """The layout in a batch's header, or None when that is damaged. Unverified bytes never reach pyarrow."""
         start = self._slots[int(entry["chunk"])] * SLOT + int(entry["offset"])
         header, body = int(entry["header"]), int(entry["body"])
-        view = self.space.span(start, header)
-        if xxhash.xxh3_64_intdigest(view) != int(entry["header_hash"]):
+        if xxhash.xxh3_64_intdigest(self.space.span(start, header)) != int(entry["header_hash"]):
             return None
-        batch = pa.ipc.read_record_batch(pa.py_buffer(self.space.span(start, header + body)), self._schema)
+        # pyarrow looks at the header alone, and what is not here yet of the body stays where it is.
+        with self.space.held(np.array([start]), header):
+            whole = pa.py_buffer(self.space.view[start : start + header + body])
+            batch = pa.ipc.read_record_batch(whole, self._schema)
         if batch.num_rows != int(entry["rows"]):
             return None
         base = self.space.address + start + header
