@@ -100,7 +100,7 @@ class GCS(Server):
         return [sys.executable, "-m", "tests.remote.gcs", str(self.folder / "objects"), str(self.port)]
 
     def account(self, path: Path) -> Path:
-        """Write a service account's file that sends obstore here; GOOGLE_APPLICATION_CREDENTIALS may name it."""
+        """Write a service account's file that sends obstore here; GOOGLE_SERVICE_ACCOUNT may name it."""
         return gcs_account(path, self.url)
 
 

@@ -68,7 +68,7 @@ def chunk_states(path: Path) -> list[ChunkState]:
                 nbytes=file.stat().st_size if file is not None else 0,
                 state=state,
                 # A chunk without a commit may be in the making: taking its lock for a moment could fail its writer.
-                writing=state == "open" and file is not None and _is_locked(file),
+                writing=state == "open" and file is not None and is_locked(file),
             )
         )
     return states
@@ -85,7 +85,7 @@ def field_bytes(store: RecordStore) -> dict[str, int]:
     return taken
 
 
-def _is_locked(path: Path) -> bool:
+def is_locked(path: Path) -> bool:
     """Whether a live process holds a chunk. The lock of a writer ends with it, however it ends."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -30,8 +30,8 @@ ENTRY = np.dtype(
         ("hash", "<u8"),  # xxh3-64 of the 56 bytes before, seeded
     ]
 )
-BATCH, SEALED, UPDATE, DELETE, CLOSED, EVICTED = 1, 2, 3, 4, 5, 6
-KINDS = range(EVICTED + 1)
+BATCH, SEALED, UPDATE, DELETE, CLOSED, EVICTED, ADOPTED = 1, 2, 3, 4, 5, 6, 7
+KINDS = range(ADOPTED + 1)
 _SIZE = ENTRY.itemsize
 _ZEROS = bytes(_SIZE)
 
@@ -122,6 +122,15 @@ class Log:
                 self.append_locked(entry)
         except OSError as error:
             raise write_failed(error, self.path) from error
+
+    def extend_locked(self, whole: bytes) -> bool:
+        """Go on as a longer log does, `whole`, by somebody who holds the lock; False where that is another log."""
+        length = self._committed_length() * _SIZE
+        if self._files.read(self._descriptor, length, 0) != whole[:length]:
+            return False
+        write_all(self._files, self._descriptor, [whole[length:]], length)
+        self._files.sync(self._descriptor)
+        return True
 
     def append_locked(self, entry: Entries) -> None:
         """`append` by somebody who holds the lock.

@@ -40,6 +40,7 @@ _TRIES = 3
 _NAME = re.compile(r"[0-9a-f]{32}")
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 
 
@@ -141,17 +142,18 @@ class Pages:
             if (boot != known).any():
                 states[states > _ABSENT] = _UNSURE  # what was written before a power failure may not be on the disk
                 boot[:] = known
-        for number, chunk in self.chunks.items():
-            self._make_file(number, chunk)
+            for number, chunk in self.chunks.items():
+                self._make_file(number, chunk, states)
         return table
 
-    def _make_file(self, number: int, chunk: RemoteChunk) -> None:
+    def _make_file(self, number: int, chunk: RemoteChunk, states: Bytes) -> None:
         try:
             descriptor = self._files.create(self.path(number))
         except FileExistsError:
             descriptor = self._files.open(self.path(number), write=True)
         try:
             if self._files.size(descriptor) != chunk.size:
+                states[PAGES * number : PAGES * (number + 1)] = _ABSENT
                 self._files.truncate(descriptor, chunk.size)
         finally:
             self._files.close(descriptor)
@@ -170,16 +172,17 @@ class Pages:
         return int(np.count_nonzero(self._states)) * BLOCK
 
     @property
-    def _states(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    def _states(self) -> Bytes:
         return self._table.memory[_HEADER : _HEADER + PAGES * (max(self.chunks, default=0) + 1)]
 
     def add(self, chunks: Mapping[int, RemoteChunk]) -> None:
         """More chunks."""
         with self._lock:
             known = {**self.chunks, **chunks}
-            self._table.allocate(_HEADER + PAGES * (max(known, default=0) + 1))
-            for number, chunk in chunks.items():
-                self._make_file(number, chunk)
+            with self._gate.alone():
+                self._table.allocate(_HEADER + PAGES * (max(known, default=0) + 1))
+                for number, chunk in chunks.items():
+                    self._make_file(number, chunk, self._table.memory[_HEADER : self._table.size])
             self.chunks = known
 
     @contextlib.contextmanager
@@ -209,11 +212,10 @@ class Pages:
         finally:
             self._gate.leave()
 
-    def bring_whole(self, number: int, advance: Callable[[int], object] | None = None) -> None:
-        """Have all of a chunk here. `advance` is called with bytes, those that are here already first."""
-        first = PAGES * number
-        chunk = self.chunks[number]
-        self.bring(np.arange(first, first + chunk.blocks), advance=advance)
+    def bring_whole(self, numbers: Iterable[int], advance: Callable[[int], object] | None = None) -> None:
+        """Have all of some chunks here. `advance` is called with bytes, those that are here already first."""
+        parts = [PAGES * number + np.arange(self.chunks[number].blocks) for number in sorted(numbers)]
+        self.bring(np.concatenate(parts or [np.zeros(0, np.int64)]), advance=advance)
 
     def bring(self, pages: Int64, *, ahead: bool = False, advance: Callable[[int], object] | None = None) -> None:
         """Fetch those of some blocks that are not here, in as few requests as pay.

@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
 
 from warmstore.errors import RemoteRefused, RemoteUnavailable, WarmstoreError
 from warmstore.owner import Owner
@@ -163,7 +164,8 @@ class Objects(Owner):
         async def put() -> bool:
             mode = "create" if create and self.is_conditional else "overwrite"
             large = data.stat().st_size if isinstance(data, Path) else len(data)
-            sending = obstore.put_async(self._opened(write=True), name, data, mode=mode)
+            parts = False if self.location.kind == "http" else None  # WebDAV has no uploads in parts
+            sending = obstore.put_async(self._opened(write=True), name, data, mode=mode, use_multipart=parts)
             # A body that flows cannot be watched, so it is given the time that 256 KB/s need.
             try:
                 await asyncio.wait_for(sending, self.patience.request + large / (256 << 10))
@@ -194,15 +196,33 @@ class Objects(Owner):
             store = self._opened(write=False)
             if store is None:
                 return []
+            if self.location.kind == "http":
+                return sorted(await self._walk(store, prefix, flowed), key=lambda one: one.name)
             found: list[Entry] = []
             stream = obstore.list(store, prefix or None, chunk_size=_LIST).__aiter__()
             while (page := await self._piece(stream)) is not None:
-                found += [Entry(one["path"], int(one["size"]), one["last_modified"].timestamp()) for one in page]
+                found += map(_entry, page)
                 if flowed is not None:
                     flowed(0)
             return sorted(found, key=lambda one: one.name)
 
         return await self._asked(look, f"what is below {prefix!r} cannot be listed", missing=[])
+
+    async def _walk(self, store: Any, prefix: str, flowed: Callable[[int], None] | None) -> list[Entry]:
+        """WebDAV folder by folder: many servers refuse to list a tree at once (RFC 4918, section 9.1)."""
+        try:
+            page = await self._in_time(obstore_package().list_with_delimiter_async(store, prefix or None))
+        except FileNotFoundError:
+            return []
+        if flowed is not None:
+            flowed(0)
+        # obstore's names here begin at the root of the server, and a folder stands among what is in it.
+        base = unquote(urlsplit(self.location.address).path).strip("/")
+        base = f"{base}/" if base else ""
+        folders = {one.removeprefix(base) for one in page["common_prefixes"] if f"{one}/" != base} - {prefix.strip("/")}
+        below = await asyncio.gather(*(self._walk(store, one, flowed) for one in sorted(folders)))
+        here = [Entry(one.name.removeprefix(base), one.size, one.modified) for one in map(_entry, page["objects"])]
+        return [*here, *(entry for entries in below for entry in entries)]
 
     async def delete_async(self, names: Iterable[str]) -> None:
         """As `delete`."""
@@ -343,6 +363,10 @@ class Objects(Owner):
             return await asyncio.wait_for(anext(stream), self.patience.silence)
         except StopAsyncIteration:
             return None
+
+
+def _entry(found: Mapping[str, Any]) -> Entry:
+    return Entry(found["path"], int(found["size"]), found["last_modified"].timestamp())
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
