@@ -13,7 +13,6 @@ import shutil
 import struct
 from collections.abc import Sequence
 from pathlib import Path
-
 from typing import TYPE_CHECKING
 
 from warmstore.errors import WriteFailed
@@ -118,6 +117,15 @@ class Files:
         """What brings the chunks of a folder from a remote, where they are read; None where all of them are here."""
         return None
 
+    is_remote = False
+    """Whether what is read is a copy of a store at a remote."""
+
+    def refresh(self) -> None:
+        """Have what came to a remote since be seen here."""
+
+    def let_go(self) -> None:
+        """Nobody will read more of what `pages` brings."""
+
     def map(self, address: int, length: int, descriptor: int, *, write: bool = False) -> None:
         """Map a file, shared, over `length` bytes of reserved address space at exactly `address`."""
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if write else 0)
@@ -187,6 +195,18 @@ def advise(address: int, length: int, advice: int) -> None:
 def release(address: int, length: int) -> None:
     """Give address space back, with everything mapped in it."""
     _libc.munmap(address, length)
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a live process holds a chunk. The lock of a writer ends with it, however it ends."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def is_read_only(error: OSError) -> bool:

@@ -1,4 +1,4 @@
-"""What a remote says about a store: one small object for each push, which names the log and the chunks that belong to it.
+"""What a remote says about a store: one small object for each push, which names its log and its chunks.
 
     heads/STORE/00000003.json   what the third push left: store.json, and the names of all else
     logs/NAME                   the log of a store, by its hash

@@ -21,9 +21,8 @@ import numpy as np
 
 from warmstore.errors import Damaged, Diverged, NotAStore, StoreExists
 from warmstore.records.checksums import generation_seed
-from warmstore.records.files import FileLock, Files, write_all
+from warmstore.records.files import FileLock, Files, is_locked, write_all
 from warmstore.records.heads import Head, head_name, read_heads, remove_older, write_head
-from warmstore.records.inspection import is_locked
 from warmstore.records.log import (
     ADOPTED,
     BATCH,
@@ -110,9 +109,7 @@ class Local:
             ends.pop(chunk, None)
         sealed = set(entries["chunk"][entries["kind"] == SEALED].tolist())
         folder = path / manifest.generation_folder
-        waiting = {
-            chunk for chunk in ends if chunk not in sealed and is_locked(folder / f"{chunk:06d}.arrow")
-        }
+        waiting = {chunk for chunk in ends if chunk not in sealed and is_locked(folder / f"{chunk:06d}.arrow")}
         return cls(path, manifest, entries, ends, frozenset(waiting))
 
     @property
@@ -320,6 +317,14 @@ def pull(path: Path, objects: Objects, files: Files, *, progress: bool | None = 
         if relation(path, objects, head, files) != "behind":
             return Pulled(0, 0, 0)
         return _pull_more(path, head, objects, files, progress)
+
+
+def sync(path: Path, objects: Objects, files: Files, *, progress: bool | None = None) -> tuple[Pulled, Pushed]:
+    """`pull` where the remote is ahead, then `push` where it is behind."""
+    pulled = Pulled(0, 0, 0)
+    if read_heads(objects):
+        pulled = pull(path, objects, files, progress=progress)
+    return pulled, push(path, objects, files, shared=False, progress=progress)
 
 
 def _pull_new(path: Path, head: Head, objects: Objects, files: Files, progress: bool | None) -> Pulled:

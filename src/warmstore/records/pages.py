@@ -106,10 +106,17 @@ class Pages:
         folder: where the files are: NNNNNN.arrow of each chunk, and the table.
         chunks: by number.
         max_size: bytes that blocks may take; None for no bound.
+        more: says what the chunks are by now; asked when there is one that is not known.
     """
 
     def __init__(
-        self, folder: Path, chunks: Mapping[int, RemoteChunk], objects: Objects, files: Files, max_size: int | None
+        self,
+        folder: Path,
+        chunks: Mapping[int, RemoteChunk],
+        objects: Objects,
+        files: Files,
+        max_size: int | None,
+        more: Callable[[], Mapping[int, RemoteChunk]] = dict,
     ) -> None:
         self.folder = folder
         self.chunks = dict(chunks)
@@ -121,13 +128,15 @@ class Pages:
         self._ahead: dict[int, tuple[int, int]] = {}  # by chunk: the block after the last that was brought, and how far
         self._gate = Gate(folder / "pages.lock", files)
         self._lock = threading.Lock()
+        self._more = more
+        self._process = os.getpid()
         self._table = self._open_table()
         self._hand = 0
 
-    def after_fork(self) -> None:
-        """In a forked child: locks that threads of the parent hold are not its own."""
-        self._gate = Gate(self.folder / "pages.lock", self._files)
-        self._lock = threading.Lock()
+    @property
+    def is_ours(self) -> bool:
+        """Whether this was made in this process: in a forked child locks may be held by threads of the parent."""
+        return self._process == os.getpid()
 
     def _open_table(self) -> Mapped:
         path = self.folder / "pages"
@@ -164,6 +173,10 @@ class Pages:
 
     def place(self, number: int) -> int:
         """Where in the table a chunk begins; -1 for one that is here and comes from nowhere."""
+        if number not in self.chunks:
+            fresh = {one: chunk for one, chunk in self._more().items() if one not in self.chunks}
+            if fresh:
+                self.add(fresh)
         return PAGES * number if number in self.chunks else -1
 
     @property
@@ -300,9 +313,7 @@ class Pages:
         finally:
             self._files.close(descriptor)
 
-    async def _fetch(
-        self, absent: Iterable[tuple[int, Int64]], advance: Callable[[int], object] | None
-    ) -> None:
+    async def _fetch(self, absent: Iterable[tuple[int, Int64]], advance: Callable[[int], object] | None) -> None:
         absent = list(absent)
         await self._objects.each(self._load_hashes, [number for number, _ in absent if number not in self._hashes])
         ranges = [

@@ -256,6 +256,9 @@ class Batches:
         if len(self._slots) > space.slots:
             space = space.grown(len(self._slots))
             chunks = sorted({*self._file_sizes, *chunks})
+        if space.pages is not None:
+            for chunk in chunks:
+                space.pages.place(chunk)  # makes the file of one that comes from a remote
         for chunk in chunks:
             try:
                 descriptor = self._files.open(self.chunk_path(chunk))
