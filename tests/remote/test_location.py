@@ -13,7 +13,7 @@ from warmstore.remote.location import Location, Redacted
     [
         ("s3://bucket/a/b/", "s3", "s3://bucket/a/b", "s3://bucket/a/b"),
         ("gs://bucket", "gs", "gs://bucket", "gs://bucket"),
-        ("https://me:pass%40word@host:8/x?sig=abcdef", "http", "https://host:8/x", "https://host:8/x?sig=abcdef"),
+        ("https://me:pass%40word@host:8/x/y/", "http", "https://host:8/x/y", "https://host:8"),
         ("az://account/container/x", "az", "az://account/container/x", "az://account/container/x"),
         ("file:///tmp/a%20b", "file", "/tmp/a b", "/tmp/a b"),
     ],
@@ -22,18 +22,17 @@ def test_a_url_says_kind_and_place(url: str, kind: str, shown: str, address: str
     location = Location.parse(url)
     assert (location.kind, location.url, location.address) == (kind, shown, address)
     assert "word" not in repr(location)
-    assert "abcdef" not in repr(location)
 
 
-@pytest.mark.parametrize("url", ["", "ftp://host/x", "s3:///x", "https:///x"])
+@pytest.mark.parametrize("url", ["", "ftp://host/x", "s3:///x", "https:///x", "https://host/x?sig=1"])
 def test_a_url_that_makes_no_sense_is_refused(url: str) -> None:
-    with pytest.raises(ValueError, match=r"remote|names no"):
+    with pytest.raises(ValueError, match=r"remote|names no|query"):
         Location.parse(url)
 
 
 def test_messages_lose_what_is_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SESSION_TOKEN", "fromenvironment")
-    location = Location.parse("https://me:hunter22@host/x?sig=signature")
+    location = Location.parse("https://me:hunter22@host/x")
     redacted = Redacted(location, {"endpoint": "https://host", "nested": {"secret_access_key": "fromoptions"}})
     said = redacted(
         "GET https://me:hunter22@host/x?sig=signature fromenvironment fromoptions https://a/?X-Amz-Signature=abc end"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from warmstore.errors import RemoteUnavailable
+from warmstore.errors import BadArtifact, RemoteUnavailable
 from warmstore.remote.objects import Entry, Objects
 from warmstore.remote.waiting import Patience
 
@@ -77,7 +77,7 @@ def test_a_name_that_leads_elsewhere_is_refused(folder: Objects, tmp_path: Path,
 def test_more_than_is_wanted_is_not_taken(folder: Objects) -> None:
     folder.put("large", bytes(1000))
     assert folder.get("large", most=1000) == bytes(1000)
-    with pytest.raises(RemoteUnavailable, match="999 at most"):
+    with pytest.raises(BadArtifact, match="999 at most"):
         folder.get("large", most=999)
 
 

@@ -204,8 +204,9 @@ class RemoteTier:
         name = blob_name(artifact.digest)
         try:
             data = await self.objects.get_async(name, most=artifact.size, flowed=self.budget.flowed)
-        except ValueError as error:
-            return BadArtifact(str(error))
+        except BadArtifact as error:
+            self._bad.add(artifact.digest)
+            return error
         except WarmstoreError as error:
             return error
         if data is None:

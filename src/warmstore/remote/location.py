@@ -37,7 +37,9 @@ class Location:
     Attributes:
         kind: One of "s3", "gs", "az", "http", "file".
         url: Without name, password and query: fit to be shown.
-        address: The URL without name and password, to connect to; the path of a folder for "file". May have a query.
+        address: The URL without name and password, to connect to; the path of a folder for "file"; for "http" only the
+            server.
+        path: For "http", the path on the server.
         name: Name that the URL had, or nothing.
         password: Password that the URL had, or nothing.
     """
@@ -45,6 +47,7 @@ class Location:
     kind: str
     url: str
     address: str = field(repr=False)
+    path: str = ""
     name: str = field(default="", repr=False)
     password: str = field(default="", repr=False)
 
@@ -66,8 +69,8 @@ class Location:
         if kind is None:
             raise ValueError(f"{parts.scheme}:// is no kind of remote; use one of {', '.join(SCHEMES)} or a folder")
         if kind == "file":
-            path = Path(unquote(parts.path))
-            return cls(kind, str(path), str(path))
+            folder = str(Path(unquote(parts.path)))
+            return cls(kind, folder, folder)
         host = parts.netloc.rpartition("@")[2]
         if not host:
             raise ValueError(
@@ -76,9 +79,13 @@ class Location:
         if kind == "az":
             host = parts.netloc  # abfss://container@account...: no secret
         shown = f"{parts.scheme}://{host}{parts.path.rstrip('/')}"
-        query = f"?{parts.query}" if parts.query else ""
-        name, password = ("", "") if kind == "az" else (unquote(parts.username or ""), unquote(parts.password or ""))
-        return cls(kind, shown, shown + query, name, password)
+        if kind == "http":
+            if parts.query or parts.fragment:
+                raise ValueError(f"{shown}?... has a query, and objects below it could not be named; leave it out")
+            server = f"{parts.scheme}://{host}"
+            below = unquote(parts.path).strip("/")
+            return cls(kind, shown, server, below, unquote(parts.username or ""), unquote(parts.password or ""))
+        return cls(kind, shown, shown)
 
 
 def is_remote(url: str | os.PathLike[str]) -> bool:
@@ -92,8 +99,7 @@ class Redacted:
     def __init__(self, location: Location, options: Mapping[str, object]) -> None:
         told = [str(value) for name, value in _flat(options) if _SECRET.search(name)]
         variables = [value for name, value in os.environ.items() if _VARIABLES.match(name)]
-        query = urlsplit(location.address).query
-        secrets = {one for one in (*told, *variables, location.password, query) if len(one) >= _LEAST}
+        secrets = {one for one in (*told, *variables, location.password) if len(one) >= _LEAST}
         self._secrets = sorted(secrets, key=len, reverse=True)
 
     def add(self, secrets: Iterable[str]) -> None:

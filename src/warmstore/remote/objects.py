@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import re
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import unquote, urlsplit
 
-from warmstore.errors import RemoteRefused, RemoteUnavailable, WarmstoreError
+from warmstore.errors import BadArtifact, RemoteRefused, RemoteUnavailable, WarmstoreError
 from warmstore.owner import Owner
 from warmstore.remote.location import Location, Redacted
 from warmstore.remote.offline import OFFLINE, is_offline
@@ -28,6 +28,7 @@ T = TypeVar("T")
 
 _PIECE = 256 << 10
 _LIST = 1000
+_SAID = 600  # letters of a message
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class Objects(Owner):
     def get(self, name: str, start: int = 0, stop: int | None = None, *, most: int | None = None) -> bytes | None:
         """The bytes of an object, or those from `start` to before `stop`. None where there is no such object.
 
-        `most` refuses larger objects as RemoteUnavailable, before more than that was taken.
+        `most` refuses larger objects with a BadArtifact, before anything was taken.
         """
         return self.run(self.get_async(name, start, stop, most=most))
 
@@ -135,10 +136,10 @@ class Objects(Owner):
             if stop is not None and stop <= start:
                 return b""
             wanted = None if not start and stop is None else {"range": (start, stop) if stop else {"offset": start}}
-            found = await self._in_time(obstore.get_async(store, name, options=wanted))
+            found = await self._in_time(obstore.get_async(store, self._below(name), options=wanted))
             size = found.range[1] - found.range[0]
             if most is not None and size > most:
-                raise RemoteUnavailable(f"{name!r} has {size:,} bytes, and {most:,} at most are taken")
+                raise BadArtifact(f"{name!r} has {size:,} bytes, and {most:,} at most are taken")
             pieces: list[Any] = []
             stream: AsyncIterator[Any] = found.stream(min_chunk_size=_PIECE).__aiter__()
             while (piece := await self._piece(stream)) is not None:
@@ -165,7 +166,8 @@ class Objects(Owner):
             mode = "create" if create and self.is_conditional else "overwrite"
             large = data.stat().st_size if isinstance(data, Path) else len(data)
             parts = False if self.location.kind == "http" else None  # WebDAV has no uploads in parts
-            sending = obstore.put_async(self._opened(write=True), name, data, mode=mode, use_multipart=parts)
+            store = self._opened(write=True)
+            sending = obstore.put_async(store, self._below(name), data, mode=mode, use_multipart=parts)
             # A body that flows cannot be watched, so it is given the time that 256 KB/s need.
             try:
                 await asyncio.wait_for(sending, self.patience.request + large / (256 << 10))
@@ -183,7 +185,7 @@ class Objects(Owner):
             store = self._opened(write=False)
             if store is None:
                 return None
-            found = await self._in_time(obstore.head_async(store, name))
+            found = await self._in_time(obstore.head_async(store, self._below(name)))
             return int(found["size"])
 
         return await self._asked(head, f"{name!r} cannot be looked at", missing=None)
@@ -197,7 +199,7 @@ class Objects(Owner):
             if store is None:
                 return []
             if self.location.kind == "http":
-                return sorted(await self._walk(store, prefix, flowed), key=lambda one: one.name)
+                return sorted(await self._walk(store, self._below(prefix), flowed), key=lambda one: one.name)
             found: list[Entry] = []
             stream = obstore.list(store, prefix or None, chunk_size=_LIST).__aiter__()
             while (page := await self._piece(stream)) is not None:
@@ -216,13 +218,15 @@ class Objects(Owner):
             return []
         if flowed is not None:
             flowed(0)
-        # obstore's names here begin at the root of the server, and a folder stands among what is in it.
-        base = unquote(urlsplit(self.location.address).path).strip("/")
-        base = f"{base}/" if base else ""
-        folders = {one.removeprefix(base) for one in page["common_prefixes"] if f"{one}/" != base} - {prefix.strip("/")}
-        below = await asyncio.gather(*(self._walk(store, one, flowed) for one in sorted(folders)))
-        here = [Entry(one.name.removeprefix(base), one.size, one.modified) for one in map(_entry, page["objects"])]
+        below = await asyncio.gather(*(self._walk(store, one, flowed) for one in page["common_prefixes"]))
+        above = len(self.location.path) + 1 if self.location.path else 0
+        here = [replace(one, name=one.name[above:]) for one in map(_entry, page["objects"])]
         return [*here, *(entry for entries in below for entry in entries)]
+
+    def _below(self, name: str) -> str:
+        """obstore lists WebDAV by names from the root of the server, so its store stands there, and names do."""
+        above = self.location.path
+        return f"{above}/{name}".rstrip("/") if above else name
 
     async def delete_async(self, names: Iterable[str]) -> None:
         """As `delete`."""
@@ -232,7 +236,7 @@ class Objects(Owner):
             async def delete() -> None:
                 store = self._opened(write=False)
                 if store is not None:
-                    await self._in_time(obstore.delete_async(store, name))
+                    await self._in_time(obstore.delete_async(store, self._below(name)))
 
             await self._asked(delete, f"{name!r} cannot be removed", missing=None)
 
@@ -348,7 +352,7 @@ class Objects(Owner):
         exceptions = obstore_package().exceptions
         if isinstance(error, TimeoutError):
             return RemoteUnavailable(f"{self.location.url}: {failed}: no answer in time")
-        said = self._redacted(str(error).partition("\n\nDebug source")[0].strip()) or type(error).__name__
+        said = _in_one_line(self._redacted(str(error))) or type(error).__name__
         if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError):
             return RemoteRefused(
                 errno.EACCES, f"{failed}: the credentials are missing or wrong: {said}", self.location.url
@@ -367,6 +371,12 @@ class Objects(Owner):
 
 def _entry(found: Mapping[str, Any]) -> Entry:
     return Entry(found["path"], int(found["size"]), found["last_modified"].timestamp())
+
+
+def _in_one_line(text: str) -> str:
+    """The first of what obstore says, without pages of a server that are meant for browsers."""
+    said = re.sub(r"\s*<(html|!doctype).*", "", text.partition("\n\nDebug source")[0], flags=re.DOTALL | re.IGNORECASE)
+    return " ".join(said.split())[:_SAID]
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
