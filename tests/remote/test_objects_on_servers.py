@@ -21,12 +21,12 @@ def objects(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
         url = "s3://bucket/objects on servers"
     if request.param == "gs":
         google: GCS = request.getfixturevalue("gcs_server")
-        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(gcs_account(tmp_path / "account", google.url)))
+        monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT", str(gcs_account(tmp_path / "account", google.url)))
         url = "gs://bucket/objects-on-servers"
     if request.param == "http":
         nginx: Nginx = request.getfixturevalue("nginx")
         url = f"{nginx.url}/a%20cache/of mine"
-    with Objects(url, anonymous=request.param == "gs") as one:
+    with Objects(url) as one:
         yield one
 
 

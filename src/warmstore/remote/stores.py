@@ -27,6 +27,7 @@ def store_of(
         "read_timeout": timedelta(seconds=patience.silence),
         "timeout": timedelta(days=1),  # of a whole transfer; silence is what ends one
         "user_agent": "warmstore",
+        "allow_http": True,  # where the user names such an endpoint, and only there
     }
     retries = {
         "max_retries": patience.retries,
@@ -40,12 +41,11 @@ def store_of(
     if location.kind == "http":
         headers = {**credentials.http_headers(location, anonymous=anonymous), **options.get("headers", {})}
         redacted.add(headers.values())
-        client |= {"default_headers": headers, "allow_http": True}
+        client["default_headers"] = headers
         return stores.HTTPStore.from_url(location.address, client_options=client, retry_config=retries)
     if location.kind == "s3":
         config = credentials.aws(options, anonymous=anonymous)
         redacted.add(str(config[name]) for name in ("secret_access_key", "session_token") if name in config)
-        client["allow_http"] = str(config.get("endpoint", "")).startswith("http://")
         provider = None
         if not anonymous and "access_key_id" not in config and credentials.makes_credentials():
             provider = _boto3_provider()
