@@ -36,7 +36,7 @@ WarmstoreError
 ├── Diverged         (ValueError)         two copies of a store that went different ways
 ├── RemoteUnavailable (ConnectionError)   a remote cache that does not answer, or not in time
 ├── RemoteRefused    (PermissionError)    a remote that says no: credentials that are missing or wrong
-└── CompilationFailed (RuntimeError)      the compiler failed after the cache had nothing
+└── CompilationFailed (RuntimeError)      the cache had nothing, and nowhere is there room to compile
 """
 
 
@@ -185,4 +185,4 @@ class RemoteRefused(WarmstoreError, PermissionError):
 
 
 class CompilationFailed(WarmstoreError, RuntimeError):
-    """The compiler failed after the cache had nothing to offer."""
+    """The cache had nothing to offer, and nowhere is there room to compile. Other errors of a compiler are its own."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import math
 import os
 import platform
 import sqlite3
@@ -25,18 +26,18 @@ from blake3 import blake3
 
 from warmstore.compiling.artifact import Artifact
 from warmstore.compiling.blobs import Blobs, write_whole
+from warmstore.compiling.changes import Changes, as_json
 from warmstore.compiling.environment import Environment
-from warmstore.compiling.index import Index, on_disk
+from warmstore.compiling.index import Index
 from warmstore.compiling.room import LEAST, Room
-from warmstore.compiling.rows import Rows, insert, insert_environment, remove
+from warmstore.compiling.rows import Rows
 from warmstore.compiling.rules import choose
 from warmstore.compiling.shared_index import WAIT, SharedIndex
 from warmstore.compiling.stats import StoreStats, stats_of
-from warmstore.errors import BadArtifact, Closed, Damaged, NoArtifact, ReadOnly, StorageFailed
+from warmstore.errors import BadArtifact, Closed, Damaged, NoArtifact, ReadOnly, StorageFailed, TooLarge
 from warmstore.owner import Owner
 from warmstore.sizes import parse_size
 
-_AT_ONCE = 256  # rows updated in one transaction
 _SHORTLY = 1.0  # seconds that whoever reads waits to tell of what is damaged
 
 _log = logging.getLogger("warmstore")
@@ -66,6 +67,7 @@ class ArtifactStore(Owner):
             raise ValueError(f"max_size {max_size!r} is less than the {LEAST:,} bytes that a store needs")
         self._blobs = Blobs(self.folder / "blobs")
         self._room = Room(self.folder, self._blobs, self.limit, eviction)
+        self._changes = Changes(self._blobs, self._room, lambda number: self.count("evicted", number))
         self._counting = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._rows = Rows()
@@ -221,22 +223,12 @@ class ArtifactStore(Owner):
         self._check_open()
         content = data.read_bytes() if isinstance(data, Path) else bytes(data)
         try:
-            wanted = json.dumps(dict(requirements or {}), sort_keys=True, separators=(",", ":"))
+            wanted = as_json(requirements or {})
         except (TypeError, ValueError) as error:
             raise BadArtifact(f"the requirements of {key!r} cannot be written as JSON: {error}") from error
         digest, now, host = blake3(content).hexdigest(), time.time(), platform.node()
         row = (key, kind, environment.digest, wanted, digest, len(content), now, host, float(seconds))
-
-        def store(index: Index) -> None:
-            self._store_blob(index, digest, content, f"the artifact {key!r}")
-            with index.transaction() as db:
-                db.execute("UPDATE blobs SET ready = 1 WHERE digest = ?", (digest,))
-                insert_environment(db, environment.digest, environment.to_json())
-                self._room.forget_blobs(db, insert(db, *row))
-                if job is not None:
-                    db.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?)", (job, key, now))
-
-        self._index.change(store)
+        self._index.change(lambda index: self._changes.put(index, row, content, environment, job))
         self.count("put")
         return Artifact(
             key, kind, digest, len(content), environment, json.loads(wanted), now, host, float(seconds), 0, now
@@ -245,25 +237,7 @@ class ArtifactStore(Owner):
     def adopt(self, artifacts: Sequence[Artifact], jobs: Mapping[str, Sequence[str]], claim: str) -> None:
         """Take artifacts whose blobs were staged and verified, all of them at once, in place of what a claim booked."""
         self._check_open()
-
-        def take(index: Index) -> None:
-            db = index.connection()
-            known = {digest for (digest,) in db.execute("SELECT digest FROM blobs")}
-            new = {one.digest: one.size for one in artifacts if one.digest not in known}
-            with index.transaction():
-                db.executemany("INSERT INTO blobs VALUES (?, ?, 0)", new.items())
-                db.execute("DELETE FROM claims WHERE name = ?", (claim,))
-            for digest in new:
-                self._blobs.take_staged(digest)
-            with index.transaction():
-                for one in artifacts:
-                    self._insert(db, one)
-                now = time.time()
-                for job, keys in jobs.items():
-                    db.executemany("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?)", [(job, key, now) for key in keys])
-                db.execute("UPDATE blobs SET ready = 1 WHERE NOT ready")
-
-        self._index.change(take)
+        self._index.change(lambda index: self._changes.adopt(index, artifacts, jobs, claim))
 
     def take(self, found: Sequence[tuple[Artifact, bytes]], job: str | None = None) -> None:
         """Store what was made elsewhere, a few artifacts and their verified bytes, as it is known there.
@@ -272,18 +246,7 @@ class ArtifactStore(Owner):
             TooLarge, StorageFailed, ReadOnly: as `put`.
         """
         self._check_open()
-
-        def store(index: Index) -> None:
-            for one, content in found:
-                self._store_blob(index, one.digest, content, f"the artifact {one.key!r}")
-            with index.transaction() as db:
-                for one, _ in found:
-                    self._insert(db, one)
-                    db.execute("UPDATE blobs SET ready = 1 WHERE digest = ?", (one.digest,))
-                    if job is not None:
-                        db.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?)", (job, one.key, time.time()))
-
-        self._index.change(store)
+        self._index.change(lambda index: self._changes.take(index, found, job))
 
     def used(self, artifacts: Iterable[Artifact]) -> None:
         """Count one use now of each artifact, in few changes. Nothing happens in a store that cannot be written."""
@@ -292,51 +255,29 @@ class ArtifactStore(Owner):
             return
         now = time.time()
         uses = [(n, now, *what) for what, n in Counter((one.key, one.kind, one.digest) for one in artifacts).items()]
-
-        def update(index: Index) -> None:
-            self._count_evicted(self._room.make(index, 0, "the index"))
-            for first in range(0, len(uses), _AT_ONCE):
-                with index.transaction() as db:
-                    db.executemany(
-                        "UPDATE uses SET hits = hits + ?, last_used = max(last_used, ?) WHERE id IN "
-                        "(SELECT id FROM artifacts WHERE key = ? AND kind = ? AND digest = ?)",
-                        uses[first : first + _AT_ONCE],
-                    )
-
-        self._index.change(update)
+        self._index.change(lambda index: self._changes.count_uses(index, uses))
         self._flush_counts(WAIT)
 
     def record_job(self, job: str, keys: Iterable[str]) -> None:
         """Remember that a job uses these keys, in the store or not. What it has not used for 90 days is forgotten."""
         self._check_open()
-        now = time.time()
-        rows = [(job, key, now) for key in keys]
+        used = list(keys)
+        self._index.change(lambda index: self._changes.record_job(index, job, used))
 
-        def record(index: Index) -> None:
-            self._count_evicted(self._room.make(index, 200 * len(rows), f"the job {job!r}"))
-            for first in range(0, len(rows), _AT_ONCE):
-                with index.transaction() as db:
-                    db.executemany("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?)", rows[first : first + _AT_ONCE])
-                    self._room.forget_old_jobs(db)
-
-        self._index.change(record)
-
-    def claim(self, name: str, size: int) -> None:
+    def claim(self, name: str, size: int, wait: float = WAIT) -> None:
         """Say that `size` bytes outside of this folder count too, until the same name claims another size; 0 is none.
 
         Raises:
             TooLarge: there is not so much room in all; what was claimed before stays.
+            StorageFailed: the disk refused, or another process held the store for more than `wait` seconds.
         """
         self._check_open()
+        self._index.change(lambda index: self._changes.claim(index, name, size), wait)
 
-        def book(index: Index) -> None:
-            self._count_evicted(self._room.make(index, size, f"the claim of {name!r}", claim=name))
-            with index.transaction() as db:
-                db.execute("DELETE FROM claims WHERE name = ?", (name,))
-                if size:
-                    db.execute("INSERT INTO claims VALUES (?, ?)", (name, on_disk(size)))
-
-        self._index.change(book)
+    def claims(self) -> list[str]:
+        """The names that claim something."""
+        self._check_open()
+        return self._index.ask(lambda db: [name for (name,) in db.execute("SELECT name FROM claims")])
 
     def count(self, name: str, times: int = 1) -> None:
         """Add to a counter of `stats`; written with the next uses, or at `close`."""
@@ -349,24 +290,18 @@ class ArtifactStore(Owner):
         What a job shares with others goes with it; the others compile it again.
         """
         self._check_open()
-        everything = job is None and kind is None and unused_for is None
-        until = time.time() - (unused_for or 0.0)
+        if job is None and kind is None and unused_for is None:
+            removed = self._index.change(self._changes.forget_everything)
+            with self._counting:
+                self._counts.clear()
+            return removed
+        until = math.inf if unused_for is None else time.time() - unused_for
 
         def forget(index: Index) -> int:
-            gone = {(one.key, one.kind) for one in self.all(job, kind) if everything or one.last_used <= until}
+            gone = {(one.key, one.kind) for one in self.all(job, kind) if one.last_used <= until}
             rows = index.connection().execute("SELECT id, key, kind FROM artifacts").fetchall()
-            ids = [row for row, *which in rows if everything or tuple(which) in gone]
-            self._room.evict(index, ids)
-            with index.transaction() as db:
-                db.execute("DELETE FROM jobs WHERE ? OR job = ?", (everything, job))
-                db.execute("DELETE FROM counters WHERE ?", (everything,))
-                db.execute("DELETE FROM environments WHERE digest NOT IN (SELECT environment FROM artifacts)")
-            if everything:
-                self._blobs.sweep(())
-                index.aside.unlink(missing_ok=True)
-                with self._counting:
-                    self._counts.clear()
-            index.shrink()
+            ids = [row for row, *which in rows if tuple(which) in gone]
+            self._changes.forget(index, ids, job)
             return len(ids)
 
         return self._index.change(forget)
@@ -380,13 +315,7 @@ class ArtifactStore(Owner):
                 self.read(artifact)
             except (Damaged, NoArtifact) as error:
                 said.append(str(error))
-
-        def sweep(index: Index) -> int:
-            self._room.recount(index)
-            kept = {digest for (digest,) in index.connection().execute("SELECT digest FROM blobs")}
-            return self._blobs.sweep(kept)
-
-        if not self.read_only and (swept := self._index.change(sweep)):
+        if not self.read_only and (swept := self._index.change(self._changes.sweep)):
             said.append(f"{swept} files that belonged to no artifact were removed")
         return said
 
@@ -415,62 +344,24 @@ class ArtifactStore(Owner):
         if not self._room.is_right(db):
             self._index.change(self._room.recount)
         if self._room.is_over(db):
-            self._index.change(lambda index: self._count_evicted(self._room.make(index, 0, "the store")))
+            with suppress(TooLarge):  # of others' claims; then nothing is kept, and what is here is read
+                self._index.change(lambda index: self._changes.make_room(index, 0, "the store"))
 
     def _select(self, condition: str, *values: object) -> list[Artifact]:
         self._check_open()
         return self._index.ask(lambda db: self._rows.select(db, condition, values))
 
-    def _store_blob(self, index: Index, digest: str, content: bytes, what: str) -> None:
-        """Have the blob's file whole on the disk, its room booked before."""
-        known = index.connection().execute("SELECT 1 FROM blobs WHERE digest = ?", (digest,)).fetchone()
-        if known and self._blobs.has(digest, len(content)):
-            return
-        if not known:
-            self._count_evicted(self._room.make(index, len(content), what))
-            with index.transaction() as db:
-                db.execute("INSERT INTO blobs VALUES (?, ?, 0)", (digest, len(content)))
-        self._blobs.write(digest, content)
-
-    def _insert(self, db: sqlite3.Connection, one: Artifact) -> None:
-        wanted = json.dumps(dict(one.requirements), sort_keys=True, separators=(",", ":"))
-        insert_environment(db, one.environment.digest, one.environment.to_json())
-        row = (one.key, one.kind, one.environment.digest, wanted, one.digest, one.size)
-        self._room.forget_blobs(db, insert(db, *row, one.created, one.host, one.seconds))
-
     def _drop(self, digest: str) -> None:
         """Forget a blob that is gone or damaged, and all artifacts made of it."""
-
-        def forget(index: Index) -> None:
-            with suppress(OSError):
-                if self._blobs.read(digest) is not None:
-                    return  # somebody stored it again
-            with index.transaction() as db:
-                ids = [row for (row,) in db.execute("SELECT id FROM artifacts WHERE digest = ?", (digest,))]
-                self._room.forget_blobs(db, remove(db, ids) or [digest])
-
         with suppress(StorageFailed, ReadOnly):
-            self._index.change(forget, _SHORTLY)
-
-    def _count_evicted(self, number: int) -> None:
-        if number:
-            self.count("evicted", number)
+            self._index.change(lambda index: self._changes.drop(index, digest), _SHORTLY)
 
     def _flush_counts(self, wait: float) -> None:
         with self._counting:
             self._counts["rebuilt"] += self._index.take_rebuilt()
             counts, self._counts = +self._counts, Counter()
-
-        def add(index: Index) -> None:
-            with index.transaction() as db:
-                db.executemany(
-                    "INSERT INTO counters VALUES (?, ?) "
-                    "ON CONFLICT (name) DO UPDATE SET value = value + excluded.value",
-                    counts.items(),
-                )
-
         if counts:
-            self._index.change(add, wait)
+            self._index.change(lambda index: self._changes.add_counts(index, counts), wait)
 
 
 def _writable(folder: Path) -> bool:

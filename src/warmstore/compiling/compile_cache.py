@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -92,6 +93,7 @@ class CompileCache(Owner):
             flights=flights,
             wait=settings.wait,
             remote=remote,
+            moved=self._moved,
         )
         self.closed = False
         self.own()
@@ -107,17 +109,20 @@ class CompileCache(Owner):
     def _point(self, live: Path) -> None:
         """Have compilers that are imported later, and those that are imported already, use the live folder."""
         self._variables = profiles.apply(self.profile)
-        for name, value in {
-            "TORCHINDUCTOR_CACHE_DIR": str(live / "inductor"),
-            "TRITON_CACHE_DIR": str(live / "triton"),
-            "JAX_COMPILATION_CACHE_DIR": str(live / "jax"),
-            **JAX_VARIABLES,
-        }.items():
+        for name, value in {**_folders(live), **JAX_VARIABLES}.items():
             self._variables[name] = os.environ.get(name)
             os.environ[name] = value
         if self.settings.job_is_told:
             self._variables["TORCH_COMPILE_JOB_ID"] = os.environ.get("TORCH_COMPILE_JOB_ID")
             os.environ.setdefault("TORCH_COMPILE_JOB_ID", self.settings.job)
+
+    def _moved(self, live: Path) -> None:
+        """Have compilers that have begun use another folder."""
+        os.environ.update(_folders(live))
+        if (utils := sys.modules.get("torch._inductor.utils")) is not None:
+            utils.clear_caches()  # of modules and libraries by their paths; those in use stay in use
+        if self._jax is not None:
+            self._jax.tell()
 
     def _set_options(self, config: ModuleType) -> None:
         profiles.apply_options(self.profile, config)
@@ -144,6 +149,14 @@ class CompileCache(Owner):
         if self.session is not None:
             self.session.leave()
         self.closed = True
+
+
+def _folders(live: Path) -> dict[str, str]:
+    return {
+        "TORCHINDUCTOR_CACHE_DIR": str(live / "inductor"),
+        "TRITON_CACHE_DIR": str(live / "triton"),
+        "JAX_COMPILATION_CACHE_DIR": str(live / "jax"),
+    }
 
 
 _current: CompileCache | None = None

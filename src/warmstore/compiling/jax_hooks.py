@@ -40,8 +40,7 @@ class JaxHooks:
 
     def watch(self, watcher: Watcher) -> None:
         """Have the hooks set as soon as JAX's modules are there, and tell a JAX that is there already its options."""
-        if "jax" in sys.modules:
-            self._tell(sys.modules["jax"])
+        self.tell()
         watcher.when_imported("jax._src.lru_cache", self._lru_cache)
         watcher.when_imported("jax._src.compilation_cache", self._compilation_cache)
         watcher.when_imported("jax._src.compiler", self._compiler)
@@ -58,15 +57,18 @@ class JaxHooks:
             self._forget_folder()
         self._told.clear()
 
-    def _tell(self, jax: ModuleType) -> None:
-        """Options of an imported JAX, each of the type it has now."""
+    def tell(self) -> None:
+        """Tell an imported JAX its options, each of the type it has now."""
+        jax = sys.modules.get("jax")
+        if jax is None:
+            return
         for option, variable in _OPTIONS.items():
             now = getattr(jax.config, option, None)
             said = os.environ[variable]
             value = (
                 said == "true" if isinstance(now, bool) else type(now)(said) if isinstance(now, int | float) else said
             )
-            self._told[option] = now
+            self._told.setdefault(option, now)
             jax.config.update(option, value)
         self._forget_folder()
 

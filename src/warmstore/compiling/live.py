@@ -92,10 +92,9 @@ def why_not(parent: Path) -> str:
         return reason
     if not os.access(parent, os.W_OK | os.X_OK):
         return "is not writable"
-    system = os.statvfs(parent)
-    if system.f_flag & getattr(os, "ST_NOEXEC", 8):
+    if os.statvfs(parent).f_flag & getattr(os, "ST_NOEXEC", 8):
         return "is mounted noexec, so compiled libraries cannot be loaded from it"
-    if system.f_bavail * system.f_frsize < ROOM:
+    if not has_room(parent):
         return f"has less than {ROOM >> 20} MiB free"
     return ""
 
@@ -117,21 +116,43 @@ def _lock_path(path: Path) -> Path:
     return path.with_suffix(".lock")
 
 
+def has_room(folder: Path) -> bool:
+    """Whether the disk has room for what one graph needs; false also where the folder is gone."""
+    try:
+        system = os.statvfs(folder)
+    except OSError:
+        return False
+    return system.f_bavail * system.f_frsize >= ROOM
+
+
 def _sweep(parent: Path) -> None:
-    """Remove the folders of processes that were killed: their locks are free."""
+    """Remove the folders of processes that were killed."""
     for path in parent.glob("live-*"):
-        if path.suffix == ".lock" or not path.is_dir() or path.stat().st_uid != os.getuid():
-            continue
-        try:
-            lock = os.open(_lock_path(path), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError:
-            continue  # just being made, or somebody else sweeps
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(path, ignore_errors=True)
-            _lock_path(path).unlink(missing_ok=True)
-            _log.debug("removed %s, which a process that was killed left behind", path)
-        except BlockingIOError:
-            pass
-        finally:
-            os.close(lock)
+        if path.suffix != ".lock":
+            sweep_folder(path)
+
+
+def sweep_folder(path: Path) -> bool:
+    """Remove a live folder whose process was killed: its lock is free. Returns whether it is gone."""
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    if not path.name.startswith("live-") or not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        return False
+    try:
+        lock = os.open(_lock_path(path), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False  # just being made, or somebody else sweeps
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(path, ignore_errors=True)
+        _lock_path(path).unlink(missing_ok=True)
+        _log.debug("removed %s, which a process that was killed left behind", path)
+    except BlockingIOError:
+        pass
+    finally:
+        os.close(lock)
+    return not path.exists()

@@ -13,22 +13,25 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warmstore.compiling import runs
 from warmstore.compiling.artifact import Artifact
 from warmstore.compiling.artifacts import ArtifactStore
+from warmstore.compiling.complaints import Complaints
 from warmstore.compiling.details import Details
 from warmstore.compiling.environment import Environment
 from warmstore.compiling.explanations import Explanations
-from warmstore.compiling.files import belongs, is_rewritten, is_whole, kind_of, to_keep, to_use
+from warmstore.compiling.files import belongs, to_use
 from warmstore.compiling.flights import Flights
+from warmstore.compiling.harvester import Harvester
 from warmstore.compiling.live import LiveFolder
 from warmstore.compiling.rules import choose
 from warmstore.compiling.runs import Lookup
-from warmstore.errors import BadArtifact, TooLarge
+from warmstore.compiling.workplace import Workplace
+from warmstore.errors import BadArtifact, CompilationFailed, TooLarge
 
 if TYPE_CHECKING:
     from warmstore.compiling.remote_tier import RemoteTier
@@ -36,21 +39,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("warmstore")
 
 _NO_FILES = frozenset({"answer", "details", "package"})  # what no compiler looks for in its folder
-
-_LOOK_AGAIN = 30.0  # seconds between looks at the live folder, for compilers that tell nobody what they made
-
-
-@dataclass
-class _Known:
-    """What of the live folder needs no harvest: size and time of modification of files brought or taken in."""
-
-    files: dict[str, tuple[int, int]] = field(default_factory=dict)
-
-    def is_new(self, path: str, status: os.stat_result) -> bool:
-        return self.files.get(path) != (status.st_size, status.st_mtime_ns)
-
-    def add(self, path: str, status: os.stat_result) -> None:
-        self.files[path] = (status.st_size, status.st_mtime_ns)
 
 
 class Session:
@@ -64,6 +52,7 @@ class Session:
         flights: Locks between processes; None where there can be none.
         wait: How many seconds to wait at most for another process that compiles the same.
         remote: Where is looked for what the store has not; None for nowhere.
+        moved: Is told where compilers work from now on, when the live folder has no room for them any longer.
     """
 
     def __init__(
@@ -77,14 +66,14 @@ class Session:
         flights: Flights | None,
         wait: float,
         remote: RemoteTier | None = None,
+        moved: Callable[[Path], None] | None = None,
     ) -> None:
         self.store = store
         store.disown()  # at exit it must not be closed before this
-        self.live = live
+        self.workplace = Workplace(store, live, moved)
         self.environment = environment
         self.job = job
         self.lookups: list[Lookup] = []
-        self.kept = 0
         self._requirements = requirements
         self._flights = flights
         self._wait = wait
@@ -92,20 +81,24 @@ class Session:
         if remote is not None:
             remote.start()
         self._explanations = Explanations(store, environment, job, requirements)
-        self._root = str(live.path)
-        self._known = _Known()
         self._seen: set[str] = set()
         self._used: dict[str, Artifact] = {}
         self._began: dict[str, float] = {}
         self._flying = threading.local()
         self._lock = threading.RLock()
-        self._harvesting = threading.RLock()
-        self._wake = threading.Condition()
-        self._landed: list[str] = []
-        self._complained: set[str] = set()
+        self._complain = Complaints()
         self._closing = False
-        self._harvester = threading.Thread(target=self._keep_harvesting, name="warmstore-harvest", daemon=True)
-        self._harvester.start()
+        self._harvester = Harvester(store, self.workplace, self._put, self._end_flight, self._complain)
+
+    @property
+    def live(self) -> LiveFolder:
+        """The folder that compilers work in now."""
+        return self.workplace.live
+
+    @property
+    def kept(self) -> int:
+        """How many files were taken in."""
+        return self._harvester.kept
 
     @property
     def is_open(self) -> bool:
@@ -116,7 +109,7 @@ class Session:
 
     def inside(self, path: str) -> str | None:
         """The path relative to the live folder; None when it is elsewhere."""
-        prefix = self._root + os.sep
+        prefix = f"{self.live.path}{os.sep}"
         return path[len(prefix) :] if path.startswith(prefix) else None
 
     def wanted(self, path: str, *, alone: bool) -> bool:
@@ -137,6 +130,7 @@ class Session:
             return False
 
     def _look_up(self, path: str, *, alone: bool) -> bool:
+        self._prepare(path, compiling=False)
         found, reasons = self._bring(path)
         if not found and self._fetched(path):
             found, reasons = self._bring(path)
@@ -160,6 +154,7 @@ class Session:
             self._explanations.forget(path)
         else:
             changed = self._why(path)
+            self._prepare(path, compiling=alone)
             self._began[path] = time.monotonic()
         self._note(Lookup(path, bool(found), tuple(reasons), changed, waited))
         return bool(found)
@@ -170,6 +165,32 @@ class Session:
 
     def _has(self, path: str) -> bool:
         return any(artifact is not None for artifact, _ in self.store.below(path, self.environment))
+
+    def _prepare(self, path: str, *, compiling: bool) -> None:
+        if self.workplace.prepare(compiling=compiling):
+            self._forget_brought(path)
+
+    def _forget_brought(self, *but: str) -> None:
+        """Compilers have been sent to a folder where nothing is."""
+        with self._lock:
+            self._seen &= {*self._began, *but}
+
+    def may_go_on(self, error: Exception) -> bool:
+        """Whether what failed should be tried again, for it failed where compilers work, and they were sent elsewhere.
+
+        Raises:
+            CompilationFailed: it failed there, and there is no other place.
+        """
+        if self._closing or not self.workplace.is_to_blame(error):
+            return False
+        here = self.live.path.parent
+        if not self.workplace.move():
+            raise CompilationFailed(
+                f"nothing can be compiled: {here} has no room, and neither has the temporary folder; free some or set "
+                f"TMPDIR. It was: {error}"
+            ) from error
+        self._forget_brought()
+        return True
 
     def _why(self, path: str) -> tuple[str, ...]:
         try:
@@ -233,12 +254,16 @@ class Session:
         if not belongs(artifact.key, artifact.kind):
             raise BadArtifact(f"{artifact.key!r} is no place for an artifact of kind {artifact.kind!r}")
         target = self.live.path / artifact.key
-        data = to_use(artifact.key, self.store.read(artifact), self._root)
+        data = to_use(artifact.key, self.store.read(artifact), str(self.live.path))
+        if not self.workplace.book(len(data)):
+            raise TooLarge(
+                f"{artifact.key} is there, but the limit of {self.store.limit:,} bytes has no room to use it"
+            )
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         whole = target.with_name(f".{os.getpid()}.{threading.get_ident()}.tmp")
         whole.write_bytes(data)
         with self._lock:
-            self._known.add(artifact.key, whole.stat())
+            self._harvester.knows(str(target), whole.stat())
             whole.rename(target)
             self._used[artifact.key] = artifact
 
@@ -289,11 +314,10 @@ class Session:
 
     def made(self, path: str) -> None:
         """A compiler has saved what it looked for below a path: take it in soon, and let others go on then."""
-        with self._wake:
-            if getattr(self._flying, "path", None) == path:
-                self._flying.path = None
-                self._landed.append(path)
-            self._wake.notify()
+        flying = getattr(self._flying, "path", None) == path
+        if flying:
+            self._flying.path = None
+        self._harvester.made(path if flying else None)
 
     def landed(self) -> None:
         """This thread is through with compiling: let others go on, whatever came of it."""
@@ -302,62 +326,28 @@ class Session:
             self._flying.path = None
             self._flights.end(path)
 
-    def _keep_harvesting(self) -> None:
-        while True:
-            with self._wake:
-                if not self._landed and not self._closing:
-                    self._wake.wait(_LOOK_AGAIN)
-                if self._closing:
-                    return
-                landed, self._landed = self._landed, []
-            self.harvest()
-            for path in landed:
-                if self._flights is not None:
-                    self._flights.end(path)
-
     def harvest(self) -> None:
         """Store every file of the live folder that is new and whole, if the store can be written."""
-        if not self.store.read_only:
-            with self._harvesting:
-                self._harvest()
+        self._harvester.harvest()
 
-    def _harvest(self) -> None:
-        try:
-            new = [(path, status) for path, status in self.live.files() if self._known.is_new(path, status)]
-            # Entries that refer to others come last, so that whoever finds an entry finds what it needs.
-            for path, status in sorted(new, key=lambda found: _ORDER.get(kind_of(found[0]) or "", 0)):
-                kind = kind_of(path)
-                if kind is not None:
-                    try:
-                        self._keep(path, kind, status)
-                    except TooLarge as error:
-                        self._known.add(path, status)
-                        self._complain("%s is not kept", path, error)
-        except Exception as error:
-            self._complain("what was compiled cannot be kept in %s", str(self.store.folder), error)
-
-    def _keep(self, path: str, kind: str, status: os.stat_result) -> None:
-        try:
-            data = (self.live.path / path).read_bytes()
-        except FileNotFoundError:
-            return
-        if not is_whole(path, data) or len(data) != status.st_size:
-            return  # still being written; the next look finds it whole
+    def _put(self, path: str, kind: str, data: bytes) -> Artifact:
         began = next((at for prefix, at in self._began.items() if path.startswith(prefix)), None)
         artifact = self.store.put(
             path,
             kind,
-            to_keep(path, data, self._root) if is_rewritten(path) else data,
+            data,
             environment=self.environment,
             requirements=self._requirements,
             seconds=0.0 if began is None else time.monotonic() - began,
         )
-        with self._lock:
-            self._known.add(path, status)
-            self._used[path] = artifact
-            self.kept += 1
+        self._used[path] = artifact
         self._offer(artifact)
         self._explanations.keep(path)
+        return artifact
+
+    def _end_flight(self, path: str) -> None:
+        if self._flights is not None:
+            self._flights.end(path)
 
     def remember(self, question: str, ask: Callable[[], bool]) -> bool:
         """The answer to a yes-or-no question about this machine and its compiler, asked once for an environment."""
@@ -390,10 +380,7 @@ class Session:
             if self._closing:
                 return
             self._closing = True
-        with self._wake:
-            self._wake.notify()
-        self._harvester.join()
-        self.harvest()
+        self._harvester.close()
         try:
             self._remember_run()
         except Exception as error:
@@ -402,8 +389,10 @@ class Session:
             self._remote.close(self._used.values())
         if self._flights is not None:
             self._flights.close()
-        self.store.close()
-        self.live.remove()
+        try:
+            self.workplace.close()
+        finally:
+            self.store.close()
 
     def leave(self) -> None:
         """In a forked child: touch nothing. What compilers make in the live folder, the parent takes in."""
@@ -412,7 +401,7 @@ class Session:
         self.store._after_fork()
         if self._remote is not None:
             self._remote.leave()
-        self.live.leave()
+        self.workplace.leave()
 
     def remember_job(self) -> None:
         """Have the store know what this job used so far."""
@@ -426,13 +415,3 @@ class Session:
         self.remember_job()
         if self.lookups:
             runs.write(self.store.folder, self.job, self.lookups, self.kept)
-
-    def _complain(self, message: str, name: str, error: Exception) -> None:
-        level = logging.DEBUG if message in self._complained else logging.WARNING  # a full disk stays full for hours
-        self._complained.add(message)
-        _log.log(level, f"compile cache: {message}: %s", name, error)
-        _log.debug("compile cache", exc_info=True)
-
-
-# Later kinds refer to earlier ones: a graph to its libraries, a differentiated graph to its two graphs.
-_ORDER = {"fx_graph": 1, "aot_autograd": 2, "package": 3}

@@ -5,11 +5,13 @@ use. These hooks bring the rest at the moment it is looked up. They are set on f
 API, so each is set only where the function is as expected, and torch works without any of them.
 """
 
+import copy
 import functools
 import inspect
 import sys
 import sysconfig
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
@@ -45,6 +47,9 @@ class Listener(Protocol):
 
     def refused(self, path: str, reason: str) -> None:
         """The compiler does not use what was found below a path, or does not look."""
+
+    def may_go_on(self, error: Exception) -> bool:
+        """Whether a compilation that failed should be tried again, because files can be written elsewhere now."""
 
     def remember(self, question: str, ask: Callable[[], bool]) -> bool:
         """The answer to a question on this machine and its compiler; `ask` finds it out the first time."""
@@ -89,6 +94,7 @@ class TorchHooks:
 
     def _compile_fx(self, module: ModuleType) -> None:
         self._replace(module, "_compile_fx_inner", "gm example_inputs", self._compiling)
+        self._replace(module, "fx_codegen_and_compile", "gm example_inputs", self._generating)
 
     def _cpu_vec_isa(self, module: ModuleType) -> None:
         self._replace(module.VecISA, "check_build", "self code", self._probing)
@@ -110,10 +116,9 @@ class TorchHooks:
             self._folders[cache] = lambda key: self._listener.inside(function(cache, key))
 
             def folder(cls: Any, key: str) -> str:
-                path: str = function(cls, key)
-                if (inside := self._listener.inside(path)) is not None:
+                if (inside := self._listener.inside(function(cls, key))) is not None:
                     self._listener.wanted(inside + "/", alone=alone)
-                return path
+                return str(function(cls, key))  # again, for compilers may have been sent elsewhere
 
             return folder
 
@@ -220,6 +225,24 @@ class TorchHooks:
                 self._listener.landed()
 
         return compile_graph
+
+    def _generating(self, function: Any) -> Any:
+        """Compiling writes files, and a disk may be full. What changes the graph before it fails changes a copy."""
+
+        def generate(gm: Any, *args: Any, **kwargs: Any) -> Any:
+            graph = None
+            with suppress(Exception):
+                graph = copy.deepcopy(gm.graph)  # its nodes; what they refer to is shared
+            try:
+                return function(gm, *args, **kwargs)
+            except Exception as error:
+                if graph is None or not self._listener.may_go_on(error):
+                    raise
+            again = sys.modules["torch"].fx.GraphModule(gm, graph)
+            again.meta = gm.meta
+            return function(again, *args, **kwargs)
+
+        return generate
 
     def _probing(self, function: Any) -> Any:
         """Whether an instruction set can be built and loaded is tried out in a process at every start: up to 0.8 s."""

@@ -1,0 +1,19 @@
+"""What goes wrong in a cache is told once as a warning: a full disk stays full for hours."""
+
+import logging
+
+_log = logging.getLogger("warmstore")
+
+
+class Complaints:
+    """The complaints of one process; those of the same kind, after the first, are for debugging."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def __call__(self, message: str, name: str, error: Exception) -> None:
+        """Tell of an error; `message` is its kind, with a %s for the name."""
+        level = logging.DEBUG if message in self._told else logging.WARNING
+        self._told.add(message)
+        _log.log(level, f"compile cache: {message}: %s", name, error)
+        _log.debug("compile cache", exc_info=True)
