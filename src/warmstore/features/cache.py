@@ -4,11 +4,12 @@ A cache is a record store with a key column, a key index beside it, and a queue 
 process may write, and sees what the others committed as soon as it misses something.
 """
 
+import contextlib
 import os
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -33,11 +34,15 @@ from warmstore.records.files import Files
 from warmstore.records.gaps import Gaps
 from warmstore.records.key_index import KeyIndex
 from warmstore.records.keys import Keys, as_keys
-from warmstore.records.manifest import NAME
+from warmstore.records.manifest import NAME, Manifest
 from warmstore.records.rewrite import Utilisation
 from warmstore.records.store import RecordStore
 from warmstore.records.values import encode
 from warmstore.sizes import parse_size
+
+if TYPE_CHECKING:
+    from warmstore.records.mirror import Pulled, Pushed
+    from warmstore.records.remote_copy import Remote
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 _NOWHERE = np.zeros(0, np.int64)
@@ -401,6 +406,98 @@ class FeatureCache(Owner):
         done = rebalance(store, reader, self._bound, progress)
         self._see_others()
         return done
+
+    def push(
+        self,
+        url: str,
+        *,
+        verify: bool = False,
+        progress: bool | None = None,
+        remote_options: Mapping[str, Any] | None = None,
+        anonymous: bool = False,
+    ) -> "Pushed":
+        """Add what this host computed to a cache at a remote, which any number of hosts fill; see `RecordStore.push`.
+
+        Args:
+            url: where caches lie; this one is below it under its id.
+
+        Raises:
+            StaleCache, SchemaMismatch: others filled it with another module, or with other outputs.
+            RemoteUnavailable, RemoteRefused: it was not pushed.
+        """
+        from warmstore.features.joining import push
+
+        return push(self, self._remote(url, remote_options, anonymous), verify, progress)
+
+    def pull(
+        self,
+        url: str,
+        *,
+        progress: bool | None = None,
+        remote_options: Mapping[str, Any] | None = None,
+        anonymous: bool = False,
+    ) -> "Pulled":
+        """Have what other hosts pushed to a remote here too. Their chunks join this cache as they are.
+
+        Samples that two hosts computed are here twice then, until `rebalance`. The arguments are those of `push`.
+
+        Raises:
+            StaleCache, SchemaMismatch: others filled it with another module, or with other outputs.
+            Damaged, RemoteUnavailable, RemoteRefused: what came until then is here; the next pull goes on.
+        """
+        from warmstore.features.joining import pull
+
+        return pull(self, self._remote(url, remote_options, anonymous), progress)
+
+    def sync(
+        self,
+        url: str,
+        *,
+        progress: bool | None = None,
+        remote_options: Mapping[str, Any] | None = None,
+        anonymous: bool = False,
+    ) -> "tuple[Pulled, Pushed]":
+        """`pull` and then `push`."""
+        options: dict[str, Any] = {"progress": progress, "remote_options": remote_options, "anonymous": anonymous}
+        return self.pull(url, **options), self.push(url, **options)
+
+    def _remote(self, url: str, options: Mapping[str, Any] | None, anonymous: bool) -> "Remote":
+        from warmstore.records.remote_copy import Remote
+
+        return Remote(url, options, anonymous).below(self.path.name)
+
+    def settled_store(self) -> RecordStore | None:
+        """The store of this cache, with nothing pending and no chunk that this process writes to; None without one."""
+        self.flush()
+        with self._lock:
+            if self._store is None:
+                self._find_store()
+            if self._store is not None and self._store.mode == "a":
+                with self._store.session.lock:
+                    self._store.session.generation.seal()
+            return self._store
+
+    def joined_store(self, manifest: Manifest) -> RecordStore:
+        """The same for a cache that may be empty still: it becomes one for what another host wrote."""
+        store = self.settled_store()
+        if store is None:
+            if not self.writes:
+                raise ReadOnly(f"the cache {self.path} is only read by this process; open it for writing to pull")
+            with contextlib.suppress(StoreExists):
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                RecordStore.create(self.path, manifest.fields, metadata=manifest.metadata, files=self._files).close()
+            store = self.settled_store()
+        assert store is not None
+        return store
+
+    def take_in(self) -> None:
+        """See what was joined to the store."""
+        self._see_others()
+
+    @property
+    def room(self) -> Any:
+        """Makes room for bytes that are to come; None without a bound."""
+        return self._bound.room if self._bound is not None else None
 
     @property
     def fingerprint(self) -> Fingerprint | None:

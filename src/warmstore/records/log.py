@@ -32,6 +32,8 @@ ENTRY = np.dtype(
 )
 BATCH, SEALED, UPDATE, DELETE, CLOSED, EVICTED, ADOPTED = 1, 2, 3, 4, 5, 6, 7
 KINDS = range(ADOPTED + 1)
+NOWHERE = 0xFFFFFFFF
+"""In place of a chunk's number: rows of an adopted chunk that were written anew, among others."""
 _SIZE = ENTRY.itemsize
 _ZEROS = bytes(_SIZE)
 
@@ -123,6 +125,20 @@ class Log:
         except OSError as error:
             raise write_failed(error, self.path) from error
 
+    def append_all(self, entries: Entries) -> None:
+        """Commit some entries, one behind the other; after a kill the first few of them may be there.
+
+        Raises:
+            WriteFailed: the disk refused.
+            GenerationClosed: the store goes on in another generation.
+        """
+        try:
+            with self.locked():
+                for number in range(len(entries)):
+                    self.append_locked(entries[number : number + 1].copy(), sync=number + 1 == len(entries))
+        except OSError as error:
+            raise write_failed(error, self.path) from error
+
     def extend_locked(self, whole: bytes) -> bool:
         """Go on as a longer log does, `whole`, by somebody who holds the lock; False where that is another log."""
         length = self._committed_length() * _SIZE
@@ -132,8 +148,8 @@ class Log:
         self._files.sync(self._descriptor)
         return True
 
-    def append_locked(self, entry: Entries) -> None:
-        """`append` by somebody who holds the lock.
+    def append_locked(self, entry: Entries, *, sync: bool = True) -> None:
+        """`append` by somebody who holds the lock, and who may leave the syncing to the next.
 
         Raises:
             OSError: it is not on the disk; the log is as it was.
@@ -143,7 +159,8 @@ class Log:
         entry["hash"] = xxhash.xxh3_64_intdigest(entry.tobytes()[:-8], self._seed)
         try:
             write_all(self._files, self._descriptor, [entry.tobytes()], length * _SIZE)
-            self._files.sync(self._descriptor)
+            if sync:
+                self._files.sync(self._descriptor)
         except OSError:
             with contextlib.suppress(OSError):
                 self._files.truncate(self._descriptor, length * _SIZE)

@@ -15,10 +15,12 @@ from warmstore.records.fields import Fields, fields_from_json, fields_to_json
 from warmstore.records.files import Files, is_read_only, write_all
 from warmstore.records.log import create_log
 
-FORMAT = 2
+FORMAT = 3
 """The newest that can be read. Stores are written in format 1 for as long as that says all."""
 EVICTING = 2
 """The format of stores whose chunks may be evicted."""
+ADOPTING = 3
+"""The format of stores that may have chunks of others."""
 NAME = "store.json"
 
 

@@ -158,7 +158,7 @@ def take_head(path: Path, head: Head, files: Files) -> None:
         if target.exists():
             files.remove_folder(target)
         files.make_folder(target)
-        _write_chunks(target, head.chunks, files)
+        write_chunks(target, head.chunks, files)
         create_log(target, files, head.log)
         if known is not None:
             _close(path / known.generation_folder / "log", known.id, known.generation, files)
@@ -174,7 +174,7 @@ def take_head(path: Path, head: Head, files: Files) -> None:
                 if mine.startswith(head.log):
                     return  # another process saw a newer one
                 raise Diverged(f"{head.name} does not continue what was there before; its owner pushed another copy")
-            _write_chunks(target, head.chunks, files)
+            write_chunks(target, head.chunks, files)
             log.extend_locked(head.log)
     finally:
         log.close()
@@ -200,7 +200,13 @@ def read_chunks(folder: Path) -> dict[int, RemoteChunk] | None:
     return {int(number): RemoteChunk(*chunk) for number, chunk in said.items()}
 
 
-def _write_chunks(folder: Path, chunks: Mapping[int, RemoteChunk], files: Files) -> None:
+def add_chunks(folder: Path, chunks: Mapping[int, RemoteChunk], files: Files) -> None:
+    """Have more chunks of a generation's folder come from a remote."""
+    write_chunks(folder, {**(read_chunks(folder) or {}), **chunks}, files)
+
+
+def write_chunks(folder: Path, chunks: Mapping[int, RemoteChunk], files: Files) -> None:
+    """Say which chunks of a generation's folder come from a remote."""
     draft = folder / f"{CHUNKS}.{os.getpid()}.tmp"
     draft.write_text(json.dumps({str(number): [chunk.name, chunk.size] for number, chunk in chunks.items()}))
     files.rename(draft, folder / CHUNKS)

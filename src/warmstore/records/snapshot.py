@@ -24,7 +24,7 @@ from warmstore.records.edits import Order, positions_in, trailer_size
 from warmstore.records.fields import Column
 from warmstore.records.files import Files
 from warmstore.records.gaps import Gaps
-from warmstore.records.log import BATCH, DELETE, EVICTED, KINDS, UPDATE, Entries, GenerationClosed
+from warmstore.records.log import ADOPTED, BATCH, DELETE, EVICTED, KINDS, UPDATE, Entries, GenerationClosed
 
 _log = logging.getLogger("warmstore")
 
@@ -121,6 +121,7 @@ class Batches:
         self._superseded = superseded
         self._evicted_by_now = evicted
         self.evicted: frozenset[int] = frozenset()
+        self._origins: dict[int, tuple[int, int]] = {}  # of adopted chunks: the seed of their store, their number there
         self._slots: dict[int, int] = {}  # by chunk: dense, as numbers of evicted ones are not
         self._layouts: dict[int, Layout] = {}
         self._file_sizes: dict[int, int] = {}
@@ -157,7 +158,7 @@ class Batches:
         firsts = old.rows + np.concatenate(([0], np.cumsum(rows)[:-1])) if len(rows) else rows
         self._table["first_row"][part] = firsts
         self._table["chunk"][part] = added["chunk"]
-        self._table["seed"][part] = batch_seeds(self._seed, added["chunk"], added["offset"]).view(np.int64)
+        self._table["seed"][part] = self._seeds(entries, added).view(np.int64)
         chunks = set(entries["chunk"][_IN_CHUNKS[entries["kind"]]].tolist())
         self._map_chunks(sorted(chunks - self.evicted))
         gone = np.isin(added["chunk"], list(self.evicted))
@@ -186,6 +187,18 @@ class Batches:
             gaps=gaps,
         )
         return self.snapshot
+
+    def _seeds(self, entries: Entries, added: Entries) -> UInt64:
+        """Of the checksums of batches. A chunk that was adopted keeps those of the store it was written for."""
+        for entry in entries[entries["kind"] == ADOPTED]:
+            self._origins[int(entry["chunk"])] = int(entry["body_hash"]), int(entry["rows"])
+        seeds = batch_seeds(self._seed, added["chunk"], added["offset"])
+        for chunk in self._origins.keys() & set(added["chunk"].tolist()):
+            seed, number = self._origins[chunk]
+            theirs = added["chunk"] == chunk
+            offsets = added["offset"][theirs]
+            seeds[theirs] = batch_seeds(seed, np.full(len(offsets), number), offsets)
+        return seeds
 
     def _reorder(self, old: Snapshot, entries: Entries) -> Int64 | None:
         kinds = entries["kind"]
