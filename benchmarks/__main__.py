@@ -36,6 +36,7 @@ NAMES = (
     "pipelines",
     "compiling",
     "artifacts",
+    "remote",
 )
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "benchmarks.md"

@@ -211,10 +211,12 @@ def in_torch(program: str, store: str, how: str, profile: str) -> dict[str, Any]
     seconds = time.perf_counter() - began
     right = torch.allclose(y, expected, atol=1e-3) and all(p.grad is not None for p in model.parameters())
     found = counters["inductor"]
+    began = time.perf_counter()
     if cache is not None:
         cache.close()
     return {
         "seconds": seconds,
+        "close": time.perf_counter() - began,
         "init": init if cache is not None else None,
         "right": right,
         "graphs found": found["fxgraph_cache_hit"],
