@@ -42,7 +42,7 @@ class Host:
         self.environment = environment
         self.job = job
         self.store = ArtifactStore(folder)
-        objects = Objects(url, patience=patience)
+        objects = Objects(url, patience=patience, at_exit=False)
         keyring = Keyring((KEY,)) if keyring is None else keyring
         self.tier = RemoteTier(objects, keyring, self.store, environment, job=job, budget=WaitBudget(wait))
         self.tier.start()

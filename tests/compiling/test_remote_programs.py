@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 from tests.compiling.hosts import KEY, host
-from tests.compiling.programs import SINE, run
+from tests.compiling.programs import SINE, launch, run
 from tests.remote.servers import S3, s3_variables
 
 from warmstore.compiling import compile_cache
 from warmstore.compiling.environment import Environment
+from warmstore.compiling.jobs import prepare
 from warmstore.compiling.remotes import RemoteSettings
 
 NOTHING = "values = right = [1.0]"
@@ -95,6 +96,17 @@ def test_a_start_waits_for_a_hanging_remote_no_longer_than_told(mute: socket.soc
     assert "hunter22" not in report.stderr
 
 
+def test_what_was_compiled_is_published_at_exit_too(tmp_path: Path) -> None:
+    code = """
+    cache.session.keep("k/1", "package", b"made", 1.0)
+    sys.exit()
+    """
+    process = launch(code, tmp_path / "first", env=SIGNED, remote=str(tmp_path / "remote"))
+    assert process.communicate()[1] == ""
+    with host(tmp_path / "second", tmp_path / "remote", environment=Environment.of_this_process()) as second:
+        assert second.tier.fetch("k/1")
+
+
 def test_settings_show_no_secrets_and_refuse_nonsense() -> None:
     settings = RemoteSettings.of("https://me:hunter22@host/x", {"secret_access_key": "hidden-away"}, 2.0)
     assert "hunter22" not in repr(settings)
@@ -105,9 +117,15 @@ def test_settings_show_no_secrets_and_refuse_nonsense() -> None:
         compile_cache.init(remote="s3://bucket", remote_wait=-1)
 
 
-def test_a_warm_up_brings_all_of_a_job_from_the_remote(filled: Path, tmp_path: Path) -> None:
+def test_a_warm_up_brings_all_of_a_job_from_the_remote(
+    filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WARMSTORE_SIGNING_KEY", KEY.line)
     remote = tmp_path / "remote"
     with host(filled, remote, job="test", environment=Environment.of_this_process()) as first:
         first.tier.close(first.store.all("test"))
     code = "import warmstore as ws\nvalues, right = [ws.compile_cache.warmup(['test'])['test'] > 3], [True]"
     assert run(code, tmp_path / "second", env=SIGNED, remote=str(remote), job="another").right
+    ready = prepare(tmp_path / "third", "test", RemoteSettings.of(remote, None, 2.0))
+    assert ready.keys == ready.ready > 3
+    assert not ready.reasons

@@ -44,7 +44,7 @@ class RemoteTier:
     """The remote of one process's store. `start` begins, `close` ends; nothing in between raises.
 
     Args:
-        objects: The remote.
+        objects: The remote, made not to close at exit: this is closed before.
         keyring: The keys that manifests are checked with. Where one can sign, what is made here is published.
         store: The local store; writable.
         environment: What artifacts must be right for.
@@ -264,6 +264,7 @@ class RemoteTier:
     def leave(self) -> None:
         """In a forked child: touch nothing."""
         self._closing = True
+        self.objects.leave()
 
     def _is_new(self, artifact: Artifact) -> bool:
         index = self._index

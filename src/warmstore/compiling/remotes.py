@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 URL = "WARMSTORE_REMOTE_URL"
 
 _log = logging.getLogger("warmstore")
-_said: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -53,32 +52,29 @@ class RemoteSettings:
 def open_tier(
     settings: RemoteSettings | None, store: ArtifactStore, environment: Environment, job: str
 ) -> RemoteTier | None:
-    """The remote behind a store; None, and the reason in the log, once, where it cannot be used."""
+    """The remote behind a store; None, and the reason in the log, where it cannot be used."""
     if settings is None:
         return None
     where = Location.parse(settings.url).url
     if store.read_only:
-        _say(f"remote cache {where}: not used, for nothing can be kept in {store.folder}")
+        _log.warning("remote cache %s: not used, for nothing can be kept in %s", where, store.folder)
         return None
     try:
         keyring = Keyring.from_environment()
         if not keyring:
-            _say(
-                f"remote cache {where}: not used, for what it has would run here and no key is configured to check it; "
-                f"put a key of `warmstore keys generate` into {KEY} or into a file that {KEY_FILE} names"
+            _log.warning(
+                "remote cache %s: not used, for what it has would run here and no key is configured to check it; put a "
+                "key of `warmstore keys generate` into %s or into a file that %s names",
+                where,
+                KEY,
+                KEY_FILE,
             )
             return None
         from warmstore.compiling.remote_tier import RemoteTier
         from warmstore.remote.objects import Objects
 
-        objects = Objects(settings.url, options=settings.options)
+        objects = Objects(settings.url, options=settings.options, at_exit=False)
         return RemoteTier(objects, keyring, store, environment, job=job, budget=WaitBudget(settings.wait))
     except (NotTrusted, NotInstalled, OSError) as error:
-        _say(f"remote cache {where}: not used: {error}")
+        _log.warning("remote cache %s: not used: %s", where, error)
         return None
-
-
-def _say(message: str) -> None:
-    if message not in _said:
-        _said.add(message)
-        _log.warning("%s", message)

@@ -51,6 +51,7 @@ class Objects(Owner):
         anonymous: Sign no requests.
         patience: What a request may take.
         parallel: How many requests go on at once.
+        at_exit: Have it closed at exit; else whoever made it does, and calls `leave` in forked children.
 
     Without options, credentials are found where the cloud's own tools find them. Nothing is asked before the first use.
 
@@ -67,6 +68,7 @@ class Objects(Owner):
         anonymous: bool = False,
         patience: Patience | None = None,
         parallel: int = 32,
+        at_exit: bool = True,
     ) -> None:
         self.location = Location.parse(url)
         self.patience = patience or Patience()
@@ -74,6 +76,7 @@ class Objects(Owner):
         self.breaker = Breaker(self.patience.failures, self.patience.rest)
         self._options = dict(options or {})
         self._anonymous = anonymous
+        self._at_exit = at_exit
         self._redacted = Redacted(self.location, self._options)
         self._store: Any = None
         self._lock = threading.Lock()
@@ -285,7 +288,7 @@ class Objects(Owner):
 
     def close(self) -> None:
         """Give up what goes on, and end the thread. Closing twice is fine."""
-        if self.closed:
+        if self.closed or os.getpid() != self._process:
             return
         self.closed = True
         self.disown()
@@ -294,10 +297,14 @@ class Objects(Owner):
             asyncio.run_coroutine_threadsafe(_end(loop), loop)
             thread.join()
 
-    def _after_fork(self) -> None:
+    def leave(self) -> None:
+        """In a forked child: be of no use."""
         self.closed = True
         self._lock = threading.Lock()
         self._loop = self._thread = None
+
+    def _after_fork(self) -> None:
+        self.leave()
 
     def _running(self) -> asyncio.AbstractEventLoop:
         if os.getpid() != self._process:
@@ -311,7 +318,8 @@ class Objects(Owner):
                 self._thread = threading.Thread(target=_serve, args=(self._loop,), name="warmstore-remote", daemon=True)
                 self._thread.start()
                 self.closed = False
-                self.own()
+                if self._at_exit:
+                    self.own()
             elif self.closed:
                 raise RemoteUnavailable(f"{self.location.url} was closed")
             return self._loop
