@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from warmstore.cli import artifacts, caches, compiling, demo, keys, pipelines, records, remotes
+from warmstore.cli import artifacts, caches, compiling, demo, keys, mirrors, pipelines, records, remotes
 
 __all__ = ["app", "main"]
 
@@ -46,6 +46,7 @@ pipelines.register(app)
 compiling.register(app)
 artifacts.register(app)
 remotes.register(app)
+mirrors.register(app)
 keys.register(app)
 
 

@@ -25,8 +25,8 @@ from warmstore.records.mirror import Pulled, fetch_chunks
 from warmstore.records.pages import RemoteChunk
 from warmstore.remote.objects import Objects
 
-Keep = Callable[[Path, dict[int, RemoteChunk]], None]
-"""Has the chunks of a generation's folder that are to come from a remote be known there, by number."""
+Keep = Callable[[Path, int, RemoteChunk, Entries], None]
+"""Has a chunk of a generation's folder come from a remote: by its number there, and with its entries in the log."""
 
 Room = Callable[[int], AbstractContextManager[None]]
 
@@ -73,11 +73,11 @@ def adopt(
                     if here is None:
                         here = _take_number(folder, log, files)
                         if lazily is not None:
-                            lazily(folder, {here: chunk})
+                            lazily(folder, here, chunk, missing)
                         else:
                             target = folder / f"{here:06d}.arrow"
                             staging = path / ".pull" / f"{head.seed:016x}-{number}"
-                            fetch_chunks(staging, {number: chunk}, objects, files, lambda _, to=target: to, progress)
+                            fetch_chunks(staging, {number: chunk}, objects, files, {number: target}, progress)
                             files.remove_folder(staging)
                             files.sync_folder(folder)
                         missing = np.concatenate((_adopted(head, here, number), missing))

@@ -12,7 +12,7 @@ import contextlib
 import json
 import mmap
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -390,7 +390,8 @@ def _fetch(
     progress: bool | None,
 ) -> tuple[int, int]:
     """Fetch chunks into one folder and move them, whole and on the disk, to another; how many, and bytes."""
-    fetch_chunks(staging, wanted, objects, files, lambda number: target / f"{number:06d}.arrow", progress)
+    targets = {number: target / f"{number:06d}.arrow" for number in wanted}
+    fetch_chunks(staging, wanted, objects, files, targets, progress)
     if staging != target:
         files.remove_folder(staging)
     else:
@@ -405,7 +406,7 @@ def fetch_chunks(
     wanted: dict[int, RemoteChunk],
     objects: Objects,
     files: Files,
-    target: Callable[[int], Path],
+    targets: dict[int, Path],
     progress: bool | None,
 ) -> None:
     """Fetch chunks into files in `staging`, and have each where it belongs once it is on the disk."""
@@ -429,8 +430,8 @@ def fetch_chunks(
                     files.sync(descriptor)
                 finally:
                     files.close(descriptor)
-                if pages.path(number) != target(number):
-                    files.rename(pages.path(number), target(number))
+                if pages.path(number) != targets[number]:
+                    files.rename(pages.path(number), targets[number])
 
 
 def _rows(entries: Entries) -> int:

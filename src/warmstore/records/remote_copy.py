@@ -11,9 +11,10 @@ import logging
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import xxhash
 
@@ -26,6 +27,7 @@ from warmstore.records.log import Log, create_log, new_entry
 from warmstore.records.manifest import NAME, read_manifest, write_manifest
 from warmstore.records.mirror import find_copy
 from warmstore.records.pages import Pages, RemoteChunk
+from warmstore.remote.location import is_remote
 from warmstore.remote.objects import Objects
 from warmstore.remote.waiting import Patience
 
@@ -47,21 +49,28 @@ class Remote:
     url: str
     options: Mapping[str, Any] | None = field(default=None, repr=False)
     anonymous: bool = False
+    patience: Patience = _PATIENCE
+
+    @property
+    def shown(self) -> str:
+        """The URL without what nobody may see."""
+        return re.sub(r"(?<=://)[^/@]*@|[?].*", "", self.url)
 
     def __repr__(self) -> str:
-        return f"Remote({re.sub(r'(?<=://)[^/@]*@|[?].*', '', self.url)!r})"
+        return f"Remote({self.shown!r})"
 
     def below(self, name: str) -> Remote:
         """What lies there under a name."""
-        return Remote(f"{self.url.rstrip('/')}/{name}", self.options, self.anonymous)
+        part = quote(name, safe="") if is_remote(self.url) else name
+        return replace(self, url=f"{self.url.rstrip('/')}/{part}")
 
     def open(self) -> Objects:
-        """Its objects, asked with the patience that data deserves."""
-        return Objects(self.url, options=self.options, anonymous=self.anonymous, patience=_PATIENCE, parallel=16)
+        """Its objects."""
+        return Objects(self.url, options=self.options, anonymous=self.anonymous, patience=self.patience, parallel=16)
 
 
 class RemoteFiles(Files):
-    """Files of a copy, whose chunks come from `remote` within `max_size` bytes; None for no bound."""
+    """Files of a folder, whose chunks come from `remote` within `max_size` bytes; None for no bound."""
 
     is_remote = True
 
@@ -82,24 +91,26 @@ class RemoteFiles(Files):
             self._objects = os.getpid(), self.remote.open()
         return self._objects[1]
 
-    def pages(self, folder: Path) -> Pages | None:
-        chunks = read_chunks(folder)
-        if chunks is None:
-            return None
+    def pages(self, folder: Path) -> Pages:
+        chunks = read_chunks(folder) or {}
         found = self._pages.get(folder)
         if found is None or not found.is_ours:
             found = Pages(folder, chunks, self.objects, self, self.max_size, lambda: read_chunks(folder) or {})
             self._pages[folder] = found
         return found
 
-    def refresh(self) -> None:
-        open_copy(self)
-
     def let_go(self) -> None:
         if self._objects is not None and self._objects[0] == os.getpid():
             self._objects[1].close()
         self._objects = None
         self._pages.clear()
+
+
+class CopyFiles(RemoteFiles):
+    """Files of a copy of the store at a remote."""
+
+    def refresh(self) -> None:
+        open_copy(self)
 
 
 def default_cache_dir() -> Path:
@@ -110,14 +121,14 @@ def default_cache_dir() -> Path:
 
 def copy_folder(remote: Remote, cache_dir: Path) -> Path:
     """Where the copy of a remote lies."""
-    url = re.sub(r"(?<=://)[^/@]*@|[?].*", "", remote.url).rstrip("/")
+    url = remote.shown.rstrip("/")
     name = re.sub(r"[^A-Za-z0-9._-]", "_", url.rpartition("/")[2])[:60] or "store"
     return cache_dir.expanduser().absolute() / f"{name}-{xxhash.xxh3_64_hexdigest(url.encode())}"
 
 
-def open_remote(remote: Remote, cache_dir: Path | None, cache_size: int | None) -> tuple[Path, RemoteFiles]:
+def open_remote(remote: Remote, cache_dir: Path | None, cache_size: int | None) -> tuple[Path, CopyFiles]:
     """The folder of a copy, and the files to read it with."""
-    files = RemoteFiles(remote, cache_size, default_cache_dir() if cache_dir is None else cache_dir)
+    files = CopyFiles(remote, cache_size, default_cache_dir() if cache_dir is None else cache_dir)
     try:
         return open_copy(files), files
     except BaseException:
