@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -188,8 +189,15 @@ def test_an_error_of_the_disk_is_told_from_others(
         one.may_go_on(failed)
 
 
-def test_a_disk_that_fills_up_amid_a_compilation(small_disk: Path, tmp_path: Path) -> None:
-    """When Inductor opens its first source to write it, the last byte is taken."""
+@pytest.mark.parametrize(
+    ("start", "at"), [("cold", "/inductor/"), ("warm", ".tmp"), pytest.param("warm", ".py", marks=pytest.mark.slow)]
+)
+def test_a_disk_that_fills_up_amid_a_compilation(
+    small_disk: Path, tmp_path: Path, first_run: Path, start: str, at: str
+) -> None:
+    """When the first file of some kind is opened in the live folder, the last byte is taken."""
+    if start == "warm":
+        shutil.copytree(first_run, small_disk / "store")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     code = f"""
@@ -197,7 +205,8 @@ import sys
 filled = []
 def fill(event, arguments):
     path = str(arguments[0]) if arguments else ""
-    if event == "open" and not filled and "/inductor/" in path and path.startswith({str(small_disk)!r}):
+    ours = "/inductor/" in path and path.startswith({str(small_disk)!r}) and {at!r} in path
+    if event == "open" and not filled and ours:
         filled.append(path)
         with open({str(small_disk / "filler")!r}, "wb", buffering=0) as filler:
             for size in (1 << 20, 4096):
@@ -215,6 +224,7 @@ sys.addaudithook(fill)
     assert report.live is not None
     assert report.live.startswith(str(elsewhere))
     assert not list(elsewhere.glob("live-*"))
+    assert at != ".tmp" or not report.misses
 
 
 @pytest.mark.slow

@@ -149,12 +149,15 @@ class Session:
                 self._flights.end(path)
             else:
                 self._flying.path = path
+        if not found and self._prepare(path, compiling=alone):
+            found, reasons = self._bring(path)  # which a full disk may have kept from coming
+            if found:
+                self.landed()
         changed: tuple[str, ...] = ()
         if found:
             self._explanations.forget(path)
         else:
             changed = self._why(path)
-            self._prepare(path, compiling=alone)
             self._began[path] = time.monotonic()
         self._note(Lookup(path, bool(found), tuple(reasons), changed, waited))
         return bool(found)
@@ -166,9 +169,11 @@ class Session:
     def _has(self, path: str) -> bool:
         return any(artifact is not None for artifact, _ in self.store.below(path, self.environment))
 
-    def _prepare(self, path: str, *, compiling: bool) -> None:
-        if self.workplace.prepare(compiling=compiling):
+    def _prepare(self, path: str, *, compiling: bool) -> bool:
+        moved = self.workplace.prepare(compiling=compiling)
+        if moved:
             self._forget_brought(path)
+        return moved
 
     def _forget_brought(self, *but: str) -> None:
         """Compilers have been sent to a folder where nothing is."""

@@ -150,9 +150,16 @@ class TorchHooks:
                 inside = self._folders[cache](key)
                 if inside is not None:
                     self._listener.describe(inside + "/", lambda: of_torch(debug_lines))
-                graph, info = function(key, debug_lines, *args, **kwargs)
+                try:
+                    graph, info = function(key, debug_lines, *args, **kwargs)
+                except OSError as error:  # what was found is written as a module, and a disk may be full
+                    if not self._listener.may_go_on(error):
+                        raise
+                    graph, info = function(key, debug_lines, *args, **kwargs)
                 if graph is None and inside is not None and self._listener.found(inside + "/"):
-                    self._listener.refused(inside + "/", "it is there, for other sizes: no guard of it holds")
+                    self._listener.refused(
+                        inside + "/", "it is there, but torch does not take it: most often it is for other sizes"
+                    )
                 return graph, info
 
             return load_with_key
