@@ -6,8 +6,14 @@ SOURCES := pyproject.toml constraints.txt
 
 .PHONY: demo examples test test-slow test-servers lint format bench bench-quick bench-data clean
 
+# REMOTE=1 shows two machines that share what they compile by a local S3 server.
+ifdef REMOTE
+demo: .venv/has-dev
+	$(BIN)/python examples/team.py
+else
 demo: .venv/has-demo
 	$(BIN)/warmstore demo
+endif
 
 examples: .venv/has-examples
 	$(BIN)/python examples/vision.py build/examples

@@ -3,17 +3,22 @@
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+import zstandard
 from tests.compiling.hosts import KEY, host
 from tests.compiling.programs import SINE, launch, run
 from tests.remote.servers import S3, s3_variables
 
 from warmstore.compiling import compile_cache
+from warmstore.compiling.artifacts import ArtifactStore
+from warmstore.compiling.bundles import export
 from warmstore.compiling.environment import Environment
 from warmstore.compiling.jobs import prepare
 from warmstore.compiling.remotes import RemoteSettings
+from warmstore.remote.signing import Keyring
 
 NOTHING = "values = right = [1.0]"
 SIGNED = {"WARMSTORE_SIGNING_KEY": KEY.line}
@@ -50,9 +55,14 @@ def test_a_program_finds_what_another_host_compiled(filled: Path, s3_server: S3,
     assert not second.misses
     assert second.inductor["fxgraph_cache_hit"] == 1
     assert not second.kept
+    with closing(ArtifactStore(tmp_path / "second")) as store:
+        export(store, tmp_path / "second" / "bundle", keyring=Keyring((KEY,)))
     for path in (tmp_path / "second").rglob("*"):
         if path.is_file():
             data = path.read_bytes()
+            if path.name == "bundle":
+                data = zstandard.ZstdDecompressor().stream_reader(data).read()
+                assert b"manifest.json" in data
             assert b"a-secret-key-nobody-may-see" not in data
             assert KEY.material.hex().encode() not in data
 
