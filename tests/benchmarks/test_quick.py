@@ -64,6 +64,17 @@ def test_the_quick_compilations_are_right_and_have_their_bars(tmp_path: Path) ->
     assert all(bar.figure is not None for bar in report.bars)
 
 
+@pytest.mark.slow  # compiles for a minute
+def test_the_quick_remote_is_right_and_has_its_bars(tmp_path: Path) -> None:
+    pytest.importorskip("moto", reason="moto is not installed: pip install 'warmstore[dev]'")
+    (tmp_path / "data").mkdir()
+    status = main(["--quick", "--only", "remote", "--folder", f"{tmp_path / 'data'}", "--results", f"{tmp_path}"])
+    report = load(tmp_path / "remote.json")
+    assert status == 0, report.broken
+    assert (len(report.tables), len(report.bars)) == (2, 6)
+    assert all(bar.figure is not None for bar in report.bars)
+
+
 @pytest.mark.slow  # Grain's processes take a minute to start
 def test_the_quick_loader_is_right_and_every_peer_has_a_figure_or_is_not_installed(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()

@@ -295,6 +295,17 @@ def test_a_remote_that_does_not_answer_costs_its_budget_once(
     assert "hunter22" not in caplog.text
 
 
+def test_whatever_goes_wrong_is_a_miss(remote: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with host(tmp_path / "second", remote, job="another") as second:
+        assert second.has(0)
+        second.tier.objects.close()
+        assert not second.has(1)
+        assert second.tier.fetch_job("job") == 0
+        assert second.counters["remote failed"] == 2
+        second.make(60)
+    assert "was closed" in caplog.text
+
+
 @pytest.fixture
 def on_s3(s3_proxy: Proxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     for name, value in s3_variables(s3_proxy.url).items():

@@ -1,11 +1,13 @@
 """Objects in a folder and over real sockets: right bytes, or one of two errors without secrets in them."""
 
 import asyncio
+import contextlib
 import socket
 import threading
 import time
 import traceback
 from collections.abc import Iterator
+from concurrent.futures import CancelledError
 from pathlib import Path
 
 import pytest
@@ -135,3 +137,28 @@ def test_the_first_error_ends_all(folder: Objects) -> None:
     with pytest.raises(RemoteUnavailable, match="three"):
         folder.run(folder.each(work, range(6)))
     assert sorted(ended) == [0, 1, 2, 4, 5]
+
+
+def test_what_is_asked_while_it_closes_ends_too(tmp_path: Path) -> None:
+    for _ in range(200):
+        objects = Objects(tmp_path)
+        ended = threading.Event()
+
+        def ask(objects: Objects, ended: threading.Event) -> None:
+            with contextlib.suppress(RemoteUnavailable, CancelledError):
+                while True:
+                    objects.get("a")
+            ended.set()
+
+        thread = threading.Thread(target=ask, args=(objects, ended), daemon=True)
+        thread.start()
+        objects.close()
+        assert ended.wait(20)
+        thread.join()
+
+
+def test_what_was_closed_unused_stays_closed(tmp_path: Path) -> None:
+    objects = Objects(tmp_path)
+    objects.close()
+    with pytest.raises(RemoteUnavailable, match="was closed"):
+        objects.get("a")

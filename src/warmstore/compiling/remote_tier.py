@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 from blake3 import blake3
 
@@ -23,10 +23,12 @@ from warmstore.compiling.environment import Environment
 from warmstore.compiling.remote_index import RemoteIndex, merged
 from warmstore.compiling.remote_manifests import Loaded, Manifest, blob_name, load, namespace_of, parse_name, publish
 from warmstore.compiling.remote_memory import RemoteMemory
-from warmstore.errors import BadArtifact, Damaged, NoArtifact, RemoteUnavailable, WarmstoreError
+from warmstore.errors import BadArtifact, Damaged, NoArtifact, RemoteUnavailable, TooLarge, WarmstoreError
 from warmstore.remote.objects import Objects
 from warmstore.remote.signing import Keyring
 from warmstore.remote.waiting import WaitBudget
+
+T = TypeVar("T")
 
 _log = logging.getLogger("warmstore")
 
@@ -92,13 +94,31 @@ class RemoteTier:
 
     def fetch(self, path: str) -> bool:
         """Have what is below a path in the local store; false where the remote has nothing usable, or not in time."""
-        if self._closing or not self._known():
-            return False
-        assert self._index is not None
-        wanted = self._index.below(path, self._environment)
+        return self._quietly(lambda: self._fetch(path)) or False
+
+    def fetch_job(self, name: str, kinds: frozenset[str] | None = None) -> int:
+        """Have what a job used, of these kinds or of all, in the local store; returns how much came now."""
+        return self._quietly(lambda: self._fetch_job(name, kinds)) or 0
+
+    def keys(self, job: str) -> int:
+        """How many keys the remote knows of a job; 0 where it cannot be asked."""
+        return self._quietly(lambda: len(self._known().jobs.get(job, ()))) or 0
+
+    def _quietly(self, look: Callable[[], T]) -> T | None:
+        if self._closing:
+            return None
+        try:
+            return look()
+        except Exception as error:
+            self._store.count("remote failed")
+            self._complain("what is missing is compiled", error)
+            return None
+
+    def _fetch(self, path: str) -> bool:
+        wanted = self._known().below(path, self._environment)
         if not wanted and time.monotonic() - self._looked > _FRESH:
             self._look_again()
-            wanted = self._index.below(path, self._environment)
+            wanted = self._known().below(path, self._environment)
         if not wanted:
             self._store.count("remote miss")
             return False
@@ -106,27 +126,23 @@ class RemoteTier:
         missing = [one for one in wanted if not self._is_here(one)]
         return self._get(missing, self.budget) > 0 or len(missing) < len(wanted)
 
-    def fetch_job(self, name: str, kinds: frozenset[str] | None = None) -> int:
-        """Have what a job used, of these kinds or of all, in the local store; returns how much came now."""
-        if self._closing or not self._known():
-            return 0
-        assert self._index is not None
-        found = self._index.job(name, self._environment)
+    def _fetch_job(self, name: str, kinds: frozenset[str] | None) -> int:
+        found = self._known().job(name, self._environment)
         wanted = [one for one in found if kinds is None or one.kind in kinds]
         self.budget.wait(lambda: not any(one.digest in self._fetching for one in wanted))
         return self._get([one for one in wanted if not self._is_here(one)], self.budget, job=name)
 
-    def keys(self, job: str) -> int:
-        """How many keys the remote knows of a job; 0 where it cannot be asked."""
-        return len(self._index.jobs.get(job, ())) if self._known() and self._index is not None else 0
+    def _known(self) -> RemoteIndex:
+        """What is in the remote, waiting within the budget until it was read.
 
-    def _known(self) -> bool:
-        """Whether what is in the remote is known, waiting for it within the budget."""
+        Raises:
+            RemoteUnavailable: it cannot be, or not in time.
+        """
         if not self.budget.wait(self._ready.is_set):
-            self._complain("it does not answer in time; what is missing is compiled", "no answer within the budget")
+            raise RemoteUnavailable("it does not answer in time")
         if self._index is None:
-            self._store.count("remote failed")
-        return self._index is not None
+            raise RemoteUnavailable("what is there could not be read")
+        return self._index
 
     def _look_again(self) -> None:
         self._looked = time.monotonic()
@@ -176,9 +192,9 @@ class RemoteTier:
             arrived.put(None)
             self.budget.notify()
 
+        future: Future[Any] = self.objects.submit(self.objects.each(fetch, by_digest.values()))
         with self._lock:
             self._fetching.update(by_digest)
-        future: Future[Any] = self.objects.submit(self.objects.each(fetch, by_digest.values()))
         future.add_done_callback(ended)
         taken, over = 0, False
         try:
@@ -227,6 +243,8 @@ class RemoteTier:
             try:
                 self._store.take(whole, job)
             except (OSError, ValueError) as error:
+                if isinstance(error, TooLarge) and len(whole) > 1:
+                    return sum(self._take([one], job) for one in whole)
                 self._complain("what it has cannot be kept here", error)
                 return 0
             self._store.count("remote hit", len(whole))

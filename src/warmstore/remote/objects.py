@@ -81,6 +81,7 @@ class Objects(Owner):
         self._store: Any = None
         self._lock = threading.Lock()
         self._process = os.getpid()
+        self._ended = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         obstore_package()
@@ -272,7 +273,9 @@ class Objects(Owner):
                 a process that was started by spawn.
         """
         try:
-            return asyncio.run_coroutine_threadsafe(coroutine, self._running())
+            # Under the lock, so that whatever is submitted comes before the end, which cancels it, or is refused.
+            with self._lock:
+                return asyncio.run_coroutine_threadsafe(coroutine, self._running())
         except BaseException:
             coroutine.close()
             raise
@@ -288,18 +291,21 @@ class Objects(Owner):
 
     def close(self) -> None:
         """Give up what goes on, and end the thread. Closing twice is fine."""
-        if self.closed or os.getpid() != self._process:
+        if os.getpid() != self._process:
+            return
+        with self._lock:
+            ended, self._ended = self._ended, True
+            loop, thread = self._loop, self._thread
+        if ended or loop is None or thread is None:
             return
         self.closed = True
         self.disown()
-        loop, thread = self._loop, self._thread
-        if loop is not None and thread is not None:
-            asyncio.run_coroutine_threadsafe(_end(loop), loop)
-            thread.join()
+        asyncio.run_coroutine_threadsafe(_end(loop), loop)
+        thread.join()
 
     def leave(self) -> None:
         """In a forked child: be of no use."""
-        self.closed = True
+        self.closed = self._ended = True
         self._lock = threading.Lock()
         self._loop = self._thread = None
 
@@ -312,17 +318,16 @@ class Objects(Owner):
                 f"{self.location.url} was opened before a fork, and cannot be used in the child; open it in a process "
                 "that was started by spawn"
             )
-        with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=_serve, args=(self._loop,), name="warmstore-remote", daemon=True)
-                self._thread.start()
-                self.closed = False
-                if self._at_exit:
-                    self.own()
-            elif self.closed:
-                raise RemoteUnavailable(f"{self.location.url} was closed")
-            return self._loop
+        if self._ended:
+            raise RemoteUnavailable(f"{self.location.url} was closed")
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=_serve, args=(self._loop,), name="warmstore-remote", daemon=True)
+            self._thread.start()
+            self.closed = False
+            if self._at_exit:
+                self.own()
+        return self._loop
 
     def _opened(self, *, write: bool) -> Any:
         """obstore's store; None for a folder that is not there, unless it is to be written."""
@@ -396,8 +401,8 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 
 async def _end(loop: asyncio.AbstractEventLoop) -> None:
-    tasks = asyncio.all_tasks(loop) - {asyncio.current_task(loop)}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    while tasks := asyncio.all_tasks(loop) - {asyncio.current_task(loop)}:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
     loop.stop()
