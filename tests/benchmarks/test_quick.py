@@ -55,23 +55,15 @@ def test_the_quick_benchmark_has_a_figure_for_each_bar(name: str, tables: int, b
 
 
 @pytest.mark.slow  # compiles for a minute
-def test_the_quick_compilations_are_right_and_have_their_bars(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "tables", "bars"), [("compiling", 1, 8), ("remote", 2, 6)])
+def test_the_quick_starts_are_right_and_have_their_bars(name: str, tables: int, bars: int, tmp_path: Path) -> None:
+    if name == "remote":
+        pytest.importorskip("moto", reason="moto is not installed: pip install 'warmstore[dev]'")
     (tmp_path / "data").mkdir()
-    status = main(["--quick", "--only", "compiling", "--folder", f"{tmp_path / 'data'}", "--results", f"{tmp_path}"])
-    report = load(tmp_path / "compiling.json")
+    status = main(["--quick", "--only", name, "--folder", f"{tmp_path / 'data'}", "--results", f"{tmp_path}"])
+    report = load(tmp_path / f"{name}.json")
     assert status == 0, report.broken
-    assert (len(report.tables), len(report.bars)) == (1, 8)
-    assert all(bar.figure is not None for bar in report.bars)
-
-
-@pytest.mark.slow  # compiles for a minute
-def test_the_quick_remote_is_right_and_has_its_bars(tmp_path: Path) -> None:
-    pytest.importorskip("moto", reason="moto is not installed: pip install 'warmstore[dev]'")
-    (tmp_path / "data").mkdir()
-    status = main(["--quick", "--only", "remote", "--folder", f"{tmp_path / 'data'}", "--results", f"{tmp_path}"])
-    report = load(tmp_path / "remote.json")
-    assert status == 0, report.broken
-    assert (len(report.tables), len(report.bars)) == (2, 6)
+    assert (len(report.tables), len(report.bars)) == (tables, bars)
     assert all(bar.figure is not None for bar in report.bars)
 
 

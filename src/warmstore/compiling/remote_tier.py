@@ -39,6 +39,8 @@ _KEPT = 2  # manifests of this writer that stay in the remote
 _TRIES = 5  # numbers that are tried for a manifest, when others create those
 _SENT = 1 << 20  # bytes a second that a transfer makes at least, when it is waited for at the end
 
+_LAST = 10.0  # seconds that the thread may take over the local store at the end
+
 _Arrived = tuple[Artifact, bytes | WarmstoreError]
 
 
@@ -277,7 +279,8 @@ class RemoteTier:
             self.budget.allow(size / _SENT)
             self.budget.wait(self._ended.is_set)
         self.objects.close()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join(_LAST)
 
     def leave(self) -> None:
         """In a forked child: touch nothing."""
