@@ -22,7 +22,7 @@ import numpy as np
 from warmstore.errors import Damaged, Diverged, NotAStore, StoreExists
 from warmstore.records.checksums import generation_seed
 from warmstore.records.files import FileLock, Files, is_locked, write_all
-from warmstore.records.heads import Head, head_name, read_heads, remove_older, write_head
+from warmstore.records.heads import Head, head_name, last_sequence, read_heads, remove_older, write_head
 from warmstore.records.log import (
     ADOPTED,
     BATCH,
@@ -146,8 +146,8 @@ def push(
         RemoteUnavailable, RemoteRefused: the remote as it was, but for some chunks that the next push finds there.
     """
     for _ in range(_TRIES):
-        heads = read_heads(objects)
         local = Local.read(path, files)
+        heads = read_heads(objects, mend=local.manifest.id if verify else None)
         entries = local.entries if shared else local.finished
         head = next((head for head in heads if head.manifest.id == local.manifest.id), None)
         _check_kind(heads, objects, shared=shared)
@@ -169,7 +169,7 @@ def push(
         same = head is not None and head.log == entries.tobytes() and dict(head.chunks) == sent.chunks
         if head is not None and same and head.manifest == local.manifest:
             return result
-        sequence = 1 if head is None else head.sequence + 1
+        sequence = (last_sequence(objects, local.manifest.id) if head is None else head.sequence) + 1
         name = head_name(objects, local.manifest.id, sequence)
         made = Head(name, sequence, shared, local.manifest, entries.tobytes(), sent.chunks)
         if write_head(objects, made):

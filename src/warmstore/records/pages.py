@@ -294,6 +294,9 @@ class Pages:
             kept = np.zeros(len(states), bool)
             kept[keep] = True
             for state in (_UNSURE, _THERE, _USED, _COMING):
+                if state == _USED:  # nothing else was left, so those read lately are as good as the others
+                    states[states == _USED] = _THERE
+                    state = _THERE
                 found = order[(states[order] == state) & ~kept[order]][: max(going, 0)]
                 if len(found):
                     self._hand = int(found[-1]) + 1
@@ -301,8 +304,7 @@ class Pages:
                     for number, blocks in _by_chunk(np.sort(found)):
                         self._punch(number, blocks)
                     going -= len(found)
-                if state == _THERE:
-                    states[states == _USED] = _THERE
+            states[states == _USED] = _THERE
             # Blocks of the present read stay, so these are what is left of the bound.
 
     def _punch(self, number: int, blocks: Int64) -> None:
