@@ -13,6 +13,7 @@ import json
 import mmap
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -412,7 +413,6 @@ def fetch_chunks(
     """Fetch chunks into files in `staging`, and have each where it belongs once it is on the disk."""
     staging.mkdir(parents=True, exist_ok=True)
     pages = Pages(staging, wanted, objects, files, None)
-    numbers = list(wanted)
     done = 0
     with progress_bar(None, sum(chunk.size for chunk in wanted.values()), 0, "pull", progress) as advance:
 
@@ -421,17 +421,22 @@ def fetch_chunks(
             done += size
             advance(0, done)
 
-        for first in range(0, len(numbers), _AT_ONCE):
-            group = numbers[first : first + _AT_ONCE]
-            pages.bring_whole(group, came)
-            for number in group:
-                descriptor = files.open(pages.path(number), write=True)
-                try:
-                    files.sync(descriptor)
-                finally:
-                    files.close(descriptor)
-                if pages.path(number) != targets[number]:
-                    files.rename(pages.path(number), targets[number])
+        def one(number: int) -> None:
+            pages.bring_whole([number], came)
+            descriptor = files.open(pages.path(number), write=True)
+            try:
+                files.sync(descriptor)
+            finally:
+                files.close(descriptor)
+            if pages.path(number) != targets[number]:
+                files.rename(pages.path(number), targets[number])
+
+        pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="warmstore-pull")
+        try:
+            for done_one in as_completed([pool.submit(one, number) for number in wanted]):
+                done_one.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def _rows(entries: Entries) -> int:
