@@ -364,7 +364,9 @@ class Pages:
         found: bytes | None = None
         for _ in range(_TRIES):
             keeping = _Keeping(self, number, min(todo), todo)
-            stop = min((max(todo) + 1) * BLOCK, chunk.size)
+            end = (max(todo) + 1) * BLOCK
+            # A whole object is asked for as such: some servers are slow at ranges.
+            stop = end if end < chunk.size else None
             found = await self._objects.get_async(chunk.object, min(todo) * BLOCK, stop, take=keeping.take)
             await keeping.finish()
             if not todo:

@@ -149,7 +149,7 @@ class Objects(Owner):
                 raise BadArtifact(f"{name!r} has {size:,} bytes, and {most:,} at most are taken")
             pieces: list[Any] = []
             came = 0
-            stream: AsyncIterator[Any] = found.stream(min_chunk_size=_PIECE).__aiter__()
+            stream: AsyncIterator[Any] = found.stream(min_chunk_size=_PIECE if take is None else 4 * _PIECE).__aiter__()
             while (piece := await self._piece(stream)) is not None:
                 came += len(piece)
                 if take is None:
