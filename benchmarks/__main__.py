@@ -37,6 +37,7 @@ NAMES = (
     "compiling",
     "artifacts",
     "remote",
+    "remote_stores",
 )
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "benchmarks.md"

@@ -15,6 +15,7 @@ from warmstore.errors import (
     Closed,
     CompilationFailed,
     Damaged,
+    Diverged,
     Incompatible,
     NewerFormat,
     NoArtifact,
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from warmstore.pipeline.steps import Step
     from warmstore.records.convert.conversion import convert
     from warmstore.records.convert.export import export
+    from warmstore.records.mirror import Pulled, Pushed
 
 __version__ = "0.1.0"
 
@@ -88,6 +90,7 @@ __all__ = [
     "CompilationFailed",
     "Damaged",
     "Dataset",
+    "Diverged",
     "FeatureCache",
     "Filled",
     "Incompatible",
@@ -112,6 +115,8 @@ __all__ = [
     "Plan",
     "PositionError",
     "Profile",
+    "Pulled",
+    "Pushed",
     "Ragged",
     "ReadOnly",
     "RecordStore",
@@ -160,6 +165,8 @@ _LAZY = {
     "Placement": "warmstore.pipeline.plan",
     "Plan": "warmstore.pipeline.plan",
     "Profile": "warmstore.pipeline.profile",
+    "Pulled": "warmstore.records.mirror",
+    "Pushed": "warmstore.records.mirror",
     "Sequential": "warmstore.loading.orders",
     "Shuffle": "warmstore.loading.orders",
     "Step": "warmstore.pipeline.steps",

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.remote.proxy import FAULTS, Proxy
+from tests.remote.servers import BUCKET, S3, Nginx, s3_variables
 
 import warmstore as ws
-from tests.remote.proxy import FAULTS, Proxy, Request
-from tests.remote.servers import BUCKET, S3, Nginx, s3_variables
 from warmstore.errors import Damaged, Diverged, NotAStore, RemoteRefused, RemoteUnavailable, StoreExists
 from warmstore.records.heads import read_heads
 from warmstore.records.remote_copy import Remote
@@ -306,9 +306,7 @@ def each_request(proxy: Proxy, fault: str, do: Callable[[int], Any]) -> int:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_every_fault_at_every_request_of_a_pull(
-    fault: str, behind_proxy: str, s3_proxy: Proxy, tmp_path: Path
-) -> None:
+def test_every_fault_at_every_request_of_a_pull(fault: str, behind_proxy: str, s3_proxy: Proxy, tmp_path: Path) -> None:
     with make(tmp_path / "a", 150) as store:
         store.push(behind_proxy)
 
@@ -325,9 +323,7 @@ def test_every_fault_at_every_request_of_a_pull(
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_every_fault_at_every_request_of_a_push(
-    fault: str, behind_proxy: str, s3_proxy: Proxy, tmp_path: Path
-) -> None:
+def test_every_fault_at_every_request_of_a_push(fault: str, behind_proxy: str, s3_proxy: Proxy, tmp_path: Path) -> None:
     with make(tmp_path / "a", 150) as store:
 
         def push(number: int) -> None:
@@ -412,7 +408,7 @@ def test_wrong_bytes_at_rest(tmp_path: Path) -> None:
             good = path.read_bytes()
             path.write_bytes(good[: len(good) // 2] + bytes([good[len(good) // 2] ^ 1]) + good[len(good) // 2 + 1 :])
             with pytest.raises(Damaged):
-                ws.RecordStore.clone(str(remote), tmp_path / "b")
+                ws.RecordStore.clone(str(remote), tmp_path / f"without-{path.name}")
             path.write_bytes(good)
         ws.RecordStore.clone(str(remote), tmp_path / "b").close()
         chunk = next(path for path in remote.rglob("chunks/*") if not path.suffix)
@@ -426,8 +422,8 @@ def test_wrong_bytes_at_rest(tmp_path: Path) -> None:
 def test_secrets_are_not_shown(at_s3: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with make(tmp_path / "a", 50) as store:
         options = {"endpoint": "http://127.0.0.1:1", "secret_access_key": "not-to-be-seen-1"}
-        url = "https://name:not-to-be-seen-2@127.0.0.1:1/x?sig=not-to-be-seen-3"
-        said = [repr(Remote(at_s3, options)), repr(Remote(url))]
+        url = "https://name:not-to-be-seen-2@127.0.0.1:1/x"
+        said = [repr(Remote(at_s3, options)), repr(Remote(url)), repr(Remote(f"{url}?sig=not-to-be-seen-3"))]
         for remote, more in ((at_s3, options), (url, None)):
             with pytest.raises((RemoteUnavailable, RemoteRefused)) as raised:
                 store.push(remote, remote_options=more)

@@ -64,8 +64,11 @@ class Head:
         return entries_of(self.log, self.seed, self.name)
 
 
-def read_heads(objects: Objects) -> list[Head]:
+def read_heads(objects: Objects, *, mend: str | None = None) -> list[Head]:
     """The newest state of each store at a remote.
+
+    Args:
+        mend: a store whose newest state is about to be pushed again: where it is damaged, that is as if it were not.
 
     Raises:
         RemoteUnavailable, RemoteRefused: it cannot be asked.
@@ -73,15 +76,35 @@ def read_heads(objects: Objects) -> list[Head]:
         NewerFormat: a newer warmstore pushed it.
         Diverged: two pushed the same store at once, to a remote that cannot refuse one.
     """
+    found = []
+    for store, names in _newest(objects).items():
+        try:
+            found.append(_latest([_read(objects, name) for name in names]))
+        except Damaged:
+            if store != mend:
+                raise
+    return found
+
+
+def last_sequence(objects: Objects, store: str) -> int:
+    """Of the last push of a store; 0 where there was none."""
+    return max((_sequence(name) for name in _newest(objects).get(store, ())), default=0)
+
+
+def _newest(objects: Objects) -> dict[str, list[str]]:
+    """The names of the last heads, by store: one each, but where two pushed at once and nobody could refuse."""
     newest: dict[str, list[str]] = {}
     for entry in objects.entries("heads"):
         if match := _HEAD.fullmatch(entry.name):
-            known = newest.setdefault(match[1], [])
-            if known and match[2] > _HEAD.fullmatch(known[0])[2]:  # type: ignore[index]
-                known.clear()
-            if not known or match[2] == _HEAD.fullmatch(known[0])[2]:  # type: ignore[index]
-                known.append(entry.name)
-    return [_latest([_read(objects, name) for name in names]) for names in newest.values()]
+            newest.setdefault(match[1], []).append(entry.name)
+    return {
+        store: [name for name in names if _sequence(name) == max(map(_sequence, names))]
+        for store, names in newest.items()
+    }
+
+
+def _sequence(name: str) -> int:
+    return int(name.rpartition("/")[2][:8])
 
 
 def _latest(heads: list[Head]) -> Head:

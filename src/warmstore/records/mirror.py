@@ -13,6 +13,7 @@ import json
 import mmap
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +23,7 @@ import numpy as np
 from warmstore.errors import Damaged, Diverged, NotAStore, StoreExists
 from warmstore.records.checksums import generation_seed
 from warmstore.records.files import FileLock, Files, is_locked, write_all
-from warmstore.records.heads import Head, head_name, read_heads, remove_older, write_head
+from warmstore.records.heads import Head, head_name, last_sequence, read_heads, remove_older, write_head
 from warmstore.records.log import (
     ADOPTED,
     BATCH,
@@ -146,8 +147,8 @@ def push(
         RemoteUnavailable, RemoteRefused: the remote as it was, but for some chunks that the next push finds there.
     """
     for _ in range(_TRIES):
-        heads = read_heads(objects)
         local = Local.read(path, files)
+        heads = read_heads(objects, mend=local.manifest.id if verify else None)
         entries = local.entries if shared else local.finished
         head = next((head for head in heads if head.manifest.id == local.manifest.id), None)
         _check_kind(heads, objects, shared=shared)
@@ -169,7 +170,7 @@ def push(
         same = head is not None and head.log == entries.tobytes() and dict(head.chunks) == sent.chunks
         if head is not None and same and head.manifest == local.manifest:
             return result
-        sequence = 1 if head is None else head.sequence + 1
+        sequence = (last_sequence(objects, local.manifest.id) if head is None else head.sequence) + 1
         name = head_name(objects, local.manifest.id, sequence)
         made = Head(name, sequence, shared, local.manifest, entries.tobytes(), sent.chunks)
         if write_head(objects, made):
@@ -412,7 +413,6 @@ def fetch_chunks(
     """Fetch chunks into files in `staging`, and have each where it belongs once it is on the disk."""
     staging.mkdir(parents=True, exist_ok=True)
     pages = Pages(staging, wanted, objects, files, None)
-    numbers = list(wanted)
     done = 0
     with progress_bar(None, sum(chunk.size for chunk in wanted.values()), 0, "pull", progress) as advance:
 
@@ -421,17 +421,22 @@ def fetch_chunks(
             done += size
             advance(0, done)
 
-        for first in range(0, len(numbers), _AT_ONCE):
-            group = numbers[first : first + _AT_ONCE]
-            pages.bring_whole(group, came)
-            for number in group:
-                descriptor = files.open(pages.path(number), write=True)
-                try:
-                    files.sync(descriptor)
-                finally:
-                    files.close(descriptor)
-                if pages.path(number) != targets[number]:
-                    files.rename(pages.path(number), targets[number])
+        def one(number: int) -> None:
+            pages.bring_whole([number], came)
+            descriptor = files.open(pages.path(number), write=True)
+            try:
+                files.sync(descriptor)
+            finally:
+                files.close(descriptor)
+            if pages.path(number) != targets[number]:
+                files.rename(pages.path(number), targets[number])
+
+        pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="warmstore-pull")
+        try:
+            for done_one in as_completed([pool.submit(one, number) for number in wanted]):
+                done_one.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def _rows(entries: Entries) -> int:

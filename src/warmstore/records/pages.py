@@ -34,7 +34,9 @@ PAGES = 1 << 15
 _HEADER = 4096
 _ABSENT, _THERE, _USED, _COMING, _UNSURE = range(5)  # what the table says of a block
 _NEAR = 4  # blocks between two wanted ones that are fetched along: a request costs more
-_RANGE = 128  # blocks in one request at most
+_RANGE = 1024  # blocks in one request at most
+_AHEAD = 128  # blocks that are fetched before anybody asks
+_PIECE = 1 << 20  # bytes that are checked and written as one
 _SMALL = 16  # blocks: chunks up to this size are fetched whole
 _TRIES = 3
 _NAME = re.compile(r"[0-9a-f]{32}")
@@ -274,7 +276,7 @@ class Pages:
         if chunk.blocks <= min(_SMALL, room) or (4 * missing > chunk.blocks and chunk.blocks <= room):
             return np.arange(chunk.blocks)
         after, far = self._ahead.get(number, (-1, 0))
-        far = min(2 * max(far, _NEAR), _RANGE) if after in blocks else 0
+        far = min(2 * max(far, _NEAR), _AHEAD) if after in blocks else 0
         last = int(blocks[-1]) + 1
         end = min(last + min(far, room), chunk.blocks)
         self._ahead[number] = (end, far)
@@ -294,6 +296,9 @@ class Pages:
             kept = np.zeros(len(states), bool)
             kept[keep] = True
             for state in (_UNSURE, _THERE, _USED, _COMING):
+                if state == _USED:  # nothing else was left, so those read lately are as good as the others
+                    states[states == _USED] = _THERE
+                    state = _THERE
                 found = order[(states[order] == state) & ~kept[order]][: max(going, 0)]
                 if len(found):
                     self._hand = int(found[-1]) + 1
@@ -301,8 +306,7 @@ class Pages:
                     for number, blocks in _by_chunk(np.sort(found)):
                         self._punch(number, blocks)
                     going -= len(found)
-                if state == _THERE:
-                    states[states == _USED] = _THERE
+            states[states == _USED] = _THERE
             # Blocks of the present read stay, so these are what is left of the bound.
 
     def _punch(self, number: int, blocks: Int64) -> None:
@@ -357,12 +361,17 @@ class Pages:
         todo = {block for block in range(first, last) if block in wanted}
         if await loop.run_in_executor(None, self._confirm, number, todo):
             return sum(self._length(number, block) for block in range(first, last) if block in wanted)
-        data: bytes | None = None
+        found: bytes | None = None
         for _ in range(_TRIES):
-            data = await self._objects.get_async(chunk.object, first * BLOCK, min(last * BLOCK, chunk.size))
-            if data is not None and await loop.run_in_executor(None, self._keep, number, first, data, todo):
+            keeping = _Keeping(self, number, min(todo), todo)
+            end = (max(todo) + 1) * BLOCK
+            # A whole object is asked for as such: some servers are slow at ranges.
+            stop = end if end < chunk.size else None
+            found = await self._objects.get_async(chunk.object, min(todo) * BLOCK, stop, take=keeping.take)
+            await keeping.finish()
+            if not todo:
                 return sum(self._length(number, block) for block in range(first, last) if block in wanted)
-        raise self._damaged(chunk.object, data is None)
+        raise self._damaged(chunk.object, found is None)
 
     def _confirm(self, number: int, todo: set[int]) -> bool:
         """Take blocks off `todo` that were here before the machine started, and are still whole."""
@@ -382,11 +391,13 @@ class Pages:
             self._files.close(descriptor)
         return not todo
 
-    def _keep(self, number: int, first: int, data: bytes, todo: set[int]) -> bool:
-        """Write the blocks that came and are right, and take them off `todo`; whether none is left."""
-        view, hashes = memoryview(data), self._hashes[number]
+    def keep(self, number: int, first: int, view: memoryview, todo: set[int]) -> None:
+        """Write those blocks from `first` on that came and are right, and take them off `todo`."""
+        hashes = self._hashes[number]
         good = []
-        for block in sorted(todo):
+        for block in range(first, first - (-len(view) // BLOCK)):
+            if block not in todo:
+                continue
             part = view[(block - first) * BLOCK : (block - first) * BLOCK + self._length(number, block)]
             right = len(part) == self._length(number, block)
             if right and xxhash.xxh3_64_intdigest(part) == int(hashes[block]):
@@ -401,12 +412,48 @@ class Pages:
         finally:
             self._files.close(descriptor)
         todo.difference_update(good)
-        return not todo
 
     def _damaged(self, name: str, missing: bool) -> Damaged:
         where = self._objects.location.url
         said = "is missing" if missing else "does not match its checksum"
         return Damaged(f"{where}/{name} {said}; push the store again with verify=True from where it is whole")
+
+
+class _Keeping:
+    """Keeps blocks while the next ones come."""
+
+    def __init__(self, pages: Pages, number: int, first: int, todo: set[int]) -> None:
+        self._pages = pages
+        self._number = number
+        self._next = first
+        self._todo = todo
+        self._pieces: list[Any] = []
+        self._length = 0
+        self._writing: asyncio.Future[None] | None = None
+
+    async def take(self, piece: Any) -> None:
+        self._pieces.append(piece)
+        self._length += len(piece)
+        if self._length >= _PIECE:
+            await self._write(self._length // BLOCK * BLOCK)
+
+    async def finish(self) -> None:
+        await self._write(self._length)
+        if self._writing is not None:
+            await self._writing
+
+    async def _write(self, length: int) -> None:
+        if self._writing is not None:
+            await self._writing
+            self._writing = None
+        if length:
+            data, first = memoryview(b"".join(self._pieces)), self._next
+            self._length -= length
+            self._pieces = [data[length:]] if self._length else []
+            self._next += -(-length // BLOCK)
+            loop = asyncio.get_running_loop()
+            keep = self._pages.keep
+            self._writing = loop.run_in_executor(None, keep, self._number, first, data[:length], self._todo)
 
 
 def _by_chunk(pages: Int64) -> list[tuple[int, Int64]]:

@@ -129,8 +129,12 @@ class Objects(Owner):
         *,
         most: int | None = None,
         flowed: Callable[[int], None] | None = None,
+        take: Callable[[Any], Awaitable[None]] | None = None,
     ) -> bytes | None:
-        """As `get`. `flowed` is called with the size of each piece that came, and with 0 when it was the last."""
+        """As `get`. `flowed` is called with the size of each piece that came, and with 0 when it was the last.
+
+        With `take` b"" is returned, and each piece is given to it as it comes.
+        """
         obstore = obstore_package()
 
         async def get() -> bytes | None:
@@ -145,15 +149,18 @@ class Objects(Owner):
             if most is not None and size > most:
                 raise BadArtifact(f"{name!r} has {size:,} bytes, and {most:,} at most are taken")
             pieces: list[Any] = []
-            stream: AsyncIterator[Any] = found.stream(min_chunk_size=_PIECE).__aiter__()
+            came = 0
+            stream: AsyncIterator[Any] = found.stream(min_chunk_size=_PIECE if take is None else 4 * _PIECE).__aiter__()
             while (piece := await self._piece(stream)) is not None:
-                pieces.append(piece)
+                came += len(piece)
+                if take is None:
+                    pieces.append(piece)
+                else:
+                    await take(piece)
                 if flowed is not None:
                     flowed(len(piece))
-            if sum(map(len, pieces)) != size:
-                raise RemoteUnavailable(
-                    f"{name!r} was cut off: it has {size:,} bytes, and {sum(map(len, pieces)):,} came"
-                )
+            if came != size:
+                raise RemoteUnavailable(f"{name!r} was cut off: it has {size:,} bytes, and {came:,} came")
             if flowed is not None:
                 flowed(0)
             return bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
