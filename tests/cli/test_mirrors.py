@@ -36,7 +36,7 @@ def test_a_cache(tmp_path: Path) -> None:
         with ws.FeatureCache(tmp_path / host, "net") as cache:
             cache.put_batch([number], torch.full((1, 3), float(number)))
         assert run("sync", tmp_path / host / "net", remote)[0] == 0
-    status, said, _ = run("pull", remote, tmp_path / "c" / "net")
+    _, said, _ = run("pull", remote, tmp_path / "c" / "net")
     assert "2 chunks fetched" in said
     with ws.FeatureCache(tmp_path / "c", "net") as cache:
         values, missing = cache.get_batch([0, 1])

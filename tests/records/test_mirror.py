@@ -265,9 +265,9 @@ def test_the_server_dies_in_a_pull(nginx: Nginx, tmp_path: Path) -> None:
 def test_a_killed_pull_goes_on(at_s3: str, s3_server: S3, tmp_path: Path) -> None:
     with make(tmp_path / "a") as store, Proxy(s3_server.url) as proxy:
         store.push(at_s3)
+        program = "import sys, warmstore as ws; ws.RecordStore.clone(*sys.argv[1:])"
         child = subprocess.Popen(
-            [sys.executable, "-c", "import sys, warmstore as ws; ws.RecordStore.clone(*sys.argv[1:])", at_s3]
-            + [str(tmp_path / "b")],
+            [sys.executable, "-c", program, at_s3, str(tmp_path / "b")],
             env={**os.environ, **s3_variables(proxy.url)},
         )
         proxy.before = lambda number, request: child.kill() if number == 14 else None
