@@ -113,3 +113,14 @@ def test_values_know_when_a_result_is_theirs() -> None:
 def test_a_delete_fills_its_holes_from_the_end() -> None:
     assert deleted(np.arange(6), np.array([4, 0, 1])).tolist() == [5, 3, 2]
     assert deleted(np.arange(4), np.array([3, 2])).tolist() == [0, 1]
+
+
+def test_the_quick_remote_stores_have_their_bars(tmp_path: Path) -> None:
+    pytest.importorskip("moto")
+    (tmp_path / "data").mkdir()
+    folders = ["--folder", f"{tmp_path / 'data'}", "--results", f"{tmp_path}"]
+    assert main(["--quick", "--only", "remote_stores", *folders]) == 0
+    report = load(tmp_path / "remote_stores.json")
+    assert len(report.bars) >= 2
+    assert all(bar.figure is not None for bar in report.bars)
+    assert list((tmp_path / "data").iterdir()) == []
