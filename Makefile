@@ -4,20 +4,30 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := pyproject.toml constraints.txt
 
-.PHONY: demo examples test test-slow lint format bench bench-quick bench-data clean
+.PHONY: demo examples test test-slow test-servers lint format bench bench-quick bench-data clean
 
+# REMOTE=1 shows two machines that share what they compile by a local S3 server.
+ifdef REMOTE
+demo: .venv/has-dev
+	$(BIN)/python examples/team.py
+else
 demo: .venv/has-demo
 	$(BIN)/warmstore demo
+endif
 
 examples: .venv/has-examples
 	$(BIN)/python examples/vision.py build/examples
 	$(BIN)/python examples/minilm.py build/examples
 
-test: .venv/has-dev
+test: .venv/has-dev test-servers
 	$(BIN)/python -m pytest -n auto
 
-test-slow: .venv/has-dev
+test-slow: .venv/has-dev test-servers
 	$(BIN)/python -m pytest -n auto --slow
+
+# nginx for the tests of remotes, unpacked into build/servers; needs apt-get and no root, and tests skip without it.
+test-servers: .venv/has-dev
+	$(BIN)/python -m tests.remote.packages
 
 lint: .venv/has-dev
 	$(BIN)/ruff format --check .

@@ -36,6 +36,8 @@ NAMES = (
     "pipelines",
     "compiling",
     "artifacts",
+    "remote",
+    "remote_stores",
 )
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "benchmarks.md"

@@ -64,10 +64,12 @@ def in_torch(program: str, store: str, how: str, profile: str) -> dict[str, Any]
     right = torch.allclose(y, expected, atol=1e-3) and all(p.grad is not None for p in model.parameters())
     found = counters["inductor"]
     training = training_with_looks(cache, lambda: compiled(x).sum().backward()) if how == "train" else {}
+    began = time.perf_counter()
     if cache is not None:
         cache.close()
     return {
         "seconds": seconds,
+        "close": time.perf_counter() - began,
         "init": init if cache is not None else None,
         "right": right,
         **training,

@@ -85,8 +85,8 @@ def run(settings: Settings) -> Report:
             f"Batches of {BATCH}, {CORES} worker processes; steady epochs, the rules in turn, medians.",
             "A budget is a share of the bytes of the step that makes most, half of it memory and half disk, beside "
             "what the workers take. The page cache holds the disk tier: there is memory for it.",
-            "single: one step in one codec, as many samples as fit. presto: all samples so, or none. sequential: memory, "
-            "and then the disk for the rest.",
+            "single: one step in one codec, as many samples as fit. presto: all samples so, or none. sequential: "
+            "memory, and then the disk for the rest.",
         ),
     )
 

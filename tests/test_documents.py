@@ -76,6 +76,19 @@ def test_code_on_compiling_runs(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_code_on_stores_at_a_remote_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if find_spec("obstore") is None:
+        pytest.skip("needs obstore")
+    monkeypatch.chdir(tmp_path)
+    blocks = [block for block in _blocks("docs/remote.md") if "push" in block]
+    assert len(blocks) == 2
+    names = {**_names(), "os": os}
+    for block in blocks:
+        exec(compile(block, "docs/remote.md", "exec"), names)
+    names["there"].close()
+    names["copy"].close()
+
+
 def test_readme_caches_a_module_in_five_lines() -> None:
     code = [line for line in _blocks("README.md")[0].splitlines() if line and not line.startswith("import")]
     assert len(code) == 5

@@ -15,6 +15,7 @@ from warmstore.errors import (
     Closed,
     CompilationFailed,
     Damaged,
+    Diverged,
     Incompatible,
     NewerFormat,
     NoArtifact,
@@ -27,6 +28,7 @@ from warmstore.errors import (
     NotTrusted,
     PositionError,
     ReadOnly,
+    RemoteRefused,
     RemoteUnavailable,
     SchemaMismatch,
     StaleCache,
@@ -65,6 +67,7 @@ if TYPE_CHECKING:
     from warmstore.pipeline.steps import Step
     from warmstore.records.convert.conversion import convert
     from warmstore.records.convert.export import export
+    from warmstore.records.mirror import Pulled, Pushed
 
 __version__ = "0.1.0"
 
@@ -89,6 +92,7 @@ __all__ = [
     "Dali",
     "Damaged",
     "Dataset",
+    "Diverged",
     "FeatureCache",
     "Filled",
     "Incompatible",
@@ -113,9 +117,12 @@ __all__ = [
     "Plan",
     "PositionError",
     "Profile",
+    "Pulled",
+    "Pushed",
     "Ragged",
     "ReadOnly",
     "RecordStore",
+    "RemoteRefused",
     "RemoteUnavailable",
     "SchemaMismatch",
     "Sequential",
@@ -161,6 +168,8 @@ _LAZY = {
     "Placement": "warmstore.pipeline.plan",
     "Plan": "warmstore.pipeline.plan",
     "Profile": "warmstore.pipeline.profile",
+    "Pulled": "warmstore.records.mirror",
+    "Pushed": "warmstore.records.mirror",
     "Sequential": "warmstore.loading.orders",
     "Shuffle": "warmstore.loading.orders",
     "Step": "warmstore.pipeline.steps",

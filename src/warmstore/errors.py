@@ -33,7 +33,9 @@ WarmstoreError
 ├── BadArtifact      (ValueError)         bytes that are not what they should be, or cannot be made into bytes
 ├── BadBundle        (ValueError)         a bundle that is damaged, hostile or no bundle; nothing of it was taken
 ├── NotTrusted       (PermissionError)    a signature that is missing or wrong, or a key anybody could read
+├── Diverged         (ValueError)         two copies of a store that went different ways
 ├── RemoteUnavailable (ConnectionError)   a remote cache that does not answer, or not in time
+├── RemoteRefused    (PermissionError)    a remote that says no: credentials that are missing or wrong
 └── CompilationFailed (RuntimeError)      the cache had nothing, and nowhere is there room to compile
 """
 
@@ -170,8 +172,16 @@ class NotTrusted(WarmstoreError, PermissionError):
     """A signature is missing or wrong, or the key to sign with lies where anybody could read it."""
 
 
+class Diverged(WarmstoreError, ValueError):
+    """Two copies of a store, or a store and its remote, were written to separately, and neither continues the other."""
+
+
 class RemoteUnavailable(WarmstoreError, ConnectionError):
     """A remote cache does not answer, or not in time."""
+
+
+class RemoteRefused(WarmstoreError, PermissionError):
+    """A remote says no: the credentials are missing, wrong, or not enough."""
 
 
 class CompilationFailed(WarmstoreError, RuntimeError):

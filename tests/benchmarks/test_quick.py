@@ -68,12 +68,15 @@ def test_the_quick_pipelines_keep_to_their_budgets(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow  # compiles for a minute
-def test_the_quick_compilations_are_right_and_have_their_bars(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "tables", "bars"), [("compiling", 2, 10), ("remote", 2, 6)])
+def test_the_quick_starts_are_right_and_have_their_bars(name: str, tables: int, bars: int, tmp_path: Path) -> None:
+    if name == "remote":
+        pytest.importorskip("moto", reason="moto is not installed: pip install 'warmstore[dev]'")
     (tmp_path / "data").mkdir()
-    status = main(["--quick", "--only", "compiling", "--folder", f"{tmp_path / 'data'}", "--results", f"{tmp_path}"])
-    report = load(tmp_path / "compiling.json")
+    status = main(["--quick", "--only", name, "--folder", f"{tmp_path / 'data'}", "--results", f"{tmp_path}"])
+    report = load(tmp_path / f"{name}.json")
     assert status == 0, report.broken
-    assert (len(report.tables), len(report.bars)) == (2, 10)
+    assert (len(report.tables), len(report.bars)) == (tables, bars)
     assert all(bar.figure is not None for bar in report.bars)
 
 
@@ -123,3 +126,14 @@ def test_values_know_when_a_result_is_theirs() -> None:
 def test_a_delete_fills_its_holes_from_the_end() -> None:
     assert deleted(np.arange(6), np.array([4, 0, 1])).tolist() == [5, 3, 2]
     assert deleted(np.arange(4), np.array([3, 2])).tolist() == [0, 1]
+
+
+def test_the_quick_remote_stores_have_their_bars(tmp_path: Path) -> None:
+    pytest.importorskip("moto")
+    (tmp_path / "data").mkdir()
+    folders = ["--folder", f"{tmp_path / 'data'}", "--results", f"{tmp_path}"]
+    assert main(["--quick", "--only", "remote_stores", *folders]) == 0
+    report = load(tmp_path / "remote_stores.json")
+    assert len(report.bars) >= 2
+    assert all(bar.figure is not None for bar in report.bars)
+    assert list((tmp_path / "data").iterdir()) == []

@@ -85,29 +85,19 @@ def test_bundles_are_written_and_taken_in(folder: Path, tmp_path: Path, monkeypa
     assert said.endswith("not signed: no key is configured\n")
     status, said, _ = run("artifacts", "import", bundle, "--dir", tmp_path / "new")
     assert (status, said) == (0, f"{tmp_path / 'new'}: 2 artifacts, 10.0 kB, not checked: no key is configured\n")
-    status, said, _ = run("artifacts", "key")
+    status, said, _ = run("keys", "generate")
     monkeypatch.setenv("WARMSTORE_SIGNING_KEY", said)
     status, _, said = run("artifacts", "import", bundle, "--dir", tmp_path / "new")
     assert status == 1
     assert "it is not signed, and a key is configured" in said
     status, _, said = run("artifacts", "export", bundle, "--dir", folder)
     assert (status, said) == (1, f"Error: {bundle} is there already; remove it or choose another name\n")
-    key = Key.parse(run("artifacts", "key")[1])
+    key = Key.parse(run("keys", "generate")[1])
     monkeypatch.setenv("WARMSTORE_SIGNING_KEY", key.line)
     assert f"signed with the key {key.id}" in run("artifacts", "export", tmp_path / "signed", "--dir", folder)[1]
     assert (
         f"signed with the key {key.id}" in run("artifacts", "import", tmp_path / "signed", "--dir", tmp_path / "new")[1]
     )
-
-
-def test_a_pair_of_keys_shows_the_public_one_apart() -> None:
-    pytest.importorskip("cryptography")
-    status, said, aside = run("artifacts", "key", "--kind", "ed25519")
-    assert status == 0
-    assert Key.parse(said).public.line in aside
-    status, _, said = run("artifacts", "key", "--kind", "rsa")
-    assert status == 1
-    assert "a key begins with" in said
 
 
 def test_a_cache_that_is_not_there_is_not_made(tmp_path: Path) -> None:

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 from tests.compiling.programs import SINE, run
+from tests.remote.conftest import nginx, s3_proxy, s3_server
+
+__all__ = ["nginx", "s3_proxy", "s3_server"]
 
 
 @pytest.fixture(scope="session")

@@ -17,9 +17,13 @@ import torch
 from tests.faults.stories import Hasty, Record, Story
 
 import warmstore as ws
+from warmstore.records.adoption import adopt
 from warmstore.records.eviction import evict, make_evictable
 from warmstore.records.fields import numpy_dtype
+from warmstore.records.heads import read_heads
 from warmstore.records.manifest import FORMAT
+from warmstore.records.mirror import push
+from warmstore.records.remote_copy import Remote
 
 HERE = Path(__file__).parent
 
@@ -203,12 +207,34 @@ def evicted(path: Path) -> Story:
     return story
 
 
+def adopted(path: Path) -> Story:
+    """Chunks of another store between those of two writers of its own."""
+    other = start(path.with_name("other"), KINDS)
+    other.extend(range(4, 7))
+    other.close()
+    story = start(path, KINDS)
+    story.extend(range(4))
+    story.another_writer()
+    with Remote(str(path.with_name("remote"))).open() as objects:
+        push(other.path, objects, Hasty(), shared=True)
+        (head,) = read_heads(objects)
+        adopt(path, head, objects, Hasty())
+    shutil.rmtree(path.with_name("remote"))
+    shutil.rmtree(other.path)
+    for lock in (path / ".adopt.lock", path / "edit.lock"):
+        lock.unlink()
+    story.records += other.records
+    story.extend(range(7, 9))
+    return story.close()
+
+
 STORES_OF = {
     1: {
         function.__name__: function
         for function in (absent, codecs, dtypes, edited, empty, killed, kinds, ragged, rebalanced)
     },
     2: {"evicted": evicted},
+    3: {"adopted": adopted},
 }
 """The stores that came with each format."""
 
@@ -245,7 +271,18 @@ def cache(folder: Path) -> None:
         evict(folder / CACHE, "g0001", [0], Hasty())
         (folder / CACHE / "edit.lock").unlink()
         with_ids = opened_cache(folder)
-    put(with_ids, [0, 1, 2, 3])
+    if FORMAT > 2:  # what another host computed, some of which is computed here too
+        with opened_cache(folder / "other") as other, tempfile.TemporaryDirectory() as remote:
+            other.bind(FINGERPRINT)
+            put(other, [0, 1, 2, 3])
+            other.push(remote)
+            with_ids.pull(remote)
+        shutil.rmtree(folder / "other")
+        (folder / CACHE / ".adopt.lock").unlink()
+        (folder / CACHE / "edit.lock").unlink()
+        put(with_ids, [0, 1])
+    else:
+        put(with_ids, [0, 1, 2, 3])
     with_ids.flush()
     put(with_ids, [4, 5, 6, 7, 8])
     with_ids.close()

@@ -20,8 +20,9 @@ from tests.frozen.make import CACHE, FINGERPRINT, HERE, IDS, STORES_OF, opened_c
 import warmstore as ws
 from warmstore.records.files import Files
 from warmstore.records.manifest import FORMAT, read_manifest
+from warmstore.records.mirror import Local
 
-FORMATS = [1, 2]
+FORMATS = [1, 2, 3]
 FROZEN = [(version, name) for version in FORMATS for name in STORES_OF[version]]
 
 
@@ -134,6 +135,13 @@ def test_chunks_are_gone_from_the_second_format() -> None:
         with closing(ws.RecordStore.open(folder)) as store:
             chunks = set(store.snapshot.chunk.tolist())
             assert len(chunks) - len(list((folder / "g0001").glob("*.arrow"))) == gone
+
+
+def test_the_third_format_has_chunks_of_others() -> None:
+    for name in ("adopted", CACHE):
+        folder = folder_of(3) / name
+        assert read_manifest(folder, Files()).format == 3
+        assert Local.read(folder, Files()).adopted
 
 
 def equal(one: Any, other: Any) -> bool:

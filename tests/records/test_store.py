@@ -26,6 +26,7 @@ from warmstore.errors import (
     WriteFailed,
 )
 from warmstore.records.files import Files
+from warmstore.records.manifest import FORMAT
 from warmstore.records.pending import Pending, block_of, largest_record
 
 NUMBER = {"x": ws.Array("int64")}
@@ -440,8 +441,8 @@ def test_a_description_that_is_a_folder(tmp_path: Path) -> None:
 def test_a_newer_format(store: ws.RecordStore) -> None:
     path = store.path / "store.json"
     content = json.loads(path.read_text())
-    path.write_text(json.dumps({**content, "format": 3, "unheard": "of"}))
-    with pytest.raises(NewerFormat, match="format 3"):
+    path.write_text(json.dumps({**content, "format": FORMAT + 1, "unheard": "of"}))
+    with pytest.raises(NewerFormat, match=f"format {FORMAT + 1}"):
         ws.RecordStore.open(store.path)
 
 

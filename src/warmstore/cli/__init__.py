@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from warmstore.cli import artifacts, caches, compiling, demo, pipelines, records
+from warmstore.cli import artifacts, caches, compiling, demo, keys, mirrors, pipelines, records, remotes
 
 __all__ = ["app", "main"]
 
@@ -45,6 +45,9 @@ caches.register(app)
 pipelines.register(app)
 compiling.register(app)
 artifacts.register(app)
+remotes.register(app)
+mirrors.register(app)
+keys.register(app)
 
 
 def main() -> None:

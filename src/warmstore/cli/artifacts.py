@@ -126,20 +126,6 @@ def import_(
         typer.echo(f"{store.folder}: {taken.artifacts:,} artifacts, {_megabytes(taken.size)}, {checked}")
 
 
-@app.command()
-def key(
-    kind: Annotated[str, typer.Option(help="hmac, a secret that all share, or ed25519, a pair.")] = "hmac",
-) -> None:
-    """Make a key to sign bundles with, for WARMSTORE_SIGNING_KEY or a file that only you can read."""
-    with errors_told():
-        from warmstore.remote.signing import Key
-
-        made = Key.new(kind)
-        typer.echo(made.line)
-        if made.public != made:
-            typer.echo(f"# For those who only check, the line that is no secret:\n# {made.public.line}", err=True)
-
-
 @contextmanager
 def _opened(folder: Path | None, max_size: str | None = None, *, make: bool = False) -> "Iterator[ArtifactStore]":
     """The store of the compile cache. One that is not there is said not to be, or with `make` made."""

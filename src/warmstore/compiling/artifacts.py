@@ -239,6 +239,15 @@ class ArtifactStore(Owner):
         self._check_open()
         self._index.change(lambda index: self._changes.adopt(index, artifacts, jobs, claim))
 
+    def take(self, found: Sequence[tuple[Artifact, bytes]], job: str | None = None) -> None:
+        """Store what was made elsewhere, a few artifacts and their verified bytes, as it is known there.
+
+        Raises:
+            TooLarge, StorageFailed, ReadOnly: as `put`.
+        """
+        self._check_open()
+        self._index.change(lambda index: self._changes.take(index, found, job))
+
     def used(self, artifacts: Iterable[Artifact]) -> None:
         """Count one use now of each artifact, in few changes. Nothing happens in a store that cannot be written."""
         self._check_open()

@@ -24,9 +24,9 @@ import zstandard
 from blake3 import blake3
 from filelock import FileLock, Timeout
 
+from warmstore.compiling import manifests
 from warmstore.compiling.artifact import Artifact
 from warmstore.compiling.artifacts import ArtifactStore
-from warmstore.compiling.environment import Environment
 from warmstore.errors import BadArtifact, BadBundle, Damaged, NewerFormat, NoArtifact, StorageFailed, TargetExists
 from warmstore.remote.signing import Keyring
 
@@ -84,9 +84,7 @@ def export(
         {
             "format": FORMAT,
             "created": time.time(),
-            "artifacts": [_described(one) for one in whole],
-            "environments": {one.environment.digest: one.environment.to_json() for one in whole},
-            "jobs": recorded,
+            **manifests.describe(whole, recorded),
         },
         sort_keys=True,
     ).encode()
@@ -258,40 +256,15 @@ def _trusted(keyring: Keyring, manifest: bytes, signature: Any, path: Path) -> s
 
 def _read_manifest(found: Any, path: Path) -> tuple[list[Artifact], dict[str, list[str]]]:
     """What a manifest says, all of it checked."""
+    version = found.get("format") if isinstance(found, dict) else None
+    if isinstance(version, int) and version > FORMAT:
+        raise NewerFormat(f"{path} has format {version!r}, and this warmstore knows {FORMAT}; upgrade warmstore")
     try:
-        version = found["format"]
-        if not isinstance(version, int) or version > FORMAT:
-            raise NewerFormat(f"{path} has format {version!r}, and this warmstore knows {FORMAT}; upgrade warmstore")
-        environments = {}
-        for digest, record in found["environments"].items():
-            environments[digest] = Environment.from_json(record)
-            if environments[digest].digest != digest:
-                raise BadBundle(f"{path} describes an environment that is not the one it names")
-        artifacts = [
-            Artifact(
-                key=_key(one["key"]),
-                kind=_text(one["kind"]),
-                digest=_digest(one["digest"]),
-                size=_count(one["size"]),
-                environment=environments[one["environment"]],
-                requirements=_mapping(one["requirements"]),
-                created=float(one["created"]),
-                host=_text(one["host"]),
-                seconds=float(one["seconds"]),
-            )
-            for one in found["artifacts"]
-        ]
-        jobs = {_text(name): [_key(key) for key in keys] for name, keys in found["jobs"].items()}
-    except (KeyError, TypeError, ValueError, AttributeError, BadArtifact, RecursionError) as error:
-        if isinstance(error, BadBundle | NewerFormat):
-            raise
-        raise BadBundle(f"the manifest of {path} is not one ({error!r}); nothing was taken") from error
-    return artifacts, jobs
-
-
-def _described(one: Artifact) -> Mapping[str, Any]:
-    plain = {name: getattr(one, name) for name in ("key", "kind", "digest", "size", "created", "host", "seconds")}
-    return plain | {"environment": one.environment.digest, "requirements": dict(one.requirements)}
+        if version != FORMAT:
+            raise BadArtifact(f"not a manifest of format {FORMAT}")
+        return manifests.read(found)
+    except BadArtifact as error:
+        raise BadBundle(f"the manifest of {path} is not one ({error}); nothing was taken") from error
 
 
 def _is_whole(store: ArtifactStore, one: Artifact) -> bool:
@@ -313,38 +286,6 @@ def _json(content: bytes, path: Path) -> Any:
         return json.loads(content)
     except (ValueError, RecursionError) as error:
         raise BadBundle(f"the manifest of {path} cannot be read ({error}); nothing was taken") from error
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or len(value) > 4096 or "\0" in value:
-        raise ValueError(f"{value!r} is no name")
-    return value
-
-
-def _key(value: Any) -> str:
-    """A key. Many are paths below the folder of a framework, so none may lead out of it."""
-    key = _text(value)
-    if key.startswith("/") or "\\" in key or ".." in key.split("/"):
-        raise ValueError(f"{key!r} leads elsewhere")
-    return key
-
-
-def _digest(value: Any) -> str:
-    if not isinstance(value, str) or len(value) != 64 or not set(value) <= set("0123456789abcdef"):
-        raise ValueError(f"{value!r} is no digest")
-    return value
-
-
-def _count(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"{value!r} is no size")
-    return value
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise TypeError(f"{value!r} is no mapping")
-    return value
 
 
 def _listed(names: Mapping[str, object]) -> str:

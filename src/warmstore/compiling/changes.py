@@ -7,6 +7,7 @@ after it is gone; a row is seen once its blob is whole.
 from __future__ import annotations
 
 import json
+import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -55,13 +56,23 @@ class Changes:
             self._blobs.take_staged(digest)
         with index.transaction():
             for one in artifacts:
-                insert_environment(db, one.environment.digest, one.environment.to_json())
-                row = (one.key, one.kind, one.environment.digest, as_json(one.requirements), one.digest, one.size)
-                self._room.forget_blobs(db, insert(db, *row, one.created, one.host, one.seconds))
+                self._insert(db, one)
             now = time.time()
             for job, keys in jobs.items():
                 db.executemany("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?)", [(job, key, now) for key in keys])
             db.execute("UPDATE blobs SET ready = 1 WHERE NOT ready")
+
+    def take(self, index: Index, found: Sequence[tuple[Artifact, bytes]], job: str | None) -> None:
+        """Add a few artifacts that were made elsewhere, with their bytes."""
+        for one, content in found:
+            self._store_blob(index, one.digest, content, f"the artifact {one.key!r}")
+        now = time.time()
+        with index.transaction() as db:
+            for one, _ in found:
+                self._insert(db, one)
+                db.execute("UPDATE blobs SET ready = 1 WHERE digest = ?", (one.digest,))
+                if job is not None:
+                    db.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?)", (job, one.key, now))
 
     def count_uses(self, index: Index, uses: Sequence[tuple[int, float, str, str, str]]) -> None:
         """Each use: how many, when, and the key, kind and digest of what was used."""
@@ -138,6 +149,11 @@ class Changes:
         """`Room.make`, with the evicted counted."""
         if evicted := self._room.make(index, size, what, claim=claim):
             self._evicted(evicted)
+
+    def _insert(self, db: sqlite3.Connection, one: Artifact) -> None:
+        insert_environment(db, one.environment.digest, one.environment.to_json())
+        row = (one.key, one.kind, one.environment.digest, as_json(one.requirements), one.digest, one.size)
+        self._room.forget_blobs(db, insert(db, *row, one.created, one.host, one.seconds))
 
     def _store_blob(self, index: Index, digest: str, content: bytes, what: str) -> None:
         """Have the blob's file whole on the disk, its room booked before."""

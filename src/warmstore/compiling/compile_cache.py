@@ -10,10 +10,10 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from warmstore.compiling import profiles
 from warmstore.compiling.artifacts import ArtifactStore
@@ -23,6 +23,7 @@ from warmstore.compiling.imports import Watcher
 from warmstore.compiling.jax_hooks import VARIABLES as JAX_VARIABLES
 from warmstore.compiling.jax_hooks import JaxHooks
 from warmstore.compiling.live import LiveFolder, why_not_trusted
+from warmstore.compiling.remotes import RemoteSettings, open_tier
 from warmstore.compiling.runs import Lookup
 from warmstore.compiling.session import Session
 from warmstore.compiling.settings import Settings
@@ -82,6 +83,7 @@ class CompileCache(Owner):
         except BaseException:
             live.remove()
             raise
+        remote = None if settings.offline else open_tier(settings.remote, store, environment, settings.job)
         self.session = Session(
             store,
             live,
@@ -90,6 +92,7 @@ class CompileCache(Owner):
             requirements=dict(self.profile.requirements),
             flights=flights,
             wait=settings.wait,
+            remote=remote,
             moved=self._moved,
         )
         self.closed = False
@@ -168,6 +171,9 @@ def init(
     job: str | None = None,
     offline: bool | None = None,
     wait: float = 300.0,
+    remote: str | os.PathLike[str] | None = None,
+    remote_options: Mapping[str, Any] | None = None,
+    remote_wait: float = 2.0,
 ) -> CompileCache:
     """Have this process find what was compiled before, by whichever process, and keep what it compiles.
 
@@ -184,6 +190,11 @@ def init(
         job: The program's name, under which is remembered what it used. Else WARMSTORE_JOB, else the script's name.
         offline: Touch no network. Else WARMSTORE_OFFLINE.
         wait: Seconds to wait at most for another process that compiles the same thing; then it is compiled here too.
+        remote: Where a team shares what it compiles: s3://bucket/prefix, gs://, az://, https:// (WebDAV) or a folder.
+            Else WARMSTORE_REMOTE_URL. Used only if a key is configured, for what comes from there is executed.
+        remote_options: What the object store needs beyond the cloud's own variables and files, such as
+            {"endpoint": "https://minio.example.org"}; see `warmstore.remote.objects.Objects`.
+        remote_wait: Seconds that this process waits for the remote in all without data flowing.
 
     Returns:
         The cache; its `active` is false when there can be none here, and `reason` says why. Programs run on regardless.
@@ -192,7 +203,8 @@ def init(
         ValueError: an argument or variable that makes no sense, or a size smaller than a store needs.
     """
     global _current
-    settings = Settings.of(local_dir, max_size, eviction, profile, job, offline, wait)
+    shared = RemoteSettings.of(remote, remote_options, remote_wait)
+    settings = Settings.of(local_dir, max_size, eviction, profile, job, offline, wait, shared)
     _set_level()
     if _current is not None:
         if not _current.closed and _current.settings == settings:
@@ -208,7 +220,7 @@ def warmup(names: Iterable[str]) -> dict[str, int]:
     Raises:
         ValueError: `init` was not called, or there is no cache here.
     """
-    return {name: _session().bring_job(name) for name in names}
+    return {name: _session().warm(name) for name in names}
 
 
 def stats() -> StoreStats:

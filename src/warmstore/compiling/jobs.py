@@ -8,6 +8,7 @@ from pathlib import Path
 
 from warmstore.compiling.artifacts import ArtifactStore
 from warmstore.compiling.environment import Environment
+from warmstore.compiling.remotes import RemoteSettings, open_tier
 from warmstore.compiling.rules import choose
 
 
@@ -21,14 +22,18 @@ class Readiness:
     reasons: tuple[str, ...]
 
 
-def prepare(folder: Path, job: str) -> Readiness:
-    """Read, and so verify, everything a job used; it is in the page cache then.
+def prepare(folder: Path, job: str, remote: RemoteSettings | None = None) -> Readiness:
+    """Read, and so verify, everything a job used; it is in the page cache then. What a remote has of it is fetched.
 
     Raises:
         NewerFormat, StorageFailed: the store cannot be opened.
     """
     environment = Environment.of_this_process()
     with ArtifactStore(folder) as store:
+        if (tier := open_tier(remote, store, environment, job)) is not None:
+            tier.start()
+            tier.fetch_job(job)
+            tier.close()
         used = set(store.job(job))
         ready, reasons = set(), []
         for key, group in groupby(store.all(job), key=lambda artifact: artifact.key):

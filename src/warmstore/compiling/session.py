@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from warmstore.compiling import runs
 from warmstore.compiling.artifact import Artifact
@@ -33,6 +33,9 @@ from warmstore.compiling.runs import Lookup
 from warmstore.compiling.workplace import Workplace
 from warmstore.errors import BadArtifact, CompilationFailed, TooLarge
 
+if TYPE_CHECKING:
+    from warmstore.compiling.remote_tier import RemoteTier
+
 _log = logging.getLogger("warmstore")
 
 _NO_FILES = frozenset({"answer", "details", "package"})  # what no compiler looks for in its folder
@@ -48,6 +51,7 @@ class Session:
         job: The name under which what is used is remembered.
         flights: Locks between processes; None where there can be none.
         wait: How many seconds to wait at most for another process that compiles the same.
+        remote: Where is looked for what the store has not; None for nowhere.
         moved: Is told where compilers work from now on, when the live folder has no room for them any longer.
     """
 
@@ -61,6 +65,7 @@ class Session:
         requirements: dict[str, Any],
         flights: Flights | None,
         wait: float,
+        remote: RemoteTier | None = None,
         moved: Callable[[Path], None] | None = None,
     ) -> None:
         self.store = store
@@ -72,6 +77,9 @@ class Session:
         self._requirements = requirements
         self._flights = flights
         self._wait = wait
+        self._remote = remote
+        if remote is not None:
+            remote.start()
         self._explanations = Explanations(store, environment, job, requirements)
         self._seen: set[str] = set()
         self._used: dict[str, Artifact] = {}
@@ -124,6 +132,8 @@ class Session:
     def _look_up(self, path: str, *, alone: bool) -> bool:
         self._prepare(path, compiling=False)
         found, reasons = self._bring(path)
+        if not found and self._fetched(path):
+            found, reasons = self._bring(path)
         waited = 0.0
         if not found and alone and self._flights is not None:
             self.landed()  # one flight at a time, so that no two processes wait for each other
@@ -151,6 +161,13 @@ class Session:
             self._began[path] = time.monotonic()
         self._note(Lookup(path, bool(found), tuple(reasons), changed, waited))
         return bool(found)
+
+    def _fetched(self, path: str) -> bool:
+        """Whether the remote had something below a path, which the store has now."""
+        return self._remote is not None and self._remote.fetch(path)
+
+    def _has(self, path: str) -> bool:
+        return any(artifact is not None for artifact, _ in self.store.below(path, self.environment))
 
     def _prepare(self, path: str, *, compiling: bool) -> bool:
         moved = self.workplace.prepare(compiling=compiling)
@@ -224,6 +241,8 @@ class Session:
     def bring_job(self, name: str, kinds: frozenset[str] | None = None) -> int:
         """Bring what a job used, of these kinds or of all. Returns how many artifacts."""
         brought = 0
+        if self._remote is not None and not self.store.job(name):
+            self._remote.fetch_job(name, kinds)
         for _, group in groupby(self.store.all(name), key=lambda artifact: artifact.key):
             artifact, _ = choose((one for one in group if kinds is None or one.kind in kinds), self.environment)
             if artifact is None or artifact.kind in _NO_FILES:
@@ -253,6 +272,12 @@ class Session:
             whole.rename(target)
             self._used[artifact.key] = artifact
 
+    def warm(self, name: str) -> int:
+        """Bring everything that a job used, from the remote too. Returns how many artifacts."""
+        if self._remote is not None:
+            self._remote.fetch_job(name)
+        return self.bring_job(name)
+
     @contextmanager
     def alone(self, path: str) -> Iterator[None]:
         """While the block runs no other process is in a block of the same path; at most `wait` seconds are waited."""
@@ -266,6 +291,8 @@ class Session:
     def find(self, path: str) -> list[bytes]:
         """The bytes of every usable artifact below a path."""
         found, reasons = [], []
+        if not self._has(path):
+            self._fetched(path)
         for artifact, why in self.store.below(path, self.environment):
             reasons += why
             if artifact is not None:
@@ -282,6 +309,11 @@ class Session:
         self._used[path] = self.store.put(
             path, kind, data, environment=self.environment, requirements=self._requirements, seconds=seconds
         )
+        self._offer(self._used[path])
+
+    def _offer(self, artifact: Artifact) -> None:
+        if self._remote is not None:
+            self._remote.offer(artifact)
 
     # What compilers make
 
@@ -314,6 +346,7 @@ class Session:
             seconds=0.0 if began is None else time.monotonic() - began,
         )
         self._used[path] = artifact
+        self._offer(artifact)
         self._explanations.keep(path)
         return artifact
 
@@ -327,6 +360,8 @@ class Session:
         if self._closing:
             return ask()
         try:
+            if not self._has(key):
+                self._fetched(key)
             known = self.store.find(key, "answer", self.environment)
             if known is not None:
                 self._used[key] = known
@@ -336,7 +371,8 @@ class Session:
         answer = ask()
         if not self.store.read_only:
             try:
-                self.store.put(key, "answer", b"yes" if answer else b"no", environment=self.environment)
+                said = b"yes" if answer else b"no"
+                self._used[key] = self.store.put(key, "answer", said, environment=self.environment)
             except (OSError, ValueError) as error:
                 self._complain("%s cannot be kept", key, error)
         return answer
@@ -354,6 +390,8 @@ class Session:
             self._remember_run()
         except Exception as error:
             self._complain("what job %s used cannot be remembered", self.job, error)
+        if self._remote is not None:
+            self._remote.close(self._used.values())
         if self._flights is not None:
             self._flights.close()
         try:
@@ -366,6 +404,8 @@ class Session:
         self._closing = True
         self._lock = threading.RLock()
         self.store._after_fork()
+        if self._remote is not None:
+            self._remote.leave()
         self.workplace.leave()
 
     def remember_job(self) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from warmstore.compiling.policies import order_of
 from warmstore.compiling.profiles import choose
+from warmstore.compiling.remotes import RemoteSettings
 from warmstore.compiling.room import LEAST
+from warmstore.remote.offline import is_offline
 from warmstore.sizes import parse_size
-
-_YES, _NO = {"1", "true", "yes", "on"}, {"", "0", "false", "no", "off"}
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Settings:
         job_is_told: Whether the user said so; else it is the name of the script.
         offline: Whether no network may be touched.
         wait: Seconds to wait at most for another process that compiles the same.
+        remote: The remote; None for none.
     """
 
     folder: Path
@@ -36,6 +37,7 @@ class Settings:
     job_is_told: bool
     offline: bool
     wait: float
+    remote: RemoteSettings | None = None
 
     @classmethod
     def of(
@@ -47,6 +49,7 @@ class Settings:
         job: str | None,
         offline: bool | None,
         wait: float,
+        remote: RemoteSettings | None = None,
     ) -> "Settings":
         """Arguments win over variables, and variables over defaults.
 
@@ -71,8 +74,9 @@ class Settings:
             profile=profile,
             job=told or default_job(),
             job_is_told=bool(told),
-            offline=_switch("WARMSTORE_OFFLINE") if offline is None else offline,
+            offline=is_offline() if offline is None else offline,
             wait=float(wait),
+            remote=remote,
         )
 
 
@@ -90,10 +94,3 @@ def default_job() -> str:
     if spec is not None and spec.name != "__main__":
         return str(spec.name).removesuffix(".__main__")
     return Path(sys.argv[0] if getattr(sys, "argv", None) else "").stem or "interactive"
-
-
-def _switch(name: str) -> bool:
-    said = os.environ.get(name, "").strip().lower()
-    if said not in _YES | _NO:
-        raise ValueError(f"{name}={said!r} is neither yes nor no; set it to 1 or 0")
-    return said in _YES

@@ -4,17 +4,28 @@ A cache is a record store with a key column, a key index beside it, and a queue 
 process may write, and sees what the others committed as soon as it misses something.
 """
 
+import contextlib
 import os
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
 from torch import nn
 
-from warmstore.errors import Closed, ReadOnly, SchemaMismatch, StaleCache, StoreExists, WarmstoreError
+from warmstore.errors import (
+    Closed,
+    Damaged,
+    ReadOnly,
+    RemoteRefused,
+    RemoteUnavailable,
+    SchemaMismatch,
+    StaleCache,
+    StoreExists,
+    WarmstoreError,
+)
 from warmstore.features.blocks import Block, Blocks
 from warmstore.features.eviction import Bound, rebalance, tidy
 from warmstore.features.filling import Call, fill
@@ -33,11 +44,17 @@ from warmstore.records.files import Files
 from warmstore.records.gaps import Gaps
 from warmstore.records.key_index import KeyIndex
 from warmstore.records.keys import Keys, as_keys
-from warmstore.records.manifest import NAME
+from warmstore.records.manifest import NAME, Manifest
 from warmstore.records.rewrite import Utilisation
 from warmstore.records.store import RecordStore
 from warmstore.records.values import encode
+from warmstore.remote.location import is_remote
 from warmstore.sizes import parse_size
+
+if TYPE_CHECKING:
+    from warmstore.features.joining import Joined
+    from warmstore.records.mirror import Pulled, Pushed
+    from warmstore.records.remote_copy import Remote
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 _NOWHERE = np.zeros(0, np.int64)
@@ -46,8 +63,11 @@ _NOWHERE = np.zeros(0, np.int64)
 class FeatureCache(Owner):
     """The cache with one id in a folder. Safe to use from several threads and processes.
 
+    At a remote, others' samples are found at once and come when they are read; new ones are written here, and pushed at
+    close, or by `push`. A remote that fails is a miss.
+
     Args:
-        folder: where caches lie; any number share it.
+        folder: where caches lie; any number share it. Or a URL, such as "s3://bucket/caches".
         id: which cache: name the module and its version, such as "resnet50_v1".
         flush_every: samples after which what was accepted is committed to the disk.
         async_write: commit in a background thread; False commits in the call that makes a commit due.
@@ -74,6 +94,7 @@ class FeatureCache(Owner):
         codec: how a new cache compresses each value: "raw", "zstd", "lz4" or "deflate", with ":level" at will. One that
             is there keeps the codec it was made with.
         threads: that compress what this process writes; None for one per core.
+        cache_dir, cache_size, remote_options, anonymous: of a cache at a remote; see `RecordStore.open` and `push`.
     """
 
     def __init__(
@@ -96,6 +117,10 @@ class FeatureCache(Owner):
         threads: int | None = None,
         hot_size: int | str | None = None,
         hot_device: str | torch.device = "cpu",
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_size: int | str | None = "20GB",
+        remote_options: Mapping[str, Any] | None = None,
+        anonymous: bool = False,
         files: Files | None = None,
     ) -> None:
         self._options = CacheOptions(
@@ -114,16 +139,22 @@ class FeatureCache(Owner):
             threads=threads,
             hot_size=hot_size,
             hot_device=hot_device,
+            cache_dir=cache_dir,
+            cache_size=cache_size,
+            remote_options=remote_options,
+            anonymous=anonymous,
         )
         self._hot = self._options.hot_tier()
         self._name = folder_name(id, versions)
         self.id = id
-        self.path = Path(folder) / self._name
         self.read_only = read_only
         self._writers = WriterRanks(writer_ranks)
-        self._folder = Path(folder)
-        self._files = files or Files()
-        self._bound = Bound(self._folder, self._name, parse_size(max_size), self._files) if max_size else None
+        self._given = os.fspath(folder)
+        self._joined = self._join_remote(self._given)
+        self._folder = Path(folder) if self._joined is None else self._joined.folder
+        self.path = self._folder / self._name
+        self.files = files or (Files() if self._joined is None else self._joined.files(self._name))
+        self._bound = Bound(self._folder, self._name, parse_size(max_size), self.files) if max_size else None
         self._variable = variable
         self._pad_value = pad_value
         self._lists = lists
@@ -140,10 +171,16 @@ class FeatureCache(Owner):
         self._blocks = Blocks(self._commit, flush_every, parse_size(max_pending), async_write)
         self._find_store()
         self.closed = False
+        try:
+            self._open_joined()
+        except BaseException:
+            self.closed = True
+            raise
         self.own()
 
     def __repr__(self) -> str:
-        return f"FeatureCache({str(self._folder)!r}, {self.id!r}, {len(self):,} entries)"
+        where = str(self._folder) if self._joined is None else self._joined.remote.shown
+        return f"FeatureCache({where!r}, {self.id!r}, {len(self):,} entries)"
 
     def __len__(self) -> int:
         """Rows on the disk, those of an id cached again included, and samples that wait to be written."""
@@ -173,6 +210,16 @@ class FeatureCache(Owner):
 
     def fetch(self, keys: Keys) -> tuple[dict[str, Any] | None, Int64]:
         """The leaves of the keys that are cached, in order, as NumPy values, or None; and the places of the others."""
+        if self._joined is None:
+            return self._fetch(keys)
+        try:
+            return self._fetch(keys)
+        except (RemoteUnavailable, RemoteRefused, Damaged) as error:
+            self._joined.failed(error)
+            self._cost.add(misses=len(keys))
+            return None, np.arange(len(keys))
+
+    def _fetch(self, keys: Keys) -> tuple[dict[str, Any] | None, Int64]:
         self._check_open()
         self._blocks.raise_error()
         if self._reader is not None and not len(self._blocks):
@@ -402,6 +449,123 @@ class FeatureCache(Owner):
         self._see_others()
         return done
 
+    def push(
+        self,
+        url: str | None = None,
+        *,
+        verify: bool = False,
+        progress: bool | None = None,
+        remote_options: Mapping[str, Any] | None = None,
+        anonymous: bool = False,
+    ) -> "Pushed":
+        """Add what this host computed to a cache at a remote, which any number of hosts fill; see `RecordStore.push`.
+
+        Args:
+            url: where caches lie; this one is below it under its id. None for where it was opened.
+
+        Raises:
+            StaleCache, SchemaMismatch: others filled it with another module, or with other outputs.
+            RemoteUnavailable, RemoteRefused: it was not pushed.
+        """
+        from warmstore.features.joining import push
+
+        return push(self, self._remote(url, remote_options, anonymous), verify, progress)
+
+    def pull(
+        self,
+        url: str | None = None,
+        *,
+        progress: bool | None = None,
+        remote_options: Mapping[str, Any] | None = None,
+        anonymous: bool = False,
+    ) -> "Pulled":
+        """Have what other hosts pushed to a remote here too. Their chunks join this cache as they are.
+
+        Samples that two hosts computed are here twice then, until `rebalance`. The arguments are those of `push`.
+
+        Raises:
+            StaleCache, SchemaMismatch: others filled it with another module, or with other outputs.
+            Damaged, RemoteUnavailable, RemoteRefused: what came until then is here; the next pull goes on.
+        """
+        from warmstore.features.joining import pull
+
+        return pull(self, self._remote(url, remote_options, anonymous), progress)
+
+    def sync(
+        self,
+        url: str | None = None,
+        *,
+        progress: bool | None = None,
+        remote_options: Mapping[str, Any] | None = None,
+        anonymous: bool = False,
+    ) -> "tuple[Pulled, Pushed]":
+        """`pull` and then `push`."""
+        options: dict[str, Any] = {"progress": progress, "remote_options": remote_options, "anonymous": anonymous}
+        return self.pull(url, **options), self.push(url, **options)
+
+    def _remote(self, url: str | None, options: Mapping[str, Any] | None, anonymous: bool) -> "Remote":
+        from warmstore.records.remote_copy import Remote
+
+        if url is None:
+            if self._joined is None:
+                raise ValueError(f"push and pull need a URL: {self.path} was opened as a folder")
+            return self._joined.remote.below(self.path.name)
+        return Remote(url, options, anonymous).below(self.path.name)
+
+    def _join_remote(self, folder: str) -> "Joined | None":
+        if not is_remote(folder):
+            return None
+        from warmstore.features.joining import Joined
+        from warmstore.records.remote_copy import Remote
+
+        return Joined(Remote(folder, self._options.remote_options, self._options.anonymous), self._options)
+
+    def _open_joined(self) -> None:
+        """Have what others pushed by now; without an answer, what was here already."""
+        if self._joined is not None and not self.read_only:
+            from warmstore.features.joining import join_now
+
+            join_now(self, self._joined)
+
+    def _push_joined(self) -> None:
+        if self._joined is not None and self._store is not None:
+            from warmstore.features.joining import push_now
+
+            push_now(self, self._joined)
+
+    def settled_store(self) -> RecordStore | None:
+        """The store of this cache, with nothing pending and no chunk that this process writes to; None without one."""
+        self.flush()
+        with self._lock:
+            if self._store is None:
+                self._find_store()
+            if self._store is not None and self._store.mode == "a":
+                with self._store.session.lock:
+                    self._store.session.generation.seal()
+            return self._store
+
+    def joined_store(self, manifest: Manifest) -> RecordStore:
+        """The same for a cache that may be empty still: it becomes one for what another host wrote."""
+        store = self.settled_store()
+        if store is None:
+            if not self.writes:
+                raise ReadOnly(f"the cache {self.path} is only read by this process; open it for writing to pull")
+            with contextlib.suppress(StoreExists):
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                RecordStore.create(self.path, manifest.fields, metadata=manifest.metadata, files=self.files).close()
+            store = self.settled_store()
+        assert store is not None
+        return store
+
+    def take_in(self) -> None:
+        """See what was joined to the store."""
+        self._see_others()
+
+    @property
+    def room(self) -> Any:
+        """Makes room for bytes that are to come; None without a bound."""
+        return self._bound.room if self._bound is not None else None
+
     @property
     def fingerprint(self) -> Fingerprint | None:
         """What this cache was filled under, or its module was bound with; None while neither happened."""
@@ -427,7 +591,8 @@ class FeatureCache(Owner):
                 return self
             key = digest(fingerprint)
             if key not in self._others:
-                other = FeatureCache(self._folder, self.id, **vars(self._options), files=self._files)
+                files = self.files if self._joined is None else None
+                other = FeatureCache(self._given, self.id, **vars(self._options), files=files)
                 self._others[key] = other.bind(fingerprint)
                 self._share_out()
             return self._others[key]
@@ -479,6 +644,9 @@ class FeatureCache(Owner):
             self._store = self._index = self._schema = self._reader = None
         self.path = path
         self._cost.move(path / "cost.json")
+        if self._joined is not None:
+            self.files = self._joined.files(path.name)
+            self._open_joined()
 
     def computed(self, seconds: float, samples: int) -> None:
         """Count what misses cost, for `stats`."""
@@ -534,7 +702,7 @@ class FeatureCache(Owner):
             self._reader = Reader(self._store, self._index, self._schema, self._hot)
 
     def _open_index(self, store: RecordStore) -> KeyIndex:
-        return open_index(store, self._files, largest=self._bound.largest if self._bound is not None else None)
+        return open_index(store, self.files, largest=self._bound.largest if self._bound is not None else None)
 
     def close(self) -> None:
         """Commit what waits and let go of the files. Closing twice is fine.
@@ -550,6 +718,7 @@ class FeatureCache(Owner):
             other.close()
         if self.writes:
             self._cost.save()
+            self._push_joined()
         if self._index is not None:
             self._index.sync()
             self._index.close()
@@ -557,6 +726,7 @@ class FeatureCache(Owner):
             self._store.close()
         if self._hot is not None:
             self._hot.close()
+        self.files.let_go()
         self.closed = True
         self.disown()
 
@@ -609,7 +779,7 @@ class FeatureCache(Owner):
     def _open_store(self) -> RecordStore:
         return open_store(
             self.path,
-            self._files,
+            self.files,
             read_only=self.read_only,
             must_write=self.writes,
             bound=self._bound,
@@ -620,7 +790,7 @@ class FeatureCache(Owner):
         assert self._schema is not None
         try:
             store = create_store(
-                self.path, self._schema, self._fingerprint, self._files, self._bound, self._options.threads
+                self.path, self._schema, self._fingerprint, self.files, self._bound, self._options.threads
             )
         except StoreExists:
             # Another process was first. Its schema and fingerprint stand; ours must fit them, or be another version.
@@ -673,7 +843,7 @@ class FeatureCache(Owner):
             self._index.after_fork()
 
     def __reduce__(self) -> Any:
-        return _reopen, (str(self._folder), self.id, vars(self._options))
+        return _reopen, (self._given, self.id, vars(self._options))
 
     def __deepcopy__(self, memo: Any) -> Self:
         return self

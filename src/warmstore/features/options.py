@@ -1,7 +1,9 @@
 """What a cache was opened with: checked once at the door, and handed on to other processes and versions as it is."""
 
-from collections.abc import Collection
-from dataclasses import dataclass
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import quote
 
 import torch
@@ -36,6 +38,10 @@ class CacheOptions:
     allow_pickle: bool = False
     codec: str = "raw"
     threads: int | None = None
+    cache_dir: str | os.PathLike[str] | None = None
+    cache_size: int | str | None = "20GB"
+    remote_options: Mapping[str, Any] | None = field(default=None, repr=False)
+    anonymous: bool = False
 
     def __post_init__(self) -> None:
         if self.flush_every < 1:
@@ -51,6 +57,8 @@ class CacheOptions:
         Writing.of(1, self.threads)
         if self.max_size is not None:
             check_bound(self.max_size)
+        if self.cache_size is not None:
+            parse_size(self.cache_size)
         if self.writer_ranks is not None:
             _check_ranks(self.writer_ranks)
 

@@ -5,17 +5,21 @@ appends later are seen without mapping again. Nothing may be read beyond what th
 end of a file lies SIGBUS.
 """
 
+import contextlib
 import ctypes
 import mmap
 import os
 import sys
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from warmstore.records.buffers import LARGE, take
 from warmstore.records.files import Files, advise, release, reserve
+
+if TYPE_CHECKING:
+    from warmstore.records.pages import Pages
 
 SLOT = 1 << 30
 """Bytes of address space per chunk, and so the most a chunk may hold."""
@@ -30,6 +34,9 @@ _home = os.getpid()
 # Gaps of up to this many bytes are read along: one request costs more than they do.
 _CLOSE = 1 << 14
 
+BLOCK = 1 << 16
+"""Bytes that come from a remote as one."""
+
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -37,9 +44,11 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 class AddressSpace:
     """`slots` chunk slots. `memory` is all of it as bytes, `view` too; what is made over them keeps it alive."""
 
-    def __init__(self, files: Files, slots: int = _FIRST_SLOTS) -> None:
+    def __init__(self, files: Files, slots: int = _FIRST_SLOTS, pages: "Pages | None" = None) -> None:
         self.slots = slots
+        self.pages = pages  # brings chunks from a remote; nothing may then be read but through the methods here
         self._files = files
+        self._places = np.full(slots, -1, np.int64)  # of each slot's first block in the table of `pages`
         self._mapped: set[int] = set()
         length = slots * SLOT
         self.address = reserve(length)
@@ -54,9 +63,11 @@ class AddressSpace:
     def __contains__(self, slot: int) -> bool:
         return slot in self._mapped
 
-    def map(self, slot: int, descriptor: int) -> None:
+    def map(self, slot: int, descriptor: int, chunk: int = -1) -> None:
         """Map a chunk's file at its slot. The descriptor may be closed afterwards."""
         self._files.map(self.address + slot * SLOT, SLOT, descriptor)
+        if self.pages is not None:
+            self._places[slot] = self.pages.place(chunk)
         self._mapped.add(slot)
 
     def grown(self, slots: int) -> "AddressSpace":
@@ -64,7 +75,22 @@ class AddressSpace:
         size = self.slots
         while size < slots:
             size *= 2
-        return AddressSpace(self._files, size)
+        return AddressSpace(self._files, size, self.pages)
+
+    def held(self, addresses: Int64, lengths: Int64 | int) -> contextlib.AbstractContextManager[None]:
+        """Have bytes here, from a remote if need be, for as long as they are being copied."""
+        if self.pages is None or not len(addresses):
+            return contextlib.nullcontext()
+        places = self._places[addresses // SLOT]
+        remote = (places >= 0) & (np.asarray(lengths) > 0)
+        within, places = (addresses % SLOT)[remote], places[remote]
+        lengths = np.broadcast_to(lengths, len(addresses))[remote]
+        first, last = within // BLOCK, (within + lengths - 1) // BLOCK
+        count = last - first + 1
+        if count.max(initial=0) <= 2:
+            return self.pages.holding(np.concatenate((places + first, places + last)))
+        ends = np.cumsum(count)
+        return self.pages.holding(np.repeat(places + first - (ends - count), count) + np.arange(ends[-1]))
 
     def gather(self, addresses: Int64, width: int, out: Bytes | None = None) -> Bytes:
         """Copy `width` bytes from each address.
@@ -77,6 +103,12 @@ class AddressSpace:
         Returns:
             uint8 [n, width], `out` or a new array.
         """
+        if self.pages is not None:
+            with self.held(addresses, width):
+                return self._gather(addresses, width, out)
+        return self._gather(addresses, width, out)
+
+    def _gather(self, addresses: Int64, width: int, out: Bytes | None) -> Bytes:
         count = len(addresses)
         if width == 8 and out is None:
             words: Int64 = self._words[addresses >> 3]
@@ -105,6 +137,10 @@ class AddressSpace:
             starts, lengths: int64 [n], byte addresses relative to `memory`, and bytes.
             out: uint8 [sum of lengths].
         """
+        with self.held(starts, lengths):
+            self._gather_spans(starts, lengths, out)
+
+    def _gather_spans(self, starts: Int64, lengths: Int64, out: Bytes) -> None:
         ends = np.cumsum(lengths)
         firsts = ends - lengths
         shifts = starts - firsts
@@ -157,8 +193,19 @@ class AddressSpace:
         return window
 
     def span(self, address: int, length: int) -> memoryview:
-        """A read-only view of `length` bytes, which keeps the mapping alive."""
-        return self.view[address : address + length]
+        """A read-only view of `length` bytes, which keeps the mapping alive. Of what comes from a remote a copy."""
+        if self.pages is None:
+            return self.view[address : address + length]
+        return self.spans(np.array([address]), np.array([length]))[0]
+
+    def spans(self, starts: Int64, lengths: Int64) -> list[memoryview]:
+        """A read-only view for each of some spans, int64 [n]; copies of what comes from a remote."""
+        view, ends = self.view, (starts + lengths).tolist()
+        spans = [view[first:last] for first, last in zip(starts.tolist(), ends, strict=True)]
+        if self.pages is None:
+            return spans
+        with self.held(starts, lengths):  # holes may be made there later, and views would show zeros
+            return [memoryview(bytes(span)) for span in spans]
 
 
 def _copy(view: memoryview, out: Bytes, shifts: Int64, firsts: Int64, lasts: Int64) -> None:

@@ -47,7 +47,7 @@ def make_evictable(path: Path, files: Files, *, wait: bool) -> bool:
     """
     if read_manifest(path, files).format >= EVICTING:
         return True
-    with _edit_lock(path, files, wait=wait) as held:
+    with edit_lock(path, files, wait=wait) as held:
         if held:
             write_manifest(path, replace(read_manifest(path, files), format=EVICTING), files)
         return held
@@ -77,13 +77,13 @@ def _write(path: Path, manifest: Manifest, chunks: Collection[int], files: Files
 
 def remove_abandoned(path: Path, files: Files) -> None:
     """Remove what rewrites left that failed or died, unless somebody edits the store now."""
-    with _edit_lock(path, files, wait=False) as held:
+    with edit_lock(path, files, wait=False) as held:
         if held:
             remove_leftovers(path, read_manifest(path, files), files)
 
 
 @contextlib.contextmanager
-def _edit_lock(path: Path, files: Files, *, wait: bool) -> Iterator[bool]:
+def edit_lock(path: Path, files: Files, *, wait: bool) -> Iterator[bool]:
     """The lock of editors; without `wait` it may not be had."""
     with contextlib.suppress(FileExistsError):
         files.close(files.create(path / "edit.lock"))

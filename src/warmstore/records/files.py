@@ -10,10 +10,15 @@ import fcntl
 import mmap
 import os
 import shutil
+import struct
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from warmstore.errors import WriteFailed
+
+if TYPE_CHECKING:
+    from warmstore.records.pages import Pages
 
 Buffer = bytes | bytearray | memoryview
 
@@ -78,6 +83,10 @@ class Files:
     def truncate(self, descriptor: int, length: int) -> None:
         os.ftruncate(descriptor, length)
 
+    def punch(self, descriptor: int, offset: int, length: int) -> None:
+        """Make a hole: zeros that take no room, where the file system can."""
+        _punch(descriptor, offset, length)
+
     def rename(self, source: Path, target: Path) -> None:
         """Move a file or an empty-target folder, atomically."""
         source.replace(target)
@@ -103,6 +112,19 @@ class Files:
 
     def unlock(self, descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+    def pages(self, folder: Path) -> "Pages | None":
+        """What brings the chunks of a folder from a remote, where they are read; None where all of them are here."""
+        return None
+
+    is_remote = False
+    """Whether what is read is a copy of a store at a remote."""
+
+    def refresh(self) -> None:
+        """Have what came to a remote since be seen here."""
+
+    def let_go(self) -> None:
+        """Nobody will read more of what `pages` brings."""
 
     def map(self, address: int, length: int, descriptor: int, *, write: bool = False) -> None:
         """Map a file, shared, over `length` bytes of reserved address space at exactly `address`."""
@@ -137,6 +159,9 @@ _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_MACOS = os.uname().sysname == "Darwin"
+if not _MACOS:
+    _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
 
 def _mmap(address: int | None, length: int, protection: int, flags: int, descriptor: int) -> int:
@@ -152,6 +177,15 @@ def reserve(length: int) -> int:
     return _mmap(None, length, _PROT_NONE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE, -1)
 
 
+def _punch(descriptor: int, offset: int, length: int) -> None:
+    if _MACOS:
+        # F_PUNCHHOLE of <sys/fcntl.h> takes a struct fpunchhole.
+        fcntl.fcntl(descriptor, 99, struct.pack("IIqq", 0, 0, offset, length))
+    elif _libc.fallocate(descriptor, 0x3, offset, length):  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
+        code = ctypes.get_errno()
+        raise OSError(code, f"a hole of {length:,} bytes cannot be made: {os.strerror(code)}")
+
+
 def advise(address: int, length: int, advice: int) -> None:
     """Tell the kernel how mapped bytes will be read. Only a hint: nothing depends on it."""
     start = address & -mmap.PAGESIZE
@@ -161,6 +195,18 @@ def advise(address: int, length: int, advice: int) -> None:
 def release(address: int, length: int) -> None:
     """Give address space back, with everything mapped in it."""
     _libc.munmap(address, length)
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a live process holds a chunk. The lock of a writer ends with it, however it ends."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def is_read_only(error: OSError) -> bool:

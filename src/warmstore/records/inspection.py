@@ -1,7 +1,5 @@
 """What a store's folder holds, told without reading its rows: chunks, what is committed in each, who is writing."""
 
-import fcntl
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +7,7 @@ import numpy as np
 
 from warmstore.records.checksums import generation_seed
 from warmstore.records.fields import columns_of
-from warmstore.records.files import Files
+from warmstore.records.files import Files, is_locked
 from warmstore.records.log import BATCH, DELETE, EVICTED, SEALED, UPDATE, Log
 from warmstore.records.manifest import read_manifest
 from warmstore.records.store import RecordStore
@@ -68,7 +66,7 @@ def chunk_states(path: Path) -> list[ChunkState]:
                 nbytes=file.stat().st_size if file is not None else 0,
                 state=state,
                 # A chunk without a commit may be in the making: taking its lock for a moment could fail its writer.
-                writing=state == "open" and file is not None and _is_locked(file),
+                writing=state == "open" and file is not None and is_locked(file),
             )
         )
     return states
@@ -83,15 +81,3 @@ def field_bytes(store: RecordStore) -> dict[str, int]:
         buffers = sum(1 if column.width is not None else 2 for column in columns_of(name, field))
         taken[name] = sum(int(next(sizes).sum()) for _ in range(buffers)) if store.snapshot.batches else 0
     return taken
-
-
-def _is_locked(path: Path) -> bool:
-    """Whether a live process holds a chunk. The lock of a writer ends with it, however it ends."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False

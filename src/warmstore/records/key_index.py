@@ -294,7 +294,7 @@ class KeyIndex:
             return False
         opened = _Opened.over(table, direct, self._having_room)
         header = opened.header[0]
-        same_boot = bytes(header["boot"]) == _boot()
+        same_boot = bytes(header["boot"]) == boot_id()
         good = (
             bytes(header["magic"]) == _MAGIC
             and int(header["hash"]) == _hash(opened.header)
@@ -307,7 +307,7 @@ class KeyIndex:
         if good:
             self._opened = opened
             if write and not same_boot:
-                self._write_header(boot=_boot())
+                self._write_header(boot=boot_id())
         return good
 
     def _rebuild(self, rows: int) -> None:
@@ -328,7 +328,7 @@ class KeyIndex:
             direct.memory[:8].view(np.int64)[0] = token
             self._opened = _Opened.over(table, direct, self._having_room)
             store, generation = self._identity
-            self._write_header(magic=_MAGIC, store=store, generation=generation, token=token, boot=_boot())
+            self._write_header(magic=_MAGIC, store=store, generation=generation, token=token, boot=boot_id())
             self._add(rows)
             self._files.rename(drafts[1], self._direct_path)
             self._files.rename(drafts[0], self.path)
@@ -405,7 +405,8 @@ def _hash(header: Any) -> int:
     return xxhash.xxh3_64_intdigest(header.tobytes()[: -HEADER["hash"].itemsize])
 
 
-def _boot() -> bytes:
+def boot_id() -> bytes:
+    """What tells this start of the machine from all others, at most 40 bytes."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_bytes()[:36]
     except OSError:

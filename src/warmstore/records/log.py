@@ -30,8 +30,10 @@ ENTRY = np.dtype(
         ("hash", "<u8"),  # xxh3-64 of the 56 bytes before, seeded
     ]
 )
-BATCH, SEALED, UPDATE, DELETE, CLOSED, EVICTED = 1, 2, 3, 4, 5, 6
-KINDS = range(EVICTED + 1)
+BATCH, SEALED, UPDATE, DELETE, CLOSED, EVICTED, ADOPTED = 1, 2, 3, 4, 5, 6, 7
+KINDS = range(ADOPTED + 1)
+NOWHERE = 0xFFFFFFFF
+"""In place of a chunk's number: rows of an adopted chunk that were written anew, among others."""
 _SIZE = ENTRY.itemsize
 _ZEROS = bytes(_SIZE)
 
@@ -96,21 +98,7 @@ class Log:
             Damaged: an entry that is not a torn tail does not match its hash.
         """
         data = self._files.read(self._descriptor, self._files.size(self._descriptor) - first * _SIZE, first * _SIZE)
-        data = data[: len(data) // _SIZE * _SIZE]
-        if data.endswith(_ZEROS):
-            data = data[:-_SIZE]
-        entries = np.frombuffer(data, ENTRY)
-        digest = xxhash.xxh3_64_intdigest
-        hashes = [digest(data[at : at + _SIZE - 8], self._seed) for at in range(0, len(data), _SIZE)]
-        good = (entries["hash"] == np.array(hashes, np.uint64)) & (
-            entries["sequence"] == np.arange(first, first + len(entries), dtype=np.uint64)
-        )
-        if not good.all():
-            number = first + int(np.argmin(good))
-            raise Damaged(
-                f"{self.path}: entry {number} of {first + len(entries)} does not match its checksum. "
-                "The log says which rows exist, so the store is not read past it; restore the file from a copy"
-            )
+        entries = entries_of(data, self._seed, str(self.path), first)
         if len(entries) and entries["kind"][-1] == CLOSED and not self._superseded():
             entries = entries[:-1]
         return entries
@@ -137,8 +125,31 @@ class Log:
         except OSError as error:
             raise write_failed(error, self.path) from error
 
-    def append_locked(self, entry: Entries) -> None:
-        """`append` by somebody who holds the lock.
+    def append_all(self, entries: Entries) -> None:
+        """Commit some entries, one behind the other; after a kill the first few of them may be there.
+
+        Raises:
+            WriteFailed: the disk refused.
+            GenerationClosed: the store goes on in another generation.
+        """
+        try:
+            with self.locked():
+                for number in range(len(entries)):
+                    self.append_locked(entries[number : number + 1].copy(), sync=number + 1 == len(entries))
+        except OSError as error:
+            raise write_failed(error, self.path) from error
+
+    def extend_locked(self, whole: bytes) -> bool:
+        """Go on as a longer log does, `whole`, by somebody who holds the lock; False where that is another log."""
+        length = self._committed_length() * _SIZE
+        if self._files.read(self._descriptor, length, 0) != whole[:length]:
+            return False
+        write_all(self._files, self._descriptor, [whole[length:]], length)
+        self._files.sync(self._descriptor)
+        return True
+
+    def append_locked(self, entry: Entries, *, sync: bool = True) -> None:
+        """`append` by somebody who holds the lock, and who may leave the syncing to the next.
 
         Raises:
             OSError: it is not on the disk; the log is as it was.
@@ -148,7 +159,8 @@ class Log:
         entry["hash"] = xxhash.xxh3_64_intdigest(entry.tobytes()[:-8], self._seed)
         try:
             write_all(self._files, self._descriptor, [entry.tobytes()], length * _SIZE)
-            self._files.sync(self._descriptor)
+            if sync:
+                self._files.sync(self._descriptor)
         except OSError:
             with contextlib.suppress(OSError):
                 self._files.truncate(self._descriptor, length * _SIZE)
@@ -178,10 +190,35 @@ class Log:
         return length
 
 
-def create_log(folder: Path, files: Files) -> None:
-    """Make an empty log in a new folder, on the disk when this returns."""
+def entries_of(data: bytes, seed: int, where: str, first: int = 0) -> Entries:
+    """The entries that the bytes of a log say, from number `first` on, without a torn tail.
+
+    Raises:
+        Damaged: an entry that is not a torn tail does not match its hash.
+    """
+    data = data[: len(data) // _SIZE * _SIZE]
+    if data.endswith(_ZEROS):
+        data = data[:-_SIZE]
+    entries = np.frombuffer(data, ENTRY)
+    digest = xxhash.xxh3_64_intdigest
+    hashes = [digest(data[at : at + _SIZE - 8], seed) for at in range(0, len(data), _SIZE)]
+    good = (entries["hash"] == np.array(hashes, np.uint64)) & (
+        entries["sequence"] == np.arange(first, first + len(entries), dtype=np.uint64)
+    )
+    if not good.all():
+        number = first + int(np.argmin(good))
+        raise Damaged(
+            f"{where}: entry {number} of {first + len(entries)} does not match its checksum. "
+            "The log says which rows exist, so the store is not read past it; restore the file from a copy"
+        )
+    return entries
+
+
+def create_log(folder: Path, files: Files, data: bytes = b"") -> None:
+    """Make a log in a new folder, empty or with entries; on the disk when this returns."""
     descriptor = files.create(folder / "log")
     try:
+        write_all(files, descriptor, [data], 0)
         files.sync(descriptor)
     finally:
         files.close(descriptor)

@@ -15,10 +15,12 @@ from warmstore.records.fields import Fields, fields_from_json, fields_to_json
 from warmstore.records.files import Files, is_read_only, write_all
 from warmstore.records.log import create_log
 
-FORMAT = 2
+FORMAT = 3
 """The newest that can be read. Stores are written in format 1 for as long as that says all."""
 EVICTING = 2
 """The format of stores whose chunks may be evicted."""
+ADOPTING = 3
+"""The format of stores that may have chunks of others."""
 NAME = "store.json"
 
 
@@ -58,6 +60,16 @@ def read_manifest(folder: Path, files: Files) -> Manifest:
         raise Damaged(f"{path} is a folder; restore the file from a copy") from None
     finally:
         files.close(descriptor)
+    return manifest_of(data, str(path))
+
+
+def manifest_of(data: bytes | str, path: str) -> Manifest:
+    """What the bytes of a store.json say; `path` is for messages.
+
+    Raises:
+        NewerFormat: this version cannot read the store.
+        Damaged: they do not match their checksum.
+    """
     try:
         content = json.loads(data)
         version = content["format"]
@@ -77,15 +89,7 @@ def read_manifest(folder: Path, files: Files) -> Manifest:
 
 def write_manifest(folder: Path, manifest: Manifest, files: Files) -> None:
     """Write store.json, replacing the old one; on the disk when this returns."""
-    content: dict[str, Any] = {
-        "format": manifest.format,
-        "id": manifest.id,
-        "generation": manifest.generation,
-        "fields": fields_to_json(manifest.fields),
-        "metadata": manifest.metadata,
-    }
-    content["checksum"] = _checksum(content)
-    data = json.dumps(content, indent=1, ensure_ascii=False).encode()
+    data = manifest_bytes(manifest)
     temporary = folder / f"{NAME}.{secrets.token_hex(4)}.tmp"
     descriptor = files.create(temporary)
     try:
@@ -95,6 +99,19 @@ def write_manifest(folder: Path, manifest: Manifest, files: Files) -> None:
         files.close(descriptor)
     files.rename(temporary, folder / NAME)
     files.sync_folder(folder)
+
+
+def manifest_bytes(manifest: Manifest) -> bytes:
+    """store.json."""
+    content: dict[str, Any] = {
+        "format": manifest.format,
+        "id": manifest.id,
+        "generation": manifest.generation,
+        "fields": fields_to_json(manifest.fields),
+        "metadata": manifest.metadata,
+    }
+    content["checksum"] = _checksum(content)
+    return json.dumps(content, indent=1, ensure_ascii=False).encode()
 
 
 def create_folder(folder: Path, manifest: Manifest, files: Files) -> None:

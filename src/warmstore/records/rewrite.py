@@ -15,7 +15,7 @@ import numpy as np
 
 from warmstore.records.fields import Fields
 from warmstore.records.generation import Generation
-from warmstore.records.log import CLOSED, create_log, new_entry
+from warmstore.records.log import ADOPTED, CLOSED, NOWHERE, create_log, new_entry
 from warmstore.records.manifest import read_manifest, remove_leftovers, write_manifest
 from warmstore.records.progress import Advance, progress_bar
 from warmstore.records.rows import Bools, Gathered, Rows, stored_rows
@@ -100,6 +100,7 @@ def rewrite(
                     while done < old.snapshot.rows:
                         done = _copy(old, new, make, done, repair, advance)
                     new.seal()
+                    _carry_adopted(old, new)
                     old.log.append_locked(new_entry(CLOSED, 0))
                     write_manifest(store.path, manifest, files)
         except BaseException:
@@ -114,6 +115,15 @@ def rewrite(
         old.let_go()
         remove_leftovers(store.path, manifest, files)
         return Utilisation(new.snapshot.length, rows_before, bytes_before, _chunk_bytes(new.folder))
+
+
+def _carry_adopted(old: Generation, new: Generation) -> None:
+    """Have it be known that chunks of others are in here by now, so that they are not adopted again."""
+    entries = old.log.read(0)
+    for entry in entries[entries["kind"] == ADOPTED]:
+        origin = new_entry(ADOPTED, NOWHERE, rows=int(entry["rows"]), body_hash=int(entry["body_hash"]))
+        new.log.append(origin)
+    new.refresh()
 
 
 def _copy(

@@ -76,9 +76,7 @@ class Spans:
 
     def views(self) -> list[memoryview]:
         """One read-only view a value, which keeps the mapping alive."""
-        ends = (self.starts + self.lengths).tolist()
-        whole = self.space.view
-        return [whole[first:last] for first, last in zip(self.starts.tolist(), ends, strict=True)]
+        return self.space.spans(self.starts, self.lengths)
 
     def copied(self, allocate: Allocate = take) -> "Rows":
         """The values one after the other in memory from `allocate`."""

@@ -24,7 +24,7 @@ from warmstore.records.edits import Order, positions_in, trailer_size
 from warmstore.records.fields import Column
 from warmstore.records.files import Files
 from warmstore.records.gaps import Gaps
-from warmstore.records.log import BATCH, DELETE, EVICTED, KINDS, UPDATE, Entries, GenerationClosed
+from warmstore.records.log import ADOPTED, BATCH, DELETE, EVICTED, KINDS, UPDATE, Entries, GenerationClosed
 
 _log = logging.getLogger("warmstore")
 
@@ -112,7 +112,7 @@ class Batches:
         superseded: Callable[[], bool] = lambda: False,
         evicted: Callable[[], frozenset[int]] = frozenset,
     ) -> None:
-        self.space = AddressSpace(files)
+        self.space = AddressSpace(files, pages=files.pages(folder))
         self.snapshot = Snapshot()
         self._folder = folder
         self._schema = schema
@@ -121,6 +121,7 @@ class Batches:
         self._superseded = superseded
         self._evicted_by_now = evicted
         self.evicted: frozenset[int] = frozenset()
+        self._origins: dict[int, tuple[int, int]] = {}  # of adopted chunks: the seed of their store, their number there
         self._slots: dict[int, int] = {}  # by chunk: dense, as numbers of evicted ones are not
         self._layouts: dict[int, Layout] = {}
         self._file_sizes: dict[int, int] = {}
@@ -157,7 +158,7 @@ class Batches:
         firsts = old.rows + np.concatenate(([0], np.cumsum(rows)[:-1])) if len(rows) else rows
         self._table["first_row"][part] = firsts
         self._table["chunk"][part] = added["chunk"]
-        self._table["seed"][part] = batch_seeds(self._seed, added["chunk"], added["offset"]).view(np.int64)
+        self._table["seed"][part] = self._seeds(entries, added).view(np.int64)
         chunks = set(entries["chunk"][_IN_CHUNKS[entries["kind"]]].tolist())
         self._map_chunks(sorted(chunks - self.evicted))
         gone = np.isin(added["chunk"], list(self.evicted))
@@ -186,6 +187,18 @@ class Batches:
             gaps=gaps,
         )
         return self.snapshot
+
+    def _seeds(self, entries: Entries, added: Entries) -> UInt64:
+        """Of the checksums of batches. A chunk that was adopted keeps those of the store it was written for."""
+        for entry in entries[entries["kind"] == ADOPTED]:
+            self._origins[int(entry["chunk"])] = int(entry["body_hash"]), int(entry["rows"])
+        seeds = batch_seeds(self._seed, added["chunk"], added["offset"])
+        for chunk in self._origins.keys() & set(added["chunk"].tolist()):
+            seed, number = self._origins[chunk]
+            theirs = added["chunk"] == chunk
+            offsets = added["offset"][theirs]
+            seeds[theirs] = batch_seeds(seed, np.full(len(offsets), number), offsets)
+        return seeds
 
     def _reorder(self, old: Snapshot, entries: Entries) -> Int64 | None:
         kinds = entries["kind"]
@@ -256,6 +269,9 @@ class Batches:
         if len(self._slots) > space.slots:
             space = space.grown(len(self._slots))
             chunks = sorted({*self._file_sizes, *chunks})
+        if space.pages is not None:
+            for chunk in chunks:
+                space.pages.place(chunk)  # makes the file of one that comes from a remote
         for chunk in chunks:
             try:
                 descriptor = self._files.open(self.chunk_path(chunk))
@@ -269,7 +285,7 @@ class Batches:
             try:
                 self._file_sizes[chunk] = self._files.size(descriptor)
                 if self._slots[chunk] not in space:
-                    space.map(self._slots[chunk], descriptor)
+                    space.map(self._slots[chunk], descriptor, chunk)
             finally:
                 self._files.close(descriptor)
         self.space = space  # with everything in it: other threads may be gathering
@@ -325,10 +341,12 @@ class Batches:
         """The layout in a batch's header, or None when that is damaged. Unverified bytes never reach pyarrow."""
         start = self._slots[int(entry["chunk"])] * SLOT + int(entry["offset"])
         header, body = int(entry["header"]), int(entry["body"])
-        view = self.space.span(start, header)
-        if xxhash.xxh3_64_intdigest(view) != int(entry["header_hash"]):
+        if xxhash.xxh3_64_intdigest(self.space.span(start, header)) != int(entry["header_hash"]):
             return None
-        batch = pa.ipc.read_record_batch(pa.py_buffer(self.space.span(start, header + body)), self._schema)
+        # pyarrow looks at the header alone, and what is not here yet of the body stays where it is.
+        with self.space.held(np.array([start]), header):
+            whole = pa.py_buffer(self.space.view[start : start + header + body])
+            batch = pa.ipc.read_record_batch(whole, self._schema)
         if batch.num_rows != int(entry["rows"]):
             return None
         base = self.space.address + start + header

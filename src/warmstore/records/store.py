@@ -10,7 +10,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +36,11 @@ from warmstore.records.values import encode
 from warmstore.records.verify import Report, check
 from warmstore.records.view import FieldView
 from warmstore.records.writing import Room, Writing
+from warmstore.remote.location import is_remote
+from warmstore.sizes import parse_size
+
+if TYPE_CHECKING:
+    from warmstore.records.mirror import Pulled, Pushed
 
 _log = logging.getLogger("warmstore")
 
@@ -100,10 +105,21 @@ class RecordStore(Owner):
         writer_threads: int | None = None,
         room: Room | None = None,
         files: Files | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_size: int | str | None = "20GB",
+        remote_options: Mapping[str, Any] | None = None,
+        anonymous: bool = False,
     ) -> Self:
         """Open a store for reading ("r") or for appending too ("a"); the other options are those of `create`.
 
+        Args:
+            path: a folder, or the URL of a store that was pushed, such as "s3://bucket/photos", which is only read.
+            cache_dir: where blocks of a remote's chunks are kept, the user's cache folder by default.
+            cache_size: bytes of them at most, or None for no bound. Those read longest ago go.
+            remote_options, anonymous: see `push`.
+
         Raises:
+            RemoteUnavailable, RemoteRefused: the remote cannot be read, also later where something is not here yet.
             NotAStore: the folder holds none.
             NewerFormat: it was written by a newer warmstore.
             Damaged: its description or log does not match its checksums.
@@ -111,6 +127,15 @@ class RecordStore(Owner):
         """
         if mode not in ("r", "a"):
             raise ValueError(f"mode is {mode!r}; it must be 'r' (read) or 'a' (read and append)")
+        if is_remote(path):
+            if mode != "r":
+                raise ReadOnly(f"{path!r} is a remote; write to a folder and push it there")
+            from warmstore.records.remote_copy import Remote, open_remote
+
+            remote = Remote(os.fspath(path), remote_options, anonymous)
+            size = None if cache_size is None else parse_size(cache_size)
+            folder, files = open_remote(remote, None if cache_dir is None else Path(cache_dir), size)
+            return cls._open_copy(folder, files)
         files, writing = files or Files(), Writing.of(chunk_size, writer_threads, room)
         manifest = read_manifest(Path(path), files)
         try:
@@ -118,6 +143,14 @@ class RecordStore(Owner):
         except OSError as error:
             if is_read_only(error):
                 raise ReadOnly(error.errno, "the store cannot be written; open it with mode='r'", str(path)) from error
+            raise
+
+    @classmethod
+    def _open_copy(cls, folder: Path, files: Files) -> Self:
+        try:
+            return cls.open(folder, files=files)
+        except BaseException:
+            files.let_go()
             raise
 
     @property
@@ -321,7 +354,118 @@ class RecordStore(Owner):
     def refresh(self) -> None:
         """See what other processes committed since. A store's own flush does this too."""
         self._check_open()
+        self.files.refresh()
         self.session.refresh()
+
+    # Remotes
+
+    def push(
+        self,
+        url: str,
+        *,
+        verify: bool = False,
+        progress: bool | None = None,
+        remote_options: Mapping[str, Any] | None = None,
+        anonymous: bool = False,
+    ) -> "Pushed":
+        """Have a remote hold what this store holds. What is there already is not sent again, nor after a break.
+
+        Chunks that other processes write to wait for a later push, and rows behind theirs with them; this process's own
+        is sealed.
+
+        Args:
+            url: s3://bucket/prefix, gs://, az://, http(s):// (WebDAV), or a folder; one store each.
+            verify: read what is there already, and send anew what is damaged.
+            progress: show a bar; None shows one on a terminal.
+            remote_options: what obstore's store of that kind takes, such as {"endpoint": "https://..."}. Without them
+                credentials are found where the cloud's own tools find them.
+            anonymous: sign no requests.
+
+        Raises:
+            Diverged: the remote has what this store lacks, or another store.
+            StoreExists: the remote has a feature cache.
+            RemoteUnavailable, RemoteRefused: it was not pushed.
+        """
+        from warmstore.records.mirror import push
+        from warmstore.records.remote_copy import Remote
+
+        self._settle()
+        with contextlib.closing(Remote(url, remote_options, anonymous).open()) as objects:
+            return push(self.path, objects, self.files, shared=False, verify=verify, progress=progress)
+
+    def pull(
+        self,
+        url: str,
+        *,
+        progress: bool | None = None,
+        remote_options: Mapping[str, Any] | None = None,
+        anonymous: bool = False,
+    ) -> "Pulled":
+        """Have this store hold what a remote has of it by now; the arguments are those of `push`.
+
+        Raises:
+            Diverged: this store has what the remote lacks, or another process writes to it.
+            Damaged: what the remote has is not what was pushed.
+            RemoteUnavailable, RemoteRefused: nothing changed; the next pull goes on.
+        """
+        from warmstore.records.mirror import pull
+        from warmstore.records.remote_copy import Remote
+
+        self._settle()
+        with contextlib.closing(Remote(url, remote_options, anonymous).open()) as objects:
+            pulled = pull(self.path, objects, self.files, progress=progress)
+        self.session.refresh()
+        return pulled
+
+    def sync(
+        self,
+        url: str,
+        *,
+        progress: bool | None = None,
+        remote_options: Mapping[str, Any] | None = None,
+        anonymous: bool = False,
+    ) -> "tuple[Pulled, Pushed]":
+        """`pull` and then `push`: whichever of the two has more gives it to the other."""
+        from warmstore.records.mirror import sync
+        from warmstore.records.remote_copy import Remote
+
+        self._settle()
+        with contextlib.closing(Remote(url, remote_options, anonymous).open()) as objects:
+            done = sync(self.path, objects, self.files, progress=progress)
+        self.session.refresh()
+        return done
+
+    @classmethod
+    def clone(
+        cls,
+        url: str,
+        path: str | os.PathLike[str],
+        *,
+        progress: bool | None = None,
+        remote_options: Mapping[str, Any] | None = None,
+        anonymous: bool = False,
+    ) -> Self:
+        """Copy the store at a remote into a new folder, and open it; the other arguments are those of `push`.
+
+        Killed and called again it goes on. Where the store is there already, it is pulled.
+        """
+        from warmstore.records.mirror import pull
+        from warmstore.records.remote_copy import Remote
+
+        with contextlib.closing(Remote(url, remote_options, anonymous).open()) as objects:
+            pull(Path(path), objects, Files(), progress=progress)
+        return cls.open(path)
+
+    def _settle(self) -> None:
+        """Have nothing pending, and no chunk that this process writes to."""
+        self._check_open()
+        if self.files.is_remote:
+            raise ReadOnly(f"{self.path} is a copy of a remote; clone it to push or pull")
+        if self.mode == "a":
+            self._check_writable()
+            with self.session.lock:
+                self.session.flush()
+                self.session.generation.seal()
 
     def close(self, *, seal: bool = True) -> None:
         """Flush, seal this writer's chunk and let go of the folder. Closing twice is fine.
@@ -343,6 +487,7 @@ class RecordStore(Owner):
             self.session.generation.let_go()
             self.closed = True
             self.disown()
+            self.files.let_go()
 
     def _after_fork(self) -> None:
         # In a forked child: the parent's pending rows, chunk and locks stay the parent's.
@@ -355,6 +500,8 @@ class RecordStore(Owner):
             _log.warning("%s could not be opened again after a fork: %s", self.path, error)
 
     def __reduce__(self) -> Any:
+        if self.files.is_remote:
+            return type(self)._open_copy, (self.path, self.files)
         return type(self).open, (str(self.path), "r")
 
     # Reading

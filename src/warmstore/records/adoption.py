@@ -1,0 +1,129 @@
+"""Adopting chunks: what other hosts wrote to their parts of a cache becomes rows of this one's, as it is.
+
+A chunk's checksums know which store it was written for. So an entry in the log says that from here on a chunk of this
+number is that chunk of that store, and the entries behind it say its batches. Nothing is copied or hashed again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from warmstore.errors import SchemaMismatch
+from warmstore.records.checksums import generation_seed
+from warmstore.records.eviction import edit_lock
+from warmstore.records.files import FileLock, Files
+from warmstore.records.heads import Head
+from warmstore.records.log import ADOPTED, BATCH, DELETE, NOWHERE, SEALED, UPDATE, Entries, Log, new_entry
+from warmstore.records.manifest import ADOPTING, read_manifest, write_manifest
+from warmstore.records.mirror import Pulled, fetch_chunks
+from warmstore.records.pages import RemoteChunk
+from warmstore.remote.objects import Objects
+
+Keep = Callable[[Path, int, RemoteChunk, Entries], None]
+"""Has a chunk of a generation's folder come from a remote: by its number there, and with its entries in the log."""
+
+Room = Callable[[int], AbstractContextManager[None]]
+
+
+def adopt(
+    path: Path,
+    head: Head,
+    objects: Objects,
+    files: Files,
+    *,
+    lazily: Keep | None = None,
+    room: Room | None = None,
+    progress: bool | None = None,
+) -> Pulled:
+    """Take over what a part of a cache has and this one lacks.
+
+    Args:
+        lazily: leave the bytes where they are until somebody reads them.
+        room: makes room for as many bytes as are to come.
+
+    Raises:
+        SchemaMismatch: the part has other fields, or edits.
+        Damaged, RemoteUnavailable, RemoteRefused: what came until then is adopted; the next time goes on.
+    """
+    local = read_manifest(path, files)
+    if head.manifest.id == local.id:
+        return Pulled(0, 0, 0)
+    if head.manifest.fields != local.fields:
+        raise SchemaMismatch(f"{head.name} has other fields, or another codec, than {path}; only equal caches join")
+    if np.isin(head.entries["kind"], (UPDATE, DELETE)).any():
+        raise SchemaMismatch(f"{head.name} has edits; rebalance it where it was written, and push it again")
+    chunks = size = records = 0
+    with FileLock(path / ".adopt.lock", files):
+        _allow(path, files)
+        manifest = read_manifest(path, files)
+        folder = path / manifest.generation_folder
+        log = Log(folder / "log", files, generation_seed(manifest.id, manifest.generation), write=True)
+        try:
+            for number, chunk in head.chunks.items():
+                here, missing = _missing(log, head, number)
+                if not len(missing):
+                    continue
+                with room(chunk.size) if room is not None else contextlib.nullcontext():
+                    if here is None:
+                        here = _take_number(folder, log, files)
+                        if lazily is not None:
+                            lazily(folder, here, chunk, missing)
+                        else:
+                            target = folder / f"{here:06d}.arrow"
+                            staging = path / ".pull" / f"{head.seed:016x}-{number}"
+                            fetch_chunks(staging, {number: chunk}, objects, files, {number: target}, progress)
+                            files.remove_folder(staging)
+                            files.sync_folder(folder)
+                        missing = np.concatenate((_adopted(head, here, number), missing))
+                    missing["chunk"] = here
+                    log.append_all(missing)
+                chunks, size = chunks + 1, size + chunk.size
+                records += int(missing["rows"][missing["kind"] == BATCH].sum())
+        finally:
+            log.close()
+    with contextlib.suppress(OSError):
+        files.remove_folder(path / ".pull")
+    return Pulled(chunks, size, records)
+
+
+def _allow(path: Path, files: Files) -> None:
+    """Have store.json say that chunks may be adopted, so that no earlier version misreads the log."""
+    if read_manifest(path, files).format < ADOPTING:
+        with edit_lock(path, files, wait=True):
+            write_manifest(path, replace(read_manifest(path, files), format=ADOPTING), files)
+
+
+def _adopted(head: Head, here: int, number: int) -> Entries:
+    return new_entry(ADOPTED, here, rows=number, body_hash=head.seed)
+
+
+def _missing(log: Log, head: Head, number: int) -> tuple[int | None, Entries]:
+    """The number that a chunk of another store has here, or None; and those of its entries that are not in the log."""
+    theirs = head.entries[(head.entries["chunk"] == number) & np.isin(head.entries["kind"], (BATCH, SEALED))].copy()
+    mine = log.read(0)
+    same = (mine["kind"] == ADOPTED) & (mine["body_hash"] == head.seed) & (mine["rows"] == number)
+    if not same.any():
+        return None, theirs
+    here = int(mine["chunk"][same][0])
+    if here == NOWHERE:
+        return here, theirs[:0]
+    done = (mine["chunk"] == here) & np.isin(mine["kind"], (BATCH, SEALED))
+    return here, theirs[int(done.sum()) :]
+
+
+def _take_number(folder: Path, log: Log, files: Files) -> int:
+    taken = (int(path.stem) for path in folder.glob("*.arrow") if path.stem.isdecimal())
+    known = log.read(0)
+    number = max((*taken, *known["chunk"][known["chunk"] != NOWHERE].tolist()), default=-1) + 1
+    while True:
+        try:
+            files.close(files.create(folder / f"{number:06d}.arrow"))
+            return number
+        except FileExistsError:
+            number += 1

@@ -1,0 +1,83 @@
+"""URLs of remotes, what is shown of them, and the credentials that belong to them."""
+
+from pathlib import Path
+
+import pytest
+
+from warmstore.remote import credentials
+from warmstore.remote.location import Location, Redacted
+
+
+@pytest.mark.parametrize(
+    ("url", "kind", "shown", "address"),
+    [
+        ("s3://bucket/a/b/", "s3", "s3://bucket/a/b", "s3://bucket/a/b"),
+        ("gs://bucket", "gs", "gs://bucket", "gs://bucket"),
+        ("https://me:pass%40word@host:8/x/y/", "http", "https://host:8/x/y", "https://host:8"),
+        ("az://account/container/x", "az", "az://account/container/x", "az://account/container/x"),
+        ("file:///tmp/a%20b", "file", "/tmp/a b", "/tmp/a b"),
+    ],
+)
+def test_a_url_says_kind_and_place(url: str, kind: str, shown: str, address: str) -> None:
+    location = Location.parse(url)
+    assert (location.kind, location.url, location.address) == (kind, shown, address)
+    assert "word" not in repr(location)
+
+
+@pytest.mark.parametrize("url", ["", "ftp://host/x", "s3:///x", "https:///x", "https://host/x?sig=1"])
+def test_a_url_that_makes_no_sense_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match=r"remote|names no|query"):
+        Location.parse(url)
+
+
+def test_messages_lose_what_is_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "fromenvironment")
+    location = Location.parse("https://me:hunter22@host/x")
+    redacted = Redacted(location, {"endpoint": "https://host", "nested": {"secret_access_key": "fromoptions"}})
+    said = redacted(
+        "GET https://me:hunter22@host/x?sig=signature fromenvironment fromoptions https://a/?X-Amz-Signature=abc end"
+    )
+    for secret in ("hunter22", "signature", "fromenvironment", "fromoptions", "abc"):
+        assert secret not in said.replace("X-Amz-Signature", "")
+    assert said.startswith("GET https://***@host/x")
+    assert said.endswith("end")
+
+
+@pytest.fixture
+def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "config").write_text(
+        "[default]\nregion = eu-west-1\n[profile team]\nregion = us-west-2\nendpoint_url = http://minio:9000\n"
+        "[profile made]\nsso_session = x\n"
+    )
+    (tmp_path / "credentials").write_text("[team]\naws_access_key_id = ID\naws_secret_access_key = SECRET\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    return tmp_path
+
+
+def test_profiles_of_aws_are_read(profiles: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert credentials.aws({}, anonymous=False) == {"region": "eu-west-1"}
+    monkeypatch.setenv("AWS_PROFILE", "team")
+    team = {"region": "us-west-2", "endpoint": "http://minio:9000"}
+    secrets = {"access_key_id": "ID", "secret_access_key": "SECRET"}
+    assert credentials.aws({}, anonymous=False) == {**team, **secrets}
+    assert credentials.aws({}, anonymous=True) == {**team, "skip_signature": True}
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "other")
+    assert credentials.aws({"AWS_REGION": "here"}, anonymous=False) == {**team, "region": "here"}
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    assert not credentials.makes_credentials()
+    monkeypatch.setenv("AWS_PROFILE", "made")
+    assert credentials.makes_credentials()
+
+
+def test_netrc_and_names_in_urls_are_basic_authentication(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "netrc").write_text("machine known.example login me password secret\n")
+    (tmp_path / "netrc").chmod(0o600)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    basic = {"authorization": "Basic bWU6c2VjcmV0"}
+    assert credentials.http_headers(Location.parse("https://known.example/x"), anonymous=False) == basic
+    assert credentials.http_headers(Location.parse("https://me:secret@other/x"), anonymous=False) == basic
+    assert credentials.http_headers(Location.parse("https://other/x"), anonymous=False) == {}
+    assert credentials.http_headers(Location.parse("https://me:secret@other/x"), anonymous=True) == {}

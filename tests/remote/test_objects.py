@@ -1,0 +1,164 @@
+"""Objects in a folder and over real sockets: right bytes, or one of two errors without secrets in them."""
+
+import asyncio
+import contextlib
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from pathlib import Path
+
+import pytest
+
+from warmstore.errors import BadArtifact, RemoteUnavailable
+from warmstore.remote.objects import Entry, Objects
+from warmstore.remote.waiting import Patience
+
+HASTY = Patience(connect=0.3, silence=0.3, request=0.3, retries=0, failures=2, rest=60)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Objects]:
+    with Objects(tmp_path / "remote") as objects:
+        yield objects
+
+
+@pytest.fixture
+def mute() -> Iterator[str]:
+    """A server that takes connections and never says anything."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://somebody:hunter22@127.0.0.1:{server.getsockname()[1]}/cache"
+
+
+def test_what_was_put_is_there(folder: Objects) -> None:
+    assert folder.entries() == []
+    assert folder.get("a/b") is None
+    assert folder.size("a/b") is None
+    assert folder.put("a/b", b"0123456789")
+    assert folder.put("a/bc", b"")
+    assert folder.get("a/b") == b"0123456789"
+    assert folder.get("a/bc") == b""
+    assert folder.get("a/b", 2, 5) == b"234"
+    assert folder.get("a/b", 7) == b"789"
+    assert folder.size("a/b") == 10
+    (entry,) = folder.entries("a")[:1]
+    assert entry == Entry("a/b", 10, entry.modified)
+    folder.delete(["a/b", "never"])
+    assert folder.get("a/b") is None
+
+
+def test_a_file_is_put_whole(folder: Objects, tmp_path: Path) -> None:
+    content = bytes(range(256)) * 50_000
+    (tmp_path / "file").write_bytes(content)
+    folder.put("large", tmp_path / "file")
+    assert folder.get("large") == content
+
+
+def test_creating_never_overwrites(folder: Objects) -> None:
+    async def both() -> list[bool]:
+        return await folder.each(lambda data: folder.put_async("one", data, create=True), [b"a", b"b", b"c", b"d"])
+
+    assert sorted(folder.run(both())) == [False, False, False, True]
+    assert not folder.put("one", b"e", create=True)
+    assert folder.get("one") in (b"a", b"b", b"c", b"d")
+
+
+@pytest.mark.parametrize("name", ["../outside", "a/../../outside", "a//b", "./a"])
+def test_a_name_that_leads_elsewhere_is_refused(folder: Objects, tmp_path: Path, name: str) -> None:
+    (tmp_path / "outside").write_bytes(b"secret")
+    folder.put("a/b", b"")
+    with pytest.raises(ValueError, match="path"):
+        folder.get(name)
+    with pytest.raises(ValueError, match="path"):
+        folder.put(name, b"changed")
+    assert (tmp_path / "outside").read_bytes() == b"secret"
+
+
+def test_more_than_is_wanted_is_not_taken(folder: Objects) -> None:
+    folder.put("large", bytes(1000))
+    assert folder.get("large", most=1000) == bytes(1000)
+    with pytest.raises(BadArtifact, match="999 at most"):
+        folder.get("large", most=999)
+
+
+def test_a_remote_that_is_not_there_says_so_soon_and_is_then_left_alone() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with Objects(f"http://127.0.0.1:{port}/", patience=HASTY) as objects:
+        for _ in range(2):
+            with pytest.raises(RemoteUnavailable, match=r"127\.0\.0\.1"):
+                objects.get("a")
+        with pytest.raises(RemoteUnavailable, match="rests"):
+            objects.get("a")
+
+
+def test_a_remote_that_hangs_is_given_up_in_time_and_no_secret_is_told(mute: str) -> None:
+    with Objects(mute, patience=HASTY) as objects:
+        assert "hunter22" not in repr(objects)
+        assert "hunter22" not in repr(objects.location)
+        began = time.monotonic()
+        with pytest.raises(RemoteUnavailable, match=r"in time|timed out|HTTP error") as caught:
+            objects.get("a")
+        assert time.monotonic() - began < 5
+        told = "".join(traceback.format_exception(caught.value))
+        assert "hunter22" not in told
+        assert caught.value.__context__ is None
+
+
+def test_what_hangs_can_be_given_up_at_once(mute: str) -> None:
+    objects = Objects(mute)
+    future = objects.submit(objects.get_async("a"))
+    began = time.monotonic()
+    objects.close()
+    assert future.done()
+    assert time.monotonic() - began < 2
+    assert not any(thread.name == "warmstore-remote" for thread in threading.enumerate())
+
+
+def test_nothing_is_asked_when_offline(mute: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WARMSTORE_OFFLINE", "1")
+    with Objects(mute) as objects, pytest.raises(RemoteUnavailable, match="WARMSTORE_OFFLINE"):
+        objects.get("a")
+
+
+def test_the_first_error_ends_all(folder: Objects) -> None:
+    ended = []
+
+    async def work(number: int) -> None:
+        if number == 3:
+            raise RemoteUnavailable("three")
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(number)
+
+    with pytest.raises(RemoteUnavailable, match="three"):
+        folder.run(folder.each(work, range(6)))
+    assert sorted(ended) == [0, 1, 2, 4, 5]
+
+
+def test_what_is_asked_while_it_closes_ends_too(tmp_path: Path) -> None:
+    for _ in range(200):
+        objects = Objects(tmp_path)
+        ended = threading.Event()
+
+        def ask(objects: Objects, ended: threading.Event) -> None:
+            with contextlib.suppress(RemoteUnavailable, CancelledError):
+                while True:
+                    objects.get("a")
+            ended.set()
+
+        thread = threading.Thread(target=ask, args=(objects, ended), daemon=True)
+        thread.start()
+        objects.close()
+        assert ended.wait(20)
+        thread.join()
+
+
+def test_what_was_closed_unused_stays_closed(tmp_path: Path) -> None:
+    objects = Objects(tmp_path)
+    objects.close()
+    with pytest.raises(RemoteUnavailable, match="was closed"):
+        objects.get("a")
