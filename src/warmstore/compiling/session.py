@@ -355,7 +355,10 @@ class Session:
             self._flights.end(path)
 
     def remember(self, question: str, ask: Callable[[], bool]) -> bool:
-        """The answer to a yes-or-no question about this machine and its compiler, asked once for an environment."""
+        """The answer to a yes-or-no question about this machine and its compiler, asked until it was yes once.
+
+        A no may be that of a machine too busy for the question.
+        """
         key = f"answer/{hashlib.blake2b(question.encode(), digest_size=16).hexdigest()}"
         if self._closing:
             return ask()
@@ -365,14 +368,13 @@ class Session:
             known = self.store.find(key, "answer", self.environment)
             if known is not None:
                 self._used[key] = known
-                return self.store.read(known) == b"yes"
+                return True
         except (OSError, LookupError, ValueError) as error:
             self._complain("%s cannot be read", key, error)
         answer = ask()
-        if not self.store.read_only:
+        if answer and not self.store.read_only:
             try:
-                said = b"yes" if answer else b"no"
-                self._used[key] = self.store.put(key, "answer", said, environment=self.environment)
+                self._used[key] = self.store.put(key, "answer", b"yes", environment=self.environment)
             except (OSError, ValueError) as error:
                 self._complain("%s cannot be kept", key, error)
         return answer
