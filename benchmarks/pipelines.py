@@ -67,14 +67,18 @@ class Round:
 def run(settings: Settings) -> Report:
     data = pipeline_data.DATA if pipeline_data.DATA.exists() else settings.folder
     count = settings.pick(2000, 160)
-    cases = [
-        _case(name, ws.Pipeline(found.source[:: max(1, len(found.source) // count)][:count], found.steps), settings)
-        for name in ("speech", "images", "pages")
-        if (found := getattr(pipeline_steps, name)(data)) is not None
-    ]
-    everything = {case.name: _everything(case, settings) for case in cases}
     shares = SHARES if not settings.quick else (0.5,)
-    rounds = {case.name: [_budget(case, share, settings) for share in shares] for case in cases}
+    cases: list[Case] = []
+    everything: dict[str, Outcome] = {}
+    rounds: dict[str, list[Round]] = {}
+    for name in ("speech", "images", "pages"):  # one after the other: a profile is of the machine as it is now
+        if (found := getattr(pipeline_steps, name)(data)) is None:
+            continue
+        pipe = ws.Pipeline(found.source[:: max(1, len(found.source) // count)][:count], found.steps)
+        case = _case(name, pipe, settings)
+        cases.append(case)
+        everything[name] = _everything(case, settings)
+        rounds[name] = [_budget(case, share, settings) for share in shares]
     return Report(
         "pipelines",
         "Preprocessing of real samples, epoch after epoch: what is kept of which step, and what that saves.",
@@ -93,7 +97,7 @@ def run(settings: Settings) -> Report:
 
 def _case(name: str, pipe: ws.Pipeline, settings: Settings) -> Case:
     began = time.perf_counter()
-    seconds = settings.pick(15, 1)
+    seconds = settings.pick(12, 1)
     profile = pipe.profile(folder=settings.folder / name, batch_size=BATCH, seconds=seconds, progress=False)
     profiled = time.perf_counter() - began
     stages = profile.stages[: pipe.cacheable + 1]

@@ -35,7 +35,7 @@ def plan(
     strategy: Annotated[
         str, typer.Option(help="joint; or, to compare with: sequential, single, presto, page-cache, none.")
     ] = "joint",
-    seconds: Annotated[float, typer.Option(help="How long to measure, about.")] = 15.0,
+    seconds: Annotated[float, typer.Option(help="How long to measure, about.")] = 12.0,
     renew: Annotated[bool, typer.Option(help="Measure again, whatever is remembered.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw the plan into this PNG, SVG or PDF.")] = None,
 ) -> None:

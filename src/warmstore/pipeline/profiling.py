@@ -43,7 +43,7 @@ def profile(
     pipe: "Pipeline",
     *,
     samples: int | float = 400,
-    seconds: float = 15.0,
+    seconds: float = 12.0,
     batch_size: int = 64,
     folder: "str | os.PathLike[str] | None" = None,
     most_workers: int | None = None,
