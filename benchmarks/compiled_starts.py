@@ -83,7 +83,7 @@ def training_with_looks(
 ) -> dict[str, float]:
     """How much longer training takes for a look at the live folder by the harvest's thread: every second stretch of
     half a second has one. `share` is what that is of the time from one look to the next."""
-    from warmstore.compiling import session
+    from warmstore.compiling import harvester
 
     began = time.perf_counter()
     step()
@@ -98,7 +98,7 @@ def training_with_looks(
         look.join()
         took[number % 2].append(time.perf_counter() - began)
     look_costs = max(median(took[1]) - median(took[0]), 0.0)
-    every = session._LOOK_AGAIN
+    every = harvester._LOOK_AGAIN
     return {"look": look_costs, "step": median(took[0]) / count, "every": every, "share": look_costs / every}
 
 
