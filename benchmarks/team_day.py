@@ -199,7 +199,8 @@ def start(what: Start, folder: Path, how: str) -> dict[str, Any]:
     y = step(x)
     y.sum().backward()
     seconds = time.perf_counter() - began
-    right = torch.allclose(y, model(x), atol=1e-4)
+    expected = model(x)
+    right = bool((y - expected).abs().max() <= 1e-4 * expected.abs().max())  # some versions multiply by hundreds
     cache.close()
     return {"seconds": seconds, "compiled": len(compiled), "right": right}
 
