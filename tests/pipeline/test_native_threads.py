@@ -1,3 +1,4 @@
+import multiprocessing
 from contextlib import closing
 from typing import Any
 
@@ -31,6 +32,23 @@ def test_steps_run_with_the_threads_they_are_given(workers: int, threads: int) -
             for batch in loader:
                 assert (batch["threads"] == threads).all()
         assert most_threads() == 2  # the program's own are as they were
+
+
+def limits_after_a_sample(told: Any) -> None:
+    with threadpool_limits(2):
+        assert ws.Pipeline(range(8)).step(pools)[3]["threads"] == 1
+        told.send(most_threads())
+
+
+def test_a_process_that_trains_gets_its_threads_back() -> None:
+    """One of several ranks has a parent too, and is no worker of a loader."""
+    context = multiprocessing.get_context("spawn")
+    heard, told = context.Pipe()
+    rank = context.Process(target=limits_after_a_sample, args=(told,))
+    rank.start()
+    assert heard.poll(60)
+    assert heard.recv() == 2
+    rank.join()
 
 
 def test_all_who_make_samples_agree_on_every_bit() -> None:

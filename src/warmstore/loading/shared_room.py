@@ -12,7 +12,7 @@ SHARED = 1 << 14
 def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     """An array to be filled; in one of torch's worker processes one in shared memory, where torch has its dtype."""
     nbytes = int(np.prod(shape)) * dtype.itemsize
-    if nbytes >= SHARED and torch_has(dtype) and _in_worker():
+    if nbytes >= SHARED and torch_has(dtype) and in_worker():
         torch: Any = sys.modules["torch"]
         of_dtype = torch.from_numpy(np.empty(0, dtype))
         made: np.ndarray[Any, Any] = of_dtype.new(torch.UntypedStorage._new_shared(nbytes)).view(shape).numpy()
@@ -34,6 +34,7 @@ def torch_has(dtype: np.dtype[Any]) -> bool:
     return dtype.kind in "biufc" and dtype.num < 256 and dtype.isnative
 
 
-def _in_worker() -> bool:
+def in_worker() -> bool:
+    """Whether this is one of the worker processes of torch's DataLoader."""
     data = sys.modules.get("torch.utils.data")
     return data is not None and data.get_worker_info() is not None

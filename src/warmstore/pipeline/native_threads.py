@@ -4,7 +4,6 @@ Workers that each start one per core hinder each other more than they gain, and 
 how many there are. So every process that makes samples has the same number.
 """
 
-import multiprocessing
 import os
 import sys
 import threading
@@ -13,6 +12,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from threadpoolctl import ThreadpoolController
+
+from warmstore.loading.shared_room import in_worker
 
 _VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
 
@@ -23,7 +24,6 @@ class _Pools:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.holders = 0
-        self.is_worker = multiprocessing.parent_process() is not None
         self._limit: Any = None
         self._controller: Any = None
         self._modules = 0
@@ -32,13 +32,13 @@ class _Pools:
         if self._modules != len(sys.modules):  # an import may have brought another library
             self._controller, self._modules = ThreadpoolController(), len(sys.modules)
             self._limit = None
-        if self.is_worker:
+        if in_worker():
             os.environ.update(dict.fromkeys(_VARIABLES, str(count)))
-        if self._limit is None or not self.is_worker:
+        if self._limit is None or not in_worker():
             self._limit = self._controller.limit(limits=count)
 
     def let_go(self) -> None:
-        if not self.is_worker:
+        if not in_worker():
             self._limit.restore_original_limits()
 
 
@@ -57,7 +57,7 @@ os.register_at_fork(after_in_child=_forked)
 def native_threads(count: int) -> Iterator[None]:
     """Hold the pools of BLAS and OpenMP to so many threads. Of several holders at once the first one's number counts.
 
-    A worker process stays at its first number, libraries that it imports later included.
+    A loader's worker process stays at its first number, libraries that it imports later included.
     """
     pools = _pools
     with pools.lock:
