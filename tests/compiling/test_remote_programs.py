@@ -98,7 +98,7 @@ def test_a_start_waits_for_a_hanging_remote_no_longer_than_told(mute: socket.soc
     without = run(code, tmp_path / "without", env=SIGNED)
     between = time.monotonic()
     report = run(code, tmp_path / "store", env={**SIGNED, "WARMSTORE_LOG": "debug"}, remote=url_of(mute))
-    assert time.monotonic() - between < between - began + 2.0 + 1.5
+    assert time.monotonic() - between < between - began + 2.0 + 10  # of the 30 that one request may take
     assert without.active
     assert report.active
     assert was_asked(mute)

@@ -290,7 +290,7 @@ def test_a_remote_that_does_not_answer_costs_its_budget_once(
         assert not any(one.has(number) for number in range(50, 80))
         assert one.has(1)
         assert one.counters["remote failed"] == 30
-    assert time.monotonic() - began < 0.5 + 2
+    assert time.monotonic() - began < 10, "of the 15 that 30 budgets take"
     assert len([line for line in caplog.records if line.levelno == logging.WARNING]) in (1, 2)
     assert "hunter22" not in caplog.text
 
