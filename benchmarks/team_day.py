@@ -80,7 +80,7 @@ class Version:
         if kind == "another batch size":
             self.batch = chance.choice([size for size in SIZES if size != self.batch])
         elif kind == "really edited":
-            self.edits["factor"] = f"{number}.5"
+            self.edits["factor"] = f"1.{number:04}"  # near 1, so that rounding stays small through sines of it
         elif kind == "comments or names edited":
             what = chance.choice(["comment", "docstring", "parameter", "gate", "argument", "local"])
             said = {"comment": f"# note {number}\n\n", "docstring": f'"""Note {number}."""'}
@@ -177,7 +177,7 @@ def start(what: Start, folder: Path, how: str) -> dict[str, Any]:
 
     import warmstore as ws
 
-    home = folder / f"home of {what.developer}"
+    home = folder / f"home-{what.developer}"
     checkout = home / f"checkout-{what.developer}"
     for made in (checkout, home / "tmp"):
         made.mkdir(parents=True, exist_ok=True)

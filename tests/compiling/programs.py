@@ -16,6 +16,9 @@ import warmstore as ws
 cache = ws.compile_cache.init(**json.loads(os.environ["INIT"]))
 """
 
+HEADERS = "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"
+"""Is 0 here unless told: two of them take longer than the few kernels of these programs."""
+
 SINE = """
 import torch
 x = torch.arange(2000.0)
@@ -83,7 +86,7 @@ def launch(
 ) -> "subprocess.Popen[str]":
     """A fresh process that runs `code` with a compile cache in a folder."""
     settings = {"local_dir": str(folder), "job": "test", **init}
-    variables = {**os.environ, "INIT": json.dumps(settings), **(env or {})}
+    variables = {**os.environ, HEADERS: "0", "INIT": json.dumps(settings), **(env or {})}
     return subprocess.Popen(
         [sys.executable, "-c", start + textwrap.dedent(code) + end],
         env=variables,

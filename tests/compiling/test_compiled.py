@@ -121,6 +121,14 @@ def test_an_edited_function_is_traced_anew(made: Path, old: str, new: str) -> No
     assert not package_was_used(used(edited(made, old, new)))
 
 
+def test_what_is_traced_anew_and_computes_the_same_is_not_compiled_anew(made: Path) -> None:
+    twice = MODEL[MODEL.index("def twice") : MODEL.index("class Model")]
+    report = used(edited(made, twice, twice.replace("shift", "offset")))
+    assert not package_was_used(report)
+    assert [key for key in report.hits if "aotautograd" in key]
+    assert not [key for key in report.misses if not key.startswith("package/")]
+
+
 @pytest.mark.slow
 def test_a_third_size_finds_what_the_second_made(made: Path) -> None:
     second, third, other = (USE.replace("randn(4, 8)", f"randn({size}, 8)") for size in (6, 9, 1))

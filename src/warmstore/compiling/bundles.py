@@ -27,6 +27,7 @@ from filelock import FileLock, Timeout
 from warmstore.compiling import manifests
 from warmstore.compiling.artifact import Artifact
 from warmstore.compiling.artifacts import ArtifactStore
+from warmstore.compiling.files import HEADER
 from warmstore.errors import BadArtifact, BadBundle, Damaged, NewerFormat, NoArtifact, StorageFailed, TargetExists
 from warmstore.remote.signing import Keyring
 
@@ -77,7 +78,8 @@ def export(
         if not keys:
             raise NoArtifact(f"no job {name!r} is known to {store.folder}; it knows {_listed(store.stats().jobs)}")
     wanted = None if jobs is None else {key for keys in recorded.values() for key in keys}
-    whole = [one for one in store.all() if (wanted is None or one.key in wanted) and _is_whole(store, one)]
+    chosen = [one for one in store.all() if one.kind != HEADER and (wanted is None or one.key in wanted)]
+    whole = [one for one in chosen if _is_whole(store, one)]
     if not whole:
         raise NoArtifact(f"there is nothing in {store.folder} to write a bundle of")
     manifest = json.dumps(

@@ -16,6 +16,10 @@ _WANTED = re.compile(r"inductor/(?:\w\w/\w+\.best_config|cache/\w+)")
 _GROUP = re.compile(r"__grp__.*\.json")
 _HERE = "<live>"
 
+HEADER = "header"
+"""The kind of precompiled headers, 75 MB each. They are for one compiler and one installation of torch, so no bundle,
+job or remote has them."""
+
 
 def kind_of(path: str) -> str | None:
     """The kind of artifact that a file is; None for what is not worth keeping: locks, sources, temporary files."""
@@ -34,6 +38,8 @@ def kind_of(path: str) -> str | None:
             return None if ".tmp." in name else _TRITON.get(PurePosixPath(name).suffix, "triton.cubin")
         case ("inductor", _, _) if name.endswith(".so"):
             return "cpp.so"
+        case ("inductor", "precompiled_headers", _) if name.endswith(".gch"):
+            return HEADER
         case ("jax", _) if name.endswith("-cache"):
             return "jax"
     return "autotune" if _WANTED.fullmatch(path) else None
@@ -45,10 +51,11 @@ def belongs(path: str, kind: str) -> bool:
 
 
 def is_whole(path: str, data: bytes) -> bool:
-    """Whether a compiler is through with a file. Libraries are written in place; all other files appear whole."""
+    """Whether a compiler is through with a file. Libraries are written in place, and so are precompiled headers, which
+    do not show it: whoever had them made says so. All other files appear whole."""
     if path.endswith(".so"):
         return is_whole_library(data)
-    return bool(data)
+    return bool(data) and kind_of(path) != HEADER
 
 
 def is_whole_library(data: bytes) -> bool:

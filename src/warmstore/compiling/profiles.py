@@ -30,12 +30,7 @@ class Profile:
     requirements: Mapping[str, Any] = field(default_factory=dict)
 
 
-# Precompiled headers cost 0.2 s at every start, and 150 MB under the temporary folder that nothing ever removes.
-_FAST = Profile(
-    "fast",
-    {"TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0"},
-    {"cpp_cache_precompile_headers": False},
-)
+_FAST = Profile("fast", {})
 
 # As /proc/cpuinfo spells them: AMD64 Architecture Processor supplement of the System V ABI, table 3.1.
 _X86_64_V2 = ["cx16", "popcnt", "sse4_1", "sse4_2", "ssse3"]
@@ -45,11 +40,10 @@ _X86_64_V3 = [*_X86_64_V2, "abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", 
 _PORTABLE = Profile(
     "portable",
     {
-        **_FAST.variables,
         "TORCHINDUCTOR_CPP_MARCH": "x86-64-v3",
         "TORCHINDUCTOR_CPP_DYNAMIC_THREADS": "1",
     },
-    {**_FAST.options, "cpp.march": "x86-64-v3", "cpp.dynamic_threads": True, "cpp.simdlen": 256},
+    {"cpp.march": "x86-64-v3", "cpp.dynamic_threads": True, "cpp.simdlen": 256},
     {"isa": sorted(_X86_64_V3), "capability": None},
 )
 
@@ -95,7 +89,6 @@ def apply_options(profile: Profile, config: ModuleType) -> None:
 
 
 _VARIABLES = {
-    "cpp_cache_precompile_headers": "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS",
     "cpp.march": "TORCHINDUCTOR_CPP_MARCH",
     "cpp.dynamic_threads": "TORCHINDUCTOR_CPP_DYNAMIC_THREADS",
 }

@@ -150,6 +150,7 @@ KINDS: dict[str, Kind] = {
     "package": Kind(30, (*_NATIVE, *_PICKLED, Same("triton"), Compute())),
     "answer": Kind(30, (*_HOST, *_TORCH, Same("isa"), Same("glibc"), Same("compiler"))),
     "details": Kind(0, ()),
+    "header": Kind(30, (*_HOST, *_TORCH, Same("compiler"))),
     "jax": Kind(30, (*_NATIVE, Same("jax"), Same("jaxlib"), SameModels())),
 }
 """What is known of each kind. What is not in here is used only in the very environment it was made in."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +25,7 @@ from warmstore.compiling.complaints import Complaints
 from warmstore.compiling.details import Details
 from warmstore.compiling.environment import Environment
 from warmstore.compiling.explanations import Explanations
-from warmstore.compiling.files import belongs, to_use
+from warmstore.compiling.files import HEADER, belongs, to_use
 from warmstore.compiling.flights import Flights
 from warmstore.compiling.harvester import Harvester
 from warmstore.compiling.live import LiveFolder
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("warmstore")
 
 _NO_FILES = frozenset({"answer", "details", "package"})  # what no compiler looks for in its folder
+_HEADERS_FROM = 1 << 30  # bytes of a limit that leaves room for precompiled headers
+_HEADERS_NEED = 512 << 20  # bytes that are free on the disk
 
 
 class Session:
@@ -196,6 +199,30 @@ class Session:
             ) from error
         self._forget_brought()
         return True
+
+    @property
+    def has_room_for_headers(self) -> bool:
+        """Whether headers may be precompiled: two of them take 150 MB."""
+        free = shutil.disk_usage(self.live.path).free
+        return not self._closing and self.store.limit >= _HEADERS_FROM and free >= _HEADERS_NEED
+
+    def want_header(self, path: str) -> None:
+        """Bring a precompiled header, if the store has it."""
+        if not self._closing:
+            _, reasons = self._bring(path)
+            if reasons:
+                _log.info("%s is compiled: %s", path, "; ".join(reasons))
+
+    def made_header(self, path: str) -> None:
+        """A precompiled header is whole: keep it, for whoever compiles on this machine."""
+        if self._closing or self.store.read_only or path in self._used:
+            return
+        try:
+            file = self.live.path / path
+            self._used[path] = self.store.put(path, HEADER, file, environment=self.environment)
+            self._harvester.knows(str(file), file.stat())
+        except (OSError, ValueError) as error:
+            self._complain("%s is not kept", path, error)
 
     def _why(self, path: str) -> tuple[str, ...]:
         try:
@@ -393,7 +420,7 @@ class Session:
         except Exception as error:
             self._complain("what job %s used cannot be remembered", self.job, error)
         if self._remote is not None:
-            self._remote.close(self._used.values())
+            self._remote.close(self._of_job().values())
         if self._flights is not None:
             self._flights.close()
         try:
@@ -412,8 +439,12 @@ class Session:
 
     def remember_job(self) -> None:
         """Have the store know what this job used so far."""
-        if self._used and not self.store.read_only:
-            self.store.record_job(self.job, list(self._used))
+        used = self._of_job()
+        if used and not self.store.read_only:
+            self.store.record_job(self.job, list(used))
+
+    def _of_job(self) -> dict[str, Artifact]:
+        return {key: artifact for key, artifact in self._used.items() if artifact.kind != HEADER}
 
     def _remember_run(self) -> None:
         if self.store.read_only:

@@ -8,16 +8,22 @@ API, so each is set only where the function is as expected, and torch works with
 import copy
 import functools
 import inspect
+import logging
 import sys
 import sysconfig
+import tempfile
+import threading
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
 from warmstore.compiling.details import Details, of_source, of_torch
 from warmstore.compiling.imports import Watcher
+
+_log = logging.getLogger("warmstore")
 
 TESTED = ("2.13",)
 """Versions of torch, major and minor, that the tests ran with. Others get what documented variables can do."""
@@ -48,6 +54,16 @@ class Listener(Protocol):
     def refused(self, path: str, reason: str) -> None:
         """The compiler does not use what was found below a path, or does not look."""
 
+    @property
+    def has_room_for_headers(self) -> bool:
+        """Whether headers may be precompiled for what is missing."""
+
+    def want_header(self, path: str) -> None:
+        """A compiler is about to look for a precompiled header."""
+
+    def made_header(self, path: str) -> None:
+        """A precompiled header is there and whole."""
+
     def may_go_on(self, error: Exception) -> bool:
         """Whether a compilation that failed should be tried again, because files can be written elsewhere now."""
 
@@ -62,6 +78,7 @@ class TorchHooks:
         self._listener = listener
         self._replaced: list[tuple[Any, str, Any]] = []
         self._folders: dict[Any, Callable[[str], str | None]] = {}
+        self._library = threading.local()  # `path`: the one that this thread looks for
 
     def watch(self, watcher: Watcher) -> None:
         """Have the hooks set as soon as torch's modules are there."""
@@ -74,6 +91,8 @@ class TorchHooks:
         """Take the hooks away."""
         for holder, name, original in reversed(self._replaced):
             setattr(holder, name, original)
+            if name == "_precompile_header":
+                original.cache_clear()  # it remembers paths in the live folder
         self._replaced.clear()
 
     def _codecache(self, module: ModuleType) -> None:
@@ -83,6 +102,9 @@ class TorchHooks:
         self._replace(module.FxGraphCache, "load_with_key", "key debug_lines", self._loading(module.FxGraphCache))
         self._replace(module.FxGraphCachePickler, "__init__", "self gm", self._pickling)
         self._replace(module, "write", "content extension extra hash_type specified_dir key", self._writing)
+        for name in ("_HEADER_DIR", "_HEADER_LOCK_DIR"):
+            self._replaced.append((module, name, getattr(module, name)))
+        self._replace(module, "_precompile_header", "header hashable_cmd_line", self._precompiling(module))
         module.torch_key.prefetch()  # hashes the sources of torch, 0.2 s that the first lookup would wait for
 
     def _autograd_cache(self, module: ModuleType) -> None:
@@ -90,6 +112,7 @@ class TorchHooks:
         lines = "_get_debug_lines_for_cache_key"
         self._replace(module, lines, "pickler details key", self._describing(module.AOTAutogradCache))
         self._replace(module, "autograd_cache_key", "mod example_inputs", self._keying)
+        self._replace(module.AOTAutogradCachePickler, "_reduce_aot_config", "self aot_config", self._reducing)
         self._replace(module.AOTAutogradCache, "save", "key", self._saving(module.AOTAutogradCache))
 
     def _compile_fx(self, module: ModuleType) -> None:
@@ -204,6 +227,15 @@ class TorchHooks:
 
         return init
 
+    def _reducing(self, function: Any) -> Any:
+        """A compilation for a package has a random id, which torch leaves in the key, though what it saves under it has
+        none and any other compilation may use that."""
+
+        def reduce_aot_config(pickler: Any, aot_config: Any) -> Any:
+            return function(pickler, replace(aot_config, precompile_backend_id=None))
+
+        return reduce_aot_config
+
     def _writing(self, function: Any) -> Any:
         """A source is written before its library is looked for. Its name is the hash of it and the command line, where
         the folders of torch and Python stand as they are on this machine; marks stand for them here."""
@@ -212,17 +244,49 @@ class TorchHooks:
         def write(content: Any, extension: str, extra: str = "", *args: Any, **kwargs: Any) -> tuple[str, str]:
             if extension not in ("main.cpp", "optimized.cpp", "cpp"):
                 answer: tuple[str, str] = function(content, extension, extra, *args, **kwargs)
+                if extension == "h" and (inside := self._listener.inside(answer[1])) is not None:
+                    self._listener.want_header(inside + ".gch")
                 return answer
             for folder, mark in folders:
                 extra = extra.replace(folder, mark)
             basename, path = function(content, extension, extra, *args, **kwargs)
             if extension != "optimized.cpp" and (inside := self._listener.inside(path)) is not None:
                 library = inside.removesuffix("cpp") + "so"
+                self._library.path = Path(path).with_suffix(".so")
                 self._listener.describe(library, lambda: of_source(content, extra))
                 self._listener.wanted(library, alone=False)
             return basename, path
 
         return write
+
+    def _precompiling(self, module: ModuleType) -> Callable[[Any], Any]:
+        """Torch precompiles headers before it looks for the library, 0.2 s at every start, and leaves them under the
+        temporary folder for ever. Here that is done for what must be compiled, where they count and are kept."""
+
+        def make(function: Any) -> Any:
+            def precompile_header(*args: Any, **kwargs: Any) -> str | None:
+                library: Path | None = getattr(self._library, "path", None)
+                if (library is not None and library.exists()) or not self._listener.has_room_for_headers:
+                    return None
+                folder = Path(module.cache_dir(), "precompiled_headers")
+                if any(map(str.isspace, f"{folder}{tempfile.gettempdir()}")):  # torch quotes none of them
+                    return None
+                vars(module).update(_HEADER_DIR=str(folder), _HEADER_LOCK_DIR=str(folder / "locks"))
+                try:
+                    path = str(function(*args, **kwargs))
+                    if not Path(path).exists():  # of a live folder that compilers have left
+                        function.cache_clear()
+                        path = str(function(*args, **kwargs))
+                except Exception as error:
+                    _log.info("headers are not precompiled: %s", str(error).strip().rpartition("\n")[2])
+                    return None
+                if (inside := self._listener.inside(path + ".gch")) is not None:
+                    self._listener.made_header(inside)
+                return path
+
+            return precompile_header
+
+        return make
 
     def _compiling(self, function: Any) -> Any:
         def compile_graph(*args: Any, **kwargs: Any) -> Any:
