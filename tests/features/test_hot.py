@@ -324,7 +324,7 @@ class TestThreadsAndProcesses:
 
 def where(cache, ids):
     keys = ws.records.keys.as_keys(ids)
-    return keys, cache._index.lookup(keys)
+    return keys, cache._reader.index.lookup(keys)
 
 
 def test_objects_count_their_bytes():

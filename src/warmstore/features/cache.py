@@ -41,8 +41,6 @@ from warmstore.features.versions import Fingerprint, differing, digest, read_ver
 from warmstore.filled import Filled
 from warmstore.owner import Owner
 from warmstore.records.files import Files
-from warmstore.records.gaps import Gaps
-from warmstore.records.key_index import KeyIndex
 from warmstore.records.keys import Keys, as_keys
 from warmstore.records.manifest import NAME, Manifest
 from warmstore.records.rewrite import Utilisation
@@ -158,10 +156,8 @@ class FeatureCache(Owner):
         self._variable = variable
         self._pad_value = pad_value
         self._lists = lists
-        self._store: RecordStore | None = None
-        self._index: KeyIndex | None = None
         self._schema: Schema | None = None
-        self._reader: Reader | None = None
+        self._reader: Reader | None = None  # of the store, once there is one
         self._fingerprint: Fingerprint | None = None
         self._others: dict[str, FeatureCache] = {}  # versions opened beside this one, by digest
         self._handed = 0
@@ -184,7 +180,7 @@ class FeatureCache(Owner):
 
     def __len__(self) -> int:
         """Rows on the disk, those of an id cached again included, and samples that wait to be written."""
-        own = (self._store.snapshot.length if self._store is not None else 0) + len(self._blocks)
+        own = (self._reader.store.snapshot.length if self._reader is not None else 0) + len(self._blocks)
         return own + sum(map(len, self._others.values()))
 
     # Reading
@@ -282,17 +278,16 @@ class FeatureCache(Owner):
     def _see_others(self) -> bool:
         """Take in what was committed since; True when there was something."""
         with self._lock:
-            if self._store is None:
+            if self._reader is None:
                 return self._find_store()
-            assert self._index is not None
-            covered, before = self._index.covered, self._store.snapshot.rows
-            self._store.refresh()
-            self._follow_generation()
-            rows = self._store.snapshot.rows
+            store = self._reader.store
+            covered, before = self._reader.index.covered, store.snapshot.rows
+            store.refresh()
+            index, rows = self._follow_generation().index, store.snapshot.rows
             if covered > rows and not self.read_only:
-                self._index.start_over(rows)  # rows that a failing disk took back
-            self._index.catch_up(rows)
-            return rows != before or self._index.covered != covered
+                index.start_over(rows)  # rows that a failing disk took back
+            index.catch_up(rows)
+            return rows != before or index.covered != covered
 
     def completed(self, values: Any, missing: Int64, leaves: Sequence[Leaf], rows: Int64, count: int) -> dict[str, Any]:
         """Leaves of `count` samples: row `rows[i]` of `leaves` for the i-th missing one, `values` for the others."""
@@ -332,7 +327,7 @@ class FeatureCache(Owner):
         """`put_batch` with keys; nothing is kept where this process does not write. Returns the outputs taken apart."""
         self._check_open()
         with self._lock:
-            if self._store is None:
+            if self._reader is None:
                 self._find_store()
             known = self._schema
             structure, leaves = take_apart(
@@ -344,7 +339,7 @@ class FeatureCache(Owner):
             )
             if known is None:
                 self._schema = Schema.of_leaves(structure, leaves, self._variable, self._options.codec)
-            elif self._store is None:
+            elif self._reader is None:
                 self._schema = known.widened(leaves)
             else:
                 known.check(leaves)
@@ -365,7 +360,7 @@ class FeatureCache(Owner):
     def expect(self, schema: Schema) -> None:
         """Raise SchemaMismatch where this cache holds other outputs; one that holds nothing yet takes the schema."""
         with self._lock:
-            if self._store is None:
+            if self._reader is None:
                 self._find_store()
             if self._schema is None:
                 self._schema = schema
@@ -440,12 +435,11 @@ class FeatureCache(Owner):
             raise ReadOnly(f"the cache {self.path} is only read by this process; open it for writing to rebalance it")
         self.flush()
         with self._lock:
-            if self._store is None and not self._find_store():
+            if self._reader is None and not self._find_store():
                 return Utilisation(0, 0, 0, 0)
-            store, reader = self._store, self._reader
-        assert store is not None
+            reader = self._reader
         assert reader is not None
-        done = rebalance(store, reader, self._bound, progress)
+        done = rebalance(reader, self._bound, progress)
         self._see_others()
         return done
 
@@ -528,7 +522,7 @@ class FeatureCache(Owner):
             join_now(self, self._joined)
 
     def _push_joined(self) -> None:
-        if self._joined is not None and self._store is not None:
+        if self._joined is not None and self._reader is not None:
             from warmstore.features.joining import push_now
 
             push_now(self, self._joined)
@@ -537,12 +531,14 @@ class FeatureCache(Owner):
         """The store of this cache, with nothing pending and no chunk that this process writes to; None without one."""
         self.flush()
         with self._lock:
-            if self._store is None:
-                self._find_store()
-            if self._store is not None and self._store.mode == "a":
-                with self._store.session.lock:
-                    self._store.session.generation.seal()
-            return self._store
+            if self._reader is None and not self._find_store():
+                return None
+            assert self._reader is not None
+            store = self._reader.store
+            if store.mode == "a":
+                with store.session.lock:
+                    store.session.generation.seal()
+            return store
 
     def joined_store(self, manifest: Manifest) -> RecordStore:
         """The same for a cache that may be empty still: it becomes one for what another host wrote."""
@@ -569,7 +565,7 @@ class FeatureCache(Owner):
     @property
     def fingerprint(self) -> Fingerprint | None:
         """What this cache was filled under, or its module was bound with; None while neither happened."""
-        stored = self._store.metadata.get("fingerprint") if self._store is not None else None
+        stored = self._reader.store.metadata.get("fingerprint") if self._reader is not None else None
         return stored or self._fingerprint
 
     def bind(self, fingerprint: Fingerprint) -> "FeatureCache":
@@ -605,14 +601,14 @@ class FeatureCache(Owner):
 
     def _tie(self, fingerprint: Fingerprint) -> None:
         with self._lock:
-            if self._store is None:
+            if self._reader is None:
                 self._find_store()
             known = self.fingerprint
             if known is None:
                 self._fingerprint = fingerprint
-                if self._store is None or not self.writes:
+                if self._reader is None or not self.writes:
                     return
-                known = self._store.annotate("fingerprint", fingerprint)  # filled by put_batch so far
+                known = self._reader.store.annotate("fingerprint", fingerprint)  # filled by put_batch so far
         self._compare(known, fingerprint)
 
     def _compare(self, known: Fingerprint, fingerprint: Fingerprint) -> None:
@@ -640,8 +636,8 @@ class FeatureCache(Owner):
 
     def _move(self, path: Path) -> None:
         # What was open is not closed: another thread may be reading it.
-        if self._store is not None:
-            self._store = self._index = self._schema = self._reader = None
+        if self._reader is not None:
+            self._schema = self._reader = None
         self.path = path
         self._cost.move(path / "cost.json")
         if self._joined is not None:
@@ -666,12 +662,10 @@ class FeatureCache(Owner):
 
     def _commit(self, blocks: Sequence[Block]) -> None:
         with self._lock:
-            store = self._store if self._store is not None else self._create_store()
-            schema, reader = self._schema, self._reader
-        assert schema is not None
-        assert reader is not None
+            reader = self._reader or self._create_store()
+        store, schema = reader.store, reader.schema
         if self._bound is not None:
-            tidy(store, reader, self._bound)
+            tidy(reader, self._bound)
         try:
             for block in blocks[self._handed :]:
                 rows = schema.encode(block.leaves)
@@ -682,9 +676,7 @@ class FeatureCache(Owner):
             raise
         store.flush()
         with self._lock:
-            self._follow_generation()
-            index = self._index
-        assert index is not None
+            index = self._follow_generation().index
         index.catch_up(store.snapshot.rows)
         if self._bound is not None and index.is_crowded(store.snapshot.length):
             index.start_over(store.snapshot.rows)
@@ -692,17 +684,17 @@ class FeatureCache(Owner):
             store.refresh()  # the index may have taken the room of other chunks
         self._handed = 0
 
-    def _follow_generation(self) -> None:
-        """Take the index of the store's present generation: somebody may have rebalanced it."""
-        assert self._store is not None
-        assert self._index is not None
-        assert self._schema is not None
-        if self._index.generation != self._store.manifest.generation:
-            self._index = self._open_index(self._store)
-            self._reader = Reader(self._store, self._index, self._schema, self._hot)
+    def _follow_generation(self) -> Reader:
+        """Read with the index of the store's present generation: somebody may have rebalanced it."""
+        assert self._reader is not None
+        store = self._reader.store
+        if self._reader.index.generation != store.manifest.generation:
+            self._reader = self._reader_of(store, self._reader.schema)
+        return self._reader
 
-    def _open_index(self, store: RecordStore) -> KeyIndex:
-        return open_index(store, self.files, largest=self._bound.largest if self._bound is not None else None)
+    def _reader_of(self, store: RecordStore, schema: Schema) -> Reader:
+        largest = self._bound.largest if self._bound is not None else None
+        return Reader(store, open_index(store, self.files, largest=largest), schema, self._hot)
 
     def close(self) -> None:
         """Commit what waits and let go of the files. Closing twice is fine.
@@ -719,11 +711,10 @@ class FeatureCache(Owner):
         if self.writes:
             self._cost.save()
             self._push_joined()
-        if self._index is not None:
-            self._index.sync()
-            self._index.close()
-        if self._store is not None:
-            self._store.close()
+        if self._reader is not None:
+            self._reader.index.sync()
+            self._reader.index.close()
+            self._reader.store.close()
         if self._hot is not None:
             self._hot.close()
         self.files.let_go()
@@ -733,13 +724,14 @@ class FeatureCache(Owner):
     def stats(self) -> CacheStats:
         """What the cache holds and what it did in this process, all versions together."""
         every = [self, *self._others.values()]
+        stores = [one._reader.store for one in every if one._reader is not None]
         return CacheStats(
-            entries=sum(one._store.snapshot.length for one in every if one._store is not None),
+            entries=sum(store.snapshot.length for store in stores),
             pending=sum(len(one._blocks) for one in every),
             hits=sum(one._cost.here.hits for one in every),
             misses=sum(one._cost.here.misses for one in every),
             damaged=sum(one._damaged for one in every),
-            bytes=sum(one._store.nbytes for one in every if one._store is not None),
+            bytes=sum(store.nbytes for store in stores),
             bytes_read=sum(one._bytes_read for one in every),
             computed_seconds=sum(one._cost.here.seconds for one in every),
             seconds_saved=sum(one._cost.here.hits * one._cost.in_all().per_sample for one in every),
@@ -747,11 +739,8 @@ class FeatureCache(Owner):
             hot_hits=sum(one._hot.hits for one in every if one._hot is not None),
             hot_bytes=sum(one._hot.nbytes for one in every if one._hot is not None),
             max_size=self._bound.max_size if self._bound is not None else None,
-            evicted=sum(gaps.count for gaps in (one._gaps() for one in every) if gaps is not None),
+            evicted=sum(gaps.count for gaps in (store.snapshot.gaps for store in stores) if gaps is not None),
         )
-
-    def _gaps(self) -> Gaps | None:
-        return self._store.snapshot.gaps if self._store is not None else None
 
     @property
     def writes(self) -> bool:
@@ -786,7 +775,7 @@ class FeatureCache(Owner):
             threads=self._options.threads,
         )
 
-    def _create_store(self) -> RecordStore:
+    def _create_store(self) -> Reader:
         assert self._schema is not None
         try:
             store = create_store(
@@ -796,15 +785,14 @@ class FeatureCache(Owner):
             # Another process was first. Its schema and fingerprint stand; ours must fit them, or be another version.
             before = self.path
             if self._find_store():
-                assert self._store is not None
-                return self._store
+                assert self._reader is not None
+                return self._reader
             if self.path == before:
                 raise
             return self._create_store()
-        self._adopt(store)
-        return store
+        return self._adopt(store)
 
-    def _adopt(self, store: RecordStore) -> None:
+    def _adopt(self, store: RecordStore) -> Reader:
         store.disown()  # this cache closes it, after its own pending rows
         try:
             schema = schema_of(store)
@@ -813,10 +801,10 @@ class FeatureCache(Owner):
             store.close()
             raise
         self._schema = schema
-        self._index = self._open_index(store)
-        self._index.catch_up(store.snapshot.rows)
-        self._reader = Reader(store, self._index, self._schema, self._hot)
-        self._store = store
+        reader = self._reader_of(store, schema)
+        reader.index.catch_up(store.snapshot.rows)
+        self._reader = reader
+        return reader
 
     def _check_joins(self, store: RecordStore, schema: Schema) -> None:
         """Raise where a store that another process made does not fit what this one works with already."""
@@ -837,10 +825,9 @@ class FeatureCache(Owner):
             self._hot.after_fork()
         if self._bound is not None:
             self._bound.after_fork()
-        if self._store is not None:
-            self._store._after_fork()
-        if self._index is not None:
-            self._index.after_fork()
+        if self._reader is not None:
+            self._reader.store._after_fork()
+            self._reader.index.after_fork()
 
     def __reduce__(self) -> Any:
         return _reopen, (self._given, self.id, vars(self._options))
