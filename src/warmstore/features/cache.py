@@ -4,7 +4,6 @@ A cache is a record store with a key column, a key index beside it, and a queue 
 process may write, and sees what the others committed as soon as it misses something.
 """
 
-import contextlib
 import os
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -42,7 +41,7 @@ from warmstore.filled import Filled
 from warmstore.owner import Owner
 from warmstore.records.files import Files
 from warmstore.records.keys import Keys, as_keys
-from warmstore.records.manifest import NAME, Manifest
+from warmstore.records.manifest import NAME
 from warmstore.records.rewrite import Utilisation
 from warmstore.records.store import RecordStore
 from warmstore.records.values import encode
@@ -517,15 +516,7 @@ class FeatureCache(Owner):
     def _open_joined(self) -> None:
         """Have what others pushed by now; without an answer, what was here already."""
         if self._joined is not None and not self.read_only:
-            from warmstore.features.joining import join_now
-
-            join_now(self, self._joined)
-
-    def _push_joined(self) -> None:
-        if self._joined is not None and self._reader is not None:
-            from warmstore.features.joining import push_now
-
-            push_now(self, self._joined)
+            self._joined.pull_now(self)
 
     def settled_store(self) -> RecordStore | None:
         """The store of this cache, with nothing pending and no chunk that this process writes to; None without one."""
@@ -539,19 +530,6 @@ class FeatureCache(Owner):
                 with store.session.lock:
                     store.session.generation.seal()
             return store
-
-    def joined_store(self, manifest: Manifest) -> RecordStore:
-        """The same for a cache that may be empty still: it becomes one for what another host wrote."""
-        store = self.settled_store()
-        if store is None:
-            if not self.writes:
-                raise ReadOnly(f"the cache {self.path} is only read by this process; open it for writing to pull")
-            with contextlib.suppress(StoreExists):
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                RecordStore.create(self.path, manifest.fields, metadata=manifest.metadata, files=self.files).close()
-            store = self.settled_store()
-        assert store is not None
-        return store
 
     def take_in(self) -> None:
         """See what was joined to the store."""
@@ -710,7 +688,8 @@ class FeatureCache(Owner):
             other.close()
         if self.writes:
             self._cost.save()
-            self._push_joined()
+            if self._joined is not None and self._reader is not None:
+                self._joined.push_now(self)
         if self._reader is not None:
             self._reader.index.sync()
             self._reader.index.close()

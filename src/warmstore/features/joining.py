@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from warmstore.errors import Damaged, RemoteRefused, RemoteUnavailable, SchemaMismatch, StaleCache
+from warmstore.errors import (
+    Damaged,
+    ReadOnly,
+    RemoteRefused,
+    RemoteUnavailable,
+    SchemaMismatch,
+    StaleCache,
+    StoreExists,
+)
 from warmstore.features.options import CacheOptions
 from warmstore.features.schema import KEY
 from warmstore.features.versions import differing
@@ -62,12 +70,26 @@ def join(
     """Adopt what all others have."""
     done = Pulled(0, 0, 0)
     for head in read_heads(objects):
-        store = cache.joined_store(head.manifest)
+        store = _store_for(cache, head.manifest)
         check_joins(store.manifest, head, remote)
         one = adopt(store.path, head, objects, store.files, lazily=keep, room=cache.room, progress=progress)
         done = Pulled(done.chunks + one.chunks, done.size + one.size, done.records + one.records)
     cache.take_in()
     return done
+
+
+def _store_for(cache: "FeatureCache", manifest: Manifest) -> RecordStore:
+    """The store of a cache; one that is empty still becomes one for what another host wrote."""
+    store = cache.settled_store()
+    if store is None:
+        if not cache.writes:
+            raise ReadOnly(f"the cache {cache.path} is only read by this process; open it for writing to pull")
+        with contextlib.suppress(StoreExists):
+            cache.path.parent.mkdir(parents=True, exist_ok=True)
+            RecordStore.create(cache.path, manifest.fields, metadata=manifest.metadata, files=cache.files).close()
+        store = cache.settled_store()
+    assert store is not None
+    return store
 
 
 def lazily(files: RemoteFiles) -> Keep:
@@ -111,28 +133,26 @@ class Joined:
         """Those of one version of a cache."""
         return RemoteFiles(self.remote.below(name), self._cache_size, self._cache_dir)
 
+    def pull_now(self, cache: "FeatureCache") -> None:
+        """`pull` where a remote that fails is no error: the cache has what was here already."""
+        try:
+            pull(cache, self.remote.below(cache.path.name), False)
+        except (RemoteUnavailable, RemoteRefused, Damaged) as error:
+            self.failed(error)
+
+    def push_now(self, cache: "FeatureCache") -> None:
+        """`push` where a remote that fails is no error: what is here goes with a later push."""
+        try:
+            push(cache, self.remote.below(cache.path.name), False, False)
+        except (RemoteUnavailable, RemoteRefused, Damaged) as error:
+            _log.warning("%s; what was computed here stays here until the next push", error)
+
     def failed(self, error: Exception) -> None:
         """Count a failure, and say so once in a while."""
         self.failures += 1
         if time.monotonic() - self._said > _PAUSE or not self._said:
             self._said = time.monotonic()
             _log.warning("%s; what is not here is computed", error)
-
-
-def join_now(cache: "FeatureCache", joined: Joined) -> None:
-    """`pull` where a remote that fails is no error."""
-    try:
-        pull(cache, joined.remote.below(cache.path.name), False)
-    except (RemoteUnavailable, RemoteRefused, Damaged) as error:
-        joined.failed(error)
-
-
-def push_now(cache: "FeatureCache", joined: Joined) -> None:
-    """`push` where a remote that fails is no error: what is here goes with a later push."""
-    try:
-        push(cache, joined.remote.below(cache.path.name), False, False)
-    except (RemoteUnavailable, RemoteRefused, Damaged) as error:
-        _log.warning("%s; what was computed here stays here until the next push", error)
 
 
 def push_folder(folder: Path, remote: Remote, *, verify: bool = False, progress: bool | None = None) -> Pushed:
