@@ -93,7 +93,7 @@ def _copy(target: "FeatureCache", store: RecordStore, reader: Reader, schema: Sc
     with progress_bar(rows, None, 0, target.id, progress) as advance:
         for first in range(0, rows, step):
             numbers = snapshot.rows_at(np.arange(first, min(first + step, rows), dtype=np.int64))
-            (own,) = store.read_rows([KEY], numbers)
+            (own,) = store.gatherer.read_rows([KEY], numbers)
             assert own.data is not None
             keys = Keys.of_halves(own.data.reshape(-1).view(np.uint64).reshape(-1, 2))
             damaged += 0 if own.bad is None else int(own.bad.sum())

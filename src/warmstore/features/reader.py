@@ -58,7 +58,7 @@ class Reader:
         if last < 0:
             return [_stand_ins(field, len(rows)) for field in self.schema.fields.values()], np.zeros(len(rows), bool)
         # Of another generation a row may lie behind the last. Any in its place will do: it carries another key.
-        own, *leaves = self.store.read_rows(self._names, np.minimum(rows, last), gatherer)
+        own, *leaves = gatherer.read_rows(self._names, np.minimum(rows, last))
         assert own.data is not None
         good = None
         if own.data.tobytes() != keys.halves.tobytes() or any(one.bad is not None for one in (own, *leaves)):
@@ -68,7 +68,7 @@ class Reader:
 
     def keys_of(self, rows: Int64, gatherer: Gatherer) -> Keys:
         """The keys that rows of a gatherer carry, damaged ones too."""
-        (gathered,) = self.store.read_rows([KEY], rows, gatherer)
+        (gathered,) = gatherer.read_rows([KEY], rows)
         return _keys_of(gathered)
 
     @property
@@ -89,7 +89,7 @@ class Reader:
         found = np.full(len(keys), MISSING, np.int64)
         if len(some):
             # What the index proposes is believed only where the row itself carries the key.
-            (own,) = self.store.read_rows([KEY], rows[some], gatherer)
+            (own,) = gatherer.read_rows([KEY], rows[some])
             assert own.data is not None
             same = (own.data.view(np.uint64) == keys.halves[some]).all(axis=1)
             found[some] = np.where(same, rows[some], MISSING)
@@ -114,11 +114,11 @@ class Reader:
         rows = rows[rows < gatherer.snapshot.rows]
         if gatherer.snapshot.gaps is not None:
             rows = rows[~gatherer.snapshot.gaps.holds(rows)]
-        return int(_bad(len(rows), self.store.read_rows(self._names, rows, gatherer)).sum()) if len(rows) else 0
+        return int(_bad(len(rows), gatherer.read_rows(self._names, rows)).sum()) if len(rows) else 0
 
     def latest(self, rows: Int64) -> Bools:
         """Which of some committed rows are worth keeping: whole, and of a key that no later row has. bool [n]."""
-        own, *leaves = self.store.read_rows(self._names, rows)
+        own, *leaves = self.gatherer.read_rows(self._names, rows)
         return (self.find(_keys_of(own)) <= rows) & ~_bad(len(rows), [own, *leaves])
 
 
@@ -191,7 +191,7 @@ def _read_keys(store: RecordStore, first: int, last: int) -> tuple[Keys, Int64]:
     gaps, rows = gatherer.snapshot.gaps, np.arange(first, last, dtype=np.int64)
     if gaps is not None:
         rows = rows[~gaps.holds(rows)]
-    (gathered,) = store.read_rows([KEY], rows, gatherer)
+    (gathered,) = gatherer.read_rows([KEY], rows)
     return _keys_of(gathered), rows
 
 

@@ -28,10 +28,10 @@ from warmstore.records.pending import block_of, largest_record
 from warmstore.records.positions import as_positions
 from warmstore.records.reading import Options, read, read_as_wanted
 from warmstore.records.rewrite import Utilisation, rewrite
-from warmstore.records.rows import Gathered, Rows
+from warmstore.records.rows import Rows
 from warmstore.records.samples import Samples
 from warmstore.records.session import BATCH_BYTES, Session
-from warmstore.records.snapshot import Int64, Snapshot
+from warmstore.records.snapshot import Snapshot
 from warmstore.records.values import encode
 from warmstore.records.verify import Report, check
 from warmstore.records.view import FieldView
@@ -578,27 +578,12 @@ class RecordStore(Owner):
         """What reads the committed rows now. It goes on giving the same rows for the same numbers, whatever follows."""
         return self.session.generation.gatherer
 
-    def read_rows(self, names: Sequence[str], rows: Int64, gatherer: Gatherer | None = None) -> list[Gathered]:
-        """Read fields of live committed rows by number; damaged and evicted rows are marked, not raised.
-
-        Args:
-            gatherer: what read them before, where another generation's rows would not do.
-        """
-        gatherer = gatherer or self.gatherer
-        snapshot = gatherer.snapshot
-        which = snapshot.batch_of(rows)
-        found = []
-        for name in names:
-            data = gatherer.steady(snapshot, name, rows, which=which)
-            whole = None if data is None else Gathered(data, None, None, None)
-            found.append(whole or gatherer.gather(snapshot, name, rows, which))
-        return found
-
     def present(self, field: str, index: Any = slice(None)) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Which of the committed records have a value for a field: bool [n]."""
         self._check_open()
-        snapshot = self.snapshot
-        (gathered,) = self.read_rows([field], snapshot.rows_at(as_positions(index, snapshot.length)))
+        gatherer = self.gatherer
+        snapshot = gatherer.snapshot
+        (gathered,) = gatherer.read_rows([field], snapshot.rows_at(as_positions(index, snapshot.length)))
         count = len(gathered.data if gathered.data is not None else gathered.spans or ())
         return np.ones(count, bool) if gathered.absent is None else ~gathered.absent
 
