@@ -256,6 +256,30 @@ class TestForgotten:
         gc.collect()
         assert len(ws.FeatureCache(tmp_path, "id")) == 3
 
+    def test_not_closed_by_the_thread_that_commits(self, tmp_path):
+        """What the garbage collector closed there in the middle of a commit would wait for itself."""
+        forgotten, collected, writers = threading.Event(), threading.Event(), []
+
+        class Collecting(Files):
+            def sync(self, descriptor):
+                if threading.current_thread().name == "warmstore-writer" and not writers:
+                    writers.append(threading.current_thread())
+                    forgotten.wait()
+                    gc.collect()
+                    collected.set()
+                super().sync(descriptor)
+
+        cache = ws.FeatureCache(tmp_path, "id", flush_every=3, files=Collecting())
+        cache.put_batch([1, 2, 3], torch.rand(3, 3))
+        cache.itself = cache
+        del cache
+        forgotten.set()
+        assert collected.wait(60)
+        while writers[0].is_alive():  # until it is through with the commit, there is nothing to collect
+            gc.collect()
+            writers[0].join(0.01)
+        assert len(ws.FeatureCache(tmp_path, "id")) == 3
+
     def test_no_thread_is_left(self, tmp_path):
         for _ in range(20):
             cache = ws.FeatureCache(tmp_path, "id", flush_every=1)

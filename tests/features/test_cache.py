@@ -88,10 +88,10 @@ def test_stored_hits_are_read_in_one_pass(tmp_path, lists):
     with ws.FeatureCache(tmp_path, "id", lists="per_sample") as cache:
         cache.put_batch([1, 2], lists)
         cache.flush()
-        assert cache._reader is not None
+        assert cache.session.reader is not None
         for _ in range(2):
-            assert cache._reader.read_all(as_keys([2, 1])) is not None
-        assert cache._reader.read_all(as_keys([2, 3])) is None
+            assert cache.session.reader.read_all(as_keys([2, 1])) is not None
+        assert cache.session.reader.read_all(as_keys([2, 3])) is None
 
 
 def test_ints_are_found_beside_strings(cache):
@@ -200,7 +200,7 @@ class TestMadeByAnotherProcessMeanwhile:
 
     def test_with_the_same(self, two):
         one, _ = two
-        other = ws.CachedModule(copy.deepcopy(one.module), ws.FeatureCache(one.cache._folder, "id"))
+        other = ws.CachedModule(copy.deepcopy(one.module), ws.FeatureCache(one.cache.path.parent, "id"))
         x = torch.rand(4, 3)
         one(x[:2], cache_ids=[1, 2])
         other(x[2:], cache_ids=[3, 4])

@@ -63,10 +63,10 @@ def test_steady_reading_survives_evictions(tmp_path: Path) -> None:
             check(store, [number for number in range(12) if number // 3 not in (0, 2)[: 1 + chunk // 2]])
     rows = np.arange(12)
     assert store.gatherer.steady(store.snapshot, "number", np.array([3, 9, 4])) is not None
-    (gathered,) = store.read_rows(["number"], rows)
+    (gathered,) = store.gatherer.read_rows(["number"], rows)
     assert gathered.bad is not None
     assert gathered.bad.tolist() == [row // 3 in (0, 2) for row in rows.tolist()]
-    (gathered,) = store.read_rows(["points"], rows[:3])
+    (gathered,) = store.gatherer.read_rows(["points"], rows[:3])
     assert gathered.bad is not None
     assert gathered.bad.all()
 

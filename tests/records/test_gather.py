@@ -138,7 +138,7 @@ def test_damage_is_named_and_spares_the_other_rows(tmp_path: Path) -> None:
         assert len(read.gather(slice(None), ["b"])["b"]) == 10
         with pytest.raises(Damaged):
             read[4]
-        assert read.read_rows(["x"], np.array([3, 4, 4, 5]))[0].bad.tolist() == [False, True, True, False]  # type: ignore[union-attr]
+        assert read.gatherer.read_rows(["x"], np.array([3, 4, 4, 5]))[0].bad.tolist() == [False, True, True, False]  # type: ignore[union-attr]
 
 
 def test_bits_remember_rows_and_when_all_are_set() -> None:

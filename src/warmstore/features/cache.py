@@ -4,9 +4,7 @@ A cache is a record store with a key column, a key index beside it, and a queue 
 process may write, and sees what the others committed as soon as it misses something.
 """
 
-import contextlib
 import os
-import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -15,39 +13,19 @@ import numpy as np
 import torch
 from torch import nn
 
-from warmstore.errors import (
-    Closed,
-    Damaged,
-    ReadOnly,
-    RemoteRefused,
-    RemoteUnavailable,
-    SchemaMismatch,
-    StaleCache,
-    StoreExists,
-    WarmstoreError,
-)
+from warmstore.errors import ReadOnly
 from warmstore.features.blocks import Block, Blocks
-from warmstore.features.eviction import Bound, rebalance, tidy
 from warmstore.features.filling import Call, fill
-from warmstore.features.merging import Merged, check_same, merge_caches
-from warmstore.features.opening import create_store, open_store, schema_of
-from warmstore.features.options import CacheOptions, folder_name
-from warmstore.features.ranks import WriterRanks
-from warmstore.features.reader import DAMAGED, MISSING, Reader, merge, no_values, open_index, select
-from warmstore.features.schema import KEY, Schema
-from warmstore.features.statistics import CacheStats, Cost
-from warmstore.features.structure import Leaf, Structure, check_structure, nbytes_of, take_apart
-from warmstore.features.versions import Fingerprint, differing, digest, read_versions, version_folder
+from warmstore.features.merging import Merged, merge_caches
+from warmstore.features.options import CacheOptions
+from warmstore.features.session import Session
+from warmstore.features.statistics import CacheStats
+from warmstore.features.versions import Fingerprint, digest, read_versions
 from warmstore.filled import Filled
 from warmstore.owner import Owner
 from warmstore.records.files import Files
-from warmstore.records.gaps import Gaps
-from warmstore.records.key_index import KeyIndex
-from warmstore.records.keys import Keys, as_keys
-from warmstore.records.manifest import NAME, Manifest
+from warmstore.records.keys import as_keys
 from warmstore.records.rewrite import Utilisation
-from warmstore.records.store import RecordStore
-from warmstore.records.values import encode
 from warmstore.remote.location import is_remote
 from warmstore.sizes import parse_size
 
@@ -57,7 +35,6 @@ if TYPE_CHECKING:
     from warmstore.records.remote_copy import Remote
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
-_NOWHERE = np.zeros(0, np.int64)
 
 
 class FeatureCache(Owner):
@@ -144,50 +121,63 @@ class FeatureCache(Owner):
             remote_options=remote_options,
             anonymous=anonymous,
         )
-        self._hot = self._options.hot_tier()
-        self._name = folder_name(id, versions)
         self.id = id
         self.read_only = read_only
-        self._writers = WriterRanks(writer_ranks)
         self._given = os.fspath(folder)
         self._joined = self._join_remote(self._given)
-        self._folder = Path(folder) if self._joined is None else self._joined.folder
-        self.path = self._folder / self._name
-        self.files = files or (Files() if self._joined is None else self._joined.files(self._name))
-        self._bound = Bound(self._folder, self._name, parse_size(max_size), self.files) if max_size else None
-        self._variable = variable
-        self._pad_value = pad_value
-        self._lists = lists
-        self._store: RecordStore | None = None
-        self._index: KeyIndex | None = None
-        self._schema: Schema | None = None
-        self._reader: Reader | None = None
-        self._fingerprint: Fingerprint | None = None
+        here = Path(folder) if self._joined is None else self._joined.folder
+        blocks = Blocks(self._commit, flush_every, parse_size(max_pending), async_write)
+        self.session = Session(id, here, self._options, blocks, self._joined, files)
         self._others: dict[str, FeatureCache] = {}  # versions opened beside this one, by digest
-        self._handed = 0
-        self._damaged = self._bytes_read = 0
-        self._lock = threading.RLock()
-        self._cost = Cost(self.path / "cost.json")
-        self._blocks = Blocks(self._commit, flush_every, parse_size(max_pending), async_write)
-        self._find_store()
         self.closed = False
-        try:
-            self._open_joined()
-        except BaseException:
-            self.closed = True
-            raise
         self.own()
 
     def __repr__(self) -> str:
-        where = str(self._folder) if self._joined is None else self._joined.remote.shown
+        where = str(self.session.folder) if self._joined is None else self._joined.remote.shown
         return f"FeatureCache({where!r}, {self.id!r}, {len(self):,} entries)"
 
     def __len__(self) -> int:
         """Rows on the disk, those of an id cached again included, and samples that wait to be written."""
-        own = (self._store.snapshot.length if self._store is not None else 0) + len(self._blocks)
-        return own + sum(map(len, self._others.values()))
+        stored = sum(one.reader.store.snapshot.length for one in self._sessions() if one.reader is not None)
+        return stored + sum(len(one.blocks) for one in self._sessions())
 
-    # Reading
+    @property
+    def path(self) -> Path:
+        """The folder of this version of the cache."""
+        return self.session.path
+
+    @property
+    def writes(self) -> bool:
+        """Whether this process keeps what it computes: neither read-only nor kept from it by `writer_ranks`."""
+        return self.session.writes
+
+    @property
+    def fingerprint(self) -> Fingerprint | None:
+        """What this cache was filled under, or its module was bound with; None while neither happened."""
+        return self.session.fingerprint
+
+    def stats(self) -> CacheStats:
+        """What the cache holds and what it did in this process, all versions together."""
+        every, bound = self._sessions(), self.session.bound
+        stores = [one.reader.store for one in every if one.reader is not None]
+        return CacheStats(
+            entries=sum(store.snapshot.length for store in stores),
+            pending=sum(len(one.blocks) for one in every),
+            hits=sum(one.cost.here.hits for one in every),
+            misses=sum(one.cost.here.misses for one in every),
+            damaged=sum(one.damaged for one in every),
+            bytes=sum(store.nbytes for store in stores),
+            bytes_read=sum(one.bytes_read for one in every),
+            computed_seconds=sum(one.cost.here.seconds for one in every),
+            seconds_saved=sum(one.cost.here.hits * one.cost.in_all().per_sample for one in every),
+            versions=read_versions(self.session.folder, self.session.name),
+            hot_hits=sum(one.hot.hits for one in every if one.hot is not None),
+            hot_bytes=sum(one.hot.nbytes for one in every if one.hot is not None),
+            max_size=bound.max_size if bound is not None else None,
+            evicted=sum(gaps.count for gaps in (store.snapshot.gaps for store in stores) if gaps is not None),
+        )
+
+    # Samples
 
     def get_batch(self, ids: Any, device: torch.device | str | None = None) -> tuple[Any, Int64]:
         """Look up a batch of samples.
@@ -204,110 +194,9 @@ class FeatureCache(Owner):
             BadIds, BadIdType: ids that cannot be.
             WriteFailed: an earlier write in the background failed; its samples still wait.
         """
-        values, missing = self.fetch(as_keys(ids))
+        values, missing = self.session.fetch(as_keys(ids))
         where = None if device is None else torch.device(device)
-        return None if values is None else self.assemble(values, where), missing
-
-    def fetch(self, keys: Keys) -> tuple[dict[str, Any] | None, Int64]:
-        """The leaves of the keys that are cached, in order, as NumPy values, or None; and the places of the others."""
-        if self._joined is None:
-            return self._fetch(keys)
-        try:
-            return self._fetch(keys)
-        except (RemoteUnavailable, RemoteRefused, Damaged) as error:
-            self._joined.failed(error)
-            self._cost.add(misses=len(keys))
-            return None, np.arange(len(keys))
-
-    def _fetch(self, keys: Keys) -> tuple[dict[str, Any] | None, Int64]:
-        self._check_open()
-        self._blocks.raise_error()
-        if self._reader is not None and not len(self._blocks):
-            values = self._reader.read_all(keys)
-            if values is not None:
-                self._count(values, len(keys), 0)
-                return values, _NOWHERE
-        waiting = self._blocks.find(keys)
-        return self._fetch_some(keys, self._find(keys, waiting), waiting)
-
-    def missing(self, keys: Keys) -> Int64:
-        """The places of the keys that are not cached, int64 in order, told without reading the others' values."""
-        self._check_open()
-        waiting = self._blocks.find(keys)
-        absent = self._find(keys, waiting) < 0
-        absent[list(waiting)] = False
-        return np.flatnonzero(absent)
-
-    def _fetch_some(
-        self, keys: Keys, rows: Int64, waiting: dict[int, tuple[Block, int]]
-    ) -> tuple[dict[str, Any] | None, Int64]:
-        stored = np.flatnonzero(rows >= 0)
-        if not len(stored) and not waiting:
-            self._cost.add(misses=len(keys))
-            return None, np.arange(len(keys))
-        assert self._schema is not None
-        values = no_values(self._schema)
-        if self._reader is not None and len(stored):
-            values, bad, damaged = self._reader.values(keys.take(stored), rows[stored])
-            if bad is not None:
-                self._damaged += damaged
-                stored = stored[~bad]
-                values = {path: select(value, ~bad) for path, value in values.items()}
-        found = np.union1d(stored, np.array(list(waiting), np.int64))
-        if waiting:
-            place = {at: number for number, at in enumerate(found.tolist())}
-            late = [(place[at], block.leaves, row) for at, (block, row) in waiting.items()]
-            values = merge(self._schema, values, np.searchsorted(found, stored), late, len(found))
-        missing = np.setdiff1d(np.arange(len(keys)), found)
-        self._count(values, len(found), len(missing))
-        return values if len(found) else None, missing
-
-    def _count(self, values: dict[str, Any], hits: int, misses: int) -> None:
-        self._cost.add(hits=hits, misses=misses)
-        self._bytes_read += sum(nbytes_of(value) for value in values.values())
-
-    def _find(self, keys: Keys, waiting: dict[int, Any]) -> Int64:
-        """The confirmed row of each key, or less. Looks what others committed since before it calls anything a miss."""
-        rows = np.full(len(keys), MISSING, np.int64)
-        todo = np.delete(np.arange(len(keys)), list(waiting))
-        news = self._reader is not None or self._see_others()
-        while len(todo) and news:
-            assert self._reader is not None
-            rows[todo] = self._reader.find(keys.take(todo))
-            todo = todo[rows[todo] < 0]
-            news = bool(len(todo)) and self._see_others()
-        self._damaged += int((rows == DAMAGED).sum())
-        return rows
-
-    def _see_others(self) -> bool:
-        """Take in what was committed since; True when there was something."""
-        with self._lock:
-            if self._store is None:
-                return self._find_store()
-            assert self._index is not None
-            covered, before = self._index.covered, self._store.snapshot.rows
-            self._store.refresh()
-            self._follow_generation()
-            rows = self._store.snapshot.rows
-            if covered > rows and not self.read_only:
-                self._index.start_over(rows)  # rows that a failing disk took back
-            self._index.catch_up(rows)
-            return rows != before or self._index.covered != covered
-
-    def completed(self, values: Any, missing: Int64, leaves: Sequence[Leaf], rows: Int64, count: int) -> dict[str, Any]:
-        """Leaves of `count` samples: row `rows[i]` of `leaves` for the i-th missing one, `values` for the others."""
-        assert self._schema is not None
-        found = np.setdiff1d(np.arange(count), missing)
-        late = [(place, leaves, row) for place, row in zip(missing.tolist(), rows.tolist(), strict=True)]
-        return merge(self._schema, values or no_values(self._schema), found, late, count)
-
-    def assemble(self, values: dict[str, Any] | None, device: torch.device | None) -> Any:
-        """Leaves as `fetch` gives them, in the structure of an output."""
-        assert self._schema is not None
-        assert values is not None
-        return self._schema.assemble(values, self._pad_value, device, allow_pickle=self._options.allow_pickle)
-
-    # Writing
+        return None if values is None else self.session.assemble(values, where), missing
 
     def put_batch(self, ids: Any, outputs: Any) -> None:
         """Keep the outputs of a batch of samples. They are found at once, and are on the disk after the next flush.
@@ -326,50 +215,17 @@ class FeatureCache(Owner):
         if self.read_only:
             raise ReadOnly(f"the cache {self.path} was opened with read_only=True; open it without to put samples")
         if len(keys):
-            self.put(keys, outputs)
+            self.session.put(keys, outputs)
 
-    def put(self, keys: Keys, outputs: Any) -> tuple[Structure, list[Leaf]]:
-        """`put_batch` with keys; nothing is kept where this process does not write. Returns the outputs taken apart."""
-        self._check_open()
-        with self._lock:
-            if self._store is None:
-                self._find_store()
-            known = self._schema
-            structure, leaves = take_apart(
-                outputs,
-                len(keys),
-                known.structure if known else None,
-                self._lists,
-                allow_pickle=self._options.allow_pickle,
-            )
-            if known is None:
-                self._schema = Schema.of_leaves(structure, leaves, self._variable, self._options.codec)
-            elif self._store is None:
-                self._schema = known.widened(leaves)
-            else:
-                known.check(leaves)
-        if self.writes:
-            self._keep(Block.of(keys, tuple(leaf.to_host() for leaf in leaves)))
-        return structure, leaves
+    def flush(self) -> None:
+        """Commit everything accepted so far; it is on the disk, and other processes see it, when this returns.
 
-    def _keep(self, block: Block) -> None:
-        if self._bound is not None:
-            self._bound.check(block)
-        self._blocks.put(block)
-
-    def accept(self, keys: Keys, leaves: tuple[Leaf, ...]) -> None:
-        """Keep leaves that fit the schema, in memory that nobody else writes to."""
-        self._check_open()
-        self._keep(Block.of(keys, leaves))
-
-    def expect(self, schema: Schema) -> None:
-        """Raise SchemaMismatch where this cache holds other outputs; one that holds nothing yet takes the schema."""
-        with self._lock:
-            if self._store is None:
-                self._find_store()
-            if self._schema is None:
-                self._schema = schema
-            check_same(self._schema, schema)
+        Raises:
+            WriteFailed: the disk refused; nothing is lost, and the next flush tries again.
+        """
+        self.session.flush()
+        for other in list(self._others.values()):
+            other.flush()
 
     def fill(
         self,
@@ -439,15 +295,9 @@ class FeatureCache(Owner):
         if not self.writes:
             raise ReadOnly(f"the cache {self.path} is only read by this process; open it for writing to rebalance it")
         self.flush()
-        with self._lock:
-            if self._store is None and not self._find_store():
-                return Utilisation(0, 0, 0, 0)
-            store, reader = self._store, self._reader
-        assert store is not None
-        assert reader is not None
-        done = rebalance(store, reader, self._bound, progress)
-        self._see_others()
-        return done
+        return self.session.rebalance(progress)
+
+    # Remotes
 
     def push(
         self,
@@ -469,7 +319,9 @@ class FeatureCache(Owner):
         """
         from warmstore.features.joining import push
 
-        return push(self, self._remote(url, remote_options, anonymous), verify, progress)
+        remote = self._remote(url, remote_options, anonymous)
+        self.flush()
+        return push(self.session, remote, verify, progress)
 
     def pull(
         self,
@@ -489,7 +341,9 @@ class FeatureCache(Owner):
         """
         from warmstore.features.joining import pull
 
-        return pull(self, self._remote(url, remote_options, anonymous), progress)
+        remote = self._remote(url, remote_options, anonymous)
+        self.flush()
+        return pull(self.session, remote, progress)
 
     def sync(
         self,
@@ -520,57 +374,7 @@ class FeatureCache(Owner):
 
         return Joined(Remote(folder, self._options.remote_options, self._options.anonymous), self._options)
 
-    def _open_joined(self) -> None:
-        """Have what others pushed by now; without an answer, what was here already."""
-        if self._joined is not None and not self.read_only:
-            from warmstore.features.joining import join_now
-
-            join_now(self, self._joined)
-
-    def _push_joined(self) -> None:
-        if self._joined is not None and self._store is not None:
-            from warmstore.features.joining import push_now
-
-            push_now(self, self._joined)
-
-    def settled_store(self) -> RecordStore | None:
-        """The store of this cache, with nothing pending and no chunk that this process writes to; None without one."""
-        self.flush()
-        with self._lock:
-            if self._store is None:
-                self._find_store()
-            if self._store is not None and self._store.mode == "a":
-                with self._store.session.lock:
-                    self._store.session.generation.seal()
-            return self._store
-
-    def joined_store(self, manifest: Manifest) -> RecordStore:
-        """The same for a cache that may be empty still: it becomes one for what another host wrote."""
-        store = self.settled_store()
-        if store is None:
-            if not self.writes:
-                raise ReadOnly(f"the cache {self.path} is only read by this process; open it for writing to pull")
-            with contextlib.suppress(StoreExists):
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                RecordStore.create(self.path, manifest.fields, metadata=manifest.metadata, files=self.files).close()
-            store = self.settled_store()
-        assert store is not None
-        return store
-
-    def take_in(self) -> None:
-        """See what was joined to the store."""
-        self._see_others()
-
-    @property
-    def room(self) -> Any:
-        """Makes room for bytes that are to come; None without a bound."""
-        return self._bound.room if self._bound is not None else None
-
-    @property
-    def fingerprint(self) -> Fingerprint | None:
-        """What this cache was filled under, or its module was bound with; None while neither happened."""
-        stored = self._store.metadata.get("fingerprint") if self._store is not None else None
-        return stored or self._fingerprint
+    # Versions
 
     def bind(self, fingerprint: Fingerprint) -> "FeatureCache":
         """The version of this cache for outputs that depend on `fingerprint`: this cache itself, or one beside it.
@@ -578,131 +382,31 @@ class FeatureCache(Owner):
         Raises:
             StaleCache: the cache was filled under another fingerprint, and versions="raise".
         """
-        if self._options.versions != "new":
-            self._tie(fingerprint)
+        if self.session.bind(fingerprint):
             return self
-        if self._fingerprint is None and self.writes:
-            self._blocks.flush(self._commit)  # put in by hand, before any module was bound
-        with self._lock:
-            if self._fingerprint is None and not len(self._blocks):
-                self._become(fingerprint)
-                return self
-            if self._fingerprint is not None and not differing(self._fingerprint, fingerprint):
-                return self
+        with self.session.lock:
             key = digest(fingerprint)
             if key not in self._others:
-                files = self.files if self._joined is None else None
+                files = self.session.files if self._joined is None else None
                 other = FeatureCache(self._given, self.id, **vars(self._options), files=files)
                 self._others[key] = other.bind(fingerprint)
                 self._share_out()
             return self._others[key]
 
     def _share_out(self) -> None:
-        every = [self, *self._others.values()]
-        for one in every:
-            if one._hot is not None:
-                one._hot.share(len(every))
+        every = self._sessions()
+        for session in every:
+            if session.hot is not None:
+                session.hot.share(len(every))
 
-    def _tie(self, fingerprint: Fingerprint) -> None:
-        with self._lock:
-            if self._store is None:
-                self._find_store()
-            known = self.fingerprint
-            if known is None:
-                self._fingerprint = fingerprint
-                if self._store is None or not self.writes:
-                    return
-                known = self._store.annotate("fingerprint", fingerprint)  # filled by put_batch so far
-        self._compare(known, fingerprint)
+    def _sessions(self) -> list[Session]:
+        return [self.session, *(other.session for other in self._others.values())]
 
-    def _compare(self, known: Fingerprint, fingerprint: Fingerprint) -> None:
-        parts = differing(known, fingerprint)
-        if parts and self._options.versions != "ignore":
-            raise StaleCache(
-                f"the cache {self.id!r} in {self._folder} was filled with other {' and '.join(parts)} than the "
-                "module has now, so its outputs are not this module's. Use another cache id for the changed module, "
-                f"pass versions='new' to keep both, restore what changed, or remove {self.path}"
-            )
-
-    def _become(self, fingerprint: Fingerprint) -> None:
-        """Be the version of a fingerprint: its own folder if it has one, else the first one if that is free or its."""
-        own = version_folder(self._folder, self._name, fingerprint)
-        if (own / NAME).exists():
-            self._move(own)
-        try:
-            self._tie(fingerprint)
-        except StaleCache:
-            if self.path == own:
-                raise  # two fingerprints of one digest
-            self._move(own)
-            self._tie(fingerprint)
-        self._fingerprint = fingerprint
-
-    def _move(self, path: Path) -> None:
-        # What was open is not closed: another thread may be reading it.
-        if self._store is not None:
-            self._store = self._index = self._schema = self._reader = None
-        self.path = path
-        self._cost.move(path / "cost.json")
-        if self._joined is not None:
-            self.files = self._joined.files(path.name)
-            self._open_joined()
-
-    def computed(self, seconds: float, samples: int) -> None:
-        """Count what misses cost, for `stats`."""
-        self._cost.add(seconds, samples)
-
-    def flush(self) -> None:
-        """Commit everything accepted so far; it is on the disk, and other processes see it, when this returns.
-
-        Raises:
-            WriteFailed: the disk refused; nothing is lost, and the next flush tries again.
-        """
-        self._check_open()
-        if not self.read_only:
-            self._blocks.flush(self._commit)
-        for other in list(self._others.values()):
-            other.flush()
+    # The end
 
     def _commit(self, blocks: Sequence[Block]) -> None:
-        with self._lock:
-            store = self._store if self._store is not None else self._create_store()
-            schema, reader = self._schema, self._reader
-        assert schema is not None
-        assert reader is not None
-        if self._bound is not None:
-            tidy(store, reader, self._bound)
-        try:
-            for block in blocks[self._handed :]:
-                rows = schema.encode(block.leaves)
-                store.extend_rows({KEY: encode(KEY, store.fields[KEY], block.keys.halves), **rows})
-                self._handed += 1
-        except SchemaMismatch:
-            self._handed = 0  # blocks that never fit are forgotten, all of them
-            raise
-        store.flush()
-        with self._lock:
-            self._follow_generation()
-            index = self._index
-        assert index is not None
-        index.catch_up(store.snapshot.rows)
-        if self._bound is not None and index.is_crowded(store.snapshot.length):
-            index.start_over(store.snapshot.rows)
-        if self._bound is not None:
-            store.refresh()  # the index may have taken the room of other chunks
-        self._handed = 0
-
-    def _follow_generation(self) -> None:
-        """Take the index of the store's present generation: somebody may have rebalanced it."""
-        assert self._store is not None
-        assert self._index is not None
-        assert self._schema is not None
-        if self._index.generation != self._store.manifest.generation:
-            self._index = self._open_index(self._store)
-            self._reader = Reader(self._store, self._index, self._schema, self._hot)
-
-    def _open_index(self, store: RecordStore) -> KeyIndex:
-        return open_index(store, self.files, largest=self._bound.largest if self._bound is not None else None)
+        # A method of the cache's: who commits in the background holds the cache, so that it is not closed meanwhile.
+        self.session.commit(blocks)
 
     def close(self) -> None:
         """Commit what waits and let go of the files. Closing twice is fine.
@@ -712,145 +416,22 @@ class FeatureCache(Owner):
         """
         if self.closed:
             return
-        self._blocks.stop()
+        self.session.blocks.stop()
         self.flush()
         for other in self._others.values():
             other.close()
-        if self.writes:
-            self._cost.save()
-            self._push_joined()
-        if self._index is not None:
-            self._index.sync()
-            self._index.close()
-        if self._store is not None:
-            self._store.close()
-        if self._hot is not None:
-            self._hot.close()
-        self.files.let_go()
+        self.session.close()
         self.closed = True
         self.disown()
 
-    def stats(self) -> CacheStats:
-        """What the cache holds and what it did in this process, all versions together."""
-        every = [self, *self._others.values()]
-        return CacheStats(
-            entries=sum(one._store.snapshot.length for one in every if one._store is not None),
-            pending=sum(len(one._blocks) for one in every),
-            hits=sum(one._cost.here.hits for one in every),
-            misses=sum(one._cost.here.misses for one in every),
-            damaged=sum(one._damaged for one in every),
-            bytes=sum(one._store.nbytes for one in every if one._store is not None),
-            bytes_read=sum(one._bytes_read for one in every),
-            computed_seconds=sum(one._cost.here.seconds for one in every),
-            seconds_saved=sum(one._cost.here.hits * one._cost.in_all().per_sample for one in every),
-            versions=read_versions(self._folder, self._name),
-            hot_hits=sum(one._hot.hits for one in every if one._hot is not None),
-            hot_bytes=sum(one._hot.nbytes for one in every if one._hot is not None),
-            max_size=self._bound.max_size if self._bound is not None else None,
-            evicted=sum(gaps.count for gaps in (one._gaps() for one in every) if gaps is not None),
-        )
-
-    def _gaps(self) -> Gaps | None:
-        return self._store.snapshot.gaps if self._store is not None else None
-
-    @property
-    def writes(self) -> bool:
-        """Whether this process keeps what it computes: neither read-only nor kept from it by `writer_ranks`."""
-        return not self.read_only and self._writers.include_this()
-
-    # The store
-
-    def _find_store(self) -> bool:
-        """Open the store if some process has made it."""
-        if not (self.path / NAME).exists():
-            return False
-        try:
-            self._adopt(self._open_store())
-        except StaleCache:
-            # Another process filled the first version meanwhile; ours is another one, and nothing of it is written yet.
-            assert self._fingerprint is not None
-            own = version_folder(self._folder, self._name, self._fingerprint)
-            if self._options.versions != "new" or self.path == own:
-                raise
-            self._move(own)
-            return self._find_store()
-        return True
-
-    def _open_store(self) -> RecordStore:
-        return open_store(
-            self.path,
-            self.files,
-            read_only=self.read_only,
-            must_write=self.writes,
-            bound=self._bound,
-            threads=self._options.threads,
-        )
-
-    def _create_store(self) -> RecordStore:
-        assert self._schema is not None
-        try:
-            store = create_store(
-                self.path, self._schema, self._fingerprint, self.files, self._bound, self._options.threads
-            )
-        except StoreExists:
-            # Another process was first. Its schema and fingerprint stand; ours must fit them, or be another version.
-            before = self.path
-            if self._find_store():
-                assert self._store is not None
-                return self._store
-            if self.path == before:
-                raise
-            return self._create_store()
-        self._adopt(store)
-        return store
-
-    def _adopt(self, store: RecordStore) -> None:
-        store.disown()  # this cache closes it, after its own pending rows
-        try:
-            schema = schema_of(store)
-            self._check_joins(store, schema)
-        except WarmstoreError:
-            store.close()
-            raise
-        self._schema = schema
-        self._index = self._open_index(store)
-        self._index.catch_up(store.snapshot.rows)
-        self._reader = Reader(store, self._index, self._schema, self._hot)
-        self._store = store
-
-    def _check_joins(self, store: RecordStore, schema: Schema) -> None:
-        """Raise where a store that another process made does not fit what this one works with already."""
-        known = store.metadata.get("fingerprint")
-        if self._fingerprint is not None and known is not None:
-            self._compare(known, self._fingerprint)
-        if len(self._blocks):
-            assert self._schema is not None
-            check_structure(schema.structure, self._schema.structure)
-            for block in self._blocks.waiting():
-                schema.check(block.leaves)
-
     def _after_fork(self) -> None:
-        self._lock = threading.RLock()
-        self._handed = 0
-        self._blocks.after_fork()
-        if self._hot is not None:
-            self._hot.after_fork()
-        if self._bound is not None:
-            self._bound.after_fork()
-        if self._store is not None:
-            self._store._after_fork()
-        if self._index is not None:
-            self._index.after_fork()
+        self.session.after_fork()
 
     def __reduce__(self) -> Any:
         return _reopen, (self._given, self.id, vars(self._options))
 
     def __deepcopy__(self, memo: Any) -> Self:
         return self
-
-    def _check_open(self) -> None:
-        if self.closed:
-            raise Closed(f"the cache {self.path} is closed; open it again with FeatureCache")
 
 
 def _reopen(folder: str, id: str, options: dict[str, Any]) -> FeatureCache:

@@ -26,7 +26,6 @@ from warmstore.records.key_index import host_name
 from warmstore.records.log import ENTRY
 from warmstore.records.manifest import read_manifest
 from warmstore.records.rewrite import Utilisation, rewrite
-from warmstore.records.store import RecordStore
 from warmstore.sizes import parse_size
 
 _log = logging.getLogger("warmstore")
@@ -188,16 +187,18 @@ def _files_in(folder: Path) -> Iterator[tuple[Path, int, int]]:
                     yield folder / entry.name, state.st_mtime_ns, state.st_size
 
 
-def rebalance(store: RecordStore, reader: Reader, bound: Bound | None, progress: bool | None) -> Utilisation:
+def rebalance(reader: Reader, bound: Bound | None, progress: bool | None) -> Utilisation:
     """Write what is worth keeping anew; see `FeatureCache.rebalance`."""
+    store = reader.store
     with store.editing(), bound.room_for_a_copy() if bound is not None else contextlib.nullcontext():
         return rewrite(store, store.fields, {}, progress=progress, keep=reader.latest)
 
 
-def tidy(store: RecordStore, reader: Reader, bound: Bound) -> None:
+def tidy(reader: Reader, bound: Bound) -> None:
     """Rebalance where the log has grown too long for the bound, or has edits, with which chunks cannot be evicted."""
-    if store.snapshot.entries * ENTRY.itemsize > bound.chunk_size or store.snapshot.order is not None:
-        rebalance(store, reader, bound, progress=False)
+    snapshot = reader.store.snapshot
+    if snapshot.entries * ENTRY.itemsize > bound.chunk_size or snapshot.order is not None:
+        rebalance(reader, bound, progress=False)
 
 
 def _is_foreign_index(path: Path) -> bool:

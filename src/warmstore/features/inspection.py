@@ -102,7 +102,7 @@ def duplicates(store: RecordStore) -> int:
     folded = np.empty(snapshot.length, np.uint64)
     for first in range(0, len(folded), _BLOCK):
         last = min(first + _BLOCK, len(folded))
-        (gathered,) = store.read_rows([KEY], snapshot.rows_at(np.arange(first, last, dtype=np.int64)))
+        (gathered,) = store.gatherer.read_rows([KEY], snapshot.rows_at(np.arange(first, last, dtype=np.int64)))
         if gathered.bad is not None:
             raise Damaged(f"{store.path} has damaged rows; warmstore verify tells which")
         assert gathered.data is not None

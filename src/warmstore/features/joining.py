@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from warmstore.errors import Damaged, RemoteRefused, RemoteUnavailable, SchemaMismatch, StaleCache
+from warmstore.errors import (
+    Damaged,
+    ReadOnly,
+    RemoteRefused,
+    RemoteUnavailable,
+    SchemaMismatch,
+    StaleCache,
+    StoreExists,
+)
 from warmstore.features.options import CacheOptions
 from warmstore.features.schema import KEY
 from warmstore.features.versions import differing
@@ -30,7 +38,7 @@ from warmstore.remote.waiting import Patience
 from warmstore.sizes import parse_size
 
 if TYPE_CHECKING:
-    from warmstore.features.cache import FeatureCache
+    from warmstore.features.session import Session
 
 _log = logging.getLogger("warmstore")
 
@@ -38,9 +46,9 @@ _PATIENCE = Patience(silence=5, retries=2, request=10, failures=3, rest=30)
 _PAUSE = 60.0  # seconds between two words on what goes wrong
 
 
-def push(cache: "FeatureCache", remote: Remote, verify: bool, progress: bool | None) -> Pushed:
+def push(session: "Session", remote: Remote, verify: bool, progress: bool | None) -> Pushed:
     """See `FeatureCache.push`."""
-    store = cache.settled_store()
+    store = session.settled_store()
     if store is None:
         return Pushed(0, 0, 0, 0)
     with contextlib.closing(remote.open()) as objects:
@@ -49,25 +57,40 @@ def push(cache: "FeatureCache", remote: Remote, verify: bool, progress: bool | N
         return push_store(store.path, objects, store.files, shared=True, verify=verify, progress=progress)
 
 
-def pull(cache: "FeatureCache", remote: Remote, progress: bool | None) -> Pulled:
+def pull(session: "Session", remote: Remote, progress: bool | None) -> Pulled:
     """See `FeatureCache.pull`."""
-    keep = lazily(cache.files) if isinstance(cache.files, RemoteFiles) else None
+    keep = lazily(session.files) if isinstance(session.files, RemoteFiles) else None
     with contextlib.closing(remote.open()) as objects:
-        return join(cache, objects, remote, progress, keep)
+        return join(session, objects, remote, progress, keep)
 
 
 def join(
-    cache: "FeatureCache", objects: Objects, remote: Remote, progress: bool | None, keep: Keep | None = None
+    session: "Session", objects: Objects, remote: Remote, progress: bool | None, keep: Keep | None = None
 ) -> Pulled:
     """Adopt what all others have."""
+    room = None if session.bound is None else session.bound.room
     done = Pulled(0, 0, 0)
     for head in read_heads(objects):
-        store = cache.joined_store(head.manifest)
+        store = _store_for(session, head.manifest)
         check_joins(store.manifest, head, remote)
-        one = adopt(store.path, head, objects, store.files, lazily=keep, room=cache.room, progress=progress)
+        one = adopt(store.path, head, objects, store.files, lazily=keep, room=room, progress=progress)
         done = Pulled(done.chunks + one.chunks, done.size + one.size, done.records + one.records)
-    cache.take_in()
+    session.see_others()
     return done
+
+
+def _store_for(session: "Session", manifest: Manifest) -> RecordStore:
+    """The store of a cache; one that is empty still becomes one for what another host wrote."""
+    store = session.settled_store()
+    if store is None:
+        if not session.writes:
+            raise ReadOnly(f"the cache {session.path} is only read by this process; open it for writing to pull")
+        with contextlib.suppress(StoreExists):
+            session.path.parent.mkdir(parents=True, exist_ok=True)
+            RecordStore.create(session.path, manifest.fields, metadata=manifest.metadata, files=session.files).close()
+        store = session.settled_store()
+    assert store is not None
+    return store
 
 
 def lazily(files: RemoteFiles) -> Keep:
@@ -111,28 +134,26 @@ class Joined:
         """Those of one version of a cache."""
         return RemoteFiles(self.remote.below(name), self._cache_size, self._cache_dir)
 
+    def pull_now(self, session: "Session") -> None:
+        """`pull` where a remote that fails is no error: the cache has what was here already."""
+        try:
+            pull(session, self.remote.below(session.path.name), False)
+        except (RemoteUnavailable, RemoteRefused, Damaged) as error:
+            self.failed(error)
+
+    def push_now(self, session: "Session") -> None:
+        """`push` where a remote that fails is no error: what is here goes with a later push."""
+        try:
+            push(session, self.remote.below(session.path.name), False, False)
+        except (RemoteUnavailable, RemoteRefused, Damaged) as error:
+            _log.warning("%s; what was computed here stays here until the next push", error)
+
     def failed(self, error: Exception) -> None:
         """Count a failure, and say so once in a while."""
         self.failures += 1
         if time.monotonic() - self._said > _PAUSE or not self._said:
             self._said = time.monotonic()
             _log.warning("%s; what is not here is computed", error)
-
-
-def join_now(cache: "FeatureCache", joined: Joined) -> None:
-    """`pull` where a remote that fails is no error."""
-    try:
-        pull(cache, joined.remote.below(cache.path.name), False)
-    except (RemoteUnavailable, RemoteRefused, Damaged) as error:
-        joined.failed(error)
-
-
-def push_now(cache: "FeatureCache", joined: Joined) -> None:
-    """`push` where a remote that fails is no error: what is here goes with a later push."""
-    try:
-        push(cache, joined.remote.below(cache.path.name), False, False)
-    except (RemoteUnavailable, RemoteRefused, Damaged) as error:
-        _log.warning("%s; what was computed here stays here until the next push", error)
 
 
 def push_folder(folder: Path, remote: Remote, *, verify: bool = False, progress: bool | None = None) -> Pushed:

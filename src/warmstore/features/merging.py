@@ -53,7 +53,7 @@ def merge_caches(
         target = _target(cache, path, store.metadata.get("fingerprint"))
         if target.path.absolute() == store.path:
             raise ValueError(f"{path} cannot be merged into itself; name another cache")
-        target.expect(schema)
+        check_same(target.session.expect(schema), schema)
         index = open_index(store, Files())
         try:
             index.catch_up(store.snapshot.rows)
@@ -93,13 +93,13 @@ def _copy(target: "FeatureCache", store: RecordStore, reader: Reader, schema: Sc
     with progress_bar(rows, None, 0, target.id, progress) as advance:
         for first in range(0, rows, step):
             numbers = snapshot.rows_at(np.arange(first, min(first + step, rows), dtype=np.int64))
-            (own,) = store.read_rows([KEY], numbers)
+            (own,) = store.gatherer.read_rows([KEY], numbers)
             assert own.data is not None
             keys = Keys.of_halves(own.data.reshape(-1).view(np.uint64).reshape(-1, 2))
             damaged += 0 if own.bad is None else int(own.bad.sum())
             # Of a key that the other cache holds twice, only the row that it would give itself.
             latest = np.flatnonzero(reader.find(keys) == numbers)
-            missing = latest[target.missing(keys.take(latest))]
+            missing = latest[target.session.missing(keys.take(latest))]
             present += len(latest) - len(missing)
             values, bad, _ = reader.values(keys.take(missing), numbers[missing])
             if bad is not None:
@@ -107,7 +107,8 @@ def _copy(target: "FeatureCache", store: RecordStore, reader: Reader, schema: Sc
                 missing = missing[~bad]
                 values = {path: select(value, ~bad) for path, value in values.items()}
             if len(missing):
-                target.accept(keys.take(missing), tuple(Leaf(path, values[path]) for path in schema.fields))
+                leaves = tuple(Leaf(path, values[path]) for path in schema.fields)
+                target.session.accept(keys.take(missing), leaves)
             added += len(missing)
             advance(len(numbers), None)
     return Merged(added, present, damaged)

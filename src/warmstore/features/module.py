@@ -17,6 +17,7 @@ from warmstore.errors import BadIds, NotStateless, StaleCache
 from warmstore.features import fingerprint
 from warmstore.features.arguments import Arguments, BatchArgs, is_mapping
 from warmstore.features.cache import FeatureCache
+from warmstore.features.session import Session
 from warmstore.features.structure import put_together
 from warmstore.features.watch import Watch
 from warmstore.records.keys import Keys, as_keys
@@ -68,7 +69,7 @@ class CachedModule(nn.Module):
         if enforce_stateless:
             _check_stateless(module)
         self._watch = Watch(module)
-        self._bound: dict[Any, FeatureCache] = {}  # by all that a call's outputs depend on: the version they are in
+        self._bound: dict[Any, Session] = {}  # by all that a call's outputs depend on: the version they are in
         self.register_state_dict_post_hook(_strip_prefix)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_add_prefix)  # type: ignore[no-untyped-call]
 
@@ -97,19 +98,19 @@ class CachedModule(nn.Module):
         if where is not None and where.type == "meta":  # shapes without values: nothing to keep or to compare
             with torch.no_grad():
                 return self.module(*args, **kwargs)
-        cache = self._bind(arguments)
+        session = self._bind(arguments)
         if not len(keys):
             with torch.no_grad():
                 return self.module(*args, **kwargs)
         device = self._device or where or _device_of(self.module)
-        values, missing = cache.fetch(keys)
+        values, missing = session.fetch(keys)
         if len(missing):
-            return self._fill(cache, arguments, keys, values, missing, device)
-        return cache.assemble(values, device)
+            return self._fill(session, arguments, keys, values, missing, device)
+        return session.assemble(values, device)
 
     def _fill(
         self,
-        cache: FeatureCache,
+        session: Session,
         arguments: Arguments,
         keys: Keys,
         values: Any,
@@ -128,17 +129,17 @@ class CachedModule(nn.Module):
         began = time.perf_counter()
         with torch.no_grad():
             output = self.module(*args, **kwargs)
-        cache.computed(time.perf_counter() - began, len(which))
-        if self._bind(arguments) is not cache:
+        session.computed(time.perf_counter() - began, len(which))
+        if self._bind(arguments) is not session:
             raise StaleCache(
                 "the module's weights changed while it computed, so its outputs belong to no version of the cache. "
                 "Call module.eval() before wrapping it, or do not train it while it computes"
             )
-        structure, leaves = cache.put(keys.take(which), output)
+        structure, leaves = session.put(keys.take(which), output)
         if everything:
             by_path = {leaf.path: leaf.restored() for leaf in leaves}
             return put_together(structure, lambda path: _detached(by_path[path], self._device))
-        return cache.assemble(cache.completed(values, missing, leaves, inverse, len(keys)), device)
+        return session.assemble(session.completed(values, missing, leaves, inverse, len(keys)), device)
 
     def count_missing(self, *args: Any, cache_ids: Any = None, **kwargs: Any) -> tuple[int, int]:
         """How many samples a call would return, and how many of them it would compute. Reads and computes nothing."""
@@ -172,12 +173,13 @@ class CachedModule(nn.Module):
             "'cache_ids', or give CachedModule a key_from_batch function"
         )
 
-    def _bind(self, arguments: Arguments) -> FeatureCache:
+    def _bind(self, arguments: Arguments) -> Session:
         call = (self._watch.version(), arguments.fixed(), _autocast(arguments.device() or _device_of(self.module)))
         found = self._bound.get(call)
         if found is None:
             parts = self._watch.fingerprint()
-            found = self.cache.bind({**parts, "arguments that are not batches": call[1], "autocast": call[2]})
+            whole = {**parts, "arguments that are not batches": call[1], "autocast": call[2]}
+            found = self.cache.bind(whole).session
             self._bound[call] = found
         return found
 

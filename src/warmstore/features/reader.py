@@ -28,18 +28,18 @@ MISSING, DAMAGED = -1, -2  # in place of a row; any row is larger
 
 
 class Reader:
-    """Finds and reads committed rows. Safe to use from several threads."""
+    """Finds and reads the committed rows of a cache's store. Safe to use from several threads."""
 
     def __init__(self, store: RecordStore, index: KeyIndex, schema: Schema, hot: HotTier | None = None) -> None:
-        self._store = store
-        self._index = index
+        self.store = store
+        self.index = index
         self._hot = hot
         self.schema = schema
         self._names = [KEY, *(schema.field_name(path) for path in schema.fields)]
 
     def read_all(self, keys: Keys) -> dict[str, Any] | None:
         """The leaves of all keys, or None when any of them is not there as it should be."""
-        rows = self._index.lookup_all(keys, self._store.snapshot.rows)
+        rows = self.index.lookup_all(keys, self.store.snapshot.rows)
         if rows is None:
             return None
         leaves, good = self._read(keys, rows)
@@ -58,7 +58,7 @@ class Reader:
         if last < 0:
             return [_stand_ins(field, len(rows)) for field in self.schema.fields.values()], np.zeros(len(rows), bool)
         # Of another generation a row may lie behind the last. Any in its place will do: it carries another key.
-        own, *leaves = self._store.read_rows(self._names, np.minimum(rows, last), gatherer)
+        own, *leaves = gatherer.read_rows(self._names, np.minimum(rows, last))
         assert own.data is not None
         good = None
         if own.data.tobytes() != keys.halves.tobytes() or any(one.bad is not None for one in (own, *leaves)):
@@ -68,28 +68,28 @@ class Reader:
 
     def keys_of(self, rows: Int64, gatherer: Gatherer) -> Keys:
         """The keys that rows of a gatherer carry, damaged ones too."""
-        (gathered,) = self._store.read_rows([KEY], rows, gatherer)
+        (gathered,) = gatherer.read_rows([KEY], rows)
         return _keys_of(gathered)
 
     @property
     def gatherer(self) -> Gatherer:
         """What reads now."""
-        return self._store.gatherer
+        return self.store.gatherer
 
     def _decoded(self, leaves: list[Values]) -> dict[str, Any]:
         return {path: _leaf(field, one) for (path, field), one in zip(self.schema.fields.items(), leaves, strict=True)}
 
     def find(self, keys: Keys) -> Int64:
         """The row that holds each key, MISSING or DAMAGED: int64 [n]."""
-        rows = self._index.lookup(keys)
-        gatherer = self._store.gatherer
+        rows = self.index.lookup(keys)
+        gatherer = self.store.gatherer
         gaps = gatherer.snapshot.gaps
         there = (rows >= 0) & (rows < gatherer.snapshot.rows)
         some = np.flatnonzero(there if gaps is None else there & ~gaps.holds(rows))
         found = np.full(len(keys), MISSING, np.int64)
         if len(some):
             # What the index proposes is believed only where the row itself carries the key.
-            (own,) = self._store.read_rows([KEY], rows[some], gatherer)
+            (own,) = gatherer.read_rows([KEY], rows[some])
             assert own.data is not None
             same = (own.data.view(np.uint64) == keys.halves[some]).all(axis=1)
             found[some] = np.where(same, rows[some], MISSING)
@@ -114,11 +114,11 @@ class Reader:
         rows = rows[rows < gatherer.snapshot.rows]
         if gatherer.snapshot.gaps is not None:
             rows = rows[~gatherer.snapshot.gaps.holds(rows)]
-        return int(_bad(len(rows), self._store.read_rows(self._names, rows, gatherer)).sum()) if len(rows) else 0
+        return int(_bad(len(rows), gatherer.read_rows(self._names, rows)).sum()) if len(rows) else 0
 
     def latest(self, rows: Int64) -> Bools:
         """Which of some committed rows are worth keeping: whole, and of a key that no later row has. bool [n]."""
-        own, *leaves = self._store.read_rows(self._names, rows)
+        own, *leaves = self.gatherer.read_rows(self._names, rows)
         return (self.find(_keys_of(own)) <= rows) & ~_bad(len(rows), [own, *leaves])
 
 
@@ -191,7 +191,7 @@ def _read_keys(store: RecordStore, first: int, last: int) -> tuple[Keys, Int64]:
     gaps, rows = gatherer.snapshot.gaps, np.arange(first, last, dtype=np.int64)
     if gaps is not None:
         rows = rows[~gaps.holds(rows)]
-    (gathered,) = store.read_rows([KEY], rows, gatherer)
+    (gathered,) = gatherer.read_rows([KEY], rows)
     return _keys_of(gathered), rows
 
 

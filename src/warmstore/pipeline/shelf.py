@@ -247,7 +247,7 @@ class Shelf:
         if total <= known:
             return
         rows = np.arange(known, total)
-        (gathered,) = store.read_rows([SAMPLE], rows)
+        (gathered,) = store.gatherer.read_rows([SAMPLE], rows)
         assert gathered.data is not None
         whose = gathered.data.view(np.uint64).reshape(-1, 2)
         index = np.minimum(whose[:, 0], len(self._rows) - 1).astype(np.int64)

@@ -4,6 +4,7 @@ One bit per field and row remembers what was checked, so damage at rest is found
 check runs on the gathered copy: what was checked is what the caller gets.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,6 +99,17 @@ class Gatherer:
         if snapshot.gaps is not None and len(addresses) and addresses.min() < 0:
             return None
         return self._batches.space.gather(addresses, width, out)
+
+    def read_rows(self, names: Iterable[str], rows: Int64) -> list[Gathered]:
+        """Read fields of live committed rows by number; damaged and evicted rows are marked, not raised."""
+        snapshot = self.snapshot
+        which = snapshot.batch_of(rows)
+        found = []
+        for name in names:
+            data = self.steady(snapshot, name, rows, which=which)
+            whole = None if data is None else Gathered(data, None, None, None)
+            found.append(whole or self.gather(snapshot, name, rows, which))
+        return found
 
     def _fresh(self, snapshot: Snapshot, plan: "_Plan", rows: Int64, which: Int64) -> Int64 | None:
         """Where in `rows` this process reads a row for the first time, or None."""

@@ -30,6 +30,7 @@ from warmstore.records.pages import Pages, RemoteChunk
 from warmstore.remote.location import is_remote
 from warmstore.remote.objects import Objects
 from warmstore.remote.waiting import Patience
+from warmstore.sizes import parse_size
 
 _log = logging.getLogger("warmstore")
 
@@ -126,9 +127,12 @@ def copy_folder(remote: Remote, cache_dir: Path) -> Path:
     return cache_dir.expanduser().absolute() / f"{name}-{xxhash.xxh3_64_hexdigest(url.encode())}"
 
 
-def open_remote(remote: Remote, cache_dir: Path | None, cache_size: int | None) -> tuple[Path, CopyFiles]:
-    """The folder of a copy, and the files to read it with."""
-    files = CopyFiles(remote, cache_size, default_cache_dir() if cache_dir is None else cache_dir)
+def open_remote(
+    remote: Remote, cache_dir: str | os.PathLike[str] | None, cache_size: int | str | None
+) -> tuple[Path, CopyFiles]:
+    """The folder of a copy, and the files to read it with; the arguments are those of `RecordStore.open`."""
+    size = None if cache_size is None else parse_size(cache_size)
+    files = CopyFiles(remote, size, default_cache_dir() if cache_dir is None else Path(cache_dir))
     try:
         return open_copy(files), files
     except BaseException:

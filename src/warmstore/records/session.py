@@ -101,6 +101,13 @@ class Session:
                 count, block = self.pending.head(most)
                 self._commit(block, count)
 
+    def settle(self, *, seal: bool = True) -> None:
+        """Have nothing pending and, with `seal`, no chunk that this process writes to."""
+        with self.lock:
+            self.flush()
+            if seal:
+                self.generation.seal()
+
     def commit_rows(self, block: dict[str, Rows]) -> None:
         """Commit rows that were never pending, their values compressed already."""
         with self.lock:

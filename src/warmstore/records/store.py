@@ -28,16 +28,15 @@ from warmstore.records.pending import block_of, largest_record
 from warmstore.records.positions import as_positions
 from warmstore.records.reading import Options, read, read_as_wanted
 from warmstore.records.rewrite import Utilisation, rewrite
-from warmstore.records.rows import Gathered, Rows
+from warmstore.records.rows import Rows
 from warmstore.records.samples import Samples
 from warmstore.records.session import BATCH_BYTES, Session
-from warmstore.records.snapshot import Int64, Snapshot
+from warmstore.records.snapshot import Snapshot
 from warmstore.records.values import encode
 from warmstore.records.verify import Report, check
 from warmstore.records.view import FieldView
 from warmstore.records.writing import Room, Writing
 from warmstore.remote.location import is_remote
-from warmstore.sizes import parse_size
 
 if TYPE_CHECKING:
     from warmstore.records.mirror import Pulled, Pushed
@@ -133,9 +132,7 @@ class RecordStore(Owner):
             from warmstore.records.remote_copy import Remote, open_remote
 
             remote = Remote(os.fspath(path), remote_options, anonymous)
-            size = None if cache_size is None else parse_size(cache_size)
-            folder, files = open_remote(remote, None if cache_dir is None else Path(cache_dir), size)
-            return cls._open_copy(folder, files)
+            return cls._open_copy(*open_remote(remote, cache_dir, cache_size))
         files, writing = files or Files(), Writing.of(chunk_size, writer_threads, room)
         manifest = read_manifest(Path(path), files)
         try:
@@ -234,6 +231,14 @@ class RecordStore(Owner):
         """
         self._check_writable()
         self.session.flush()
+
+    def refresh(self) -> None:
+        """See what other processes committed since. A store's own flush does this too."""
+        self._check_open()
+        self.files.refresh()
+        self.session.refresh()
+
+    # Editing
 
     def update(self, index: Any, values: dict[str, Any]) -> None:
         """Replace values of records in place. Committed at once, with what was pending; positions stay as they are.
@@ -351,11 +356,100 @@ class RecordStore(Owner):
         self._check_writable()
         return self.session.annotate(name, value)
 
-    def refresh(self) -> None:
-        """See what other processes committed since. A store's own flush does this too."""
+    # Reading
+
+    def __getitem__(self, index: Any) -> Any:
+        """One record for an integer, a field for a str, for a slice, mask or integers what `gather` returns."""
+        if isinstance(index, str):
+            return FieldView(self, index)
+        if isinstance(index, int | np.integer) and not isinstance(index, bool | np.bool_):
+            return {name: _one(values) for name, values in self.gather([index]).items()}
+        return self.gather(index)
+
+    def __getitems__(self, index: Any) -> Samples:
+        """The records at many positions as torch's DataLoader asks for them."""
+        return Samples(self.gather(index), len(index))
+
+    def with_format(self, format: str) -> Formatted:
+        """The same records as "torch" tensors, "jax" arrays, or "numpy" again.
+
+        Raises:
+            NotInstalled: the library is not there.
+        """
+        return Formatted(self, format)
+
+    def gather(
+        self,
+        index: Any,
+        fields: Sequence[str] | None = None,
+        *,
+        packed: bool = False,
+        out: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Read many records at once, in the order asked for.
+
+        Args:
+            index: integers (negative ones count from the end), a slice, or a boolean mask.
+            fields: the fields to read; all by default.
+            packed: values that are no arrays of one shape come one after the other in one array, with their offsets.
+            out: per field a NumPy array or CPU tensor to read into: for an Array field [n, *shape] of its dtype; with
+                `packed` one dimension of the field's dtype (uint8 for bytes and text), large enough. Not needed for
+                speed: memory of large batches that were dropped is used again.
+
+        Returns:
+            Per field: [n, *shape] for an Array; otherwise a list of n read-only arrays (Ragged), memoryviews (Bytes),
+            str (Text) or JSON values (Json); or a `Packed`. What is in `out` is given back as it is.
+
+        Raises:
+            PositionError: a position outside the store.
+            SchemaMismatch: `out` does not fit.
+            Damaged: a row does not match its checksum.
+        """
+        if self.closed:
+            self._check_open()
+        session = self.session
+        generation = session.generation
+        known = generation.manifest.fields
+        names = known if fields is None else fields
+        for name in names:
+            if name not in known:
+                raise KeyError(f"{self.path} has no field {name!r}; it has {list(known)}")
+        options = Options(packed, out or {}, names) if packed or out else None
+        if session.pending.count:  # looked at before the snapshot: what leaves the one is in the other by then
+            with session.lock:
+                if session.pending.count:
+                    positions = as_positions(index, len(session))
+                    return read_as_wanted(session.generation, session.pending, names, positions, options)
+        positions = as_positions(index, generation.gatherer.snapshot.length)
+        if options is not None:
+            return read_as_wanted(generation, None, names, positions, options)
+        return read(generation, names, positions)
+
+    @property
+    def gatherer(self) -> Gatherer:
+        """What reads the committed rows now. It goes on giving the same rows for the same numbers, whatever follows."""
+        return self.session.generation.gatherer
+
+    def present(self, field: str, index: Any = slice(None)) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Which of the committed records have a value for a field: bool [n]."""
         self._check_open()
-        self.files.refresh()
-        self.session.refresh()
+        gatherer = self.gatherer
+        snapshot = gatherer.snapshot
+        (gathered,) = gatherer.read_rows([field], snapshot.rows_at(as_positions(index, snapshot.length)))
+        count = len(gathered.data if gathered.data is not None else gathered.spans or ())
+        return np.ones(count, bool) if gathered.absent is None else ~gathered.absent
+
+    def to_arrow(self) -> pa.Table:
+        """The committed records as an Arrow table whose columns lie in the mapped files; nothing is copied or checked.
+
+        The checksum columns come along under their names, `FIELD::xxh3`.
+
+        Raises:
+            Damaged: a batch is missing or its header is damaged; or there were edits, and a value lies out of bounds.
+        """
+        self._check_open()
+        with self.session.lock:
+            return self.session.generation.to_arrow()
 
     # Remotes
 
@@ -463,9 +557,9 @@ class RecordStore(Owner):
             raise ReadOnly(f"{self.path} is a copy of a remote; clone it to push or pull")
         if self.mode == "a":
             self._check_writable()
-            with self.session.lock:
-                self.session.flush()
-                self.session.generation.seal()
+            self.session.settle()
+
+    # The end
 
     def close(self, *, seal: bool = True) -> None:
         """Flush, seal this writer's chunk and let go of the folder. Closing twice is fine.
@@ -481,9 +575,7 @@ class RecordStore(Owner):
             return
         with self.session.lock:
             if self.mode == "a":
-                self.session.flush()
-                if seal:
-                    self.session.generation.seal()
+                self.session.settle(seal=seal)
             self.session.generation.let_go()
             self.closed = True
             self.disown()
@@ -503,118 +595,6 @@ class RecordStore(Owner):
         if self.files.is_remote:
             return type(self)._open_copy, (self.path, self.files)
         return type(self).open, (str(self.path), "r")
-
-    # Reading
-
-    def __getitem__(self, index: Any) -> Any:
-        """One record for an integer, a field for a str, for a slice, mask or integers what `gather` returns."""
-        if isinstance(index, str):
-            return FieldView(self, index)
-        if isinstance(index, int | np.integer) and not isinstance(index, bool | np.bool_):
-            return {name: _one(values) for name, values in self.gather([index]).items()}
-        return self.gather(index)
-
-    def __getitems__(self, index: Any) -> Samples:
-        """The records at many positions as torch's DataLoader asks for them."""
-        return Samples(self.gather(index), len(index))
-
-    def with_format(self, format: str) -> Formatted:
-        """The same records as "torch" tensors, "jax" arrays, or "numpy" again.
-
-        Raises:
-            NotInstalled: the library is not there.
-        """
-        return Formatted(self, format)
-
-    def gather(
-        self,
-        index: Any,
-        fields: Sequence[str] | None = None,
-        *,
-        packed: bool = False,
-        out: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
-        """Read many records at once, in the order asked for.
-
-        Args:
-            index: integers (negative ones count from the end), a slice, or a boolean mask.
-            fields: the fields to read; all by default.
-            packed: values that are no arrays of one shape come one after the other in one array, with their offsets.
-            out: per field a NumPy array or CPU tensor to read into: for an Array field [n, *shape] of its dtype; with
-                `packed` one dimension of the field's dtype (uint8 for bytes and text), large enough. Not needed for
-                speed: memory of large batches that were dropped is used again.
-
-        Returns:
-            Per field: [n, *shape] for an Array; otherwise a list of n read-only arrays (Ragged), memoryviews (Bytes),
-            str (Text) or JSON values (Json); or a `Packed`. What is in `out` is given back as it is.
-
-        Raises:
-            PositionError: a position outside the store.
-            SchemaMismatch: `out` does not fit.
-            Damaged: a row does not match its checksum.
-        """
-        if self.closed:
-            self._check_open()
-        session = self.session
-        generation = session.generation
-        known = generation.manifest.fields
-        names = known if fields is None else fields
-        for name in names:
-            if name not in known:
-                raise KeyError(f"{self.path} has no field {name!r}; it has {list(known)}")
-        options = Options(packed, out or {}, names) if packed or out else None
-        if session.pending.count:  # looked at before the snapshot: what leaves the one is in the other by then
-            with session.lock:
-                if session.pending.count:
-                    positions = as_positions(index, len(session))
-                    return read_as_wanted(session.generation, session.pending, names, positions, options)
-        positions = as_positions(index, generation.gatherer.snapshot.length)
-        if options is not None:
-            return read_as_wanted(generation, None, names, positions, options)
-        return read(generation, names, positions)
-
-    @property
-    def gatherer(self) -> Gatherer:
-        """What reads the committed rows now. It goes on giving the same rows for the same numbers, whatever follows."""
-        return self.session.generation.gatherer
-
-    def read_rows(self, names: Sequence[str], rows: Int64, gatherer: Gatherer | None = None) -> list[Gathered]:
-        """Read fields of live committed rows by number; damaged and evicted rows are marked, not raised.
-
-        Args:
-            gatherer: what read them before, where another generation's rows would not do.
-        """
-        gatherer = gatherer or self.gatherer
-        snapshot = gatherer.snapshot
-        which = snapshot.batch_of(rows)
-        found = []
-        for name in names:
-            data = gatherer.steady(snapshot, name, rows, which=which)
-            whole = None if data is None else Gathered(data, None, None, None)
-            found.append(whole or gatherer.gather(snapshot, name, rows, which))
-        return found
-
-    def present(self, field: str, index: Any = slice(None)) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Which of the committed records have a value for a field: bool [n]."""
-        self._check_open()
-        snapshot = self.snapshot
-        (gathered,) = self.read_rows([field], snapshot.rows_at(as_positions(index, snapshot.length)))
-        count = len(gathered.data if gathered.data is not None else gathered.spans or ())
-        return np.ones(count, bool) if gathered.absent is None else ~gathered.absent
-
-    def to_arrow(self) -> pa.Table:
-        """The committed records as an Arrow table whose columns lie in the mapped files; nothing is copied or checked.
-
-        The checksum columns come along under their names, `FIELD::xxh3`.
-
-        Raises:
-            Damaged: a batch is missing or its header is damaged; or there were edits, and a value lies out of bounds.
-        """
-        self._check_open()
-        with self.session.lock:
-            return self.session.generation.to_arrow()
-
-    # Housekeeping
 
     def _check_open(self) -> None:
         if self.closed:

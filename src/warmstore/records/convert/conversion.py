@@ -226,7 +226,7 @@ def _nothing_more(blocks: Iterator[Any], store: RecordStore) -> Iterator[Any]:
 
 def _check_same(store: RecordStore, block: Block, first: int) -> None:
     count = next(iter(block.values())).count
-    stored = store.read_rows(list(block), np.arange(first, first + count))
+    stored = store.gatherer.read_rows(list(block), np.arange(first, first + count))
     for (name, rows), gathered in zip(block.items(), stored, strict=True):
         if gathered.data is not None:
             same = bool(np.array_equal(gathered.data, rows.data))

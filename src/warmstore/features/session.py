@@ -1,0 +1,485 @@
+"""One version of a cache as one process has it open: what is found in it, what is kept, and its store on the disk.
+
+FeatureCache is the face; this is what happens behind it. The store is opened when some process has made it, made at the
+first commit, and its folder may turn out to be another version's: nobody else needs to know of that.
+"""
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from warmstore.errors import (
+    Closed,
+    Damaged,
+    RemoteRefused,
+    RemoteUnavailable,
+    SchemaMismatch,
+    StaleCache,
+    StoreExists,
+    WarmstoreError,
+)
+from warmstore.features.blocks import Block, Blocks
+from warmstore.features.eviction import Bound, rebalance, tidy
+from warmstore.features.opening import create_store, open_store, schema_of
+from warmstore.features.options import CacheOptions, folder_name
+from warmstore.features.ranks import WriterRanks
+from warmstore.features.reader import DAMAGED, MISSING, Reader, merge, no_values, open_index, select
+from warmstore.features.schema import KEY, Schema
+from warmstore.features.statistics import Cost
+from warmstore.features.structure import Leaf, Structure, check_structure, nbytes_of, take_apart
+from warmstore.features.versions import Fingerprint, differing, version_folder
+from warmstore.records.files import Files
+from warmstore.records.keys import Keys
+from warmstore.records.manifest import NAME
+from warmstore.records.rewrite import Utilisation
+from warmstore.records.store import RecordStore
+from warmstore.records.values import encode
+from warmstore.sizes import parse_size
+
+if TYPE_CHECKING:
+    from warmstore.features.joining import Joined
+
+Int64 = np.ndarray[Any, np.dtype[np.int64]]
+_NOWHERE = np.zeros(0, np.int64)
+
+
+class Session:
+    """Safe to use from several threads: `lock` is held by whoever opens the store or goes on in another folder.
+
+    Args:
+        id: of the cache.
+        folder: where caches lie here.
+        blocks: what waits to be committed, by `commit`.
+        joined: the remote of a cache that was opened by its URL.
+        files: to read and write with, where others than the usual ones are wanted.
+    """
+
+    def __init__(
+        self, id: str, folder: Path, options: CacheOptions, blocks: Blocks, joined: "Joined | None", files: Files | None
+    ) -> None:
+        self.hot = options.hot_tier()
+        self.name = folder_name(id, options.versions)
+        self.folder = folder
+        self.path = folder / self.name
+        self.files = files or (Files() if joined is None else joined.files(self.name))
+        self.blocks = blocks
+        most = options.max_size
+        self.bound = Bound(folder, self.name, parse_size(most), self.files) if most else None
+        self.cost = Cost(self.path / "cost.json")
+        self.damaged = self.bytes_read = 0
+        self.reader: Reader | None = None  # of the store, once there is one
+        self.lock = threading.RLock()
+        self.closed = False
+        self._id = id
+        self._options = options
+        self._read_only = options.read_only
+        self._pad_value = options.pad_value
+        self._lists = options.lists
+        self._writers = WriterRanks(options.writer_ranks)
+        self._joined = joined
+        self._schema: Schema | None = None
+        self._fingerprint: Fingerprint | None = None
+        self._handed = 0
+        self._find_store()
+        self._open_joined()
+
+    # Looking up
+
+    def fetch(self, keys: Keys) -> tuple[dict[str, Any] | None, Int64]:
+        """The leaves of the keys that are cached, in order, as NumPy values, or None; and the places of the others."""
+        if self._joined is None:
+            return self._fetch(keys)
+        try:
+            return self._fetch(keys)
+        except (RemoteUnavailable, RemoteRefused, Damaged) as error:
+            self._joined.failed(error)
+            self.cost.add(misses=len(keys))
+            return None, np.arange(len(keys))
+
+    def _fetch(self, keys: Keys) -> tuple[dict[str, Any] | None, Int64]:
+        self._check_open()
+        self.blocks.raise_error()
+        if self.reader is not None and not len(self.blocks):
+            values = self.reader.read_all(keys)
+            if values is not None:
+                self._count(values, len(keys), 0)
+                return values, _NOWHERE
+        waiting = self.blocks.find(keys)
+        return self._fetch_some(keys, self._find(keys, waiting), waiting)
+
+    def missing(self, keys: Keys) -> Int64:
+        """The places of the keys that are not cached, int64 in order, told without reading the others' values."""
+        self._check_open()
+        waiting = self.blocks.find(keys)
+        absent = self._find(keys, waiting) < 0
+        absent[list(waiting)] = False
+        return np.flatnonzero(absent)
+
+    def _fetch_some(
+        self, keys: Keys, rows: Int64, waiting: dict[int, tuple[Block, int]]
+    ) -> tuple[dict[str, Any] | None, Int64]:
+        stored = np.flatnonzero(rows >= 0)
+        if not len(stored) and not waiting:
+            self.cost.add(misses=len(keys))
+            return None, np.arange(len(keys))
+        assert self._schema is not None
+        values = no_values(self._schema)
+        if self.reader is not None and len(stored):
+            values, bad, damaged = self.reader.values(keys.take(stored), rows[stored])
+            if bad is not None:
+                self.damaged += damaged
+                stored = stored[~bad]
+                values = {path: select(value, ~bad) for path, value in values.items()}
+        found = np.union1d(stored, np.array(list(waiting), np.int64))
+        if waiting:
+            place = {at: number for number, at in enumerate(found.tolist())}
+            late = [(place[at], block.leaves, row) for at, (block, row) in waiting.items()]
+            values = merge(self._schema, values, np.searchsorted(found, stored), late, len(found))
+        missing = np.setdiff1d(np.arange(len(keys)), found)
+        self._count(values, len(found), len(missing))
+        return values if len(found) else None, missing
+
+    def _count(self, values: dict[str, Any], hits: int, misses: int) -> None:
+        self.cost.add(hits=hits, misses=misses)
+        self.bytes_read += sum(nbytes_of(value) for value in values.values())
+
+    def _find(self, keys: Keys, waiting: dict[int, Any]) -> Int64:
+        """The confirmed row of each key, or less. Looks what others committed since before it calls anything a miss."""
+        rows = np.full(len(keys), MISSING, np.int64)
+        todo = np.delete(np.arange(len(keys)), list(waiting))
+        news = self.reader is not None or self.see_others()
+        while len(todo) and news:
+            assert self.reader is not None
+            rows[todo] = self.reader.find(keys.take(todo))
+            todo = todo[rows[todo] < 0]
+            news = bool(len(todo)) and self.see_others()
+        self.damaged += int((rows == DAMAGED).sum())
+        return rows
+
+    def see_others(self) -> bool:
+        """Take in what was committed since; True when there was something."""
+        with self.lock:
+            if self.reader is None:
+                return self._find_store()
+            store = self.reader.store
+            covered, before = self.reader.index.covered, store.snapshot.rows
+            store.refresh()
+            index, rows = self._follow_generation().index, store.snapshot.rows
+            if covered > rows and not self._read_only:
+                index.start_over(rows)  # rows that a failing disk took back
+            index.catch_up(rows)
+            return rows != before or index.covered != covered
+
+    def completed(self, values: Any, missing: Int64, leaves: Sequence[Leaf], rows: Int64, count: int) -> dict[str, Any]:
+        """Leaves of `count` samples: row `rows[i]` of `leaves` for the i-th missing one, `values` for the others."""
+        assert self._schema is not None
+        found = np.setdiff1d(np.arange(count), missing)
+        late = [(place, leaves, row) for place, row in zip(missing.tolist(), rows.tolist(), strict=True)]
+        return merge(self._schema, values or no_values(self._schema), found, late, count)
+
+    def assemble(self, values: dict[str, Any] | None, device: torch.device | None) -> Any:
+        """Leaves as `fetch` gives them, in the structure of an output."""
+        assert self._schema is not None
+        assert values is not None
+        return self._schema.assemble(values, self._pad_value, device, allow_pickle=self._options.allow_pickle)
+
+    # Keeping
+
+    def put(self, keys: Keys, outputs: Any) -> tuple[Structure, list[Leaf]]:
+        """Keep the outputs of some keys, unless this process does not write. Returns them taken apart."""
+        self._check_open()
+        with self.lock:
+            if self.reader is None:
+                self._find_store()
+            known = self._schema
+            structure, leaves = take_apart(
+                outputs,
+                len(keys),
+                known.structure if known else None,
+                self._lists,
+                allow_pickle=self._options.allow_pickle,
+            )
+            if known is None:
+                self._schema = Schema.of_leaves(structure, leaves, self._options.variable, self._options.codec)
+            elif self.reader is None:
+                self._schema = known.widened(leaves)
+            else:
+                known.check(leaves)
+        if self.writes:
+            self._keep(Block.of(keys, tuple(leaf.to_host() for leaf in leaves)))
+        return structure, leaves
+
+    def _keep(self, block: Block) -> None:
+        if self.bound is not None:
+            self.bound.check(block)
+        self.blocks.put(block)
+
+    def accept(self, keys: Keys, leaves: tuple[Leaf, ...]) -> None:
+        """Keep leaves that fit the schema, in memory that nobody else writes to."""
+        self._check_open()
+        self._keep(Block.of(keys, leaves))
+
+    def expect(self, schema: Schema) -> Schema:
+        """What this cache holds; one that holds nothing yet takes the schema given."""
+        with self.lock:
+            if self.reader is None:
+                self._find_store()
+            if self._schema is None:
+                self._schema = schema
+            return self._schema
+
+    def computed(self, seconds: float, samples: int) -> None:
+        """Count what misses cost, for `stats`."""
+        self.cost.add(seconds, samples)
+
+    def flush(self) -> None:
+        """Commit everything accepted so far."""
+        self._check_open()
+        if not self._read_only:
+            self.blocks.flush(self.commit)
+
+    def commit(self, blocks: Sequence[Block]) -> None:
+        """Write blocks for good. Those that the store has since a commit that failed are not handed to it again."""
+        with self.lock:
+            reader = self.reader or self._create_store()
+        store, schema = reader.store, reader.schema
+        if self.bound is not None:
+            tidy(reader, self.bound)
+        try:
+            for block in blocks[self._handed :]:
+                rows = schema.encode(block.leaves)
+                store.extend_rows({KEY: encode(KEY, store.fields[KEY], block.keys.halves), **rows})
+                self._handed += 1
+        except SchemaMismatch:
+            self._handed = 0  # blocks that never fit are forgotten, all of them
+            raise
+        store.flush()
+        with self.lock:
+            index = self._follow_generation().index
+        index.catch_up(store.snapshot.rows)
+        if self.bound is not None and index.is_crowded(store.snapshot.length):
+            index.start_over(store.snapshot.rows)
+        if self.bound is not None:
+            store.refresh()  # the index may have taken the room of other chunks
+        self._handed = 0
+
+    def rebalance(self, progress: bool | None) -> Utilisation:
+        """See `FeatureCache.rebalance`."""
+        with self.lock:
+            if self.reader is None and not self._find_store():
+                return Utilisation(0, 0, 0, 0)
+            reader = self.reader
+        assert reader is not None
+        done = rebalance(reader, self.bound, progress)
+        self.see_others()
+        return done
+
+    @property
+    def writes(self) -> bool:
+        """Whether this process keeps what it computes: neither read-only nor kept from it by `writer_ranks`."""
+        return not self._read_only and self._writers.include_this()
+
+    # Which version it is
+
+    @property
+    def fingerprint(self) -> Fingerprint | None:
+        """What this cache was filled under, or its module was bound with; None while neither happened."""
+        stored = self.reader.store.metadata.get("fingerprint") if self.reader is not None else None
+        return stored or self._fingerprint
+
+    def bind(self, fingerprint: Fingerprint) -> bool:
+        """Whether this is the version of a fingerprint, which it becomes if it is nobody's yet."""
+        if self._options.versions != "new":
+            self._tie(fingerprint)
+            return True
+        if self._fingerprint is None and self.writes:
+            self.blocks.flush(self.commit)  # put in by hand, before any module was bound
+        with self.lock:
+            if self._fingerprint is None and not len(self.blocks):
+                self._become(fingerprint)
+            return self._fingerprint is not None and not differing(self._fingerprint, fingerprint)
+
+    def _tie(self, fingerprint: Fingerprint) -> None:
+        with self.lock:
+            if self.reader is None:
+                self._find_store()
+            known = self.fingerprint
+            if known is None:
+                self._fingerprint = fingerprint
+                if self.reader is None or not self.writes:
+                    return
+                known = self.reader.store.annotate("fingerprint", fingerprint)  # filled by put_batch so far
+        self._compare(known, fingerprint)
+
+    def _compare(self, known: Fingerprint, fingerprint: Fingerprint) -> None:
+        parts = differing(known, fingerprint)
+        if parts and self._options.versions != "ignore":
+            raise StaleCache(
+                f"the cache {self._id!r} in {self.folder} was filled with other {' and '.join(parts)} than the "
+                "module has now, so its outputs are not this module's. Use another cache id for the changed module, "
+                f"pass versions='new' to keep both, restore what changed, or remove {self.path}"
+            )
+
+    def _become(self, fingerprint: Fingerprint) -> None:
+        """Be the version of a fingerprint: its own folder if it has one, else the first one if that is free or its."""
+        own = version_folder(self.folder, self.name, fingerprint)
+        if (own / NAME).exists():
+            self._move(own)
+        try:
+            self._tie(fingerprint)
+        except StaleCache:
+            if self.path == own:
+                raise  # two fingerprints of one digest
+            self._move(own)
+            self._tie(fingerprint)
+        self._fingerprint = fingerprint
+
+    def _move(self, path: Path) -> None:
+        # What was open is not closed: another thread may be reading it.
+        if self.reader is not None:
+            self._schema = self.reader = None
+        self.path = path
+        self.cost.move(path / "cost.json")
+        if self._joined is not None:
+            self.files = self._joined.files(path.name)
+            self._open_joined()
+
+    # The store
+
+    def _find_store(self) -> bool:
+        """Open the store if some process has made it."""
+        if not (self.path / NAME).exists():
+            return False
+        try:
+            self._adopt(self._open_store())
+        except StaleCache:
+            # Another process filled the first version meanwhile; ours is another one, and nothing of it is written yet.
+            assert self._fingerprint is not None
+            own = version_folder(self.folder, self.name, self._fingerprint)
+            if self._options.versions != "new" or self.path == own:
+                raise
+            self._move(own)
+            return self._find_store()
+        return True
+
+    def _open_store(self) -> RecordStore:
+        return open_store(
+            self.path,
+            self.files,
+            read_only=self._read_only,
+            must_write=self.writes,
+            bound=self.bound,
+            threads=self._options.threads,
+        )
+
+    def _create_store(self) -> Reader:
+        assert self._schema is not None
+        try:
+            store = create_store(
+                self.path, self._schema, self._fingerprint, self.files, self.bound, self._options.threads
+            )
+        except StoreExists:
+            # Another process was first. Its schema and fingerprint stand; ours must fit them, or be another version.
+            before = self.path
+            if self._find_store():
+                assert self.reader is not None
+                return self.reader
+            if self.path == before:
+                raise
+            return self._create_store()
+        return self._adopt(store)
+
+    def _adopt(self, store: RecordStore) -> Reader:
+        store.disown()  # this cache closes it, after its own pending rows
+        try:
+            schema = schema_of(store)
+            self._check_joins(store, schema)
+        except WarmstoreError:
+            store.close()
+            raise
+        self._schema = schema
+        reader = self._reader_of(store, schema)
+        reader.index.catch_up(store.snapshot.rows)
+        self.reader = reader
+        return reader
+
+    def _check_joins(self, store: RecordStore, schema: Schema) -> None:
+        """Raise where a store that another process made does not fit what this one works with already."""
+        known = store.metadata.get("fingerprint")
+        if self._fingerprint is not None and known is not None:
+            self._compare(known, self._fingerprint)
+        if len(self.blocks):
+            assert self._schema is not None
+            check_structure(schema.structure, self._schema.structure)
+            for block in self.blocks.waiting():
+                schema.check(block.leaves)
+
+    def _reader_of(self, store: RecordStore, schema: Schema) -> Reader:
+        largest = self.bound.largest if self.bound is not None else None
+        return Reader(store, open_index(store, self.files, largest=largest), schema, self.hot)
+
+    def _follow_generation(self) -> Reader:
+        """Read with the index of the store's present generation: somebody may have rebalanced it."""
+        assert self.reader is not None
+        store = self.reader.store
+        if self.reader.index.generation != store.manifest.generation:
+            self.reader = self._reader_of(store, self.reader.schema)
+        return self.reader
+
+    # The remote
+
+    def _open_joined(self) -> None:
+        """Have what others pushed by now; without an answer, what was here already."""
+        if self._joined is not None and not self._read_only:
+            self._joined.pull_now(self)
+
+    def settled_store(self) -> RecordStore | None:
+        """The store of this cache, with nothing pending and no chunk that this process writes to; None without one."""
+        self.flush()
+        with self.lock:
+            if self.reader is None and not self._find_store():
+                return None
+            assert self.reader is not None
+            store = self.reader.store
+            if store.mode == "a":
+                with store.session.lock:
+                    store.session.generation.seal()
+            return store
+
+    # The end
+
+    def close(self) -> None:
+        """Let go of the files; for when nothing waits any more."""
+        if self.writes:
+            self.cost.save()
+            if self._joined is not None and self.reader is not None:
+                self._joined.push_now(self)
+        if self.reader is not None:
+            self.reader.index.sync()
+            self.reader.index.close()
+            self.reader.store.close()
+        if self.hot is not None:
+            self.hot.close()
+        self.files.let_go()
+        self.closed = True
+
+    def after_fork(self) -> None:
+        """In a forked child: what waits, the locks and the hot rows stay the parent's."""
+        self.lock = threading.RLock()
+        self._handed = 0
+        self.blocks.after_fork()
+        if self.hot is not None:
+            self.hot.after_fork()
+        if self.bound is not None:
+            self.bound.after_fork()
+        if self.reader is not None:
+            self.reader.store._after_fork()
+            self.reader.index.after_fork()
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise Closed(f"the cache {self.path} is closed; open it again with FeatureCache")
