@@ -41,7 +41,11 @@ def run(settings: Settings) -> Report:
     store, runs = folder / "store", _Runs()
     model = "small" if settings.quick else "transformer"
     programs = ["small"] if settings.quick else ["transformer", "convolutions", "jax function"]
-    alone = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "alone"), "JAX_COMPILATION_CACHE_DIR": str(folder / "alone-jax")}
+    alone = {
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "alone"),
+        "JAX_COMPILATION_CACHE_DIR": str(folder / "alone-jax"),
+        "TMPDIR": str(_made(folder / "alone-tmp")),
+    }
     for program in programs:
         runs.add(program, PEER_COLD, start(program, folder, "alone", env=alone))
         runs.add(program, "cold", start(program, store, "init"))
@@ -98,12 +102,13 @@ def run(settings: Settings) -> Report:
         "compiling",
         "Compiled programs start in fresh processes: a transformer of six blocks and convolutions, forward and "
         "backward, and a JAX function; and a day of a team that starts, and edits, five small models.",
-        (runs.table(), _day_table(hits)),
+        (*map(runs.table, programs), _day_table(hits)),
         bars,
         (
             f"Medians of {times} warm processes, in turn; cold ones run once. Seconds are from before `init` to after "
-            "the first step, imports of frameworks apart; the process is everything, from its start to its end.",
-            "The framework alone has a warm folder of its own: TORCHINDUCTOR_CACHE_DIR, JAX_COMPILATION_CACHE_DIR.",
+            "the first step, imports of frameworks apart; process is all of it, from its start to its end, and CPU what "
+            "its processors worked; found and missed are graphs. The first cold start precompiles headers for the others.",
+            "The framework alone has folders of its own: TORCHINDUCTOR_CACHE_DIR, JAX_COMPILATION_CACHE_DIR, TMPDIR.",
             "Elsewhere: another HOME, user, working directory, temporary folder, place of the source, an empty store.",
             f"Two cold processes at once took {two:.0f} seconds of the processors, one {min(cold):.0f}.",
             f"Harvest: a look at the live folder cost a training step of {training['step'] * 1e3:.1f} ms "
@@ -138,11 +143,11 @@ class _Runs:
     def seconds(self, program: str, what: str) -> float:
         return median(one["seconds"] for one in self.of(program, what))
 
-    def table(self) -> Table:
-        columns = ("", "seconds", "best", "worst", "process, s", "processors, s", "graphs found", "missed")
+    def table(self, program: str) -> Table:
+        columns = ("", "seconds", "best", "worst", "process", "CPU", "found", "missed")
         rows = [
             (
-                f"{program}: {what}",
+                what,
                 self.seconds(program, what),
                 min(one["seconds"] for one in said),
                 max(one["seconds"] for one in said),
@@ -151,9 +156,10 @@ class _Runs:
                 said[-1]["graphs found"],
                 said[-1]["graphs missed"],
             )
-            for (program, what), said in self.said.items()
+            for (of, what), said in self.said.items()
+            if of == program
         ]
-        return Table("First steps", columns, tuple(rows))
+        return Table(f"First steps: {program}", columns, tuple(rows))
 
 
 def start(
