@@ -106,8 +106,8 @@ def run(settings: Settings) -> Report:
         bars,
         (
             f"Medians of {times} warm processes, in turn; cold ones run once. Seconds are from before `init` to after "
-            "the first step, imports of frameworks apart; process is all of it, from its start to its end, and CPU what "
-            "its processors worked; found and missed are graphs. The first cold start precompiles headers for the others.",
+            "the first step, imports of frameworks apart; process is all of it, from its start to its end, and CPU the "
+            "seconds of its processors; found and missed are graphs. The first cold start precompiles headers for all.",
             "The framework alone has folders of its own: TORCHINDUCTOR_CACHE_DIR, JAX_COMPILATION_CACHE_DIR, TMPDIR.",
             "Elsewhere: another HOME, user, working directory, temporary folder, place of the source, an empty store.",
             f"Two cold processes at once took {two:.0f} seconds of the processors, one {min(cold):.0f}.",
