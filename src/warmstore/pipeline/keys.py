@@ -4,16 +4,19 @@ Steps are told by their code, their arguments and the versions of the packages t
 time of files, or by their content. Whatever cannot be told is never found again: it is computed anew by every run.
 """
 
+import dataclasses
 import functools
+import io
 import json
 import logging
+import mmap
 import os
 import pickle
 import secrets
 import sys
 import types
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -25,6 +28,7 @@ from warmstore.fingerprint import Code, Reach, describe, is_foreign, name_of
 from warmstore.loading.draws import UInt64
 from warmstore.loading.sources import NpySource
 from warmstore.pipeline.steps import Step
+from warmstore.records.arrays import is_tensor
 from warmstore.records.formats import Formatted
 from warmstore.records.store import RecordStore
 from warmstore.records.view import FieldView
@@ -79,25 +83,31 @@ def difference(old: Sequence[Description], new: Sequence[Description]) -> str:
 
 def name_of_source(source: Any) -> str:
     """What tells a source from others, 16 hex digits. A file that changes does not change it."""
-    if isinstance(source, list | tuple):
-        digest = xxhash.xxh3_128()
-        for sample in source:
-            digest.update(_text_of(sample))
-        return digest.hexdigest()[:16]
-    return _hash(_described(source))[:16]
+    samples = _listed(source)
+    if samples is None:
+        return _hash(_described(source))[:16]
+    digest = xxhash.xxh3_128(b"" if samples is source else b"an array")
+    for sample in samples:
+        digest.update(_text_of(sample))
+    return digest.hexdigest()[:16]
 
 
 def identities(source: Any) -> UInt64:
     """Hashes of what each sample is made from, uint64 [samples]; of files their size and time are part of it."""
-    if isinstance(source, list | tuple):
+    samples = _listed(source)
+    if samples is not None:
         # A stat that fails raises, and that takes five times as long: texts are asked first whether they are files.
-        ask = not any(map(_stat_of, source[:_FIRST]))
-        hashes = (xxhash.xxh3_64_intdigest(_text_of(sample) + _stat_of(sample, ask=ask)) for sample in source)
-        return np.fromiter(hashes, np.uint64, len(source))
-    hashed = xxhash.xxh3_64(_described(source))
-    for path in _files_in(source):
-        hashed.update(_stat_of(path))
-    return np.full(len(source), hashed.intdigest(), np.uint64)
+        ask = not any(map(_stat_of, samples[:_FIRST]))
+        hashes = (xxhash.xxh3_64_intdigest(_text_of(sample) + _stat_of(sample, ask=ask)) for sample in samples)
+        return np.fromiter(hashes, np.uint64, len(samples))
+    return np.full(len(source), xxhash.xxh3_64_intdigest(_described(source) + _stat_of(source)), np.uint64)
+
+
+def _listed(source: Any) -> Sequence[Any] | None:
+    """The samples of a source that holds them one by one; None of others."""
+    if isinstance(source, np.ndarray) and source.ndim == 1 and source.dtype.kind in "OU":
+        return source.tolist()  # type: ignore[no-any-return]
+    return source if isinstance(source, list | tuple) else None
 
 
 def _described(source: Any) -> bytes:
@@ -128,22 +138,29 @@ class Everything(Reach):
                 return True
         return is_foreign(value)
 
+    def mapped(self, array: np.ndarray[Any, Any]) -> str:
+        """A file that is mapped and cannot be written through the mapping, by its path, size and time."""
+        if not (isinstance(array, np.memmap) and array.mode == "r" and isinstance(array.base, mmap.mmap)):
+            return ""
+        layout = f"{array.dtype} {array.shape} {array.strides} {array.offset}"
+        return f"{array.filename} {_stat_of(array.filename)!r} {layout}"
+
     def other(self, value: Any, depth: int, code: Code | None) -> str:
         """Objects by their class and attributes, or by what a pickle of them holds."""
         if isinstance(value, types.ModuleType):
             self.is_foreign(value)
             return value.__name__
-        if isinstance(value, np.ufunc):
-            return f"numpy.{value.__name__}"
-        if isinstance(value, RecordStore | FieldView | Formatted | NpySource):
+        if isinstance(value, np.ufunc) and any(one is value for one in vars(np).values()):
+            return f"numpy.{value}"
+        if isinstance(value, _NAMED):
             return _identity_of(value)
-        if hasattr(value, "_fingerprint") and type(value).__module__ == "datasets.arrow_dataset":
+        if _is_hugging_face(value):
             return str(value._fingerprint)
         kind = type(value)
         if depth < _DEPTH and hasattr(value, "__dict__") and (_is_ours(kind) or not self.is_foreign(kind)):
             return describe([kind, OrderedDict(sorted(vars(value).items()))], depth + 1, self, code)
         try:
-            return f"{name_of(kind)} {_hash(pickle.dumps(value, 5))}"
+            return f"{name_of(kind)} {_hash(_pickled(value, self, code))}"
         except Exception as error:  # pickling runs code of all kinds
             _log.warning(
                 "%s: it cannot be told whether a %s changes (%s), so what depends on it is not found again by the next "
@@ -153,6 +170,39 @@ class Everything(Reach):
                 error,
             )
             return secrets.token_hex(8)
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles an object of a library, but says of what is in it, and is the program's, what a `Reach` says of that.
+
+    So code counts, of which a pickle has no more than the name; and what differs in each process does not: the order
+    of a set, the address of a tensor.
+    """
+
+    def __init__(self, file: io.BytesIO, reach: Everything, code: Code | None) -> None:
+        super().__init__(file, 5)
+        self._reach = reach
+        self._code = code
+
+    def persistent_id(self, value: Any) -> str | None:
+        if isinstance(value, set | frozenset):
+            return repr(sorted(_hash(_pickled(child, self._reach, self._code)) for child in value))
+        if isinstance(value, _NAMED):
+            return _identity_of(value)
+        if isinstance(value, np.ndarray):
+            return self._reach.mapped(value) or None
+        if isinstance(value, types.FunctionType | types.ModuleType | type) or is_tensor(value):
+            return describe(value, _DEPTH, self._reach, self._code)
+        return None
+
+
+def _pickled(value: Any, reach: Everything, code: Code | None) -> bytes:
+    file = io.BytesIO()
+    _Pickler(file, reach, code).dump(value)
+    return file.getvalue()
+
+
+_NAMED = (RecordStore, FieldView, Formatted, NpySource)
 
 
 def _identity_of(value: RecordStore | FieldView | Formatted | NpySource) -> str:
@@ -187,14 +237,9 @@ def _text_of(sample: Any) -> bytes:
 
 def _stat_of(sample: Any, *, ask: bool = False) -> bytes:
     """Size and time of the files that a sample names; of what is no file nothing."""
-    if isinstance(sample, dict):
-        sample = list(sample.values())
-    if isinstance(sample, list | tuple):
-        return b"".join([_stat_of(part, ask=ask) for part in sample])
-    if isinstance(sample, str):
-        if len(sample) > _LONGEST_PATH or "\0" in sample or "\n" in sample:
-            return b""
-    elif not isinstance(sample, os.PathLike):
+    if not isinstance(sample, str | os.PathLike):
+        return b"".join([_stat_of(path, ask=ask) for path in _files_in(sample, set(), 0)])
+    if isinstance(sample, str) and (len(sample) > _LONGEST_PATH or "\0" in sample or "\n" in sample):
         return b""
     if ask and not os.access(sample, os.F_OK):
         return b""
@@ -205,18 +250,38 @@ def _stat_of(sample: Any, *, ask: bool = False) -> bytes:
     return b"%d %d;" % (found.st_size, found.st_mtime_ns)
 
 
-def _files_in(value: Any, depth: int = 0) -> Iterator[Any]:
-    """Strings and paths among an object's attributes, which may name files."""
-    if isinstance(value, str | os.PathLike):
-        yield value
-    elif depth < _DEPTH and isinstance(value, dict):
-        for child in value.values():
-            yield from _files_in(child, depth + 1)
-    elif depth < _DEPTH and isinstance(value, list | tuple):
-        for child in value:
-            yield from _files_in(child, depth + 1)
-    elif depth < 2 and hasattr(value, "__dict__") and not isinstance(value, type | types.ModuleType | np.ndarray):
-        yield from _files_in(vars(value), depth + 1)
+def _files_in(value: Any, seen: set[int], depth: int) -> Iterator[Any]:
+    """Strings and paths in a value, which may name files."""
+    seen.add(id(value))
+    for part in _parts(value):
+        if isinstance(part, str | os.PathLike):
+            yield part
+        elif depth < _DEPTH and id(part) not in seen:
+            yield from _files_in(part, seen, depth + 1)
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    """What a value holds."""
+    kind = type(value)
+    if kind in (int, float, bytes, bool) or value is None:
+        return ()
+    if isinstance(value, dict):
+        return value.values()
+    if isinstance(value, list | tuple):
+        return value
+    if kind.__module__.partition(".")[0] == "pandas" and hasattr(value, "to_numpy"):
+        value = value.to_numpy()
+    if isinstance(value, np.ndarray):
+        return value.ravel().tolist() if value.dtype.kind in "OU" else ()
+    if isinstance(value, (type, types.ModuleType, types.FunctionType, *_NAMED)) or _is_hugging_face(value):
+        return ()
+    if dataclasses.is_dataclass(value):
+        return [getattr(value, field.name, None) for field in dataclasses.fields(value)]
+    return list(getattr(value, "__dict__", {}).values())
+
+
+def _is_hugging_face(value: Any) -> bool:
+    return type(value).__module__ == "datasets.arrow_dataset" and hasattr(value, "_fingerprint")
 
 
 def _is_ours(kind: type) -> bool:
