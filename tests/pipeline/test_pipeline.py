@@ -35,6 +35,32 @@ def test_names() -> None:
         pipe.step(change, name="last")
 
 
+class Batches:
+    """A data set that reads many samples at once."""
+
+    def __init__(self, many: Any) -> None:
+        self.many = many
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, at: int) -> Any:
+        return at
+
+    def __getitems__(self, positions: list[int]) -> Any:
+        return self.many(positions)
+
+
+def test_data_sets_that_read_many_at_once() -> None:
+    def batches(many: Any) -> list[Any]:
+        return [batch.tolist() for batch in ws.Pipeline(Batches(many)).step(change).loader(None, 2, workers=0)]
+
+    assert batches(list) == batches(np.array) == batches(lambda at: [int(one) for one in at])
+    for many, said in ((lambda at: {"x": at, "y": at}, "a dict of 2"), (lambda at: at[:1], "a list of 1")):
+        with pytest.raises(ws.BadSource, match=f"__getitems__ of Batches gave {said} for 2 positions"):
+            batches(many)
+
+
 def test_steps_check_themselves() -> None:
     with pytest.raises(TypeError, match="a step is a function of a value; got 3"):
         ws.Pipeline([1]).step(3)  # type: ignore[arg-type]
@@ -105,6 +131,10 @@ def test_plans_of_other_pipelines(tmp_path: Path) -> None:
         ws.Pipeline(range(20)).step(make, kind="array").step(change, random=True).loader(plan)
     with pytest.raises(ValueError, match="after 2 steps, but the pipeline has 1 steps"):
         ws.Pipeline(range(20)).step(make, kind="array").loader(plan)
+    with pytest.raises(
+        ValueError, match=r"for the steps \['make', 'change'\], and the pipeline has \['make', 'flip'\]"
+    ):
+        ws.Pipeline(range(20)).step(make, kind="array").step(flip).loader(plan)
     with pytest.raises(ValueError, match="names no folder"):
         pipe.loader(plan_of(pipe, [(1, "disk", "raw")]))
     with pytest.raises(ValueError, match="seed must be"):

@@ -1,5 +1,6 @@
 """Measuring steps and their results: seconds per sample, bytes, and what storing and reading them costs."""
 
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 Tick = Callable[[int], object]
 _KEPT = 16 << 20  # bytes of results per stage that are kept to be stored
+LAST = 256 << 20
+"""Bytes of final values that are kept, about, to see what handing batches of them over costs."""
+
 _LEAST = 16  # samples that go through a step one after the other, and are measured however long they take
 _QUEUED = Path("/proc/thread-self/schedstat")
 _ROWS = 16  # records read at once: about what a batch has of one placement
@@ -40,10 +44,18 @@ class Measured:
     trouble: str = ""
     room: int = _KEPT
 
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of `kept`."""
+        return _KEPT - self.room
+
 
 @dataclass
 class Run:
-    """Samples that went through the steps. stages: one more than steps. buckets: of each sample. last: final values."""
+    """Samples that went through the steps.
+
+    stages: one more than steps. buckets: of each sample. last: final values, of some.
+    """
 
     stages: list[Measured]
     buckets: list[int]
@@ -73,14 +85,15 @@ def run_steps(pipe: "Pipeline", indices: Int64, buckets: Sequence[int], until: f
             queued, began, worked = _seconds_in_queue(), time.perf_counter(), time.process_time()
             for at, index in enumerate(few):
                 started = time.process_time()
-                values[at] = pipe.source[index] if not k else pipe.steps[k - 1](values[at], 0, 0, index, k - 1)
+                values[at] = pipe.source[index] if not k else pipe.run(values[at], index, first=k - 1, last=k)
                 stage.seconds.append(time.process_time() - started)
             spent, took = time.process_time() - worked, time.perf_counter() - began
             stage.wait += [max(0.0, took - spent - (_seconds_in_queue() - queued)) / len(few)] * len(few)
             for bucket, value in zip(buckets[first : first + size], values, strict=True):
                 _keep(stage, bucket, value, pipe.cacheable >= k)
         run.buckets += buckets[first : first + size]
-        run.last += values
+        if sum(run.stages[-1].nbytes[:first]) < LAST:
+            run.last += values
         tick(len(few))
     return run
 
@@ -116,7 +129,7 @@ def stage_of(
     if measured.kept and not measured.trouble:
         for codec in CODECS:
             if codec == "raw" or time.perf_counter() < until:
-                stored[codec] = _stored(measured, count, codec, folder / f"{name}-{codec}")
+                stored[codec] = _stored(measured, count, codec, folder / codec)
             tick(1)
     seconds = np.array(measured.seconds)
     return Stage(
@@ -179,6 +192,7 @@ def _read(schema: Schema, block: dict[str, Rows], folder: Path) -> tuple[float, 
             for rows in batches:
                 schema.decode(store.gather(rows, schema.names))
             spent.append(time.process_time() - began)
+    shutil.rmtree(folder)  # memory has room for one at a time
     return min(spent) / count, wrote / count
 
 

@@ -48,7 +48,8 @@ class Pipeline(Owner):
         if isinstance(source, Mapping | str | os.PathLike):
             source = Dataset(source)
         if not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
-            raise BadSource(f"a {type(source).__name__} is no source of samples: it needs __len__ and __getitem__")
+            kind = type(source).__name__
+            raise BadSource(f"a {kind} is no source of samples: it needs __len__ and __getitem__, as a list has them")
         self.source = source
         self.steps = steps
         self.threads = integer("threads", threads, 1, 2**16)

@@ -49,9 +49,10 @@ def plan(
 
     Args:
         pipe, profile: the pipeline, and what was measured of it; None measures it now, or finds it in the folder.
-        memory: bytes for samples kept in memory and for the workers with their batches; None: no such tier, and workers
-            are not counted.
-        disk: bytes on the disk of `folder`; None: no such tier. Both are this machine's, for all its ranks together.
+        memory: bytes for samples kept in memory and for the workers with their batches; None or 0: no such tier, and
+            workers are not counted.
+        disk: bytes on the disk of `folder`; None or 0: no such tier. Both are this machine's, for all its ranks
+            together.
         folder: where the disk tier lies.
         workers: processes that make batches, per rank; None: as many as pay.
         epochs: how many epochs the building of the tiers must pay for itself in.
@@ -65,16 +66,17 @@ def plan(
 
     Raises:
         BadBudget: a budget below zero, above the device's, or on a disk without a folder.
-        ValueError: another number out of range.
+        ValueError: another number out of range, or the profile is of another pipeline.
         NotInstalled: scipy is not there.
     """
     where = None if folder is None else Path(folder)
     _check(workers, epochs, consumer, world_size, strategy)
-    budget = _Budget(memory_budget(memory), disk_budget(disk, where), memory is not None)
+    budget = _Budget(memory_budget(memory), disk_budget(disk, where))
     if profile is None:
         from warmstore.pipeline.profiling import profile as measured
 
         profile = measured(pipe, folder=where)
+    _check_profile(pipe, profile)
     notes: list[str] = []
     if where is not None and (room := room_on_disk(where, budget.disk)) < budget.disk:
         notes.append(f"The disk has room for {room:,} bytes only; the plan uses no more.")
@@ -110,7 +112,10 @@ def plan(
 class _Budget:
     memory: int
     disk: int
-    counts_workers: bool
+
+    @property
+    def counts_workers(self) -> bool:
+        return self.memory > 0
 
 
 @dataclass(frozen=True)
@@ -269,6 +274,14 @@ def _check(workers: int | None, epochs: int, consumer: float, world_size: int, s
         raise ValueError(f"consumer={consumer!r}; it must be seconds per batch, 0 or more")
     if world_size < 1:
         raise BadRank(f"world_size={world_size!r}; it must be 1 or more")
+
+
+def _check_profile(pipe: "Pipeline", profile: Profile) -> None:
+    if profile.total != len(pipe):
+        raise ValueError(f"the profile is of {profile.total:,} samples, and the pipeline has {len(pipe):,}: measure it")
+    if len(profile.stages) != len(pipe.steps) + 1:
+        measured = ", ".join(stage.name for stage in profile.stages[1:])
+        raise ValueError(f"the profile is of other steps ({measured}), not of {pipe!r}: measure it")
 
 
 def _notes(profile: Profile, best: _Choice, workers: int | None, budget: _Budget, world_size: int) -> list[str]:
