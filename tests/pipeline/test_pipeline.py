@@ -2,6 +2,7 @@
 
 import functools
 import pickle
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,22 @@ def test_steps_that_cannot_be_sent() -> None:
         pipe.loader(workers=2, start_method="spawn")
     with pipe.loader(workers=2, start_method="fork") as loader:
         assert len(list(loader)) == 1
+
+
+PROMPT = """
+import numpy as np, warmstore as ws
+def step(value): return np.ones(3)
+pipe = ws.Pipeline(range(8)).step(step)
+with pipe.loader(None, 4, workers=1, start_method="fork") as loader:
+    print(len(list(loader)))
+pipe.loader(None, 4, workers=1, start_method="spawn")
+"""
+
+
+def test_steps_of_a_notebook_cannot_be_sent() -> None:
+    done = subprocess.run([sys.executable, "-c", PROMPT], capture_output=True, text=True, timeout=100, check=False)
+    assert done.stdout == "2\n"
+    assert "NotPicklable: step 'step' cannot be sent to worker processes: no other process can import" in done.stderr
 
 
 def test_plans_of_other_pipelines(tmp_path: Path) -> None:

@@ -216,6 +216,28 @@ def test_steps_of_any_name_and_values_of_any_kind(caplog: pytest.LogCaptureFixtu
     assert not caplog.records
 
 
+def test_a_step_that_draws_in_secret_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    generator = np.random.default_rng(0)
+
+    def secret(value: np.ndarray) -> np.ndarray:
+        return value + generator.random()
+
+    def in_place(value: np.ndarray) -> np.ndarray:
+        value += 1
+        return value
+
+    drawn = ws.Pipeline(range(200)).step(heavy).step(secret).step(light)
+    changed = ws.Pipeline(list(np.zeros((20, 3)))).step(in_place)
+    for pipe, name, advice in ((drawn, "secret", "random=True"), (changed, "source", "copy first"), (PIPE, "", "")):
+        caplog.clear()
+        found = measured(pipe)
+        assert [stage.name for stage in found.stages if stage.varies] == ([name] if name else [])
+        text = str(pipe.plan(profile=found, memory="100MB", workers=0)).replace("\n", " ")
+        assert (f"{name!r} made two different values of one sample" in text) == bool(name)
+        assert advice in text
+        assert ("two different values" in caplog.text) == bool(name)
+
+
 def test_a_step_that_fails_is_named() -> None:
     pipe = ws.Pipeline(range(20)).step(fail_at, bad=13)
     with pytest.raises(ValueError, match="sample 13 is broken") as raised:

@@ -13,7 +13,7 @@ from warmstore.errors import UnsupportedType
 from warmstore.loading.draws import Int64
 from warmstore.pipeline.profile import CODECS, Codec, Stage, Stored
 from warmstore.pipeline.schema import Schema, Staged
-from warmstore.pipeline.values import Structure, take_apart
+from warmstore.pipeline.values import Structure, take_apart, to_bytes
 from warmstore.records.fields import Fields
 from warmstore.records.record_batch import batch_size
 from warmstore.records.rows import Rows
@@ -42,6 +42,7 @@ class Measured:
     nbytes: list[int] = field(default_factory=list)
     kept: list[tuple[int, Structure, list[Any]]] = field(default_factory=list)  # bucket, structure, leaves
     trouble: str = ""
+    varies: bool = False
     room: int = _KEPT
 
     @property
@@ -73,8 +74,7 @@ def run_steps(pipe: "Pipeline", indices: Int64, buckets: Sequence[int], until: f
             of samples.
     """
     run = Run([Measured() for _ in range(len(pipe.steps) + 1)], [], [])
-    if len(indices):
-        pipe.run(pipe.source[int(indices[0])], int(indices[0]))  # what only the first call pays for
+    before = _stages_of(pipe, int(indices[0]))  # what only the first call pays for
     size = _LEAST
     for first in range(0, len(indices), size):
         if first and time.perf_counter() > until:
@@ -91,11 +91,35 @@ def run_steps(pipe: "Pipeline", indices: Int64, buckets: Sequence[int], until: f
             stage.wait += [max(0.0, took - spent - (_seconds_in_queue() - queued)) / len(few)] * len(few)
             for bucket, value in zip(buckets[first : first + size], values, strict=True):
                 _keep(stage, bucket, value, pipe.cacheable >= k)
+            if not first and not any(one.varies for one in run.stages):
+                stage.varies = not _is_same(before[k], _taken_apart(values[0]))
         run.buckets += buckets[first : first + size]
         if sum(run.stages[-1].nbytes[:first]) < LAST:
             run.last += values
         tick(len(few))
     return run
+
+
+def _stages_of(pipe: "Pipeline", index: int) -> list[tuple[Structure, list[Any]] | None]:
+    """What a sample is after each step."""
+    value = pipe.source[index]
+    found = [_taken_apart(value)]
+    for k in range(len(pipe.steps)):
+        value = pipe.run(value, index, first=k, last=k + 1)
+        found.append(_taken_apart(value))
+    return found
+
+
+def _taken_apart(value: Any) -> tuple[Structure, list[Any]] | None:
+    try:
+        return take_apart(value)
+    except UnsupportedType:
+        return None
+
+
+def _is_same(one: tuple[Structure, list[Any]] | None, other: tuple[Structure, list[Any]] | None) -> bool:
+    """Whether two values are equal bit for bit; of what cannot be kept it does not matter."""
+    return one is None or other is None or to_bytes(*one) == to_bytes(*other)
 
 
 def _seconds_in_queue() -> float:
@@ -140,6 +164,7 @@ def stage_of(
         _means(np.array(measured.nbytes, float), where, count),
         stored,
         measured.trouble,
+        measured.varies,
     )
 
 

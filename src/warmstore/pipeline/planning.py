@@ -4,6 +4,7 @@ For each number of workers that was measured, the memory left by them is dealt o
 workers whose plan costs least is taken.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,11 +20,14 @@ from warmstore.pipeline.plan import Plan
 from warmstore.pipeline.profile import TIERS, Profile
 from warmstore.pipeline.program import Problem, Solution, solve
 from warmstore.pipeline.sizes_of_sources import buckets_of
+from warmstore.pipeline.steps import deterministic
 
 if TYPE_CHECKING:
     import os
 
     from warmstore.pipeline.pipeline import Pipeline
+
+_log = logging.getLogger("warmstore")
 
 Strategy = Literal["joint", "sequential", "single", "presto", "page-cache", "none"]
 PREFETCH = 2  # batches a worker makes ahead: torch's default
@@ -105,6 +109,7 @@ def plan(
         found, key=lambda one: (one.solution.cost.epoch * epochs + one.solution.cost.build) * (1 + 0.01 * one.workers)
     )
     notes += _notes(profile, best, workers, budget, world_size)
+    notes += _notes_of_varying(profile, deterministic(pipe.steps))
     return _as_plan(pipe, profile, best, budget, where, epochs, world_size, direct_io, strategy, reasons, notes)
 
 
@@ -295,6 +300,19 @@ def _notes(profile: Profile, best: _Choice, workers: int | None, budget: _Budget
             f"so the plan takes {best.workers or 'none'}."
         )
     return notes
+
+
+def _notes_of_varying(profile: Profile, last: int) -> list[str]:
+    """A word on what is taken for deterministic and is not."""
+    varying = next((k for k, stage in enumerate(profile.stages[: last + 1]) if stage.varies), None)
+    if varying is None:
+        return []
+    advice = "mark it random=True, or what is kept of it will be the same every epoch"
+    if not varying:
+        advice = "if a step changes its argument in place, have it copy first"
+    note = f"{profile.stages[varying].name!r} made two different values of one sample: {advice}."
+    _log.warning("%s", note)
+    return [note]
 
 
 def _as_plan(
