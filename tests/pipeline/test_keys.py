@@ -461,6 +461,38 @@ class Folder:
         return self.paths[at].read_bytes()
 
 
+class Lazy(Folder):
+    """One that opens a file when it is read, and says that this is nothing of its own."""
+
+    file: Any = None
+
+    def __getitem__(self, at: int) -> bytes:
+        self.file = self.file or threading.Lock()
+        return super().__getitem__(at)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"paths": self.paths}
+
+
+class Careless(Lazy):
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self)
+
+
+def test_data_sets_that_open_files_when_they_are_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "0").write_bytes(b"abc")
+    lazy, other = Lazy([tmp_path / "0"]), Lazy([])
+    before = name_of_source(lazy), identities(lazy).tolist()
+    assert lazy[0] == b"abc"
+    assert (name_of_source(lazy), identities(lazy).tolist()) == before
+    assert name_of_source(other) != before[0]
+    assert not caplog.records
+    careless = Careless([tmp_path / "0"])
+    assert careless[0] == b"abc"
+    assert name_of_source(careless) != name_of_source(careless)
+    assert "Leave it out in __getstate__, or give the data set an attribute `identity`" in caplog.text
+
+
 def test_data_sets_by_their_attributes_and_files(tmp_path: Path) -> None:
     paths = [tmp_path / str(at) for at in range(3)]
     for path in paths:

@@ -39,6 +39,8 @@ _DEPTH = 8
 _LONGEST_PATH = 4096
 _OURS = "warmstore"
 _FIRST = 16
+_SOURCE = "the source"
+_ADVICE_ON_SOURCE = "Leave it out in __getstate__, or give the data set an attribute `identity`"
 
 Description = dict[str, Any]
 """Of a step, as JSON: name, code, arguments by name, random, packages by name."""
@@ -112,7 +114,7 @@ def _listed(source: Any) -> Sequence[Any] | None:
 
 def _described(source: Any) -> bytes:
     given = getattr(source, "identity", None)
-    return describe(source if given is None else given, 0, Everything("the source")).encode()
+    return describe(source if given is None else given, 0, Everything(_SOURCE)).encode()
 
 
 class Everything(Reach):
@@ -158,16 +160,17 @@ class Everything(Reach):
             return str(value._fingerprint)
         kind = type(value)
         if depth < _DEPTH and hasattr(value, "__dict__") and (_is_ours(kind) or not self.is_foreign(kind)):
-            return describe([kind, OrderedDict(sorted(vars(value).items()))], depth + 1, self, code)
+            return describe([kind, _state_of(value)], depth + 1, self, code)
         try:
             return f"{name_of(kind)} {_hash(_pickled(value, self, code))}"
         except Exception as error:  # pickling runs code of all kinds
             _log.warning(
                 "%s: it cannot be told whether a %s changes (%s), so what depends on it is not found again by the next "
-                "run. Pass plain values as arguments instead",
+                "run. %s",
                 self._of,
                 name_of(kind),
                 error,
+                _ADVICE_ON_SOURCE if self._of == _SOURCE else "Pass plain values as arguments instead",
             )
             return secrets.token_hex(8)
 
@@ -231,7 +234,7 @@ def _text_of(sample: Any) -> bytes:
     elif isinstance(sample, dict):
         text = b"".join(_text_of(key) + _text_of(part) for key, part in sample.items())
     else:
-        text = describe(sample, 0, Everything("the source")).encode()
+        text = describe(sample, 0, Everything(_SOURCE)).encode()
     return b"%s %d %s" % (type(sample).__name__.encode(), len(text), text)
 
 
@@ -278,6 +281,16 @@ def _parts(value: Any) -> Iterable[Any]:
     if dataclasses.is_dataclass(value):
         return [getattr(value, field.name, None) for field in dataclasses.fields(value)]
     return list(getattr(value, "__dict__", {}).values())
+
+
+def _state_of(value: Any) -> Any:
+    """The attributes of an object, or what it says itself that a copy needs: not what it opened on the way."""
+    says_itself = any("__getstate__" in vars(base) for base in type(value).__mro__[:-1])
+    try:
+        state = value.__getstate__() if says_itself else vars(value)
+    except Exception:  # it runs code of all kinds
+        state = vars(value)
+    return OrderedDict(sorted(state.items())) if isinstance(state, dict) else state
 
 
 def _is_hugging_face(value: Any) -> bool:
