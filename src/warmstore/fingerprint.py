@@ -17,6 +17,7 @@ import sys
 import types
 from collections import deque
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ _PLAIN = (bool, int, float, complex, str, bytes, slice, type(None), type(...), e
 _DATA = (*_PLAIN, tuple, frozenset, list, dict, set, np.ndarray)
 _FOREIGN = frozenset(("torch", "numpy", "einops")) | sys.stdlib_module_names
 _GENERATORS = (random.Random, np.random.RandomState)
+_PYTHON = str(Path(ast.__file__).parent)
 _DEPTH = 8
 _MUTATORS = frozenset(
     ("add", "append", "clear", "extend", "insert", "pop", "popitem", "remove", "setdefault", "update")
@@ -316,7 +318,14 @@ def is_foreign(value: Any) -> bool:
         return False
     if _package(value) == "builtins":
         return vars(builtins).get(value.__name__) is value  # else it was made by exec, whose classes say so too
-    return _package(value) in _FOREIGN
+    package = _package(value)
+    return package in _FOREIGN and not _is_shadowed(package)
+
+
+def _is_shadowed(package: str) -> bool:
+    """Whether a module of the program has taken the name of one of Python's own."""
+    file = getattr(sys.modules.get(package), "__file__", None)
+    return package in sys.stdlib_module_names and file is not None and not file.startswith(_PYTHON)
 
 
 def _is_own_module(value: Any, reach: Reach) -> bool:

@@ -171,6 +171,13 @@ def test_what_is_imported_when_it_runs(program: Any) -> None:
     assert key(program(PROGRAM).late) != before
 
 
+def test_a_module_named_as_one_of_pythons(program: Any) -> None:
+    code = "def helper(x):\n    return x + 1\ndef step(x):\n    return helper(x)\n"
+    before = key(program(code, "this").step)
+    assert key(program(code, "this").step) == before
+    assert key(program(code.replace("x + 1", "x + 2"), "this").step) != before
+
+
 def test_what_lies_in_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
