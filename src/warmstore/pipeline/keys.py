@@ -16,7 +16,7 @@ import secrets
 import sys
 import types
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,9 @@ _log = logging.getLogger("warmstore")
 
 _DEPTH = 8
 _LONGEST_PATH = 4096
+_PICKLED = frozenset((str, int, float, bytes, bool, type(None), list, tuple, dict))
+_NAMES_NOTHING = (int, float, bool, bytes, type(None))
+_DEEPEST = 20
 _OURS = "warmstore"
 _FIRST = 16
 _SOURCE = "the source"
@@ -102,7 +105,7 @@ def identities(source: Any) -> UInt64:
         ask = not any(map(_stat_of, samples[:_FIRST]))
         hashes = (xxhash.xxh3_64_intdigest(_text_of(sample) + _stat_of(sample, ask=ask)) for sample in samples)
         return np.fromiter(hashes, np.uint64, len(samples))
-    return np.full(len(source), xxhash.xxh3_64_intdigest(_described(source) + _stat_of(source)), np.uint64)
+    return np.full(len(source), xxhash.xxh3_64_intdigest(_described(source) + _stat_of(source, True)), np.uint64)
 
 
 def _listed(source: Any) -> Sequence[Any] | None:
@@ -188,6 +191,8 @@ class _Pickler(pickle.Pickler):
         self._code = code
 
     def persistent_id(self, value: Any) -> str | None:
+        if type(value) in _PICKLED:
+            return None
         if isinstance(value, set | frozenset):
             return repr(sorted(_hash(_pickled(child, self._reach, self._code)) for child in value))
         if isinstance(value, _NAMED):
@@ -238,36 +243,41 @@ def _text_of(sample: Any) -> bytes:
     return b"%s %d %s" % (type(sample).__name__.encode(), len(text), text)
 
 
-def _stat_of(sample: Any, *, ask: bool = False) -> bytes:
-    """Size and time of the files that a sample names; of what is no file nothing."""
-    if not isinstance(sample, str | os.PathLike):
-        return b"".join([_stat_of(path, ask=ask) for path in _files_in(sample, set(), 0)])
-    if isinstance(sample, str) and (len(sample) > _LONGEST_PATH or "\0" in sample or "\n" in sample):
+def _stat_of(value: Any, ask: bool = False, depth: int = 0, seen: set[int] | None = None) -> bytes:
+    """Size and time of the files that a value names, wherever in it; of what is no file nothing.
+
+    Args:
+        seen: objects that were looked into, by id: they may know each other.
+    """
+    kind = type(value)
+    if kind is str or isinstance(value, os.PathLike):
+        return _stat(value, ask)
+    if kind in _NAMES_NOTHING or depth > _DEEPEST:
         return b""
-    if ask and not os.access(sample, os.F_OK):
+    if kind is tuple or kind is list:
+        return b"".join([_stat_of(part, ask, depth + 1, seen) for part in value])
+    seen = set() if seen is None else seen
+    if id(value) in seen:
+        return b""
+    seen.add(id(value))
+    return b"".join([_stat_of(part, ask, depth + 1, seen) for part in _parts(value)])
+
+
+def _stat(path: Any, ask: bool) -> bytes:
+    if isinstance(path, str) and (len(path) > _LONGEST_PATH or "\0" in path or "\n" in path):
+        return b""
+    if ask and not os.access(path, os.F_OK):
         return b""
     try:
-        found = os.stat(sample)  # noqa: PTH116  half the time of Path.stat, a million times
+        found = os.stat(path)  # noqa: PTH116  half the time of Path.stat, a million times
     except (OSError, ValueError):
         return b""
     return b"%d %d;" % (found.st_size, found.st_mtime_ns)
 
 
-def _files_in(value: Any, seen: set[int], depth: int) -> Iterator[Any]:
-    """Strings and paths in a value, which may name files."""
-    seen.add(id(value))
-    for part in _parts(value):
-        if isinstance(part, str | os.PathLike):
-            yield part
-        elif depth < _DEPTH and id(part) not in seen:
-            yield from _files_in(part, seen, depth + 1)
-
-
 def _parts(value: Any) -> Iterable[Any]:
-    """What a value holds."""
+    """What an object holds."""
     kind = type(value)
-    if kind in (int, float, bytes, bool) or value is None:
-        return ()
     if isinstance(value, dict):
         return value.values()
     if isinstance(value, list | tuple):
