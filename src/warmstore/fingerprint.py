@@ -12,13 +12,12 @@ import dis
 import enum
 import functools
 import importlib
-import inspect
+import random
 import sys
-import textwrap
-import threading
 import types
 from collections import deque
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,15 +25,17 @@ import xxhash
 
 from warmstore.installed import installation_of
 from warmstore.records.arrays import is_tensor, to_numpy
+from warmstore.source_code import callables_of, functions_of, nested, source_of, tree_of
 
 _PLAIN = (bool, int, float, complex, str, bytes, slice, type(None), type(...), enum.Enum, np.generic)
 _DATA = (*_PLAIN, tuple, frozenset, list, dict, set, np.ndarray)
 _FOREIGN = frozenset(("torch", "numpy", "einops")) | sys.stdlib_module_names
+_GENERATORS = (random.Random, np.random.RandomState)
+_PYTHON = str(Path(ast.__file__).parent)
 _DEPTH = 8
 _MUTATORS = frozenset(
     ("add", "append", "clear", "extend", "insert", "pop", "popitem", "remove", "setdefault", "update")
 )
-_parsing = threading.Lock()  # Python 3.11's parser counts its depth over all threads, and fails when two parse at once
 
 
 class Reach:
@@ -49,6 +50,10 @@ class Reach:
     def is_foreign(self, value: Any) -> bool:
         """Whether a function, class or module belongs to a library and not to the program."""
         return is_foreign(value)
+
+    def mapped(self, array: np.ndarray[Any, Any]) -> str:
+        """A text for an array that is a file and need not be read; "" for any other."""
+        return ""
 
     def other(self, value: Any, depth: int, code: "Code | None") -> str:
         """A text for a value that `describe` has no words for; "" where nothing can be told of it."""
@@ -69,12 +74,13 @@ def describe(value: Any, depth: int = 0, reach: Reach = PROGRAM, code: "Code | N
     if is_tensor(value):
         return f"{value.dtype}{tuple(value.shape)}{xxhash.xxh3_128_hexdigest(tensor_bytes(value))}"
     if isinstance(value, np.ndarray):
-        content = repr(value.tolist()).encode() if value.dtype.hasobject else np.ascontiguousarray(value).tobytes()
-        return f"{value.dtype}{value.shape}{xxhash.xxh3_128_hexdigest(content)}"
+        return reach.mapped(value) or f"{value.dtype}{value.shape}{_content(value, depth, reach, code)}"
     if isinstance(value, types.MethodType):
-        if reach.thorough and depth < _DEPTH:
+        if reach.thorough and depth < _DEPTH and not isinstance(value.__self__, _GENERATORS):
             return repr([describe(part, depth + 1, reach, code) for part in (value.__func__, value.__self__)])
         value = value.__func__
+    if isinstance(value, types.BuiltinMethodType) and _is_bound(value) and depth < _DEPTH:
+        return repr([value.__name__, describe(value.__self__, depth + 1, reach, code)])
     value = _inner(value, reach)
     if isinstance(value, types.FunctionType | type) and not reach.is_foreign(value):
         if code is not None:
@@ -84,7 +90,7 @@ def describe(value: Any, depth: int = 0, reach: Reach = PROGRAM, code: "Code | N
     if isinstance(value, types.FunctionType | types.BuiltinFunctionType | type):
         reach.is_foreign(value)
         return name_of(value)
-    if depth == _DEPTH:
+    if depth >= _DEPTH:
         return reach.other(value, depth, code)
     if isinstance(value, functools.partial):
         value = [value.func, value.args, value.keywords]
@@ -93,7 +99,7 @@ def describe(value: Any, depth: int = 0, reach: Reach = PROGRAM, code: "Code | N
     elif dataclasses.is_dataclass(value) and not reach.thorough:
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, dict):
-        return repr({key: describe(child, depth + 1, reach, code) for key, child in value.items() if _is_plain(key)})
+        return repr([[describe(one, depth + 1, reach, code) for one in item] for item in value.items()])
     if isinstance(value, list | tuple):
         return repr([describe(child, depth + 1, reach, code) for child in value])
     if isinstance(value, set | frozenset):  # its own order differs in each process
@@ -107,6 +113,22 @@ def tensor_bytes(tensor: Any) -> Any:
     if tensor.is_quantized or str(tensor.layout) != "torch.strided":
         return str(tensor.cpu()).encode()
     return np.ascontiguousarray(to_numpy(tensor)).reshape(-1).view(np.uint8).data
+
+
+def _is_bound(method: types.BuiltinMethodType) -> bool:
+    """Whether a method written in C is that of an object which makes a difference: no module, nor a generator."""
+    owner = method.__self__
+    nothing = isinstance(owner, (types.ModuleType, type, *_GENERATORS))
+    return not nothing and owner is not None and type(owner).__name__ != "PyCapsule"
+
+
+def _content(array: np.ndarray[Any, Any], depth: int, reach: Reach, code: "Code | None") -> str:
+    if array.dtype.hasobject:
+        return xxhash.xxh3_128_hexdigest(
+            describe(array.tolist(), depth + 1, reach, code).encode("utf-8", "surrogatepass")
+        )
+    flat = np.ascontiguousarray(array).reshape(-1)
+    return xxhash.xxh3_128_hexdigest(flat.view(np.uint8).data if flat.itemsize else b"")
 
 
 class Code:
@@ -141,18 +163,41 @@ class Code:
 
     def _add(self, thing: Any) -> None:
         if self._reach.thorough:
-            self._add_wrappers(thing)
-        source = _source(thing)
+            for wrapper in callables_of(thing):
+                self._add_wrappers(wrapper)
+        source = source_of(thing)
         if source is not None:
             self.add_text(source)
-        elif isinstance(thing, type):
-            self._describe({name: value for name, value in vars(thing).items() if _is_data(value) and name[:2] != "__"})
-        for function in _functions(thing):
+        if isinstance(thing, type):
+            self._add_class(thing, source)
+        for function in functions_of(thing):
+            if isinstance(thing, type) and not function.__qualname__.startswith(f"{thing.__qualname__}."):
+                self.add_text(self.name(function))  # it was defined elsewhere
             if source is None:
                 self._add_bytecode(function.__code__)
             if source is None or self._reach.thorough:
                 self._describe([function.__defaults__, function.__kwdefaults__])
             self._add_used(function)
+
+    def _add_class(self, cls: type, source: str | None) -> None:
+        for base in cls.__bases__:
+            if not self._reach.is_foreign(base):
+                self.add_text(self.name(base))
+        values = {name: value for name, value in vars(cls).items() if name[:2] != "__" and self._is_setting(value)}
+        if source is None:
+            self._describe(values)
+        elif self._reach.thorough:  # the source says by which name a value came, and not what it was
+            changed = _changed_attributes(source)
+            self._describe({name: value for name, value in values.items() if name not in changed})
+
+    def _is_setting(self, value: Any) -> bool:
+        """Whether an attribute of a class is data, or a class or an object of the program."""
+        if _is_data(value) or not self._reach.thorough:
+            return _is_data(value)
+        if isinstance(value, types.FunctionType | types.MemberDescriptorType | types.GetSetDescriptorType):
+            return False
+        kind = value if isinstance(value, type) else type(value)
+        return isinstance(value, functools.partial) or not self._reach.is_foreign(kind)
 
     def _describe(self, value: Any) -> None:
         self.add_text(describe(value, 0, self._reach, self))
@@ -187,28 +232,22 @@ class Code:
                 self.add_text(f"{name}={describe(value, 0, self._reach, self)};")
 
 
-def _functions(thing: Any) -> Iterator[types.FunctionType]:
-    candidates = vars(thing).values() if isinstance(thing, type) else [thing]
-    for value in candidates:
-        value = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
-        value = inspect.unwrap(value) if callable(value) else value
-        if isinstance(value, types.FunctionType):
-            yield value
-
-
 def _used(function: types.FunctionType, reach: Reach) -> Iterator[tuple[str, Any]]:
     """What a function names, directly or through a module of the program, sorted; not what is foreign."""
-    codes = list(_nested(function.__code__))
+    codes = list(nested(function.__code__))
     names = {name for code in codes for name in code.co_names}
     stored = {
         i.argval for code in codes for i in dis.get_instructions(code) if i.opname in ("STORE_GLOBAL", "STORE_DEREF")
     }
     used = {name: function.__globals__[name] for name in names if name in function.__globals__}
     if reach.thorough:
-        used |= _imported(codes)
+        used |= _imported(codes, str(function.__globals__.get("__package__") or ""))
         stored |= _changed(function)
-    for module in [value for value in used.values() if _is_own_module(value, reach)]:
-        used |= {f"{module.__name__}.{name}": vars(module)[name] for name in names if name in vars(module)}
+    modules = [value for value in used.values() if _is_own_module(value, reach)]
+    for module in modules:
+        found = {f"{module.__name__}.{name}": vars(module)[name] for name in names if name in vars(module)}
+        modules += [one for name, one in found.items() if name not in used and _is_own_module(one, reach)]
+        used |= found
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             used[name] = cell.cell_contents
@@ -221,65 +260,55 @@ def _used(function: types.FunctionType, reach: Reach) -> Iterator[tuple[str, Any
 
 def _changed(function: types.FunctionType) -> set[str]:
     """Names of lists, dicts and sets that a function adds to: what it remembers is no setting."""
-    tree = _tree(function)
-    if tree is None:
-        return set()
-    changed = set()
+    tree = tree_of(function)
+    return set() if tree is None else {target.id for target in _added_to(tree) if isinstance(target, ast.Name)}
+
+
+def _changed_attributes(source: str) -> set[str]:
+    """Names of attributes that the methods of a class set or add to."""
+    tree = ast.parse(source)
+    changed = {target.attr for target in _added_to(tree) if isinstance(target, ast.Attribute)}
+    stored = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+    return changed | {node.attr for node in stored if not isinstance(node.ctx, ast.Load)}
+
+
+def _added_to(tree: ast.AST) -> Iterator[ast.AST]:
+    """What code puts items into."""
     for node in ast.walk(tree):
-        target = node.value if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load) else None
+        if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
+            yield node.value
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _MUTATORS:
-            target = node.func.value
-        if isinstance(target, ast.Name):
-            changed.add(target.id)
-    return changed
+            yield node.func.value
 
 
 def _inner(value: Any, reach: Reach) -> Any:
-    """What is inside of what caches a function's results, and the like."""
-    if reach.thorough and not isinstance(value, types.FunctionType) and callable(value):
-        return getattr(value, "__wrapped__", value)
+    """What is inside of what caches a function's results, and the like, of Python's own or a library's."""
+    if reach.thorough and callable(value) and not isinstance(value, types.FunctionType | type | functools.partial):
+        return getattr(value, "__wrapped__", value) if reach.is_foreign(type(value)) else value
     return value
 
 
-def _imported(codes: list[types.CodeType]) -> dict[str, Any]:
-    """The modules that a function imports when it runs."""
-    found = {}
+def _imported(codes: list[types.CodeType], package: str) -> dict[str, Any]:
+    """The modules that a function of a package imports when it runs."""
+    found: dict[str, Any] = {}
     for code in codes:
+        before: deque[Any] = deque(maxlen=2)  # what an import takes: how many packages up, and which names
         for instruction in dis.get_instructions(code):
             if instruction.opname == "IMPORT_NAME":
-                try:
-                    found[instruction.argval] = importlib.import_module(instruction.argval)
-                except ImportError:
-                    continue  # relative, or not there: running the function will say so
+                level, names = before
+                module = _module("." * level + instruction.argval, package)
+                missing = [name for name in names or () if module and not hasattr(module, name)]
+                for one in (module, *(_module(f".{name}", module.__name__) for name in missing)):
+                    found |= {one.__name__: one} if one else {}
+            if instruction.opname != "EXTENDED_ARG":
+                before.append(instruction.argval)
     return found
 
 
-def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _nested(constant)
-
-
-def _source(thing: Any) -> str | None:
-    """Source without comments, formatting and docstrings; None where there is none, and for lambdas."""
-    tree = None if getattr(thing, "__name__", "") == "<lambda>" else _tree(thing)
-    if tree is None:
-        return None
-    for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-            and ast.get_docstring(node) is not None
-        ):
-            node.body = node.body[1:] or [ast.Pass()]
-    return ast.unparse(tree)
-
-
-def _tree(thing: Any) -> ast.AST | None:
+def _module(name: str, package: str) -> Any:
     try:
-        with _parsing:
-            return ast.parse(textwrap.dedent(inspect.getsource(thing)))
-    except (OSError, TypeError, SyntaxError):
+        return importlib.import_module(name, package)
+    except Exception:  # imports run code of all kinds; where there is no such module, running the function will say so
         return None
 
 
@@ -289,7 +318,14 @@ def is_foreign(value: Any) -> bool:
         return False
     if _package(value) == "builtins":
         return vars(builtins).get(value.__name__) is value  # else it was made by exec, whose classes say so too
-    return _package(value) in _FOREIGN
+    package = _package(value)
+    return package in _FOREIGN and not _is_shadowed(package)
+
+
+def _is_shadowed(package: str) -> bool:
+    """Whether a module of the program has taken the name of one of Python's own."""
+    file = getattr(sys.modules.get(package), "__file__", None)
+    return package in sys.stdlib_module_names and file is not None and not file.startswith(_PYTHON)
 
 
 def _is_own_module(value: Any, reach: Reach) -> bool:

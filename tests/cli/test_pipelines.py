@@ -31,6 +31,14 @@ number = 3
 """
 
 
+def test_an_error_of_the_module_is_shown_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_under_test.py").write_text("import numpy\npipeline = numpy.not_there()")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    done = CliRunner().invoke(app, ["plan", "broken_under_test:pipeline"])
+    assert isinstance(done.exception, AttributeError)
+    assert "not_there" in str(done.exception)
+
+
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     name = f"trained_{tmp_path.name.replace('-', '_')}"

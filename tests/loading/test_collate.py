@@ -142,3 +142,10 @@ def test_stacking_keeps_dtypes() -> None:
     assert stack([np.zeros(2, np.float16), np.zeros(2, np.float16)]).dtype == np.float16
     assert isinstance(stack([np.zeros(2, np.float16), np.zeros(2)]), list)
     assert stack([b"a", b"bc"]) == [b"a", b"bc"]
+
+
+def test_lists_of_arrays_of_several_shapes_stay_lists() -> None:
+    crops = [[np.full((size, 2), at) for size in (3, 1)] for at in range(2)]
+    assert stack(crops) == crops
+    assert stack([{"crops": one} for one in crops])["crops"] == crops
+    assert stack([[1, 2], [3, 4]]).tolist() == [[1, 2], [3, 4]]

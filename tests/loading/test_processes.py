@@ -24,6 +24,21 @@ class Numbers:
         return {"x": np.full((40, 50), at, np.float64), "name": str(at), "raw": bytes([at]), "process": os.getpid()}
 
 
+@pytest.mark.parametrize("end", ["error", "held"])
+def test_nobody_is_left_though_something_holds_the_batches(end: str) -> None:
+    before = {child.pid for child in psutil.Process().children()}
+    loader = ws.Loader(Numbers(), 8, processes=2)
+    batches = iter(loader)
+    if end == "held":
+        next(batches)
+    else:
+        with pytest.raises(LookupError, match="sample 49 is broken") as held:
+            list(batches)
+        assert held.value.__traceback__ is not None
+    loader.close()
+    assert {child.pid for child in psutil.Process().children()} == before
+
+
 class Sound(Numbers):
     def __len__(self) -> int:
         return 49

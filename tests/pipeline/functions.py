@@ -2,9 +2,25 @@
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
-KINDS = ("array", "varying", "dict", "tuple", "bytes", "text", "number", "scalar", "list", "mixed", "turned", "refused")
+KINDS = (
+    "array",
+    "varying",
+    "dict",
+    "tuple",
+    "bytes",
+    "text",
+    "number",
+    "scalar",
+    "list",
+    "mixed",
+    "turned",
+    "refused",
+    "crops",
+    "bfloat",
+)
 
 
 def make(index: int, kind: str) -> Any:
@@ -30,6 +46,10 @@ def make(index: int, kind: str) -> Any:
         return list(range(index % 5))
     if kind == "turned":
         return rng.random((2, 3, 4)).transpose(2, 0, 1)
+    if kind == "crops":
+        return [rng.random((2, 2)), rng.random(index % 3)]
+    if kind == "bfloat":
+        return {"x": ml_dtypes.bfloat16(index), "y": rng.random(2).astype(ml_dtypes.bfloat16)}
     if kind == "refused":
         return Opaque(index)
     return make(index, KINDS[index % 5])

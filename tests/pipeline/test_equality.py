@@ -63,6 +63,14 @@ def test_any_pipeline_under_any_plan(data: st.DataObject) -> None:
                         assert room.used() <= max(room.limit, 8192), (run, epoch)
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "refused"])
+def test_batches_that_are_kept_whole(kind: str) -> None:
+    pipe = ws.Pipeline(range(20)).step(make, kind=kind)
+    with pipe.loader(plan_of(pipe, [(1, "memory", "raw")], [20]), 8, workers=0) as loader:
+        check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(2))
+        assert (loader._source.open_shelves().rows >= 0).all()
+
+
 def rooms(loader: ws.Loader) -> list[Any]:
     kept = loader._source._kept
     return [] if kept is None else [place.room for place in kept.places]

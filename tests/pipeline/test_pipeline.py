@@ -2,6 +2,7 @@
 
 import functools
 import pickle
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,32 @@ def test_names() -> None:
     assert [step.name for step in pipe.steps] == ["change", "change_2", "change_3", "last"]
     with pytest.raises(ValueError, match="two steps are called 'last'"):
         pipe.step(change, name="last")
+
+
+class Batches:
+    """A data set that reads many samples at once."""
+
+    def __init__(self, many: Any) -> None:
+        self.many = many
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, at: int) -> Any:
+        return at
+
+    def __getitems__(self, positions: list[int]) -> Any:
+        return self.many(positions)
+
+
+def test_data_sets_that_read_many_at_once() -> None:
+    def batches(many: Any) -> list[Any]:
+        return [batch.tolist() for batch in ws.Pipeline(Batches(many)).step(change).loader(None, 2, workers=0)]
+
+    assert batches(list) == batches(np.array) == batches(lambda at: [int(one) for one in at])
+    for many, said in ((lambda at: {"x": at, "y": at}, "a dict of 2"), (lambda at: at[:1], "a list of 1")):
+        with pytest.raises(ws.BadSource, match=f"__getitems__ of Batches gave {said} for 2 positions"):
+            batches(many)
 
 
 def test_steps_check_themselves() -> None:
@@ -96,6 +123,22 @@ def test_steps_that_cannot_be_sent() -> None:
         assert len(list(loader)) == 1
 
 
+PROMPT = """
+import numpy as np, warmstore as ws
+def step(value): return np.ones(3)
+pipe = ws.Pipeline(range(8)).step(step)
+with pipe.loader(None, 4, workers=1, start_method="fork") as loader:
+    print(len(list(loader)))
+pipe.loader(None, 4, workers=1, start_method="spawn")
+"""
+
+
+def test_steps_of_a_notebook_cannot_be_sent() -> None:
+    done = subprocess.run([sys.executable, "-c", PROMPT], capture_output=True, text=True, timeout=100, check=False)
+    assert done.stdout == "2\n"
+    assert "NotPicklable: step 'step' cannot be sent to worker processes: no other process can import" in done.stderr
+
+
 def test_plans_of_other_pipelines(tmp_path: Path) -> None:
     pipe = ws.Pipeline(range(20)).step(make, kind="array").step(change)
     plan = plan_of(pipe, [(2, "memory", "raw")])
@@ -105,6 +148,10 @@ def test_plans_of_other_pipelines(tmp_path: Path) -> None:
         ws.Pipeline(range(20)).step(make, kind="array").step(change, random=True).loader(plan)
     with pytest.raises(ValueError, match="after 2 steps, but the pipeline has 1 steps"):
         ws.Pipeline(range(20)).step(make, kind="array").loader(plan)
+    with pytest.raises(
+        ValueError, match=r"for the steps \['make', 'change'\], and the pipeline has \['make', 'flip'\]"
+    ):
+        ws.Pipeline(range(20)).step(make, kind="array").step(flip).loader(plan)
     with pytest.raises(ValueError, match="names no folder"):
         pipe.loader(plan_of(pipe, [(1, "disk", "raw")]))
     with pytest.raises(ValueError, match="seed must be"):

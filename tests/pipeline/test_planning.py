@@ -180,6 +180,22 @@ def test_budgets_that_cannot_be_are_named(told: dict[str, object], says: str) ->
         plan(pipeline(1000, 1), profile([0, 0.001], [100, 4000]), **told)
 
 
+def test_budgets_as_people_write_them(tmp_path: Path) -> None:
+    found = profile([0, 0.001], [100, 4000], workers=[1, 2])
+    for nothing in (None, 0, "0", "0GB", 0.0):
+        made = plan(pipeline(1000, 1), found, memory=nothing, disk=nothing, folder=tmp_path)  # type: ignore[arg-type]
+        assert (made.memory, made.disk, made.placements, made.workers) == (0, 0, (), 2)
+    assert plan(pipeline(1000, 1), found, memory=1e9).memory == 10**9  # type: ignore[arg-type]
+
+
+def test_a_profile_of_another_pipeline_is_refused() -> None:
+    found = profile([0, 0.001], [100, 4000])
+    with pytest.raises(ValueError, match="the profile is of 1,000 samples, and the pipeline has 999"):
+        plan(pipeline(999, 1), found, memory="1GB")
+    with pytest.raises(ValueError, match=r"the profile is of other steps \(step1\), not of Pipeline"):
+        plan(pipeline(1000, 2), found, memory="1GB")
+
+
 @pytest.mark.parametrize("told", [{"workers": -1}, {"epochs": 0}, {"consumer": -1.0}, {"strategy": "best"}])
 def test_numbers_that_cannot_be_are_named(told: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(told))):

@@ -1,13 +1,20 @@
+import os
+import signal
+import subprocess
+import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.faults.children import in_child
+from tests.pipeline.functions import fail_at
 from tests.pipeline.profiles import profile as made_up
 
 import warmstore as ws
-from warmstore.pipeline import measuring
+from warmstore.pipeline import disk_speed, measuring, tiers
 from warmstore.pipeline.disk_speed import measure_disk
 from warmstore.pipeline.profile import Disk, Profile
 from warmstore.pipeline.profiling import profile
@@ -161,6 +168,8 @@ def test_a_profile_is_found_again_until_the_code_changes(tmp_path: Path) -> None
     first = measured(folder=tmp_path)
     assert measured(folder=tmp_path) == first
     assert measured(folder=tmp_path, renew=True) != first
+    data = ws.Pipeline(range(1, 201)).step(heavy).step(light).step(noisy, random=True)
+    assert measured(data, folder=tmp_path).key != first.key
     other = ws.Pipeline(range(200)).step(heavier, name="heavy").step(light).step(noisy, random=True)
     assert measured(other, folder=tmp_path).key != first.key
     (path,) = (path for path in tmp_path.glob("profile-*.json") if first.key in path.name)
@@ -186,6 +195,71 @@ def test_a_disk_is_measured_and_nothing_stays(tmp_path: Path) -> None:
     assert found.request == (1000, 100_000)
     assert all(rate > 0 for rate in (*found.alone, *found.together, found.write))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_killed_while_measuring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def die(*told: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    for module, name in ((disk_speed, "_reads"), (measuring, "_encoded")):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, die)
+            assert in_child(lambda say: measured(folder=tmp_path)).signal == signal.SIGKILL
+    assert list(tmp_path.iterdir()) == []
+    tiers.sweep(tiers.SHARED)
+    assert not list(tiers.SHARED.glob(f"warmstore-{os.getuid()}-profile-*"))
+
+
+def test_steps_of_any_name_and_values_of_any_kind(caplog: pytest.LogCaptureFixture) -> None:
+    pipe = ws.Pipeline(range(20)).step(heavy, name="load/" + "x" * 300).step(lambda value: threading.Lock(), name="..")
+    assert [stage.name[:5] for stage in measured(pipe).stages] == ["sourc", "load/", ".."]
+    assert not caplog.records
+
+
+def test_a_step_that_draws_in_secret_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    generator = np.random.default_rng(0)
+
+    def secret(value: np.ndarray) -> np.ndarray:
+        return value + generator.random()
+
+    def in_place(value: np.ndarray) -> np.ndarray:
+        value += 1
+        return value
+
+    drawn = ws.Pipeline(range(200)).step(heavy).step(secret).step(light)
+    changed = ws.Pipeline(list(np.zeros((20, 3)))).step(in_place)
+    for pipe, name, advice in ((drawn, "secret", "random=True"), (changed, "source", "copy first"), (PIPE, "", "")):
+        caplog.clear()
+        found = measured(pipe)
+        assert [stage.name for stage in found.stages if stage.varies] == ([name] if name else [])
+        text = str(pipe.plan(profile=found, memory="100MB", workers=0)).replace("\n", " ")
+        assert (f"{name!r} made two different values of one sample" in text) == bool(name)
+        assert advice in text
+        assert ("two different values" in caplog.text) == bool(name)
+
+
+def test_a_step_that_fails_is_named() -> None:
+    pipe = ws.Pipeline(range(20)).step(fail_at, bad=13)
+    with pytest.raises(ValueError, match="sample 13 is broken") as raised:
+        measured(pipe)
+    assert raised.value.__notes__ == ["warmstore: in step 'fail_at' of sample 13"]
+
+
+def test_only_its_own_workers_are_measured() -> None:
+    held = "import sys, time; held = bytes(range(256)) * 2_000_000; print(flush=True); time.sleep(100)"
+    with subprocess.Popen([sys.executable, "-c", held], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        found = measured(seconds=1.0, most_workers=1, samples=16)
+        other.kill()
+    assert 0 < found.scaling[1].nbytes < 400_000_000
+
+
+def test_samples_of_large_values_are_not_all_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "LAST", 40 * 8 * 256)  # ten values of the last step
+    run = measuring.run_steps(PIPE, np.arange(200), [0] * 200, np.inf, lambda count: None)
+    assert len(run.buckets) == 200
+    assert len(run.last) == 48
 
 
 def test_bandwidth_lies_between_those_measured() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tests.faults.children import in_child, well
 from tests.pipeline.functions import change, flip, make, slow_image, unwrap
-from tests.pipeline.making import check, expected, plan_of
+from tests.pipeline.making import check, expected, plan_of, same
 
 import warmstore as ws
 from warmstore.pipeline import shelf, tiers
@@ -58,6 +58,21 @@ def test_the_disk_is_found_by_the_next_run(tmp_path: Path) -> None:
     seen.clear()
     pipe.loader(plan, 8, workers=0).close()
     assert len(seen) == 8  # of a new tier in memory, what its records look like
+
+
+def test_a_program_that_goes_to_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    pipe = ws.Pipeline(range(40)).step(make, kind="array")
+    with pipe.loader(plan_of(pipe, [(1, "disk", "raw")], [40], folder=Path("cache")), 8, workers=0) as loader:
+        batches = iter(loader)
+        got = [next(batches)]
+        monkeypatch.chdir(tmp_path / "other")
+        got += batches
+        assert all(map(same, got, expected(pipe, 8, 0, 0)))
+        check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(1, 2))
+        assert kept(loader) == 40
+    assert not list((tmp_path / "other").iterdir())
 
 
 def test_memory_goes_with_the_loader(tmp_path: Path) -> None:

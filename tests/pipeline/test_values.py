@@ -87,6 +87,7 @@ def test_any_value(value: Any) -> None:
         np.arange(24).reshape(2, 3, 4)[:, ::2].transpose(1, 0, 2),
         np.ones(3, ml_dtypes.bfloat16),
         torch.zeros(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        torch.rand(2, 3, 4, 5).to(torch.bfloat16, memory_format=torch.channels_last),
         torch.ones(2, dtype=torch.bfloat16),
         OrderedDict(a=1, b=[True, False]),
         2**80,

@@ -69,11 +69,12 @@ def _found(name: str) -> "Pipeline":
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        value = getattr(importlib.import_module(module), attribute)
+        found = importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise ValueError(f"there is no module {error.name!r}; run this where it can be imported") from None
-    except AttributeError:
-        raise ValueError(f"the module {module!r} has no {attribute!r}") from None
+    if not hasattr(found, attribute):
+        raise ValueError(f"the module {module!r} has no {attribute!r}")
+    value = getattr(found, attribute)
     value = value if isinstance(value, Pipeline) or not callable(value) else value()
     if not isinstance(value, Pipeline):
         raise ValueError(f"{name} is a {type(value).__name__}; it must be a warmstore Pipeline or a function of none")

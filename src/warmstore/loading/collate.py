@@ -131,9 +131,14 @@ def stack(samples: Sequence[Any]) -> Any:
         return {name: stack([sample[name] for sample in samples]) for name in first}
     if isinstance(first, tuple):
         return tuple(stack(part) for part in zip(*samples, strict=True))
-    if is_tensor(first) or isinstance(first, list):
+    if isinstance(first, list):
+        try:
+            samples = [np.asarray(sample) for sample in samples]
+        except (TypeError, ValueError):  # a list of arrays of several shapes is no array
+            return list(samples)
+    elif is_tensor(first):
         samples = [to_numpy(sample) for sample in samples]
-        first = samples[0]
+    first = samples[0]
     if isinstance(first, np.ndarray):
         same = all(one.shape == first.shape and one.dtype == first.dtype for one in samples)
         return np.stack(samples) if same else list(samples)

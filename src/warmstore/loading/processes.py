@@ -62,7 +62,10 @@ class ProcessCrew:
 
     def close(self) -> None:
         """End the processes, after they have finished what they do."""
-        self._loader = None
+        loader, self._loader = self._loader, None
+        running = getattr(loader, "_iterator", None)
+        if running is not None:  # a `for` or the traceback of an error may hold it still
+            running._shutdown_workers()
 
     def forget(self) -> None:
         """In a forked child: leave the processes alone. Collecting torch's loader there would end them."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import psutil
 
 from warmstore.errors import BadBudget
 from warmstore.sizes import parse_size
+
+_ZERO = re.compile(r"\s*0+\s*[A-Za-z]*\s*")
 
 
 def memory_budget(memory: int | str | None) -> int:
@@ -53,13 +56,13 @@ def room_on_disk(folder: Path, wanted: int) -> int:
     return min(wanted, free + taken)
 
 
-def _bytes(name: str, size: int | str | None) -> int:
-    if size is None or size == 0:
+def _bytes(name: str, size: int | float | str | None) -> int:
+    if size is None or size == 0 or (isinstance(size, str) and _ZERO.fullmatch(size)):
         return 0
     try:
-        return parse_size(size)
+        return parse_size(int(size) if isinstance(size, float) and size.is_integer() else size)  # type: ignore[arg-type]
     except ValueError as error:
-        below = isinstance(size, int | float) and size < 0
+        below = str(size).lstrip().startswith("-")
         raise BadBudget(
             f"{name}={size!r} is below zero; 0 or None is no budget" if below else f"{name}: {error}"
         ) from None

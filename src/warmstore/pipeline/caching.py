@@ -131,7 +131,8 @@ class _Opening:
                 self._rooms[tier] = Room(memory.folder, memory.limit)
             else:
                 assert plan.folder is not None
-                self._rooms[tier] = Room(disk_folder(plan.folder, self._lineage), plan.disk)
+                # The program may go to another folder meanwhile.
+                self._rooms[tier] = Room(disk_folder(plan.folder.absolute(), self._lineage), plan.disk)
         return self._rooms[tier]
 
     def _schema_of(self, placement: Placement, step: int) -> Any:
@@ -155,6 +156,8 @@ class _Opening:
 def _check(pipe: "Pipeline", plan: Plan) -> None:
     if plan.samples != len(pipe):
         raise ValueError(f"the plan is for {plan.samples:,} samples, and the pipeline has {len(pipe):,}: plan again")
+    last = max((placement.step for placement in plan.placements), default=0)
+    planned, steps = ([step.name for step in one.steps[:last]] for one in (plan, pipe))
     for placement in plan.placements:
         if placement.step > pipe.cacheable:
             random = pipe.steps[pipe.cacheable].name if pipe.cacheable < len(pipe.steps) else None
@@ -162,3 +165,5 @@ def _check(pipe: "Pipeline", plan: Plan) -> None:
             raise ValueError(f"the plan keeps samples after {placement.step} steps, but {why}: plan again")
         if placement.tier == "disk" and plan.folder is None:
             raise ValueError("the plan keeps samples on the disk and names no folder; plan again with folder=")
+    if planned != steps:
+        raise ValueError(f"the plan is for the steps {planned}, and the pipeline has {steps}: plan again")

@@ -1,6 +1,7 @@
 """How fast a disk gives random pieces of a file back that the page cache does not hold."""
 
 import contextlib
+import io
 import mmap
 import os
 import secrets
@@ -21,53 +22,52 @@ def measure_disk(folder: Path, requests: Sequence[int], seconds: float, most: in
     """The disk of a folder, at some request sizes in bytes.
 
     Args:
-        seconds: for all of it. most: bytes that may be written at most; the file is removed. readers: together.
+        seconds: for all of it. most: bytes that may be written at most; nothing stays. readers: together.
 
     Reads go past the page cache where the file system can (O_DIRECT), else what was read before is dropped from it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f".speed-{secrets.token_hex(4)}"
-    try:
-        size, write = _written(path, seconds / 3, most)
-        spans = sorted({max(1, min(one, size // 4)) for one in requests})
-        each = seconds * 2 / 3 / (2 * len(spans))
-        rates = [(_rate(path, size, span, each, 1), _rate(path, size, span, each, readers)) for span in spans]
-    finally:
-        with contextlib.suppress(OSError):
-            path.unlink()
-    return Disk(tuple(spans), tuple(one for one, _ in rates), tuple(max(pair) for pair in rates), write)
-
-
-def _written(path: Path, seconds: float, most: int) -> tuple[int, float]:
-    """Write for a while; bytes written, and how many a second with syncing."""
-    block = os.urandom(_BLOCK)
-    size, began = 0, time.perf_counter()
-    with open(path, "wb", buffering=0) as file:
-        while size < most and (not size or time.perf_counter() - began < seconds / 2):
-            size += file.write(block[: most - size])
-        os.fsync(file.fileno())
-    return size, size / (time.perf_counter() - began)
-
-
-def _rate(path: Path, size: int, span: int, seconds: float, readers: int) -> float:
-    """Bytes a second of so many threads that read pieces of `span` bytes at random."""
-    descriptor, direct = _opened(path)
-    try:
-        if not direct and hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        until = time.perf_counter() + seconds
-        with ThreadPoolExecutor(readers) as pool:
-            began = time.perf_counter()
-            reads = list(pool.map(lambda number: _reads(descriptor, size, span, until, number), range(readers)))
-            return sum(reads) / (time.perf_counter() - began)
-    finally:
-        os.close(descriptor)
+    with open(path, "w+b", buffering=0) as file:
+        try:
+            descriptor, direct = _opened(path)
+        finally:
+            path.unlink()  # it goes with this process, however that ends
+        try:
+            size, write = _written(file, seconds / 3, most)
+            spans = sorted({max(1, min(one, size // 4)) for one in requests})
+            each = seconds * 2 / 3 / (2 * len(spans))
+            rates = [[_rate(descriptor, direct, size, span, each, count) for count in (1, readers)] for span in spans]
+        finally:
+            os.close(descriptor)
+    return Disk(tuple(spans), tuple(one for one, _ in rates), tuple(map(max, rates)), write)
 
 
 def _opened(path: Path) -> tuple[int, bool]:
     with contextlib.suppress(OSError, AttributeError):
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT), True
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC), False
+
+
+def _written(file: io.FileIO, seconds: float, most: int) -> tuple[int, float]:
+    """Write for a while; bytes written, and how many a second with syncing."""
+    block = os.urandom(_BLOCK)
+    size, began = 0, time.perf_counter()
+    while size < most and (not size or time.perf_counter() - began < seconds / 2):
+        size += file.write(block[: most - size])
+    os.fsync(file.fileno())
+    return size, size / (time.perf_counter() - began)
+
+
+def _rate(descriptor: int, direct: bool, size: int, span: int, seconds: float, readers: int) -> float:
+    """Bytes a second of so many threads that read pieces of `span` bytes at random."""
+    if not direct and hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    until = time.perf_counter() + seconds
+    with ThreadPoolExecutor(readers) as pool:
+        began = time.perf_counter()
+        reads = list(pool.map(lambda number: _reads(descriptor, size, span, until, number), range(readers)))
+        return sum(reads) / (time.perf_counter() - began)
 
 
 def _reads(descriptor: int, size: int, span: int, until: float, number: int) -> int:

@@ -4,16 +4,19 @@ Steps are told by their code, their arguments and the versions of the packages t
 time of files, or by their content. Whatever cannot be told is never found again: it is computed anew by every run.
 """
 
+import dataclasses
 import functools
+import io
 import json
 import logging
+import mmap
 import os
 import pickle
 import secrets
 import sys
 import types
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -25,6 +28,7 @@ from warmstore.fingerprint import Code, Reach, describe, is_foreign, name_of
 from warmstore.loading.draws import UInt64
 from warmstore.loading.sources import NpySource
 from warmstore.pipeline.steps import Step
+from warmstore.records.arrays import is_tensor
 from warmstore.records.formats import Formatted
 from warmstore.records.store import RecordStore
 from warmstore.records.view import FieldView
@@ -33,8 +37,13 @@ _log = logging.getLogger("warmstore")
 
 _DEPTH = 8
 _LONGEST_PATH = 4096
+_PICKLED = frozenset((str, int, float, bytes, bool, type(None), list, tuple, dict))
+_NAMES_NOTHING = (int, float, bool, bytes, type(None))
+_DEEPEST = 20
 _OURS = "warmstore"
 _FIRST = 16
+_SOURCE = "the source"
+_ADVICE_ON_SOURCE = "Leave it out in __getstate__, or give the data set an attribute `identity`"
 
 Description = dict[str, Any]
 """Of a step, as JSON: name, code, arguments by name, random, packages by name."""
@@ -79,30 +88,36 @@ def difference(old: Sequence[Description], new: Sequence[Description]) -> str:
 
 def name_of_source(source: Any) -> str:
     """What tells a source from others, 16 hex digits. A file that changes does not change it."""
-    if isinstance(source, list | tuple):
-        digest = xxhash.xxh3_128()
-        for sample in source:
-            digest.update(_text_of(sample))
-        return digest.hexdigest()[:16]
-    return _hash(_described(source))[:16]
+    samples = _listed(source)
+    if samples is None:
+        return _hash(_described(source))[:16]
+    digest = xxhash.xxh3_128(b"" if samples is source else b"an array")
+    for sample in samples:
+        digest.update(_text_of(sample))
+    return digest.hexdigest()[:16]
 
 
 def identities(source: Any) -> UInt64:
     """Hashes of what each sample is made from, uint64 [samples]; of files their size and time are part of it."""
-    if isinstance(source, list | tuple):
+    samples = _listed(source)
+    if samples is not None:
         # A stat that fails raises, and that takes five times as long: texts are asked first whether they are files.
-        ask = not any(map(_stat_of, source[:_FIRST]))
-        hashes = (xxhash.xxh3_64_intdigest(_text_of(sample) + _stat_of(sample, ask=ask)) for sample in source)
-        return np.fromiter(hashes, np.uint64, len(source))
-    hashed = xxhash.xxh3_64(_described(source))
-    for path in _files_in(source):
-        hashed.update(_stat_of(path))
-    return np.full(len(source), hashed.intdigest(), np.uint64)
+        ask = not any(map(_stat_of, samples[:_FIRST]))
+        hashes = (xxhash.xxh3_64_intdigest(_text_of(sample) + _stat_of(sample, ask=ask)) for sample in samples)
+        return np.fromiter(hashes, np.uint64, len(samples))
+    return np.full(len(source), xxhash.xxh3_64_intdigest(_described(source) + _stat_of(source, True)), np.uint64)
+
+
+def _listed(source: Any) -> Sequence[Any] | None:
+    """The samples of a source that holds them one by one; None of others."""
+    if isinstance(source, np.ndarray) and source.ndim == 1 and source.dtype.kind in "OU":
+        return source.tolist()  # type: ignore[no-any-return]
+    return source if isinstance(source, list | tuple) else None
 
 
 def _described(source: Any) -> bytes:
     given = getattr(source, "identity", None)
-    return describe(source if given is None else given, 0, Everything("the source")).encode()
+    return describe(source if given is None else given, 0, Everything(_SOURCE)).encode()
 
 
 class Everything(Reach):
@@ -128,31 +143,74 @@ class Everything(Reach):
                 return True
         return is_foreign(value)
 
+    def mapped(self, array: np.ndarray[Any, Any]) -> str:
+        """A file that is mapped and cannot be written through the mapping, by its path, size and time."""
+        if not (isinstance(array, np.memmap) and array.mode == "r" and isinstance(array.base, mmap.mmap)):
+            return ""
+        layout = f"{array.dtype} {array.shape} {array.strides} {array.offset}"
+        return f"{array.filename} {_stat_of(array.filename)!r} {layout}"
+
     def other(self, value: Any, depth: int, code: Code | None) -> str:
         """Objects by their class and attributes, or by what a pickle of them holds."""
         if isinstance(value, types.ModuleType):
             self.is_foreign(value)
             return value.__name__
-        if isinstance(value, np.ufunc):
-            return f"numpy.{value.__name__}"
-        if isinstance(value, RecordStore | FieldView | Formatted | NpySource):
+        if isinstance(value, np.ufunc) and any(one is value for one in vars(np).values()):
+            return f"numpy.{value}"
+        if isinstance(value, _NAMED):
             return _identity_of(value)
-        if hasattr(value, "_fingerprint") and type(value).__module__ == "datasets.arrow_dataset":
+        if _is_hugging_face(value):
             return str(value._fingerprint)
         kind = type(value)
         if depth < _DEPTH and hasattr(value, "__dict__") and (_is_ours(kind) or not self.is_foreign(kind)):
-            return describe([kind, OrderedDict(sorted(vars(value).items()))], depth + 1, self, code)
+            return describe([kind, _state_of(value)], depth + 1, self, code)
         try:
-            return f"{name_of(kind)} {_hash(pickle.dumps(value, 5))}"
+            return f"{name_of(kind)} {_hash(_pickled(value, self, code))}"
         except Exception as error:  # pickling runs code of all kinds
             _log.warning(
                 "%s: it cannot be told whether a %s changes (%s), so what depends on it is not found again by the next "
-                "run. Pass plain values as arguments instead",
+                "run. %s",
                 self._of,
                 name_of(kind),
                 error,
+                _ADVICE_ON_SOURCE if self._of == _SOURCE else "Pass plain values as arguments instead",
             )
             return secrets.token_hex(8)
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles an object of a library, but says of what is in it, and is the program's, what a `Reach` says of that.
+
+    So code counts, of which a pickle has no more than the name; and what differs in each process does not: the order
+    of a set, the address of a tensor.
+    """
+
+    def __init__(self, file: io.BytesIO, reach: Everything, code: Code | None) -> None:
+        super().__init__(file, 5)
+        self._reach = reach
+        self._code = code
+
+    def persistent_id(self, value: Any) -> str | None:
+        if type(value) in _PICKLED:
+            return None
+        if isinstance(value, set | frozenset):
+            return repr(sorted(_hash(_pickled(child, self._reach, self._code)) for child in value))
+        if isinstance(value, _NAMED):
+            return _identity_of(value)
+        if isinstance(value, np.ndarray):
+            return self._reach.mapped(value) or None
+        if isinstance(value, types.FunctionType | types.ModuleType | type) or is_tensor(value):
+            return describe(value, _DEPTH, self._reach, self._code)
+        return None
+
+
+def _pickled(value: Any, reach: Everything, code: Code | None) -> bytes:
+    file = io.BytesIO()
+    _Pickler(file, reach, code).dump(value)
+    return file.getvalue()
+
+
+_NAMED = (RecordStore, FieldView, Formatted, NpySource)
 
 
 def _identity_of(value: RecordStore | FieldView | Formatted | NpySource) -> str:
@@ -181,42 +239,72 @@ def _text_of(sample: Any) -> bytes:
     elif isinstance(sample, dict):
         text = b"".join(_text_of(key) + _text_of(part) for key, part in sample.items())
     else:
-        text = describe(sample, 0, Everything("the source")).encode()
+        text = describe(sample, 0, Everything(_SOURCE)).encode()
     return b"%s %d %s" % (type(sample).__name__.encode(), len(text), text)
 
 
-def _stat_of(sample: Any, *, ask: bool = False) -> bytes:
-    """Size and time of the files that a sample names; of what is no file nothing."""
-    if isinstance(sample, dict):
-        sample = list(sample.values())
-    if isinstance(sample, list | tuple):
-        return b"".join([_stat_of(part, ask=ask) for part in sample])
-    if isinstance(sample, str):
-        if len(sample) > _LONGEST_PATH or "\0" in sample or "\n" in sample:
-            return b""
-    elif not isinstance(sample, os.PathLike):
+def _stat_of(value: Any, ask: bool = False, depth: int = 0, seen: set[int] | None = None) -> bytes:
+    """Size and time of the files that a value names, wherever in it; of what is no file nothing.
+
+    Args:
+        seen: objects that were looked into, by id: they may know each other.
+    """
+    kind = type(value)
+    if kind is str or isinstance(value, os.PathLike):
+        return _stat(value, ask)
+    if kind in _NAMES_NOTHING or depth > _DEEPEST:
         return b""
-    if ask and not os.access(sample, os.F_OK):
+    if kind is tuple or kind is list:
+        return b"".join([_stat_of(part, ask, depth + 1, seen) for part in value])
+    seen = set() if seen is None else seen
+    if id(value) in seen:
+        return b""
+    seen.add(id(value))
+    return b"".join([_stat_of(part, ask, depth + 1, seen) for part in _parts(value)])
+
+
+def _stat(path: Any, ask: bool) -> bytes:
+    if isinstance(path, str) and (len(path) > _LONGEST_PATH or "\0" in path or "\n" in path):
+        return b""
+    if ask and not os.access(path, os.F_OK):
         return b""
     try:
-        found = os.stat(sample)  # noqa: PTH116  half the time of Path.stat, a million times
+        found = os.stat(path)  # noqa: PTH116  half the time of Path.stat, a million times
     except (OSError, ValueError):
         return b""
     return b"%d %d;" % (found.st_size, found.st_mtime_ns)
 
 
-def _files_in(value: Any, depth: int = 0) -> Iterator[Any]:
-    """Strings and paths among an object's attributes, which may name files."""
-    if isinstance(value, str | os.PathLike):
-        yield value
-    elif depth < _DEPTH and isinstance(value, dict):
-        for child in value.values():
-            yield from _files_in(child, depth + 1)
-    elif depth < _DEPTH and isinstance(value, list | tuple):
-        for child in value:
-            yield from _files_in(child, depth + 1)
-    elif depth < 2 and hasattr(value, "__dict__") and not isinstance(value, type | types.ModuleType | np.ndarray):
-        yield from _files_in(vars(value), depth + 1)
+def _parts(value: Any) -> Iterable[Any]:
+    """What an object holds."""
+    kind = type(value)
+    if isinstance(value, dict):
+        return value.values()
+    if isinstance(value, list | tuple):
+        return value
+    if kind.__module__.partition(".")[0] == "pandas" and hasattr(value, "to_numpy"):
+        value = value.to_numpy()
+    if isinstance(value, np.ndarray):
+        return value.ravel().tolist() if value.dtype.kind in "OU" else ()
+    if isinstance(value, (type, types.ModuleType, types.FunctionType, *_NAMED)) or _is_hugging_face(value):
+        return ()
+    if dataclasses.is_dataclass(value):
+        return [getattr(value, field.name, None) for field in dataclasses.fields(value)]
+    return list(getattr(value, "__dict__", {}).values())
+
+
+def _state_of(value: Any) -> Any:
+    """The attributes of an object, or what it says itself that a copy needs: not what it opened on the way."""
+    says_itself = any("__getstate__" in vars(base) for base in type(value).__mro__[:-1])
+    try:
+        state = value.__getstate__() if says_itself else vars(value)
+    except Exception:  # it runs code of all kinds
+        state = vars(value)
+    return OrderedDict(sorted(state.items())) if isinstance(state, dict) else state
+
+
+def _is_hugging_face(value: Any) -> bool:
+    return type(value).__module__ == "datasets.arrow_dataset" and hasattr(value, "_fingerprint")
 
 
 def _is_ours(kind: type) -> bool:

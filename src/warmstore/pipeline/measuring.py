@@ -1,5 +1,6 @@
 """Measuring steps and their results: seconds per sample, bytes, and what storing and reading them costs."""
 
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from warmstore.errors import UnsupportedType
 from warmstore.loading.draws import Int64
 from warmstore.pipeline.profile import CODECS, Codec, Stage, Stored
 from warmstore.pipeline.schema import Schema, Staged
-from warmstore.pipeline.values import Structure, take_apart
+from warmstore.pipeline.values import Structure, take_apart, to_bytes
 from warmstore.records.fields import Fields
 from warmstore.records.record_batch import batch_size
 from warmstore.records.rows import Rows
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 Tick = Callable[[int], object]
 _KEPT = 16 << 20  # bytes of results per stage that are kept to be stored
+LAST = 256 << 20
+"""Bytes of final values that are kept, about, to see what handing batches of them over costs."""
+
 _LEAST = 16  # samples that go through a step one after the other, and are measured however long they take
 _QUEUED = Path("/proc/thread-self/schedstat")
 _ROWS = 16  # records read at once: about what a batch has of one placement
@@ -38,12 +42,21 @@ class Measured:
     nbytes: list[int] = field(default_factory=list)
     kept: list[tuple[int, Structure, list[Any]]] = field(default_factory=list)  # bucket, structure, leaves
     trouble: str = ""
+    varies: bool = False
     room: int = _KEPT
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of `kept`."""
+        return _KEPT - self.room
 
 
 @dataclass
 class Run:
-    """Samples that went through the steps. stages: one more than steps. buckets: of each sample. last: final values."""
+    """Samples that went through the steps.
+
+    stages: one more than steps. buckets: of each sample. last: final values, of some.
+    """
 
     stages: list[Measured]
     buckets: list[int]
@@ -61,8 +74,7 @@ def run_steps(pipe: "Pipeline", indices: Int64, buckets: Sequence[int], until: f
             of samples.
     """
     run = Run([Measured() for _ in range(len(pipe.steps) + 1)], [], [])
-    if len(indices):
-        pipe.run(pipe.source[int(indices[0])], int(indices[0]))  # what only the first call pays for
+    before = _stages_of(pipe, int(indices[0]))  # what only the first call pays for
     size = _LEAST
     for first in range(0, len(indices), size):
         if first and time.perf_counter() > until:
@@ -73,16 +85,41 @@ def run_steps(pipe: "Pipeline", indices: Int64, buckets: Sequence[int], until: f
             queued, began, worked = _seconds_in_queue(), time.perf_counter(), time.process_time()
             for at, index in enumerate(few):
                 started = time.process_time()
-                values[at] = pipe.source[index] if not k else pipe.steps[k - 1](values[at], 0, 0, index, k - 1)
+                values[at] = pipe.source[index] if not k else pipe.run(values[at], index, first=k - 1, last=k)
                 stage.seconds.append(time.process_time() - started)
             spent, took = time.process_time() - worked, time.perf_counter() - began
             stage.wait += [max(0.0, took - spent - (_seconds_in_queue() - queued)) / len(few)] * len(few)
             for bucket, value in zip(buckets[first : first + size], values, strict=True):
                 _keep(stage, bucket, value, pipe.cacheable >= k)
+            if not first and not any(one.varies for one in run.stages):
+                stage.varies = not _is_same(before[k], _taken_apart(values[0]))
         run.buckets += buckets[first : first + size]
-        run.last += values
+        if sum(run.stages[-1].nbytes[:first]) < LAST:
+            run.last += values
         tick(len(few))
     return run
+
+
+def _stages_of(pipe: "Pipeline", index: int) -> list[tuple[Structure, list[Any]] | None]:
+    """What a sample is after each step."""
+    value = pipe.source[index]
+    found = [_taken_apart(value)]
+    for k in range(len(pipe.steps)):
+        value = pipe.run(value, index, first=k, last=k + 1)
+        found.append(_taken_apart(value))
+    return found
+
+
+def _taken_apart(value: Any) -> tuple[Structure, list[Any]] | None:
+    try:
+        return take_apart(value)
+    except UnsupportedType:
+        return None
+
+
+def _is_same(one: tuple[Structure, list[Any]] | None, other: tuple[Structure, list[Any]] | None) -> bool:
+    """Whether two values are equal bit for bit; of what cannot be kept it does not matter."""
+    return one is None or other is None or to_bytes(*one) == to_bytes(*other)
 
 
 def _seconds_in_queue() -> float:
@@ -116,7 +153,7 @@ def stage_of(
     if measured.kept and not measured.trouble:
         for codec in CODECS:
             if codec == "raw" or time.perf_counter() < until:
-                stored[codec] = _stored(measured, count, codec, folder / f"{name}-{codec}")
+                stored[codec] = _stored(measured, count, codec, folder / codec)
             tick(1)
     seconds = np.array(measured.seconds)
     return Stage(
@@ -127,6 +164,7 @@ def stage_of(
         _means(np.array(measured.nbytes, float), where, count),
         stored,
         measured.trouble,
+        measured.varies,
     )
 
 
@@ -179,6 +217,7 @@ def _read(schema: Schema, block: dict[str, Rows], folder: Path) -> tuple[float, 
             for rows in batches:
                 schema.decode(store.gather(rows, schema.names))
             spent.append(time.process_time() - began)
+    shutil.rmtree(folder)  # memory has room for one at a time
     return min(spent) / count, wrote / count
 
 

@@ -3,8 +3,10 @@
 import multiprocessing
 import os
 import pickle
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, final
 
 from warmstore.errors import BadSource, NotPicklable
@@ -48,7 +50,8 @@ class Pipeline(Owner):
         if isinstance(source, Mapping | str | os.PathLike):
             source = Dataset(source)
         if not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
-            raise BadSource(f"a {type(source).__name__} is no source of samples: it needs __len__ and __getitem__")
+            kind = type(source).__name__
+            raise BadSource(f"a {kind} is no source of samples: it needs __len__ and __getitem__, as a list has them")
         self.source = source
         self.steps = steps
         self.threads = integer("threads", threads, 1, 2**16)
@@ -219,10 +222,18 @@ class Pipeline(Owner):
         if workers and (start_method or multiprocessing.get_start_method()) != "fork":
             for step in self.steps:
                 try:
-                    pickle.dumps((step.function, step.arguments))
+                    pickled = pickle.dumps((step.function, step.arguments))
+                    if b"__main__" in pickled and not _main_can_be_imported():
+                        raise NotPicklable("no other process can import what a notebook or a prompt defines")
                 except Exception as error:  # pickling runs code of all kinds
                     raise NotPicklable(
                         f"step {step.name!r} cannot be sent to worker processes: {error}. Define its function at the "
                         "top of a module, fork the workers (start_method='fork'), or use workers=0"
                     ) from error
         return workers
+
+
+def _main_can_be_imported() -> bool:
+    main = sys.modules["__main__"]
+    file = getattr(main, "__file__", None)
+    return getattr(main, "__spec__", None) is not None or (file is not None and Path(file).is_file())

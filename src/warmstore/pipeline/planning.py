@@ -4,6 +4,7 @@ For each number of workers that was measured, the memory left by them is dealt o
 workers whose plan costs least is taken.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,11 +20,14 @@ from warmstore.pipeline.plan import Plan
 from warmstore.pipeline.profile import TIERS, Profile
 from warmstore.pipeline.program import Problem, Solution, solve
 from warmstore.pipeline.sizes_of_sources import buckets_of
+from warmstore.pipeline.steps import deterministic
 
 if TYPE_CHECKING:
     import os
 
     from warmstore.pipeline.pipeline import Pipeline
+
+_log = logging.getLogger("warmstore")
 
 Strategy = Literal["joint", "sequential", "single", "presto", "page-cache", "none"]
 PREFETCH = 2  # batches a worker makes ahead: torch's default
@@ -49,9 +53,10 @@ def plan(
 
     Args:
         pipe, profile: the pipeline, and what was measured of it; None measures it now, or finds it in the folder.
-        memory: bytes for samples kept in memory and for the workers with their batches; None: no such tier, and workers
-            are not counted.
-        disk: bytes on the disk of `folder`; None: no such tier. Both are this machine's, for all its ranks together.
+        memory: bytes for samples kept in memory and for the workers with their batches; None or 0: no such tier, and
+            workers are not counted.
+        disk: bytes on the disk of `folder`; None or 0: no such tier. Both are this machine's, for all its ranks
+            together.
         folder: where the disk tier lies.
         workers: processes that make batches, per rank; None: as many as pay.
         epochs: how many epochs the building of the tiers must pay for itself in.
@@ -65,16 +70,17 @@ def plan(
 
     Raises:
         BadBudget: a budget below zero, above the device's, or on a disk without a folder.
-        ValueError: another number out of range.
+        ValueError: another number out of range, or the profile is of another pipeline.
         NotInstalled: scipy is not there.
     """
     where = None if folder is None else Path(folder)
     _check(workers, epochs, consumer, world_size, strategy)
-    budget = _Budget(memory_budget(memory), disk_budget(disk, where), memory is not None)
+    budget = _Budget(memory_budget(memory), disk_budget(disk, where))
     if profile is None:
         from warmstore.pipeline.profiling import profile as measured
 
         profile = measured(pipe, folder=where)
+    _check_profile(pipe, profile)
     notes: list[str] = []
     if where is not None and (room := room_on_disk(where, budget.disk)) < budget.disk:
         notes.append(f"The disk has room for {room:,} bytes only; the plan uses no more.")
@@ -103,6 +109,7 @@ def plan(
         found, key=lambda one: (one.solution.cost.epoch * epochs + one.solution.cost.build) * (1 + 0.01 * one.workers)
     )
     notes += _notes(profile, best, workers, budget, world_size)
+    notes += _notes_of_varying(profile, deterministic(pipe.steps))
     return _as_plan(pipe, profile, best, budget, where, epochs, world_size, direct_io, strategy, reasons, notes)
 
 
@@ -110,7 +117,10 @@ def plan(
 class _Budget:
     memory: int
     disk: int
-    counts_workers: bool
+
+    @property
+    def counts_workers(self) -> bool:
+        return self.memory > 0
 
 
 @dataclass(frozen=True)
@@ -271,6 +281,14 @@ def _check(workers: int | None, epochs: int, consumer: float, world_size: int, s
         raise BadRank(f"world_size={world_size!r}; it must be 1 or more")
 
 
+def _check_profile(pipe: "Pipeline", profile: Profile) -> None:
+    if profile.total != len(pipe):
+        raise ValueError(f"the profile is of {profile.total:,} samples, and the pipeline has {len(pipe):,}: measure it")
+    if len(profile.stages) != len(pipe.steps) + 1:
+        measured = ", ".join(stage.name for stage in profile.stages[1:])
+        raise ValueError(f"the profile is of other steps ({measured}), not of {pipe!r}: measure it")
+
+
 def _notes(profile: Profile, best: _Choice, workers: int | None, budget: _Budget, world_size: int) -> list[str]:
     notes = []
     most = max(one.workers for one in profile.scaling) // world_size if workers is None else workers
@@ -282,6 +300,19 @@ def _notes(profile: Profile, best: _Choice, workers: int | None, budget: _Budget
             f"so the plan takes {best.workers or 'none'}."
         )
     return notes
+
+
+def _notes_of_varying(profile: Profile, last: int) -> list[str]:
+    """A word on what is taken for deterministic and is not."""
+    varying = next((k for k, stage in enumerate(profile.stages[: last + 1]) if stage.varies), None)
+    if varying is None:
+        return []
+    advice = "mark it random=True, or what is kept of it will be the same every epoch"
+    if not varying:
+        advice = "if a step changes its argument in place, have it copy first"
+    note = f"{profile.stages[varying].name!r} made two different values of one sample: {advice}."
+    _log.warning("%s", note)
+    return [note]
 
 
 def _as_plan(

@@ -40,6 +40,7 @@ class Stage:
     seconds: CPU seconds of the step (of reading the source, for stage 0). wait: seconds it took beyond those, waiting.
     spread: the standard deviation of `seconds` over all samples, in seconds.
     nbytes: bytes of the value in memory. stored: by codec; empty where `trouble` says why it cannot be stored.
+    varies: whether it made two different values of one sample, though the stages before it did not.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Stage:
     nbytes: tuple[float, ...]
     stored: dict[str, Stored]
     trouble: str = ""
+    varies: bool = False
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ the next run.
 
 import os
 import platform
-import tempfile
+import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,13 +20,14 @@ from warmstore.errors import BadSource
 from warmstore.loading.draws import Int64, keys
 from warmstore.loading.permutation import permuted
 from warmstore.pipeline.disk_speed import measure_disk
-from warmstore.pipeline.keys import describe_step, key_of
-from warmstore.pipeline.measuring import Run, run_steps, stage_of
+from warmstore.pipeline.keys import describe_step, key_of, name_of_source
+from warmstore.pipeline.measuring import LAST, Run, run_steps, stage_of
 from warmstore.pipeline.model import bucket_of
 from warmstore.pipeline.native_threads import native_threads
 from warmstore.pipeline.profile import Disk, Profile, Scaling, Stage
 from warmstore.pipeline.scaling import Ready, doubled, measure
 from warmstore.pipeline.sizes_of_sources import sizes_of
+from warmstore.pipeline.tiers import MemoryTier
 
 if TYPE_CHECKING:
     from warmstore.pipeline.pipeline import Pipeline
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _BUCKETS = 4
 _VARIED = 0.1  # relative deviation of source sizes from which samples are put into buckets
 _DISK_BYTES = 256 << 20
+_SCRATCH = 4 << 20
 _KIND = "profile"
 _MOST_OFF = 1.5  # times that steps may take longer or shorter in a worker; beyond that something else is going on
 _SHARES = {"steps": 0.3, "stores": 0.2, "disk": 0.12}  # of the time; the rest is for workers
@@ -108,16 +110,19 @@ def _measured(
         total=len(indices) + 2 * stages + 2, desc="profiling", disable=None if progress is None else not progress,
         dynamic_ncols=True, leave=False,
     )  # fmt: skip
-    with bar, tempfile.TemporaryDirectory(dir=_memory_folder(), prefix="warmstore-profile-") as scratch:
+    with bar:
         with native_threads(pipe.threads):
             run = run_steps(pipe, indices, buckets, began + _SHARES["steps"] * seconds, bar.update)
         bar.update(len(indices) - len(run.buckets))
         until = time.perf_counter() + _SHARES["stores"] * seconds
         names = ["source", *(step.name for step in pipe.steps)]
-        found = tuple(
-            stage_of(name, stage, run.buckets, len(counts), Path(scratch), until, bar.update)
-            for name, stage in zip(names, run.stages, strict=True)
-        )
+        room = 2 * max(stage.kept_bytes for stage in run.stages) + _SCRATCH
+        # A tier is cleared away by whoever comes next, should this process be killed.
+        with MemoryTier(f"profile-{secrets.token_hex(8)}", room) as scratch:
+            found = tuple(
+                stage_of(name, stage, run.buckets, len(counts), scratch.folder, until, bar.update)
+                for name, stage in zip(names, run.stages, strict=True)
+            )
         disk = None if folder is None else _disk(Path(folder), found, counts, _SHARES["disk"] * seconds)
         bar.update()
         scaling, alone, overhead, delivery = _workers(
@@ -144,13 +149,15 @@ def _workers(
     """Scaling, and what a sample costs beside its steps: alone, a worker, and the main process with workers."""
     ready = type(pipe)(Ready(run.last, max(len(run.last), 64 * batch_size)))
     brief = max(0.3, 0.12 * (until - time.perf_counter()))
-    alone = measure(ready, batch_size, 0, brief)
+    each = float(np.dot(counts, stages[-1].nbytes)) / max(sum(counts), 1)
+    ready_at_once = max(1, min(batch_size, int(LAST / max(each, 1.0))))
+    alone = measure(ready, ready_at_once, 0, brief)
     steps = sum(float(np.dot(counts, stage.seconds)) for stage in stages) / max(sum(counts), 1)
     scaling = [Scaling(0, 1 / max(steps + alone.own, 1e-9), 0)]
     most = (os.cpu_count() or 1) if most is None else most
     if not most:
         return tuple(scaling), alone.own, 0.0, 0.0
-    handed = measure(ready, batch_size, 1, 2 * brief)
+    handed = measure(ready, ready_at_once, 1, 2 * brief)
     scaling += doubled(pipe, batch_size, steps, most, cutoff, until)
     return tuple(scaling), alone.own, handed.others, handed.own
 
@@ -207,10 +214,6 @@ def _key(pipe: "Pipeline", batch_size: int) -> str:
         "memory": psutil.virtual_memory().total >> 30,
         "python": platform.python_version(),
     }
-    source = {"length": len(pipe), "type": type(pipe.source).__qualname__}
+    source = {"length": len(pipe), "name": name_of_source(pipe.source)}
     steps = [describe_step(step, pipe.threads) for step in pipe.steps]
     return key_of([*steps, {"machine": machine, "source": source, "batch": batch_size}])
-
-
-def _memory_folder() -> str | None:
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

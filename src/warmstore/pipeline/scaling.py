@@ -62,25 +62,27 @@ def measure(pipe: "Pipeline", batch_size: int, workers: int, seconds: float) -> 
     The median of a few stretches counts: something else that the machine does for a while is not the pipeline's.
     """
     batch_size = max(1, min(batch_size, len(pipe) // max(1, workers)))
+    others = _children()
     with closing(pipe.loader(None, batch_size=batch_size, workers=workers, seed=0)) as loader:
         batches = _endless(loader)
         for _ in range(_SETTLE * max(workers, 1)):
             next(batches)
         until = time.perf_counter() + seconds
-        paces = [_pace(batches, seconds / _WINDOWS)]
+        mine = _children() - others
+        paces = [_pace(batches, seconds / _WINDOWS, mine)]
         while time.perf_counter() < until:
-            paces.append(_pace(batches, seconds / _WINDOWS))
-        nbytes = _memory_of_workers() if workers else 0
+            paces.append(_pace(batches, seconds / _WINDOWS, mine))
+        nbytes = _memory_of(mine)
     return replace(sorted(paces, key=lambda pace: pace.rate)[len(paces) // 2], nbytes=nbytes)
 
 
-def _pace(batches: Iterator[Any], seconds: float) -> Pace:
-    own, others = time.process_time(), _cpu_of_workers()
+def _pace(batches: Iterator[Any], seconds: float, workers: set[psutil.Process]) -> Pace:
+    own, others = time.process_time(), _cpu_of(workers)
     began, samples = time.perf_counter(), 0
     while not samples or time.perf_counter() - began < seconds:
         samples += _length(next(batches))
     took = time.perf_counter() - began
-    own, others = time.process_time() - own, _cpu_of_workers() - others
+    own, others = time.process_time() - own, _cpu_of(workers) - others
     return Pace(samples / took, own / samples, max(others, 0.0) / samples, 0)
 
 
@@ -95,9 +97,14 @@ def _length(batch: Any) -> int:
     return _length(batch[0]) if isinstance(batch, tuple) else len(batch)
 
 
-def _cpu_of_workers() -> float:
+def _children() -> set[psutil.Process]:
+    """The processes that come of this one, also by way of a server that forks them."""
+    return set(psutil.Process().children(recursive=True))
+
+
+def _cpu_of(workers: set[psutil.Process]) -> float:
     total = 0.0
-    for child in psutil.Process().children():
+    for child in workers:
         try:
             times = child.cpu_times()
         except psutil.Error:
@@ -106,10 +113,10 @@ def _cpu_of_workers() -> float:
     return total
 
 
-def _memory_of_workers() -> int:
-    """Bytes of the worker that has most of its own."""
+def _memory_of(workers: set[psutil.Process]) -> int:
+    """Bytes of the worker that has most of its own; 0 of none."""
     most = 0
-    for child in psutil.Process().children():
+    for child in workers:
         try:
             most = max(most, int(child.memory_full_info().uss))
         except psutil.Error:
@@ -119,6 +126,8 @@ def _memory_of_workers() -> int:
 
 class Ready:
     """Samples that are there already: a source for what a loader costs beside the steps."""
+
+    identity = "ready"  # nobody need look at the samples to tell it from others
 
     def __init__(self, values: list[Any], count: int) -> None:
         self._values = values

@@ -175,7 +175,8 @@ def _stacked(structure: Structure, columns: Any) -> Any:
     if kind in ("array", "tensor"):
         return np.ascontiguousarray(ordered(next(columns), structure))
     if kind in ("scalar", "number", "numbers"):
-        return next(columns)
+        column = next(columns)
+        return column if column.dtype.num < 256 else None  # scalars of ml_dtypes are a list for `stack`
     if kind not in ("dict", "tuple"):
         return None
     parts = [_stacked(child, columns) for child in structure[-1]]

@@ -4,12 +4,13 @@ Whoever computes a sample that is to be kept puts it on its shelf. Every process
 processes share is the stores.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from warmstore.errors import BadSource
 from warmstore.loading.draws import Int64, UInt64
 from warmstore.loading.source import Source
 from warmstore.owner import Owner
@@ -194,7 +195,13 @@ class PipelineSource(Source):
         source = self._pipe.source
         many = getattr(source, "__getitems__", None)
         if many is not None:
-            return list(many(positions.tolist()))
+            found = many(positions.tolist())
+            if isinstance(found, Mapping) or len(found) != len(positions):
+                raise BadSource(
+                    f"__getitems__ of {type(source).__name__} gave a {type(found).__name__} of {len(found):,} for "
+                    f"{len(positions):,} positions; it must give a list with a sample for each"
+                )
+            return list(found)
         return [source[index] for index in positions.tolist()]
 
 

@@ -30,7 +30,7 @@ def to_numpy(value: Any) -> np.ndarray[Any, Any]:
         return value.numpy()  # type: ignore[no-any-return]
     except (RuntimeError, TypeError):
         pass  # it carries a gradient, is conjugated, lies elsewhere, or NumPy lacks the dtype
-    tensor = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    tensor = value.detach().cpu().resolve_conj().resolve_neg()
     name = str(tensor.dtype).removeprefix("torch.")
     try:
         return tensor.numpy()  # type: ignore[no-any-return]
