@@ -423,13 +423,17 @@ def test_secrets_are_not_shown(at_s3: str, tmp_path: Path, caplog: pytest.LogCap
     with make(tmp_path / "a", 50) as store:
         options = {"endpoint": "http://127.0.0.1:1", "secret_access_key": "not-to-be-seen-1"}
         url = "https://name:not-to-be-seen-2@127.0.0.1:1/x"
-        said = [repr(Remote(at_s3, options)), repr(Remote(url)), repr(Remote(f"{url}?sig=not-to-be-seen-3"))]
+        said = [repr(Remote(at_s3, options)), repr(Remote(url)), repr(Remote(url.replace("seen-2", "s@en-2")))]
+        with pytest.raises(ValueError, match="query") as refused:
+            Remote(f"{url}?sig=not-to-be-seen-3")
+        said.append(str(refused.value))
         for remote, more in ((at_s3, options), (url, None)):
             with pytest.raises((RemoteUnavailable, RemoteRefused)) as raised:
                 store.push(remote, remote_options=more)
             said += [str(raised.value), repr(raised.value), caplog.text]
         said += [path.read_text() for path in (tmp_path / "a").glob("*.json")]
-        assert "not-to-be-seen" not in " ".join(said)
+        assert "not-to-be-s" not in " ".join(said)
+        assert "en-2" not in " ".join(said)
 
 
 def test_old_heads_go(tmp_path: Path) -> None:
