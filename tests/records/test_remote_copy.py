@@ -229,7 +229,7 @@ def test_requests_are_few(behind_proxy: str, s3_proxy: Proxy, tmp_path: Path) ->
 
 
 def test_names_of_chunks() -> None:
-    from warmstore.records.pages import RemoteChunk
+    from warmstore.records.remote_chunk import RemoteChunk
 
     data = memoryview(os.urandom(200_000))
     chunk, hashes = RemoteChunk.of(data)

@@ -9,7 +9,8 @@ from warmstore.cli.errors import errors_told
 from warmstore.cli.records import Progress
 
 if TYPE_CHECKING:
-    from warmstore.records.mirror import Pulled, Pushed
+    from warmstore.records.pulling import Pulled
+    from warmstore.records.pushing import Pushed
 
 Folder = Annotated[Path, typer.Argument(help="The folder of a store or of a cache.")]
 Url = Annotated[str, typer.Argument(metavar="URL", help="s3://, gs://, az://, http(s):// or a folder: its own place.")]

@@ -53,7 +53,8 @@ from warmstore.sizes import parse_size
 
 if TYPE_CHECKING:
     from warmstore.features.joining import Joined
-    from warmstore.records.mirror import Pulled, Pushed
+    from warmstore.records.pulling import Pulled
+    from warmstore.records.pushing import Pushed
     from warmstore.records.remote_copy import Remote
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]

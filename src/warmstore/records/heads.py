@@ -24,7 +24,7 @@ from warmstore.errors import Damaged, Diverged, NewerFormat
 from warmstore.records.checksums import generation_seed
 from warmstore.records.log import Entries, entries_of
 from warmstore.records.manifest import Manifest, manifest_bytes, manifest_of
-from warmstore.records.pages import RemoteChunk
+from warmstore.records.remote_chunk import RemoteChunk
 from warmstore.remote.objects import Objects
 
 FORMAT = 1

@@ -26,7 +26,8 @@ from warmstore.records.log import CLOSED as _CLOSED
 from warmstore.records.log import Log, create_log, new_entry
 from warmstore.records.manifest import NAME, read_manifest, write_manifest
 from warmstore.records.mirror import find_copy
-from warmstore.records.pages import Pages, RemoteChunk
+from warmstore.records.pages import Pages
+from warmstore.records.remote_chunk import RemoteChunk
 from warmstore.remote.location import is_remote
 from warmstore.remote.objects import Objects
 from warmstore.remote.waiting import Patience
