@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import threading
@@ -138,6 +139,36 @@ def test_sees_what_is_pushed_later(remote: str, tmp_path: Path) -> None:
         assert same_arrays(store, local)
         assert same_arrays(more, local)
         more.close()
+
+
+def test_generations_that_are_gone_take_no_room(tmp_path: Path) -> None:
+    with make(tmp_path / "a", 100) as local:
+        for _ in range(4):
+            local.push(tmp_path / "remote")
+            with ws.RecordStore.open((tmp_path / "remote").as_uri(), cache_dir=tmp_path / "cache") as store:
+                assert same(store, local)
+            local.delete([0])
+            local.rebalance()
+    assert len(list((tmp_path / "cache").glob("*/*/g[0-9]*"))) == 2  # the last, and the one that others may still read
+
+
+def test_damage_of_a_copy_says_that_it_can_be_had_again(tmp_path: Path) -> None:
+    with make(tmp_path / "a", 100) as local:
+        local.push(tmp_path / "remote")
+        url = (tmp_path / "remote").as_uri()
+        with ws.RecordStore.open(url, cache_dir=tmp_path / "cache") as store:
+            assert same(store, local)
+        for path in (tmp_path / "cache").rglob("*.arrow"):
+            data = bytearray(path.read_bytes())
+            data[5000:-5000] = bytes(len(data) - 10_000)
+            path.write_bytes(data)
+        with ws.RecordStore.open(url, cache_dir=tmp_path / "cache") as store:
+            with pytest.raises(Damaged, match="comes from the remote again"):
+                store.gather(slice(None))
+            folder = store.path
+        shutil.rmtree(folder)
+        with ws.RecordStore.open(url, cache_dir=tmp_path / "cache") as store:
+            assert same(store, local)
 
 
 def test_threads_and_processes_share_a_copy(remote: str, tmp_path: Path) -> None:

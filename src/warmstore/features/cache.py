@@ -452,7 +452,7 @@ class FeatureCache(Owner):
 
     def push(
         self,
-        url: str | None = None,
+        url: str | os.PathLike[str] | None = None,
         *,
         verify: bool = False,
         progress: bool | None = None,
@@ -474,7 +474,7 @@ class FeatureCache(Owner):
 
     def pull(
         self,
-        url: str | None = None,
+        url: str | os.PathLike[str] | None = None,
         *,
         progress: bool | None = None,
         remote_options: Mapping[str, Any] | None = None,
@@ -494,7 +494,7 @@ class FeatureCache(Owner):
 
     def sync(
         self,
-        url: str | None = None,
+        url: str | os.PathLike[str] | None = None,
         *,
         progress: bool | None = None,
         remote_options: Mapping[str, Any] | None = None,
@@ -504,7 +504,9 @@ class FeatureCache(Owner):
         options: dict[str, Any] = {"progress": progress, "remote_options": remote_options, "anonymous": anonymous}
         return self.pull(url, **options), self.push(url, **options)
 
-    def _remote(self, url: str | None, options: Mapping[str, Any] | None, anonymous: bool) -> "Remote":
+    def _remote(
+        self, url: str | os.PathLike[str] | None, options: Mapping[str, Any] | None, anonymous: bool
+    ) -> "Remote":
         from warmstore.records.remote_copy import Remote
 
         if url is None:

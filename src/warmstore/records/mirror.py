@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import xxhash
 
 from warmstore.errors import Diverged, NotAStore, StoreExists
 from warmstore.records.checksums import generation_seed
-from warmstore.records.files import Files, is_locked, write_all
+from warmstore.records.files import Files, is_locked, is_read_only, replace_whole
 from warmstore.records.heads import Head, read_heads
 from warmstore.records.log import ADOPTED, BATCH, CLOSED, DELETE, EVICTED, SEALED, UPDATE, Entries, Log
 from warmstore.records.manifest import Manifest, read_manifest
@@ -119,7 +119,7 @@ def relation_of(manifest: Manifest, log: bytes, head: Head, note: dict[str, Any]
         if mine == theirs and (log.startswith(head.log) or head.log.startswith(log)):
             return "same" if log == head.log else "ahead" if len(log) > len(head.log) else "behind"
         # Of an earlier generation nothing is left to compare with, but what was pushed or pulled last was in it.
-        if mine > theirs and note.get("head") == _digest(head):
+        if mine > theirs and (note.get("head") == _digest(head) or note.get("coming") == _whole_digest(head)):
             return "ahead"
         if mine < theirs and (note.get("generation"), note.get("log")) == (mine, len(log)):
             return "behind"
@@ -140,22 +140,30 @@ def read_note(path: Path, objects: Objects) -> dict[str, Any]:
     return note if isinstance(note, dict) else {}
 
 
-def write_note(path: Path, objects: Objects, head: Head, files: Files) -> None:
+def write_note(path: Path, objects: Objects, head: Head, files: Files, *, coming: bool = False) -> None:
+    """Keep in a store's folder what was pushed or pulled last, or that it is about to be pushed: a push may die between
+    the two. A folder that cannot be written needs no note, for nobody rebalances it."""
+    old = read_note(path, objects)
+    note: dict[str, Any] = {"head": _digest(head), "generation": head.manifest.generation, "log": len(head.log)}
+    if coming:
+        note = {**old, "coming": _whole_digest(head)}
+    if note == old:
+        return
     try:
         notes = json.loads((path / NOTE).read_bytes())
     except (OSError, ValueError):
         notes = {}
-    note = {"head": _digest(head), "generation": head.manifest.generation, "log": len(head.log)}
     notes = {**(notes if isinstance(notes, dict) else {}), objects.location.url: note}
-    draft = path / f"{NOTE}.{os.getpid()}.tmp"
-    draft.unlink(missing_ok=True)
-    descriptor = files.create(draft)
     try:
-        write_all(files, descriptor, [json.dumps(notes, indent=1).encode()], 0)
-    finally:
-        files.close(descriptor)
-    files.rename(draft, path / NOTE)
+        replace_whole(files, path / NOTE, json.dumps(notes, indent=1).encode())
+    except OSError as error:
+        if not is_read_only(error):
+            raise
 
 
 def _digest(head: Head) -> str:
     return f"{head.name} {head.manifest.generation} {len(head.log)}"
+
+
+def _whole_digest(head: Head) -> str:
+    return f"{_digest(head)} {xxhash.xxh3_128_hexdigest(head.log)}"

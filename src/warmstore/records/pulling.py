@@ -54,7 +54,10 @@ def pull(path: Path, objects: Objects, files: Files, *, progress: bool | None = 
             if path.exists() and any(path.iterdir()):
                 raise StoreExists(f"{path} is not empty and holds no store; name a new folder")
             return _pull_new(path, head, objects, files, progress)
-        if relation(path, objects, head, files) != "behind":
+        is_ = relation(path, objects, head, files)
+        if is_ == "same":
+            write_note(path, objects, head, files)  # whoever pulled it may have died before
+        if is_ != "behind":
             return Pulled(0, 0, 0)
         return _pull_more(path, head, objects, files, progress)
 
@@ -170,12 +173,15 @@ def fetch_chunks(
             if pages.path(number) != targets[number]:
                 files.rename(pages.path(number), targets[number])
 
-        pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="warmstore-pull")
-        try:
-            for done_one in as_completed([pool.submit(one, number) for number in wanted]):
-                done_one.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="warmstore-pull") as pool:
+            try:
+                for done_one in as_completed([pool.submit(one, number) for number in wanted]):
+                    done_one.result()
+            except BaseException:
+                # Else an interrupt, or the first chunk that fails, would wait for the others to come whole.
+                pool.shutdown(wait=False, cancel_futures=True)
+                objects.close()
+                raise
 
 
 def _rows(entries: Entries) -> int:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from warmstore.errors import Damaged, Diverged
+from warmstore.errors import Damaged, Diverged, WarmstoreError
 from warmstore.records.files import Files
 from warmstore.records.heads import Head, head_name, last_sequence, read_heads, remove_older, write_head
 from warmstore.records.mirror import Local, check_kind, read_note, relation_of, write_note
@@ -78,15 +78,18 @@ def push(
         result = Pushed(sent.count, sent.size, len(numbers) - sent.count, waiting)
         same = head is not None and head.log == entries.tobytes() and dict(head.chunks) == sent.chunks
         if head is not None and same and head.manifest == local.manifest:
+            write_note(path, objects, head, files)  # whoever sent it may have died before
             return result
         sequence = (last_sequence(objects, local.manifest.id) if head is None else head.sequence) + 1
         name = head_name(objects, local.manifest.id, sequence)
         made = Head(name, sequence, shared, local.manifest, entries.tobytes(), sent.chunks)
+        write_note(path, objects, made, files, coming=True)
         if write_head(objects, made):
             if not objects.is_conditional:
                 read_heads(objects)  # raises where somebody else pushed in this moment
             write_note(path, objects, made, files)
-            remove_older(objects, made)
+            with contextlib.suppress(WarmstoreError):  # it stands; who may write need not be one who may remove
+                remove_older(objects, made)
             return result
     raise Diverged(f"others push to {objects.location.url} all the time; try again later")
 

@@ -364,7 +364,7 @@ class RecordStore(Owner):
 
     def push(
         self,
-        url: str,
+        url: str | os.PathLike[str],
         *,
         verify: bool = False,
         progress: bool | None = None,
@@ -398,7 +398,7 @@ class RecordStore(Owner):
 
     def pull(
         self,
-        url: str,
+        url: str | os.PathLike[str],
         *,
         progress: bool | None = None,
         remote_options: Mapping[str, Any] | None = None,
@@ -422,7 +422,7 @@ class RecordStore(Owner):
 
     def sync(
         self,
-        url: str,
+        url: str | os.PathLike[str],
         *,
         progress: bool | None = None,
         remote_options: Mapping[str, Any] | None = None,
@@ -441,7 +441,7 @@ class RecordStore(Owner):
     @classmethod
     def clone(
         cls,
-        url: str,
+        url: str | os.PathLike[str],
         path: str | os.PathLike[str],
         *,
         progress: bool | None = None,
