@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import http.server
 import os
 import socket
 import threading
@@ -16,7 +17,7 @@ import pytest
 from tests.remote.proxy import Proxy
 from tests.remote.servers import BUCKET, S3, s3_variables
 
-from warmstore.errors import BadArtifact, RemoteUnavailable
+from warmstore.errors import BadArtifact, RemoteRefused, RemoteUnavailable
 from warmstore.remote.objects import Entry, Objects
 from warmstore.remote.waiting import Patience
 
@@ -223,3 +224,26 @@ def test_a_forked_child_is_told_at_once_that_it_cannot_ask(folder: Objects, tmp_
             os._exit(2)
         os._exit(3)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+class _Refusing(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(403)
+        body = b"<?xml version='1.0'?><Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def test_a_listing_that_is_refused_is_told_apart_from_no_answer() -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Refusing) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        keys = {"access_key_id": "me", "secret_access_key": "hunter22", "region": "r"}
+        options = {"endpoint": f"http://127.0.0.1:{server.server_port}", **keys}
+        with Objects("s3://bucket/x", options=options) as objects, pytest.raises(RemoteRefused, match="Access Denied"):
+            objects.entries()
+        server.shutdown()
+        thread.join()

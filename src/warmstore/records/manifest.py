@@ -50,9 +50,10 @@ def read_manifest(folder: Path, files: Files) -> Manifest:
     try:
         descriptor = files.open(path)
     except (FileNotFoundError, NotADirectoryError):
-        raise NotAStore(
-            f"{folder} is not a warmstore store: it has no {NAME}. Make one with RecordStore.create"
-        ) from None
+        what = "Make one with RecordStore.create"
+        if (folder / "heads").is_dir():
+            what = f"It is what stores are pushed to: open {folder.absolute().as_uri()}, or clone it"
+        raise NotAStore(f"{folder} is not a warmstore store: it has no {NAME}. {what}") from None
     try:
         data = files.read(descriptor, files.size(descriptor), 0)
     except IsADirectoryError:

@@ -22,6 +22,7 @@ from warmstore.records.mirror import Local, check_kind, read_note, relation_of, 
 from warmstore.records.progress import progress_bar
 from warmstore.records.remote_chunk import RemoteChunk
 from warmstore.remote.objects import Objects
+from warmstore.remote.requests import aside
 
 _AT_ONCE = 4  # chunks
 _TRIES = 5
@@ -120,7 +121,7 @@ def _send(
             chunk = known.get(number)
             if chunk is None or chunk.size != local.ends[number] or verify or not _is_there(chunk, there):
                 with _mapped(local.chunk_path(number), local.ends[number]) as data:
-                    chunk, hashes = await asyncio.to_thread(RemoteChunk.of, data)
+                    chunk, hashes = await aside(RemoteChunk.of, data)
                     whole = _is_there(chunk, there) and (not verify or await _is_whole(objects, chunk))
                     if not whole:
                         await objects.put_async(chunk.object, data)
@@ -150,7 +151,7 @@ async def _is_whole(objects: Objects, chunk: RemoteChunk) -> bool:
     hashes, data = await objects.get_async(chunk.hashes_object), await objects.get_async(chunk.object)
     if data is None or chunk.hashes(hashes) is None:
         return False
-    return (await asyncio.to_thread(RemoteChunk.of, memoryview(data)))[0] == chunk
+    return (await aside(RemoteChunk.of, memoryview(data)))[0] == chunk
 
 
 @contextlib.contextmanager

@@ -29,6 +29,7 @@ _PIECE = 256 << 10
 _LIST = 1000
 _SLOWEST = 16 << 10  # bytes a second that a piece makes when it flows, and an object that is sent
 _SAID = 600  # letters of a message
+_REFUSED = re.compile(r"status code: 40[13]\b|ExpiredToken")
 _CAUSE = re.compile(r'(?:error|message): "([^"]+)"|(InvalidCertificate|TimedOut)')
 
 
@@ -343,7 +344,8 @@ class Objects:
         if isinstance(error, TimeoutError):
             return RemoteUnavailable(f"{self.location.url}: {failed}: no answer in time")
         said = _in_one_line(self._redacted(str(error))) or type(error).__name__
-        if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError):
+        refused = isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError)
+        if refused or _REFUSED.search(said):  # of listings obstore does not tell it by the class
             return RemoteRefused(
                 errno.EACCES, f"{failed}: the credentials are missing or wrong: {said}", self.location.url
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -105,6 +105,21 @@ class Requests(Owner):
             if self._at_exit:
                 self.own()
         return self._loop
+
+
+async def aside(do: Callable[..., T], *arguments: object) -> T:
+    """What a function gives, called in a thread of its own: executors take nothing more when a program exits, and what
+    is pending is pushed then."""
+    loop, result = asyncio.get_running_loop(), Future[T]()
+
+    def run() -> None:
+        try:
+            result.set_result(do(*arguments))
+        except BaseException as error:
+            result.set_exception(error)
+
+    threading.Thread(target=run, name="warmstore-aside", daemon=True).start()
+    return await asyncio.wrap_future(result, loop=loop)
 
 
 class _Used:
