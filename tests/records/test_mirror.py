@@ -479,7 +479,10 @@ def test_names_that_lead_elsewhere(tmp_path: Path) -> None:
     def generation(content: dict[str, Any]) -> None:
         content["store"] = content["store"].replace('"generation": 1', '"generation": "../../outside"')
 
-    for change in (chunk, number, log, size, generation):
+    def far(content: dict[str, Any]) -> None:
+        content["chunks"]["1000000"] = content["chunks"]["0"]  # a table of 32 GB
+
+    for change in (chunk, number, log, size, generation, far):
         tampered(change)
         with pytest.raises(Damaged):
             ws.RecordStore.clone(str(remote), tmp_path / "b")

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,11 @@ from tests.remote.proxy import FAULTS, Proxy
 
 import warmstore as ws
 from warmstore.errors import BadBudget, Damaged, NotAStore, ReadOnly, RemoteUnavailable
+from warmstore.records.address_space import BLOCK
+from warmstore.records.files import Files
 from warmstore.records.pages import Pages
+from warmstore.records.remote_chunk import PAGES, RemoteChunk
+from warmstore.remote.objects import Objects
 
 __all__ = ["at_s3", "behind_proxy"]
 
@@ -79,6 +84,29 @@ def test_stays_within_its_bound(remote: str, tmp_path: Path) -> None:
         assert held <= 2_000_000
         with pytest.raises(BadBudget, match="cache_size"):
             store.gather(slice(None))
+
+
+def test_making_room_costs_what_is_here_and_not_what_is_there(tmp_path: Path) -> None:
+    chunks, data = {}, {}
+    with Objects(tmp_path / "remote") as objects:
+        for number in (0, 3000):  # as of a store of 3 TB
+            data[number] = np.random.default_rng(number).bytes(50 * BLOCK)
+            chunks[number], hashes = RemoteChunk.of(memoryview(data[number]))
+            objects.put(chunks[number].object, data[number])
+            objects.put(chunks[number].hashes_object, hashes.tobytes())
+        (tmp_path / "folder").mkdir()
+        pages = Pages(tmp_path / "folder", chunks, objects, Files(), 40 * BLOCK)
+        tracemalloc.start()
+        try:
+            for number in (0, 3000, 0):
+                for first in (0, 20):
+                    with pages.holding(PAGES * number + np.arange(first, first + 30)):
+                        there = pages.path(number).read_bytes()[first * BLOCK : (first + 30) * BLOCK]
+                        assert there == data[number][first * BLOCK : (first + 30) * BLOCK]
+                assert pages.nbytes <= 40 * BLOCK
+            assert tracemalloc.get_traced_memory()[1] < 4 * PAGES * 3001
+        finally:
+            tracemalloc.stop()
 
 
 def test_views_outlive_what_is_evicted(tmp_path: Path) -> None:
@@ -260,8 +288,6 @@ def test_requests_are_few(behind_proxy: str, s3_proxy: Proxy, tmp_path: Path) ->
 
 
 def test_names_of_chunks() -> None:
-    from warmstore.records.remote_chunk import RemoteChunk
-
     data = memoryview(os.urandom(200_000))
     chunk, hashes = RemoteChunk.of(data)
     assert chunk.blocks == 4

@@ -32,6 +32,7 @@ _HEAD = re.compile(r"heads/([0-9a-f]{32})/([0-9]{8})(?:-[0-9a-f]{16})?\.json")
 _LOG = re.compile(r"[0-9a-f]{32}")
 _TRIES = 3
 _LARGEST = 1 << 30
+_MOST_CHUNKS = 1 << 17  # what their table takes grows with their numbers, up to 4 GiB for these
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,7 @@ async def _head_of(objects: Objects, name: str) -> Head:
 
 
 def _number(text: str) -> int:
-    if not re.fullmatch(r"0|[1-9][0-9]{0,8}", text):
+    if not re.fullmatch(r"0|[1-9][0-9]{0,8}", text) or int(text) >= _MOST_CHUNKS:
         raise ValueError
     return int(text)
 

@@ -232,22 +232,22 @@ class Pages:
             return
         with self._gate.alone():
             states = self._states
-            going = int(np.count_nonzero(states)) + count + self._most // 32 - self._most
-            order = np.roll(np.arange(len(states)), -self._hand)
-            kept = np.zeros(len(states), bool)
-            kept[keep] = True
+            here = np.flatnonzero(states != _ABSENT)  # few, and the table may have places for terabytes
+            going = len(here) + count + self._most // 32 - self._most
+            order = np.roll(here, -int(np.searchsorted(here, self._hand)))
+            order = order[~np.isin(order, keep)]
             for state in (_UNSURE, _THERE, _USED, _COMING):
                 if state == _USED:  # nothing else was left, so those read lately are as good as the others
-                    states[states == _USED] = _THERE
+                    states[here[states[here] == _USED]] = _THERE
                     state = _THERE
-                found = order[(states[order] == state) & ~kept[order]][: max(going, 0)]
+                found = order[states[order] == state][: max(going, 0)]
                 if len(found):
                     self._hand = int(found[-1]) + 1
                     states[found] = _ABSENT
                     for number, blocks in _by_chunk(np.sort(found)):
                         self._punch(number, blocks)
                     going -= len(found)
-            states[states == _USED] = _THERE
+            states[here[states[here] == _USED]] = _THERE
             # Blocks of the present read stay, so these are what is left of the bound.
 
     def _punch(self, number: int, blocks: Int64) -> None:
