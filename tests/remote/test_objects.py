@@ -247,3 +247,33 @@ def test_a_listing_that_is_refused_is_told_apart_from_no_answer() -> None:
             objects.entries()
         server.shutdown()
         thread.join()
+
+
+def test_data_that_trickles_in_is_seen_to_flow() -> None:
+    came = threading.Semaphore(0)
+    pieces: list[int] = []
+
+    def flowed(size: int) -> None:
+        pieces.append(size)
+        came.release()
+
+    def serve(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(1 << 16)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nETag: x\r\nLast-Modified: Sat, 01 Jan 2000 00:00:00 GMT\r\n")
+            connection.sendall(b"Content-Length: 160000\r\n\r\n")
+            for _ in range(4):
+                connection.sendall(bytes(40_000))
+                if not came.acquire(timeout=20):  # no more before the other end has noticed
+                    return
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve, args=(server,))
+        thread.start()
+        with Objects(f"http://127.0.0.1:{server.getsockname()[1]}/x") as objects:
+            got = objects.run(objects.get_async("a", flowed=flowed))
+        thread.join()
+    assert got == bytes(160_000)
+    assert sum(pieces) == 160_000
+    assert len(pieces) >= 4 + 1

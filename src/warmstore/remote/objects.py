@@ -26,6 +26,7 @@ from warmstore.remote.waiting import Breaker, Patience
 T = TypeVar("T")
 
 _PIECE = 256 << 10
+_WATCHED = 32 << 10  # bytes of a piece where somebody asks whether data flows: many transfers share one line
 _LIST = 1000
 _SLOWEST = 16 << 10  # bytes a second that a piece makes when it flows, and an object that is sent
 _SAID = 600  # letters of a message
@@ -150,7 +151,7 @@ class Objects:
                 raise BadArtifact(f"{name!r} has {size:,} bytes, and {most:,} at most are taken")
             pieces: list[Any] = []
             came = 0
-            least = _PIECE if take is None else 4 * _PIECE
+            least = _WATCHED if flowed is not None else _PIECE if take is None else 4 * _PIECE
             stream: AsyncIterator[Any] = found.stream(min_chunk_size=least).__aiter__()
             slow = self.patience.silence + least / _SLOWEST
             while (piece := await _next(stream, slow)) is not None:
