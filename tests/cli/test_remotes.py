@@ -76,6 +76,9 @@ def test_a_remote_is_pruned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert "removed 1 artifacts" in said
     status, said, _ = run(*command)
     assert "removed 0 artifacts, 0 objects" in said
+    status, _, said = run("cache", "prune", "--remote", "http://127.0.0.1:1/x", "--option", "endpoint=y")
+    assert status == 1
+    assert "takes no option endpoint" in said
     status, _, said = run("cache", "prune")
     assert status == 1
     assert "WARMSTORE_REMOTE_URL" in said

@@ -78,10 +78,14 @@ def sync(
 def _remote(url: str, option: list[str] | None, anonymous: bool) -> Any:
     from warmstore.records.remote_copy import Remote
 
-    options = dict(one.partition("=")[::2] for one in option or ())
+    return Remote(url, options_of(option), anonymous)
+
+
+def options_of(option: list[str] | None) -> dict[str, str]:
+    """What was given as --option NAME=VALUE, by name."""
     if any("=" not in one for one in option or ()):
         raise ValueError("--option takes NAME=VALUE, such as region=us-east-1")
-    return Remote(url, options, anonymous)
+    return dict(one.partition("=")[::2] for one in option or ())
 
 
 def _say_pushed(url: str, done: "Pushed") -> None:
