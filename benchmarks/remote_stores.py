@@ -28,7 +28,7 @@ from benchmarks.settings import Settings
 from warmstore.records.files import Buffer, Files
 from warmstore.records.heads import Head, write_head
 from warmstore.records.mirror import Local
-from warmstore.records.pages import RemoteChunk
+from warmstore.records.remote_chunk import RemoteChunk
 from warmstore.records.remote_copy import Remote
 
 CHUNK = 64 << 20

@@ -67,7 +67,8 @@ if TYPE_CHECKING:
     from warmstore.pipeline.steps import Step
     from warmstore.records.convert.conversion import convert
     from warmstore.records.convert.export import export
-    from warmstore.records.mirror import Pulled, Pushed
+    from warmstore.records.pulling import Pulled
+    from warmstore.records.pushing import Pushed
 
 __version__ = "0.1.0"
 
@@ -168,8 +169,8 @@ _LAZY = {
     "Placement": "warmstore.pipeline.plan",
     "Plan": "warmstore.pipeline.plan",
     "Profile": "warmstore.pipeline.profile",
-    "Pulled": "warmstore.records.mirror",
-    "Pushed": "warmstore.records.mirror",
+    "Pulled": "warmstore.records.pulling",
+    "Pushed": "warmstore.records.pushing",
     "Sequential": "warmstore.loading.orders",
     "Shuffle": "warmstore.loading.orders",
     "Step": "warmstore.pipeline.steps",

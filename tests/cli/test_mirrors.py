@@ -22,6 +22,12 @@ def test_a_record_store(tmp_path: Path) -> None:
     assert " 0 chunks sent" in said
     status, said, _ = run("pull", remote, tmp_path / "b")
     assert "100 records" in said
+    status, _, error = run("inspect", remote)
+    assert status == 1
+    assert f"open {remote.as_uri()}, or clone it" in error
+    status, _, error = run("inspect", "s3://bucket/photos")
+    assert status == 1
+    assert "needs it pulled into one first" in error
     check(tmp_path / "b", tmp_path / "a")
     with ws.RecordStore.open(tmp_path / "b", "a") as copy:
         copy.delete([3])

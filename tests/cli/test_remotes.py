@@ -17,7 +17,7 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_key_is_made_for_this_user_alone(tmp_path: Path) -> None:
-    path = tmp_path / "key"
+    path = tmp_path / "config" / "key"
     status, said, _ = run("keys", "generate", "--out", path)
     assert status == 0
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -51,7 +51,8 @@ def test_no_key_and_no_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (status, said[:21]) == (1, "No key is configured:")
     status, _, said = run("keys", "generate", "--kind", "rsa")
     assert status == 1
-    assert "a key begins with" in said
+    assert "it is hmac or ed25519" in said
+    assert run("keys", "generate", "--kind", "ed25519.pub")[0] == 1
 
 
 def test_a_remote_is_pruned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,6 +76,9 @@ def test_a_remote_is_pruned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert "removed 1 artifacts" in said
     status, said, _ = run(*command)
     assert "removed 0 artifacts, 0 objects" in said
+    status, _, said = run("cache", "prune", "--remote", "http://127.0.0.1:1/x", "--option", "endpoint=y")
+    assert status == 1
+    assert "takes no option endpoint" in said
     status, _, said = run("cache", "prune")
     assert status == 1
     assert "WARMSTORE_REMOTE_URL" in said

@@ -155,6 +155,21 @@ def test_opened_by_its_url(url: str, tmp_path: Path) -> None:
         assert has(cache, range(5000, 5050))
 
 
+def test_what_a_program_computed_is_pushed_when_it_ends_without_close(url: str, tmp_path: Path) -> None:
+    program = """if True:
+        import sys
+        import warmstore as ws
+        from tests.features.test_joining import fill
+        cache = ws.FeatureCache(sys.argv[1], "net/1", cache_dir=sys.argv[2])
+        fill(cache, range(50))
+    """
+    command = [sys.executable, "-c", program, url, str(tmp_path / "a")]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    with ws.FeatureCache(url, "net/1", cache_dir=tmp_path / "b") as cache:
+        assert has(cache, range(50))
+
+
 def test_a_remote_that_dies_is_a_miss(
     url: str, s3_proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -22,7 +22,7 @@ from warmstore.records.eviction import evict, make_evictable
 from warmstore.records.fields import numpy_dtype
 from warmstore.records.heads import read_heads
 from warmstore.records.manifest import FORMAT
-from warmstore.records.mirror import push
+from warmstore.records.pushing import push
 from warmstore.records.remote_copy import Remote
 
 HERE = Path(__file__).parent

@@ -2,9 +2,11 @@
 
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import threading
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,11 @@ from tests.remote.proxy import FAULTS, Proxy
 
 import warmstore as ws
 from warmstore.errors import BadBudget, Damaged, NotAStore, ReadOnly, RemoteUnavailable
+from warmstore.records.address_space import BLOCK
+from warmstore.records.files import Files
 from warmstore.records.pages import Pages
+from warmstore.records.remote_chunk import PAGES, RemoteChunk
+from warmstore.remote.objects import Objects
 
 __all__ = ["at_s3", "behind_proxy"]
 
@@ -80,6 +86,29 @@ def test_stays_within_its_bound(remote: str, tmp_path: Path) -> None:
             store.gather(slice(None))
 
 
+def test_making_room_costs_what_is_here_and_not_what_is_there(tmp_path: Path) -> None:
+    chunks, data = {}, {}
+    with Objects(tmp_path / "remote") as objects:
+        for number in (0, 3000):  # as of a store of 3 TB
+            data[number] = np.random.default_rng(number).bytes(50 * BLOCK)
+            chunks[number], hashes = RemoteChunk.of(memoryview(data[number]))
+            objects.put(chunks[number].object, data[number])
+            objects.put(chunks[number].hashes_object, hashes.tobytes())
+        (tmp_path / "folder").mkdir()
+        pages = Pages(tmp_path / "folder", chunks, objects, Files(), 40 * BLOCK)
+        tracemalloc.start()
+        try:
+            for number in (0, 3000, 0):
+                for first in (0, 20):
+                    with pages.holding(PAGES * number + np.arange(first, first + 30)):
+                        there = pages.path(number).read_bytes()[first * BLOCK : (first + 30) * BLOCK]
+                        assert there == data[number][first * BLOCK : (first + 30) * BLOCK]
+                assert pages.nbytes <= 40 * BLOCK
+            assert tracemalloc.get_traced_memory()[1] < 4 * PAGES * 3001
+        finally:
+            tracemalloc.stop()
+
+
 def test_views_outlive_what_is_evicted(tmp_path: Path) -> None:
     with ws.RecordStore.create(tmp_path / "a", {"b": ws.Bytes()}) as local:
         blobs = [np.random.default_rng(number).bytes(70_000) for number in range(60)]
@@ -138,6 +167,36 @@ def test_sees_what_is_pushed_later(remote: str, tmp_path: Path) -> None:
         assert same_arrays(store, local)
         assert same_arrays(more, local)
         more.close()
+
+
+def test_generations_that_are_gone_take_no_room(tmp_path: Path) -> None:
+    with make(tmp_path / "a", 100) as local:
+        for _ in range(4):
+            local.push(tmp_path / "remote")
+            with ws.RecordStore.open((tmp_path / "remote").as_uri(), cache_dir=tmp_path / "cache") as store:
+                assert same(store, local)
+            local.delete([0])
+            local.rebalance()
+    assert len(list((tmp_path / "cache").glob("*/*/g[0-9]*"))) == 2  # the last, and the one that others may still read
+
+
+def test_damage_of_a_copy_says_that_it_can_be_had_again(tmp_path: Path) -> None:
+    with make(tmp_path / "a", 100) as local:
+        local.push(tmp_path / "remote")
+        url = (tmp_path / "remote").as_uri()
+        with ws.RecordStore.open(url, cache_dir=tmp_path / "cache") as store:
+            assert same(store, local)
+        for path in (tmp_path / "cache").rglob("*.arrow"):
+            data = bytearray(path.read_bytes())
+            data[5000:-5000] = bytes(len(data) - 10_000)
+            path.write_bytes(data)
+        with ws.RecordStore.open(url, cache_dir=tmp_path / "cache") as store:
+            with pytest.raises(Damaged, match="comes from the remote again"):
+                store.gather(slice(None))
+            folder = store.path
+        shutil.rmtree(folder)
+        with ws.RecordStore.open(url, cache_dir=tmp_path / "cache") as store:
+            assert same(store, local)
 
 
 def test_threads_and_processes_share_a_copy(remote: str, tmp_path: Path) -> None:
@@ -229,8 +288,6 @@ def test_requests_are_few(behind_proxy: str, s3_proxy: Proxy, tmp_path: Path) ->
 
 
 def test_names_of_chunks() -> None:
-    from warmstore.records.pages import RemoteChunk
-
     data = memoryview(os.urandom(200_000))
     chunk, hashes = RemoteChunk.of(data)
     assert chunk.blocks == 4

@@ -14,7 +14,9 @@ from warmstore.remote.location import Location, Redacted
         ("s3://bucket/a/b/", "s3", "s3://bucket/a/b", "s3://bucket/a/b"),
         ("gs://bucket", "gs", "gs://bucket", "gs://bucket"),
         ("https://me:pass%40word@host:8/x/y/", "http", "https://host:8/x/y", "https://host:8"),
-        ("az://account/container/x", "az", "az://account/container/x", "az://account/container/x"),
+        ("gcs://bucket/a", "gs", "gs://bucket/a", "gs://bucket/a"),
+        ("az://container/x", "az", "az://container/x", "az://container/x"),
+        ("abfss://box@me.dfs.core.windows.net/x", "az", *["abfss://box@me.dfs.core.windows.net/x"] * 2),
         ("file:///tmp/a%20b", "file", "/tmp/a b", "/tmp/a b"),
     ],
 )
@@ -24,10 +26,25 @@ def test_a_url_says_kind_and_place(url: str, kind: str, shown: str, address: str
     assert "word" not in repr(location)
 
 
-@pytest.mark.parametrize("url", ["", "ftp://host/x", "s3:///x", "https:///x", "https://host/x?sig=1"])
+@pytest.mark.parametrize(
+    "url", ["", "ftp://host/x", "s3:///x", "https:///x", "https://host/x?sig=1", "s3://bucket/a#b", "file:///a?b"]
+)
 def test_a_url_that_makes_no_sense_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"remote|names no|query"):
         Location.parse(url)
+
+
+@pytest.mark.parametrize("url", ["file://team/photos", "file://", "s3:/bucket/x", Path("s3://bucket/x")])
+def test_what_would_be_another_place_than_was_meant_is_refused(url: str | Path) -> None:
+    with pytest.raises(ValueError, match=r"no absolute path|lost a slash"):
+        Location.parse(url)
+
+
+@pytest.mark.parametrize("url", ["s3://me:hunter22@bucket/x", "az://me:hunter22@container/x", "gs://hunter22@bucket"])
+def test_credentials_in_urls_of_clouds_are_refused_and_not_shown(url: str) -> None:
+    with pytest.raises(ValueError, match="name or password") as raised:
+        Location.parse(url)
+    assert "hunter22" not in str(raised.value)
 
 
 def test_messages_lose_what_is_secret(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,17 +2,22 @@
 
 import asyncio
 import contextlib
+import http.server
+import os
 import socket
 import threading
 import time
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.remote.proxy import Proxy
+from tests.remote.servers import BUCKET, S3, s3_variables
 
-from warmstore.errors import BadArtifact, RemoteUnavailable
+from warmstore.errors import BadArtifact, RemoteRefused, RemoteUnavailable
 from warmstore.remote.objects import Entry, Objects
 from warmstore.remote.waiting import Patience
 
@@ -162,3 +167,113 @@ def test_what_was_closed_unused_stays_closed(tmp_path: Path) -> None:
     objects.close()
     with pytest.raises(RemoteUnavailable, match="was closed"):
         objects.get("a")
+
+
+def test_a_slow_line_may_send_and_still_no_answer_is_waited_for_without_end(
+    s3_proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in s3_variables(s3_proxy.url).items():
+        monkeypatch.setenv(name, value)
+    s3_proxy.latency = 0.6  # more than may pass in silence
+    with Objects(f"s3://{BUCKET}/slow", patience=HASTY) as objects:
+        assert objects.put("one", bytes(1000))
+        assert objects.put("two", bytes(1000), create=True)
+        assert objects.put("large", bytes(12 << 20))  # in parts
+        with pytest.raises(RemoteUnavailable):
+            objects.get("one")
+    hasty = replace(HASTY, sending=0.3)
+    with Objects(f"s3://{BUCKET}/slow", patience=hasty) as objects, pytest.raises(RemoteUnavailable):
+        objects.put("three", bytes(1000))
+
+
+def test_a_bucket_that_does_not_exist_is_an_error_and_not_an_object_that_is_there(
+    s3_server: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in s3_server.variables.items():
+        monkeypatch.setenv(name, value)
+    with Objects("s3://no-such-bucket/x") as objects:
+        with pytest.raises(RemoteUnavailable, match="NoSuchBucket, The specified"):
+            objects.entries()
+        for create in (False, True):
+            with pytest.raises(RemoteUnavailable, match="no such bucket"):
+                objects.put("a", b"x", create=create)
+
+
+def test_why_nothing_answers_is_said() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    url = f"http://127.0.0.1:{port}/"
+    with Objects(url, patience=HASTY) as objects, pytest.raises(RemoteUnavailable, match="Connection refused"):
+        objects.get("a")
+
+
+def test_options_that_webdav_has_not_are_refused() -> None:
+    with pytest.raises(ValueError, match="takes no option endpoint"):
+        Objects("http://host/x", options={"endpoint": "y", "headers": {}})
+
+
+def test_a_forked_child_is_told_at_once_that_it_cannot_ask(folder: Objects, tmp_path: Path) -> None:
+    folder.put("a", b"x")
+    child = os.fork()
+    if not child:
+        try:
+            Objects(tmp_path / "remote").get("a")  # its own: obstore's threads are the parent's all the same
+        except RemoteUnavailable as error:
+            os._exit(0 if "spawn" in str(error) else 1)
+        except BaseException:
+            os._exit(2)
+        os._exit(3)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+class _Refusing(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(403)
+        body = b"<?xml version='1.0'?><Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def test_a_listing_that_is_refused_is_told_apart_from_no_answer() -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Refusing) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        keys = {"access_key_id": "me", "secret_access_key": "hunter22", "region": "r"}
+        options = {"endpoint": f"http://127.0.0.1:{server.server_port}", **keys}
+        with Objects("s3://bucket/x", options=options) as objects, pytest.raises(RemoteRefused, match="Access Denied"):
+            objects.entries()
+        server.shutdown()
+        thread.join()
+
+
+def test_data_that_trickles_in_is_seen_to_flow() -> None:
+    came = threading.Semaphore(0)
+    pieces: list[int] = []
+
+    def flowed(size: int) -> None:
+        pieces.append(size)
+        came.release()
+
+    def serve(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(1 << 16)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nETag: x\r\nLast-Modified: Sat, 01 Jan 2000 00:00:00 GMT\r\n")
+            connection.sendall(b"Content-Length: 160000\r\n\r\n")
+            for _ in range(4):
+                connection.sendall(bytes(40_000))
+                if not came.acquire(timeout=20):  # no more before the other end has noticed
+                    return
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve, args=(server,))
+        thread.start()
+        with Objects(f"http://127.0.0.1:{server.getsockname()[1]}/x") as objects:
+            got = objects.run(objects.get_async("a", flowed=flowed))
+        thread.join()
+    assert got == bytes(160_000)
+    assert sum(pieces) == 160_000
+    assert len(pieces) >= 4 + 1

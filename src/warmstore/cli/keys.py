@@ -32,7 +32,9 @@ def generate(
         if out is None:
             typer.echo(made.line)
         else:
-            with open(out.expanduser(), "x", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+            out = out.expanduser()
+            out.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with open(out, "x", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
                 file.write(made.line + "\n")
             typer.echo(f"{out}: the {made.kind} key {made.id}")
         if public != made:

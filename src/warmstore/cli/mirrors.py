@@ -9,7 +9,8 @@ from warmstore.cli.errors import errors_told
 from warmstore.cli.records import Progress
 
 if TYPE_CHECKING:
-    from warmstore.records.mirror import Pulled, Pushed
+    from warmstore.records.pulling import Pulled
+    from warmstore.records.pushing import Pushed
 
 Folder = Annotated[Path, typer.Argument(help="The folder of a store or of a cache.")]
 Url = Annotated[str, typer.Argument(metavar="URL", help="s3://, gs://, az://, http(s):// or a folder: its own place.")]
@@ -77,10 +78,14 @@ def sync(
 def _remote(url: str, option: list[str] | None, anonymous: bool) -> Any:
     from warmstore.records.remote_copy import Remote
 
-    options = dict(one.partition("=")[::2] for one in option or ())
+    return Remote(url, options_of(option), anonymous)
+
+
+def options_of(option: list[str] | None) -> dict[str, str]:
+    """What was given as --option NAME=VALUE, by name."""
     if any("=" not in one for one in option or ()):
         raise ValueError("--option takes NAME=VALUE, such as region=us-east-1")
-    return Remote(url, options, anonymous)
+    return dict(one.partition("=")[::2] for one in option or ())
 
 
 def _say_pushed(url: str, done: "Pushed") -> None:

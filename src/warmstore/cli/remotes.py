@@ -7,6 +7,7 @@ import typer
 
 from warmstore.cli.compiling import Folder
 from warmstore.cli.errors import errors_told
+from warmstore.cli.mirrors import Option, options_of
 
 app = typer.Typer(no_args_is_help=True, help="The remote that a team shares compiled artifacts in.")
 
@@ -34,6 +35,7 @@ def prune(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
     folder: Folder = None,
+    option: Option = None,
 ) -> None:
     """Remove old artifacts from a remote, and bytes that belong to none. Needs a key that signs."""
     with errors_told():
@@ -51,7 +53,7 @@ def prune(
         if not url:
             raise ValueError(f"which remote? say --remote URL, or set {URL}")
         local = Settings.of(folder, None, "lru", "auto", None, None, 0.0).folder
-        with Objects(url) as objects:
+        with Objects(url, options=options_of(option)) as objects:
             pruned = collect(
                 objects,
                 Keyring.from_environment(),

@@ -31,7 +31,8 @@ from warmstore.sizes import parse_size
 
 if TYPE_CHECKING:
     from warmstore.features.joining import Joined
-    from warmstore.records.mirror import Pulled, Pushed
+    from warmstore.records.pulling import Pulled
+    from warmstore.records.pushing import Pushed
     from warmstore.records.remote_copy import Remote
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
@@ -301,7 +302,7 @@ class FeatureCache(Owner):
 
     def push(
         self,
-        url: str | None = None,
+        url: str | os.PathLike[str] | None = None,
         *,
         verify: bool = False,
         progress: bool | None = None,
@@ -325,7 +326,7 @@ class FeatureCache(Owner):
 
     def pull(
         self,
-        url: str | None = None,
+        url: str | os.PathLike[str] | None = None,
         *,
         progress: bool | None = None,
         remote_options: Mapping[str, Any] | None = None,
@@ -347,7 +348,7 @@ class FeatureCache(Owner):
 
     def sync(
         self,
-        url: str | None = None,
+        url: str | os.PathLike[str] | None = None,
         *,
         progress: bool | None = None,
         remote_options: Mapping[str, Any] | None = None,
@@ -357,7 +358,9 @@ class FeatureCache(Owner):
         options: dict[str, Any] = {"progress": progress, "remote_options": remote_options, "anonymous": anonymous}
         return self.pull(url, **options), self.push(url, **options)
 
-    def _remote(self, url: str | None, options: Mapping[str, Any] | None, anonymous: bool) -> "Remote":
+    def _remote(
+        self, url: str | os.PathLike[str] | None, options: Mapping[str, Any] | None, anonymous: bool
+    ) -> "Remote":
         from warmstore.records.remote_copy import Remote
 
         if url is None:

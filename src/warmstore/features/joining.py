@@ -27,10 +27,11 @@ from warmstore.records.files import Files
 from warmstore.records.heads import Head, read_heads
 from warmstore.records.log import Entries
 from warmstore.records.manifest import NAME, Manifest, read_manifest
-from warmstore.records.mirror import Pulled, Pushed
-from warmstore.records.mirror import pull as pull_store
-from warmstore.records.mirror import push as push_store
-from warmstore.records.pages import PAGES, RemoteChunk
+from warmstore.records.pulling import Pulled
+from warmstore.records.pulling import pull as pull_store
+from warmstore.records.pushing import Pushed
+from warmstore.records.pushing import push as push_store
+from warmstore.records.remote_chunk import PAGES, RemoteChunk
 from warmstore.records.remote_copy import Remote, RemoteFiles, add_chunks, copy_folder, default_cache_dir
 from warmstore.records.store import RecordStore
 from warmstore.remote.objects import Objects

@@ -21,8 +21,8 @@ from warmstore.records.files import FileLock, Files
 from warmstore.records.heads import Head
 from warmstore.records.log import ADOPTED, BATCH, DELETE, NOWHERE, SEALED, UPDATE, Entries, Log, new_entry
 from warmstore.records.manifest import ADOPTING, read_manifest, write_manifest
-from warmstore.records.mirror import Pulled, fetch_chunks
-from warmstore.records.pages import RemoteChunk
+from warmstore.records.pulling import Pulled, fetch_chunks
+from warmstore.records.remote_chunk import RemoteChunk
 from warmstore.remote.objects import Objects
 
 Keep = Callable[[Path, int, RemoteChunk, Entries], None]

@@ -9,6 +9,7 @@ import errno
 import fcntl
 import mmap
 import os
+import secrets
 import shutil
 import struct
 from collections.abc import Sequence
@@ -241,3 +242,16 @@ def write_all(files: Files, descriptor: int, buffers: Sequence[Buffer], offset: 
         if taken:
             views[at] = views[at][taken:]
     return offset - start
+
+
+def replace_whole(files: Files, path: Path, data: bytes) -> None:
+    """Have a file hold these bytes and no others; on the disk when this returns. Whoever dies leaves it as it was."""
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
+    descriptor = files.create(draft)
+    try:
+        write_all(files, descriptor, [data], 0)
+        files.sync(descriptor)
+    finally:
+        files.close(descriptor)
+    files.rename(draft, path)
+    files.sync_folder(path.parent)

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import os
 import threading
 import weakref
 from collections.abc import Iterator
@@ -14,17 +15,32 @@ class Gate:
     """Many may be inside at once, or one alone. The file at `path` carries the lock between processes."""
 
     def __init__(self, path: Path, files: Files) -> None:
+        self._path = path
+        self._files = files
+        self._open()
+
+    def _open(self) -> None:
+        self._process = os.getpid()
         self._changed = threading.Condition(threading.Lock())
         self._inside = 0
         self._alone = False
         try:
-            self._descriptor = files.create(path)
+            self._descriptor = self._files.create(self._path)
         except FileExistsError:
-            self._descriptor = files.open(path, write=True)
-        weakref.finalize(self, files.close, self._descriptor).atexit = False
+            self._descriptor = self._files.open(self._path, write=True)
+        self._let_go = weakref.finalize(self, self._files.close, self._descriptor)
+        self._let_go.atexit = False
+
+    def _see_process(self) -> None:
+        # With a descriptor that came along with a fork a child would let go of its parent's lock, and threads that did
+        # not come along would never let go of theirs.
+        if self._process != os.getpid():
+            self._let_go()
+            self._open()
 
     def enter(self) -> None:
         """Come in, as soon as nobody is alone inside."""
+        self._see_process()
         with self._changed:
             self._changed.wait_for(lambda: not self._alone)
             if not self._inside:
@@ -50,6 +66,7 @@ class Gate:
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
         """Be inside alone. Who comes later waits, so that many readers keep nobody out for long."""
+        self._see_process()
         with self._changed:
             self._changed.wait_for(lambda: not self._alone)
             self._alone = True

@@ -212,10 +212,12 @@ class Generation:
 
     def _raise_damaged(self, name: str, bad: Int64, which: Int64, count: int) -> None:
         chunk = self._batches.chunk_path(int(self.snapshot.chunk[which[0]]))
+        what = "restore it from a copy, or save the rest with verify(repair=True)"
+        if self._files.is_remote:
+            what = f"remove {self._path}, and it comes from the remote again"
         raise Damaged(
             f"{chunk}: {len(bad)} of {count} rows of field {name!r} do not match their checksums or are missing, the "
-            f"first at position {int(bad[0])}. The file changed after it was written; restore it from a copy, or save "
-            "the rest with verify(repair=True)"
+            f"first at position {int(bad[0])}. The file changed after it was written; {what}"
         )
 
     def to_arrow(self) -> pa.Table:

@@ -24,7 +24,7 @@ from warmstore.errors import Damaged, Diverged, NewerFormat
 from warmstore.records.checksums import generation_seed
 from warmstore.records.log import Entries, entries_of
 from warmstore.records.manifest import Manifest, manifest_bytes, manifest_of
-from warmstore.records.pages import RemoteChunk
+from warmstore.records.remote_chunk import RemoteChunk
 from warmstore.remote.objects import Objects
 
 FORMAT = 1
@@ -32,6 +32,7 @@ _HEAD = re.compile(r"heads/([0-9a-f]{32})/([0-9]{8})(?:-[0-9a-f]{16})?\.json")
 _LOG = re.compile(r"[0-9a-f]{32}")
 _TRIES = 3
 _LARGEST = 1 << 30
+_MOST_CHUNKS = 1 << 17  # what their table takes grows with their numbers, up to 4 GiB for these
 
 
 @dataclass(frozen=True)
@@ -76,13 +77,17 @@ def read_heads(objects: Objects, *, mend: str | None = None) -> list[Head]:
         NewerFormat: a newer warmstore pushed it.
         Diverged: two pushed the same store at once, to a remote that cannot refuse one.
     """
+    newest = _newest(objects)
+    names = [name for of_store in newest.values() for name in of_store]
+    read = dict(zip(names, objects.run(objects.each(lambda name: _read(objects, name), names)), strict=True))
     found = []
-    for store, names in _newest(objects).items():
-        try:
-            found.append(_latest([_read(objects, name) for name in names]))
-        except Damaged:
-            if store != mend:
-                raise
+    for store, of_store in newest.items():
+        heads = [read[name] for name in of_store]
+        damaged = [head for head in heads if isinstance(head, Damaged)]
+        if not damaged:
+            found.append(_latest([head for head in heads if isinstance(head, Head)]))
+        elif store != mend:
+            raise damaged[0]
     return found
 
 
@@ -150,22 +155,22 @@ def remove_older(objects: Objects, head: Head) -> None:
     objects.delete(old)
 
 
-def _read(objects: Objects, name: str) -> Head:
+async def _read(objects: Objects, name: str) -> Head | Damaged:
     for left in reversed(range(_TRIES)):  # what is damaged on its way may come whole the next time
         try:
-            return _head_of(objects, name)
-        except Damaged:
+            return await _head_of(objects, name)
+        except Damaged as error:
             if not left:
-                raise
+                return error
     raise AssertionError
 
 
-def _head_of(objects: Objects, name: str) -> Head:
+async def _head_of(objects: Objects, name: str) -> Head:
     where = f"{objects.location.url}/{name}"
     match = _HEAD.fullmatch(name)
     assert match is not None
     try:
-        content = json.loads(objects.get(name, most=_LARGEST) or b"")
+        content = json.loads(await objects.get_async(name, most=_LARGEST) or b"")
         checksum = content.pop("checksum")
         if checksum != _checksum(content):
             raise ValueError
@@ -181,14 +186,14 @@ def _head_of(objects: Objects, name: str) -> Head:
         if isinstance(error, NewerFormat):
             raise
         raise Damaged(f"{where} does not match its checksum; push the store again from where it is whole") from None
-    data = objects.get(f"logs/{log}", most=_LARGEST)
+    data = await objects.get_async(f"logs/{log}", most=_LARGEST)
     if data is None or xxhash.xxh3_128_hexdigest(data) != log:
         raise Damaged(f"{objects.location.url}/logs/{log} is missing or damaged; push the store again")
     return Head(name, int(match[2]), shared, manifest, data, chunks)
 
 
 def _number(text: str) -> int:
-    if not re.fullmatch(r"0|[1-9][0-9]{0,8}", text):
+    if not re.fullmatch(r"0|[1-9][0-9]{0,8}", text) or int(text) >= _MOST_CHUNKS:
         raise ValueError
     return int(text)
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import secrets
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,7 @@ import xxhash
 
 from warmstore.errors import Damaged, NewerFormat, NotAStore, ReadOnly, StoreExists
 from warmstore.records.fields import Fields, fields_from_json, fields_to_json
-from warmstore.records.files import Files, is_read_only, write_all
+from warmstore.records.files import Files, is_read_only, replace_whole
 from warmstore.records.log import create_log
 
 FORMAT = 3
@@ -51,9 +50,10 @@ def read_manifest(folder: Path, files: Files) -> Manifest:
     try:
         descriptor = files.open(path)
     except (FileNotFoundError, NotADirectoryError):
-        raise NotAStore(
-            f"{folder} is not a warmstore store: it has no {NAME}. Make one with RecordStore.create"
-        ) from None
+        what = "Make one with RecordStore.create"
+        if (folder / "heads").is_dir():
+            what = f"It is what stores are pushed to: open {folder.absolute().as_uri()}, or clone it"
+        raise NotAStore(f"{folder} is not a warmstore store: it has no {NAME}. {what}") from None
     try:
         data = files.read(descriptor, files.size(descriptor), 0)
     except IsADirectoryError:
@@ -89,16 +89,7 @@ def manifest_of(data: bytes | str, path: str) -> Manifest:
 
 def write_manifest(folder: Path, manifest: Manifest, files: Files) -> None:
     """Write store.json, replacing the old one; on the disk when this returns."""
-    data = manifest_bytes(manifest)
-    temporary = folder / f"{NAME}.{secrets.token_hex(4)}.tmp"
-    descriptor = files.create(temporary)
-    try:
-        write_all(files, descriptor, [data], 0)
-        files.sync(descriptor)
-    finally:
-        files.close(descriptor)
-    files.rename(temporary, folder / NAME)
-    files.sync_folder(folder)
+    replace_whole(files, folder / NAME, manifest_bytes(manifest))
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:

@@ -1,8 +1,8 @@
 """Chunks that lie in a remote: local files with holes, filled block by block when somebody reads there.
 
-A chunk is named by a hash of the hashes of its blocks. So a block is checked the moment it arrives, and nothing that is
-wrong ever stands in a file. A table of one byte a block, shared by all processes, says which blocks are there; where
-room runs out those that nobody read lately become holes again, while no copy is being made from any.
+A block is checked the moment it arrives, and nothing that is wrong ever stands in a file. A table of one byte a block,
+shared by all processes, says which blocks are there; where room runs out those that nobody read lately become holes
+again, while no copy is being made from any.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,81 +23,22 @@ from warmstore.errors import BadBudget, Damaged
 from warmstore.records.address_space import BLOCK
 from warmstore.records.files import Files, write_all
 from warmstore.records.gate import Gate
+from warmstore.records.keeping import Keeping
 from warmstore.records.key_index import boot_id
 from warmstore.records.mapped import Mapped
+from warmstore.records.remote_chunk import PAGES, Hashes, RemoteChunk
 from warmstore.remote.objects import Objects
-
-PAGES = 1 << 15
-"""Places in the table for each chunk: 1 GiB and its footer need half of them."""
 
 _HEADER = 4096
 _ABSENT, _THERE, _USED, _COMING, _UNSURE = range(5)  # what the table says of a block
 _NEAR = 4  # blocks between two wanted ones that are fetched along: a request costs more
 _RANGE = 1024  # blocks in one request at most
 _AHEAD = 128  # blocks that are fetched before anybody asks
-_PIECE = 1 << 20  # bytes that are checked and written as one
 _SMALL = 16  # blocks: chunks up to this size are fetched whole
 _TRIES = 3
-_NAME = re.compile(r"[0-9a-f]{32}")
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-Hashes = np.ndarray[Any, np.dtype[np.uint64]]
-
-
-@dataclass(frozen=True)
-class RemoteChunk:
-    """A chunk as it lies in a remote: its name, and its bytes. Made by `of` and `from_json` only.
-
-    Raises:
-        ValueError: no such name or size can be.
-    """
-
-    name: str
-    size: int
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
-            raise ValueError(f"{self.name!r} is no name of a chunk")
-        if type(self.size) is not int or not 0 <= self.size <= PAGES * BLOCK:
-            raise ValueError(f"{self.size!r} is no size of a chunk")
-
-    @classmethod
-    def of(cls, data: memoryview) -> tuple[RemoteChunk, Hashes]:
-        """What some bytes will be called, and the hashes of their blocks."""
-        hashes = hashes_of(data)
-        return cls(_name(len(data), hashes), len(data)), hashes
-
-    @property
-    def blocks(self) -> int:
-        return -(-self.size // BLOCK)
-
-    @property
-    def object(self) -> str:
-        """Where its bytes are."""
-        return f"chunks/{self.name}"
-
-    @property
-    def hashes_object(self) -> str:
-        """Where the hashes of its blocks are: 8 bytes each, little-endian."""
-        return f"chunks/{self.name}.hashes"
-
-    def hashes(self, data: bytes | None) -> Hashes | None:
-        """The hashes of its blocks, or None when they are not these."""
-        if data is None or len(data) != 8 * self.blocks:
-            return None
-        hashes: Hashes = np.frombuffer(data, "<u8")
-        return hashes if _name(self.size, hashes) == self.name else None
-
-
-def hashes_of(data: memoryview) -> Hashes:
-    """The xxh3-64 of each block, uint64 [blocks]."""
-    digest = xxhash.xxh3_64_intdigest
-    return np.array([digest(data[at : at + BLOCK]) for at in range(0, len(data), BLOCK)], np.uint64)
-
-
-def _name(size: int, hashes: Hashes) -> str:
-    return xxhash.xxh3_128_hexdigest(size.to_bytes(8, "little") + hashes.astype("<u8").tobytes())
 
 
 class Pages:
@@ -244,6 +184,7 @@ class Pages:
                 f"one read needs {len(pages) * BLOCK:,} bytes of {self.folder}, and cache_size allows "
                 f"{self.max_size:,}; allow more, or read fewer records at once"
             )
+        self._objects.check_process()  # before the lock: in a forked child a thread of the parent may hold it for ever
         wanted = [(number, self._widened(number, blocks) if ahead else blocks) for number, blocks in _by_chunk(pages)]
         with self._lock:
             states = self._states
@@ -291,22 +232,22 @@ class Pages:
             return
         with self._gate.alone():
             states = self._states
-            going = int(np.count_nonzero(states)) + count + self._most // 32 - self._most
-            order = np.roll(np.arange(len(states)), -self._hand)
-            kept = np.zeros(len(states), bool)
-            kept[keep] = True
+            here = np.flatnonzero(states != _ABSENT)  # few, and the table may have places for terabytes
+            going = len(here) + count + self._most // 32 - self._most
+            order = np.roll(here, -int(np.searchsorted(here, self._hand)))
+            order = order[~np.isin(order, keep)]
             for state in (_UNSURE, _THERE, _USED, _COMING):
                 if state == _USED:  # nothing else was left, so those read lately are as good as the others
-                    states[states == _USED] = _THERE
+                    states[here[states[here] == _USED]] = _THERE
                     state = _THERE
-                found = order[(states[order] == state) & ~kept[order]][: max(going, 0)]
+                found = order[states[order] == state][: max(going, 0)]
                 if len(found):
                     self._hand = int(found[-1]) + 1
                     states[found] = _ABSENT
                     for number, blocks in _by_chunk(np.sort(found)):
                         self._punch(number, blocks)
                     going -= len(found)
-            states[states == _USED] = _THERE
+            states[here[states[here] == _USED]] = _THERE
             # Blocks of the present read stay, so these are what is left of the bound.
 
     def _punch(self, number: int, blocks: Int64) -> None:
@@ -363,7 +304,7 @@ class Pages:
             return sum(self._length(number, block) for block in range(first, last) if block in wanted)
         found: bytes | None = None
         for _ in range(_TRIES):
-            keeping = _Keeping(self, number, min(todo), todo)
+            keeping = Keeping(partial(self.keep, number, todo=todo), min(todo))
             end = (max(todo) + 1) * BLOCK
             # A whole object is asked for as such: some servers are slow at ranges.
             stop = end if end < chunk.size else None
@@ -417,43 +358,6 @@ class Pages:
         where = self._objects.location.url
         said = "is missing" if missing else "does not match its checksum"
         return Damaged(f"{where}/{name} {said}; push the store again with verify=True from where it is whole")
-
-
-class _Keeping:
-    """Keeps blocks while the next ones come."""
-
-    def __init__(self, pages: Pages, number: int, first: int, todo: set[int]) -> None:
-        self._pages = pages
-        self._number = number
-        self._next = first
-        self._todo = todo
-        self._pieces: list[Any] = []
-        self._length = 0
-        self._writing: asyncio.Future[None] | None = None
-
-    async def take(self, piece: Any) -> None:
-        self._pieces.append(piece)
-        self._length += len(piece)
-        if self._length >= _PIECE:
-            await self._write(self._length // BLOCK * BLOCK)
-
-    async def finish(self) -> None:
-        await self._write(self._length)
-        if self._writing is not None:
-            await self._writing
-
-    async def _write(self, length: int) -> None:
-        if self._writing is not None:
-            await self._writing
-            self._writing = None
-        if length:
-            data, first = memoryview(b"".join(self._pieces)), self._next
-            self._length -= length
-            self._pieces = [data[length:]] if self._length else []
-            self._next += -(-length // BLOCK)
-            loop = asyncio.get_running_loop()
-            keep = self._pages.keep
-            self._writing = loop.run_in_executor(None, keep, self._number, first, data[:length], self._todo)
 
 
 def _by_chunk(pages: Int64) -> list[tuple[int, Int64]]:

@@ -6,6 +6,7 @@ remote that answers, what was read before is still there.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -20,14 +21,15 @@ import xxhash
 
 from warmstore.errors import Diverged, RemoteUnavailable
 from warmstore.records.checksums import generation_seed
-from warmstore.records.files import FileLock, Files
+from warmstore.records.files import FileLock, Files, replace_whole
 from warmstore.records.heads import Head
 from warmstore.records.log import CLOSED as _CLOSED
 from warmstore.records.log import Log, create_log, new_entry
 from warmstore.records.manifest import NAME, read_manifest, write_manifest
 from warmstore.records.mirror import find_copy
-from warmstore.records.pages import Pages, RemoteChunk
-from warmstore.remote.location import is_remote
+from warmstore.records.pages import Pages
+from warmstore.records.remote_chunk import RemoteChunk
+from warmstore.remote.location import Location, is_remote
 from warmstore.remote.objects import Objects
 from warmstore.remote.waiting import Patience
 from warmstore.sizes import parse_size
@@ -47,15 +49,18 @@ class Remote:
     url: see `warmstore.remote.objects.Objects`, and options and anonymous too. Options are never shown.
     """
 
-    url: str
+    url: str | os.PathLike[str]
     options: Mapping[str, Any] | None = field(default=None, repr=False)
     anonymous: bool = False
     patience: Patience = _PATIENCE
 
+    def __post_init__(self) -> None:
+        Location.parse(self.url)
+
     @property
     def shown(self) -> str:
         """The URL without what nobody may see."""
-        return re.sub(r"(?<=://)[^/@]*@|[?].*", "", self.url)
+        return Location.parse(self.url).url
 
     def __repr__(self) -> str:
         return f"Remote({self.shown!r})"
@@ -63,7 +68,7 @@ class Remote:
     def below(self, name: str) -> Remote:
         """What lies there under a name."""
         part = quote(name, safe="") if is_remote(self.url) else name
-        return replace(self, url=f"{self.url.rstrip('/')}/{part}")
+        return replace(self, url=f"{os.fspath(self.url).rstrip('/')}/{part}")
 
     def open(self) -> Objects:
         """Its objects."""
@@ -178,6 +183,11 @@ def take_head(path: Path, head: Head, files: Files) -> None:
         if known is not None:
             _close(path / known.generation_folder / "log", known.id, known.generation, files)
         write_manifest(path, head.manifest, files)
+        for old in path.glob("g[0-9]*"):
+            # Others may still read what came of the last one.
+            if old != target and (known is None or old.name != known.generation_folder):
+                with contextlib.suppress(OSError):
+                    files.remove_folder(old)
         return
     log = Log(target / "log", files, generation_seed(known.id, known.generation), write=True)
     try:
@@ -222,6 +232,5 @@ def add_chunks(folder: Path, chunks: Mapping[int, RemoteChunk], files: Files) ->
 
 def write_chunks(folder: Path, chunks: Mapping[int, RemoteChunk], files: Files) -> None:
     """Say which chunks of a generation's folder come from a remote."""
-    draft = folder / f"{CHUNKS}.{os.getpid()}.tmp"
-    draft.write_text(json.dumps({str(number): [chunk.name, chunk.size] for number, chunk in chunks.items()}))
-    files.rename(draft, folder / CHUNKS)
+    said = {str(number): [chunk.name, chunk.size] for number, chunk in chunks.items()}
+    replace_whole(files, folder / CHUNKS, json.dumps(said).encode())

@@ -39,7 +39,8 @@ from warmstore.records.writing import Room, Writing
 from warmstore.remote.location import is_remote
 
 if TYPE_CHECKING:
-    from warmstore.records.mirror import Pulled, Pushed
+    from warmstore.records.pulling import Pulled
+    from warmstore.records.pushing import Pushed
 
 _log = logging.getLogger("warmstore")
 
@@ -87,6 +88,8 @@ class RecordStore(Owner):
             UnsupportedType: metadata that JSON cannot say.
             ReadOnly: the folder cannot be written.
         """
+        if is_remote(path):
+            raise ReadOnly(f"{path!r} is a remote; create a store in a folder and push it there")
         folder, files = Path(path).absolute(), files or Files()
         writing = Writing.of(chunk_size, writer_threads, room)
         manifest = Manifest(check_fields(fields), dict(metadata or {}), format=1 if room is None else EVICTING)
@@ -455,7 +458,7 @@ class RecordStore(Owner):
 
     def push(
         self,
-        url: str,
+        url: str | os.PathLike[str],
         *,
         verify: bool = False,
         progress: bool | None = None,
@@ -480,7 +483,7 @@ class RecordStore(Owner):
             StoreExists: the remote has a feature cache.
             RemoteUnavailable, RemoteRefused: it was not pushed.
         """
-        from warmstore.records.mirror import push
+        from warmstore.records.pushing import push
         from warmstore.records.remote_copy import Remote
 
         self._settle()
@@ -489,7 +492,7 @@ class RecordStore(Owner):
 
     def pull(
         self,
-        url: str,
+        url: str | os.PathLike[str],
         *,
         progress: bool | None = None,
         remote_options: Mapping[str, Any] | None = None,
@@ -502,7 +505,7 @@ class RecordStore(Owner):
             Damaged: what the remote has is not what was pushed.
             RemoteUnavailable, RemoteRefused: nothing changed; the next pull goes on.
         """
-        from warmstore.records.mirror import pull
+        from warmstore.records.pulling import pull
         from warmstore.records.remote_copy import Remote
 
         self._settle()
@@ -513,14 +516,14 @@ class RecordStore(Owner):
 
     def sync(
         self,
-        url: str,
+        url: str | os.PathLike[str],
         *,
         progress: bool | None = None,
         remote_options: Mapping[str, Any] | None = None,
         anonymous: bool = False,
     ) -> "tuple[Pulled, Pushed]":
         """`pull` and then `push`: whichever of the two has more gives it to the other."""
-        from warmstore.records.mirror import sync
+        from warmstore.records.pulling import sync
         from warmstore.records.remote_copy import Remote
 
         self._settle()
@@ -532,7 +535,7 @@ class RecordStore(Owner):
     @classmethod
     def clone(
         cls,
-        url: str,
+        url: str | os.PathLike[str],
         path: str | os.PathLike[str],
         *,
         progress: bool | None = None,
@@ -543,7 +546,7 @@ class RecordStore(Owner):
 
         Killed and called again it goes on. Where the store is there already, it is pulled.
         """
-        from warmstore.records.mirror import pull
+        from warmstore.records.pulling import pull
         from warmstore.records.remote_copy import Remote
 
         with contextlib.closing(Remote(url, remote_options, anonymous).open()) as objects:

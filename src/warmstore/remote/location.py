@@ -56,10 +56,10 @@ class Location:
         """The location that a URL or a path of a folder names.
 
         Raises:
-            ValueError: a scheme that is not known, or a URL without a bucket or host.
+            ValueError: a scheme that is not known, a URL without a bucket or host, or one with parts that name nothing.
         """
         text = os.fspath(url)
-        if "://" not in text:
+        if not is_remote(url):
             if not text.strip():
                 raise ValueError("a remote needs a URL such as s3://bucket/prefix, or a folder; this one is empty")
             path = Path(text).expanduser().absolute()
@@ -68,29 +68,51 @@ class Location:
         kind = SCHEMES.get(parts.scheme.lower())
         if kind is None:
             raise ValueError(f"{parts.scheme}:// is no kind of remote; use one of {', '.join(SCHEMES)} or a folder")
+        user, _, host = parts.netloc.rpartition("@")
+        shown = f"{parts.scheme}://{host}{parts.path.rstrip('/')}"
+        # Dropped in silence these would lead to another place than the one that was meant.
+        if "?" in text or "#" in text:
+            raise ValueError(
+                f"{shown} goes on with a query (? or #), which can name no objects; leave it out or quote it"
+            )
         if kind == "file":
+            if host not in ("", "localhost") or not parts.path.startswith("/"):
+                raise ValueError(f"{shown} is no absolute path; write file:///path, or the folder as it is")
             folder = str(Path(unquote(parts.path)))
             return cls(kind, folder, folder)
-        host = parts.netloc.rpartition("@")[2]
         if not host:
+            raise ValueError(f"{shown} names no bucket or host; write {parts.scheme}://NAME/PREFIX")
+        if kind == "az" and user and ":" not in user:  # abfss://container@account...: no secret
+            host, user = parts.netloc, ""
+            shown = f"{parts.scheme}://{host}{parts.path.rstrip('/')}"
+        if user and kind != "http":
             raise ValueError(
-                f"{parts.scheme}://{parts.path} names no bucket or host; write {parts.scheme}://NAME/PREFIX"
+                f"{shown} had a name or password before it; credentials of {kind}:// come from the variables and files "
+                "of the cloud's own tools, or from remote_options"
             )
-        if kind == "az":
-            host = parts.netloc  # abfss://container@account...: no secret
-        shown = f"{parts.scheme}://{host}{parts.path.rstrip('/')}"
         if kind == "http":
-            if parts.query or parts.fragment:
-                raise ValueError(f"{shown}?... has a query, and objects below it could not be named; leave it out")
             server = f"{parts.scheme}://{host}"
             below = unquote(parts.path).strip("/")
             return cls(kind, shown, server, below, unquote(parts.username or ""), unquote(parts.password or ""))
+        if kind == "gs":
+            shown = f"gs://{host}{parts.path.rstrip('/')}"  # the only spelling that obstore knows
         return cls(kind, shown, shown)
 
 
 def is_remote(url: str | os.PathLike[str]) -> bool:
-    """Whether this names an object store by a URL, and not a path. Paths with "://" in them are none of anybody's."""
-    return "://" in os.fspath(url)
+    """Whether this names an object store by a URL, and not a path. Paths with "://" in them are none of anybody's.
+
+    Raises:
+        ValueError: a URL that lost a slash, as pathlib does to them: it would be a folder named s3:.
+    """
+    text = os.fspath(url)
+    scheme, colon, rest = text.partition(":")
+    if colon and scheme.lower() in SCHEMES and rest.startswith("/") and not rest.startswith("//"):
+        raise ValueError(
+            f"{text!r} is a URL that lost a slash: give {scheme}://... as a str and not as a Path. What needs a folder "
+            "needs it pulled into one first"
+        )
+    return "://" in text
 
 
 class Redacted:

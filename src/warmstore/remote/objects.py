@@ -10,25 +10,28 @@ import asyncio
 import errno
 import os
 import re
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from warmstore.errors import BadArtifact, RemoteRefused, RemoteUnavailable, WarmstoreError
-from warmstore.owner import Owner
 from warmstore.remote.location import Location, Redacted
 from warmstore.remote.offline import OFFLINE, is_offline
+from warmstore.remote.requests import Requests
 from warmstore.remote.stores import obstore_package, store_of
 from warmstore.remote.waiting import Breaker, Patience
 
 T = TypeVar("T")
 
 _PIECE = 256 << 10
+_WATCHED = 32 << 10  # bytes of a piece where somebody asks whether data flows: many transfers share one line
 _LIST = 1000
+_SLOWEST = 16 << 10  # bytes a second that a piece makes when it flows, and an object that is sent
 _SAID = 600  # letters of a message
+_REFUSED = re.compile(r"status code: 40[13]\b|ExpiredToken")
+_CAUSE = re.compile(r'(?:error|message): "([^"]+)"|(InvalidCertificate|TimedOut)')
 
 
 @dataclass(frozen=True)
@@ -40,11 +43,11 @@ class Entry:
     modified: float
 
 
-class Objects(Owner):
+class Objects:
     """The objects below one URL. Threads may share it; forked children may not use it.
 
     Args:
-        url: s3://bucket/prefix, gs://bucket/prefix, az://account/container/prefix, http(s)://host/path (WebDAV),
+        url: s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, http(s)://host/path (WebDAV),
             file:///folder, or a folder. A name and password before the host are for HTTP.
         options: What obstore's store of that kind takes (S3Config, GCSConfig, AzureConfig), such as
             {"endpoint": "https://minio.example.org", "region": "us-east-1"}; for HTTP {"headers": {...}}.
@@ -75,15 +78,13 @@ class Objects(Owner):
         self.parallel = parallel
         self.breaker = Breaker(self.patience.failures, self.patience.rest)
         self._options = dict(options or {})
+        unknown = sorted(set(self._options) - {"headers"})
+        if unknown and self.location.kind == "http":
+            raise ValueError(f"{self.location.url} takes no option {', '.join(unknown)}; for WebDAV there are headers")
         self._anonymous = anonymous
-        self._at_exit = at_exit
         self._redacted = Redacted(self.location, self._options)
-        self._store: Any = None
-        self._lock = threading.Lock()
-        self._process = os.getpid()
-        self._ended = False
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._stores: dict[bool, Any] = {}
+        self._requests = Requests(self.location.url, at_exit=at_exit)
         obstore_package()
 
     def __repr__(self) -> str:
@@ -150,8 +151,10 @@ class Objects(Owner):
                 raise BadArtifact(f"{name!r} has {size:,} bytes, and {most:,} at most are taken")
             pieces: list[Any] = []
             came = 0
-            stream: AsyncIterator[Any] = found.stream(min_chunk_size=_PIECE if take is None else 4 * _PIECE).__aiter__()
-            while (piece := await self._piece(stream)) is not None:
+            least = _WATCHED if flowed is not None else _PIECE if take is None else 4 * _PIECE
+            stream: AsyncIterator[Any] = found.stream(min_chunk_size=least).__aiter__()
+            slow = self.patience.silence + least / _SLOWEST
+            while (piece := await _next(stream, slow)) is not None:
                 came += len(piece)
                 if take is None:
                     pieces.append(piece)
@@ -179,11 +182,12 @@ class Objects(Owner):
             parts = False if self.location.kind == "http" else None  # WebDAV has no uploads in parts
             store = self._opened(write=True)
             sending = obstore.put_async(store, self._below(name), data, mode=mode, use_multipart=parts)
-            # A body that flows cannot be watched, so it is given the time that 256 KB/s need.
             try:
-                await asyncio.wait_for(sending, self.patience.request + large / (256 << 10))
+                await asyncio.wait_for(sending, self.patience.sending + large / _SLOWEST)
             except obstore.exceptions.AlreadyExistsError:
                 return False
+            except FileNotFoundError as error:  # of an object that is to be made this means its bucket
+                raise ConnectionError(f"there is no such bucket, container or folder: {error}") from None
             return True
 
         return await self._asked(put, f"{name!r} cannot be written", missing=False)
@@ -213,7 +217,7 @@ class Objects(Owner):
                 return sorted(await self._walk(store, self._below(prefix), flowed), key=lambda one: one.name)
             found: list[Entry] = []
             stream = obstore.list(store, prefix or None, chunk_size=_LIST).__aiter__()
-            while (page := await self._piece(stream)) is not None:
+            while (page := await _next(stream, self.patience.request)) is not None:
                 found += map(_entry, page)
                 if flowed is not None:
                     flowed(0)
@@ -276,75 +280,43 @@ class Objects(Owner):
         """Start a coroutine in the thread of requests. Cancelling the future gives the requests up.
 
         Raises:
-            RemoteUnavailable: this is a forked child: obstore does not work in one. Open the remote after the fork, in
-                a process that was started by spawn.
+            RemoteUnavailable: it was closed, or this is a forked child; see `check_process`.
         """
-        try:
-            # Under the lock, so that whatever is submitted comes before the end, which cancels it, or is refused.
-            with self._lock:
-                return asyncio.run_coroutine_threadsafe(coroutine, self._running())
-        except BaseException:
-            coroutine.close()
-            raise
+        return self._requests.submit(coroutine)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Start a coroutine in the thread of requests, and wait for it."""
-        future = self.submit(coroutine)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+        return self._requests.run(coroutine)
+
+    def check_process(self) -> None:
+        """Raise RemoteUnavailable in a forked child, where nothing can be asked."""
+        self._requests.check_process()
 
     def close(self) -> None:
         """Give up what goes on, and end the thread. Closing twice is fine."""
-        if os.getpid() != self._process:
-            return
-        with self._lock:
-            ended, self._ended = self._ended, True
-            loop, thread = self._loop, self._thread
-        if ended or loop is None or thread is None:
-            return
-        self.closed = True
-        self.disown()
-        asyncio.run_coroutine_threadsafe(_end(loop), loop)
-        thread.join()
+        self._requests.close()
 
     def leave(self) -> None:
         """In a forked child: be of no use."""
-        self.closed = self._ended = True
-        self._lock = threading.Lock()
-        self._loop = self._thread = None
+        self._requests.leave()
 
-    def _after_fork(self) -> None:
-        self.leave()
+    def __enter__(self) -> Self:
+        return self
 
-    def _running(self) -> asyncio.AbstractEventLoop:
-        if os.getpid() != self._process:
-            raise RemoteUnavailable(
-                f"{self.location.url} was opened before a fork, and cannot be used in the child; open it in a process "
-                "that was started by spawn"
-            )
-        if self._ended:
-            raise RemoteUnavailable(f"{self.location.url} was closed")
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=_serve, args=(self._loop,), name="warmstore-remote", daemon=True)
-            self._thread.start()
-            self.closed = False
-            if self._at_exit:
-                self.own()
-        return self._loop
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
     def _opened(self, *, write: bool) -> Any:
         """obstore's store; None for a folder that is not there, unless it is to be written."""
-        if self._store is None:
+        if write not in self._stores:
             if self.location.kind == "file":
                 folder = Path(self.location.address)
                 if not write and not folder.is_dir():
                     return None
-            self._store = store_of(self.location, self._options, self._anonymous, self.patience, self._redacted)
-        return self._store
+            self._stores[write] = store_of(
+                self.location, self._options, self._anonymous, self.patience, self._redacted, write=write
+            )
+        return self._stores[write]
 
     async def _asked(self, ask: Callable[[], Awaitable[T]], failed: str, *, missing: T) -> T:
         """What `ask` answers, or `missing`; any trouble as one of the two errors, which keeps no trace of the cause,
@@ -373,7 +345,8 @@ class Objects(Owner):
         if isinstance(error, TimeoutError):
             return RemoteUnavailable(f"{self.location.url}: {failed}: no answer in time")
         said = _in_one_line(self._redacted(str(error))) or type(error).__name__
-        if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError):
+        refused = isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError)
+        if refused or _REFUSED.search(said):  # of listings obstore does not tell it by the class
             return RemoteRefused(
                 errno.EACCES, f"{failed}: the credentials are missing or wrong: {said}", self.location.url
             )
@@ -382,11 +355,12 @@ class Objects(Owner):
     async def _in_time(self, asking: Awaitable[T]) -> T:
         return await asyncio.wait_for(asking, self.patience.request)
 
-    async def _piece(self, stream: AsyncIterator[T]) -> T | None:
-        try:
-            return await asyncio.wait_for(anext(stream), self.patience.silence)
-        except StopAsyncIteration:
-            return None
+
+async def _next(stream: AsyncIterator[T], seconds: float) -> T | None:
+    try:
+        return await asyncio.wait_for(anext(stream), seconds)
+    except StopAsyncIteration:
+        return None
 
 
 def _entry(found: Mapping[str, Any]) -> Entry:
@@ -394,22 +368,11 @@ def _entry(found: Mapping[str, Any]) -> Entry:
 
 
 def _in_one_line(text: str) -> str:
-    """The first of what obstore says, without pages of a server that are meant for browsers."""
-    said = re.sub(r"\s*<(html|!doctype).*", "", text.partition("\n\nDebug source")[0], flags=re.DOTALL | re.IGNORECASE)
+    """The first of what obstore says, without pages that are meant for browsers, and then what was behind it."""
+    said, _, behind = text.partition("\n\nDebug source")
+    said = re.sub(r"\s*<(html|!doctype).*", "", said, flags=re.DOTALL | re.IGNORECASE)
+    said = re.sub(r"<\?xml.*<Code>(.*?)</Code>.*<Message>(.*?)</Message>.*", r"\1, \2", said, flags=re.DOTALL)
+    cause = _CAUSE.search(behind) if said.endswith("error sending request") else None
+    if cause is not None:
+        said += f": {cause[1] or cause[2]}"
     return " ".join(said.split())[:_SAID]
-
-
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_forever()
-    finally:
-        loop.close()
-
-
-async def _end(loop: asyncio.AbstractEventLoop) -> None:
-    while tasks := asyncio.all_tasks(loop) - {asyncio.current_task(loop)}:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    loop.stop()

@@ -55,7 +55,13 @@ class Key:
 
     @classmethod
     def new(cls, kind: str = "hmac") -> Key:
-        """A new secret: of kind "hmac", or a private key of kind "ed25519"."""
+        """A new secret: of kind "hmac", or a private key of kind "ed25519".
+
+        Raises:
+            ValueError: another kind.
+        """
+        if kind not in ("hmac", "ed25519"):
+            raise ValueError(f"{kind!r} is no kind of key that can be made; it is hmac or ed25519")
         return cls.parse(f"{kind}:{secrets.token_hex(32)}")
 
     @property

@@ -14,9 +14,15 @@ from warmstore.remote.waiting import Patience
 
 
 def store_of(
-    location: Location, options: Mapping[str, Any], anonymous: bool, patience: Patience, redacted: Redacted
+    location: Location,
+    options: Mapping[str, Any],
+    anonymous: bool,
+    patience: Patience,
+    redacted: Redacted,
+    *,
+    write: bool,
 ) -> Any:
-    """obstore's store for a location."""
+    """obstore's store for a location, to send objects to or for all other requests."""
     obstore_package()
     stores: Any = import_module("obstore.store")
 
@@ -24,11 +30,15 @@ def store_of(
         return stores.LocalStore(location.address, mkdir=True)
     client: dict[str, Any] = {
         "connect_timeout": timedelta(seconds=patience.connect),
+        # It begins with the request and not behind its body (reqwest #2784). WebDAV takes whole chunks in one request,
+        # which only their size says how long may take.
         "read_timeout": timedelta(seconds=patience.silence),
         "timeout": timedelta(days=1),  # of a whole transfer; silence is what ends one
         "user_agent": "warmstore",
         "allow_http": True,  # where the user names such an endpoint, and only there
     }
+    if write:
+        client["read_timeout"] = timedelta(days=1) if location.kind == "http" else timedelta(seconds=patience.sending)
     retries = {
         "max_retries": patience.retries,
         "retry_timeout": timedelta(seconds=patience.request),

@@ -21,6 +21,8 @@ class Patience:
         retries: How often a request is tried again after a server error, a timeout or a cut connection.
         backoff: Before the first of them, twice as long before each later one, with jitter.
         request: In all, with retries, until the first piece of data; a transfer that flows has no end.
+        sending: Until the answer to a request that sends a part of an object. A body on its way cannot be watched, so
+            this must do for slow lines too.
         failures: After so many failed requests in a row the remote counts as dead.
         rest: How long nobody asks a dead remote, twice as long each time that it still is.
     """
@@ -30,6 +32,7 @@ class Patience:
     retries: int = 3
     backoff: float = 0.1
     request: float = 15.0
+    sending: float = 300.0
     failures: int = 3
     rest: float = 30.0
 
