@@ -130,6 +130,12 @@ def test_options_and_modes_count(monkeypatch: pytest.MonkeyPatch) -> None:
     assert plain != key(Net())
 
 
+def test_passes_of_the_programs_own_have_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._inductor.config, "post_grad_custom_pre_pass", print)
+    with pytest.raises(NoKey, match="post_grad_custom_pre_pass"):
+        key(Net())
+
+
 def test_a_program_is_the_same_whatever_is_edited_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def program(model: nn.Module, x: torch.Tensor = X) -> str:
         return program_of_call(model.forward, (x,), {})

@@ -22,6 +22,12 @@ from warmstore.compiling.keys import DeviceClass, InputSpec, Key, Reader, Versio
 from warmstore.errors import NoKey
 
 
+_PASSES = (
+    "post_grad_custom_pre_pass", "post_grad_custom_post_pass", "joint_custom_pre_pass", "joint_custom_post_pass",
+    "pre_grad_custom_pass", "_pre_fusion_custom_pass", "_post_fusion_custom_pass",
+)  # fmt: skip
+
+
 def key_of_call(
     function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any], environment: Environment
 ) -> Key:
@@ -162,6 +168,8 @@ def _configuration() -> list[list[tuple[str, str]]]:
     from torch._functorch import config as functorch
     from torch._inductor import config as inductor
 
+    if (name := next((one for one in _PASSES if getattr(inductor, one, None) is not None), None)) is not None:
+        raise NoKey(f"torch._inductor.config.{name} is set, and what a pass does has no name")
     plain = bool | int | float | str | None
     return [
         sorted(
