@@ -21,7 +21,6 @@ from warmstore.compiling.environment import Environment
 from warmstore.compiling.keys import DeviceClass, InputSpec, Key, Reader, Versions, digest, modes
 from warmstore.errors import NoKey
 
-
 _PASSES = (
     "post_grad_custom_pre_pass", "post_grad_custom_post_pass", "joint_custom_pre_pass", "joint_custom_post_pass",
     "pre_grad_custom_pass", "_pre_fusion_custom_pass", "_post_fusion_custom_pass",
