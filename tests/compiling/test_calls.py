@@ -96,6 +96,29 @@ def test_modules_count_by_class_code_mode_and_tensors(monkeypatch: pytest.Monkey
     assert key(Held(Net())) not in found
 
 
+def test_hooks_and_what_is_the_same_tensor_or_module_count() -> None:
+    def hook(module: nn.Module, args: object) -> None:
+        """Has no name that others find."""
+
+    nets = [nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)) for _ in range(5)]
+    nets[1][0].register_forward_pre_hook(print)
+    nets[2][1].weight = nets[2][0].weight
+    nets[3][1] = nets[3][0]
+    nets[4][0].register_forward_pre_hook(hook)
+    found = [key(net) for net in nets[:4]]
+    assert len(set(found)) == len(found)
+    with pytest.raises(NoKey, match="hook"):
+        key(nets[4])
+
+
+def test_arguments_in_the_same_memory_count() -> None:
+    f = function("def f(x, y): return x + y")
+    memory = torch.zeros(8)
+    found = [key(f, memory[:4], y) for y in (torch.zeros(4), memory[2:6])] + [key(f, X, X), key(f, X, X.clone())]
+    assert len(set(found)) == len(found)
+    assert key(f, X, X.to_sparse())
+
+
 def test_options_and_modes_count(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = key(Net())
     assert plain != key(Net(), options={"mode": "max-autotune"})
@@ -105,6 +128,12 @@ def test_options_and_modes_count(monkeypatch: pytest.MonkeyPatch) -> None:
         assert plain != key(Net())
     monkeypatch.setattr(torch._inductor.config, "epilogue_fusion", False)
     assert plain != key(Net())
+
+
+def test_passes_of_the_programs_own_have_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._inductor.config, "post_grad_custom_pre_pass", print)
+    with pytest.raises(NoKey, match="post_grad_custom_pre_pass"):
+        key(Net())
 
 
 def test_a_program_is_the_same_whatever_is_edited_in_it(monkeypatch: pytest.MonkeyPatch) -> None:

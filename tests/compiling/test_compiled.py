@@ -21,20 +21,34 @@ from torch import nn
 SCALE = 2
 
 
+class Gained:
+    GAIN = 2.0
+
+    def gained(self, x):
+        return x * self.GAIN
+
+
+class Other:
+    def gained(self, x):
+        return x * 7
+
+
 def twice(x, shift=0.0):
     found = x * SCALE
     return found + shift
 
 
-class Model(nn.Module):
+class Model(Gained, Other, nn.Module):
     def __init__(self):
         super().__init__()
         self.linear = nn.Linear(8, 8)
         self.act = torch.sin
 
     def forward(self, x, times=1.0):
-        return twice(self.act(self.linear(x))) * times
+        return twice(self.act(self.linear(self.gained(x)))) * times
 """
+
+STARTED = START + "import builtins; builtins.ws = ws\n"
 
 USE = """
 import torch
@@ -102,7 +116,7 @@ def test_a_docstring_a_renamed_local_and_a_renamed_parameter_change_nothing(made
     names = "    found = x * SCALE\n    return found + shift"
     checkout = edited(made, names, "    'Doc.'\n" + names.replace("found", "scaled"))
     source = (checkout / "model.py").read_text()
-    parameter = "(self, x, times=1.0):\n        return twice(self.act(self.linear(x)))"
+    parameter = "(self, x, times=1.0):\n        return twice(self.act(self.linear(self.gained(x))))"
     assert parameter in source
     (checkout / "model.py").write_text(source.replace(parameter, parameter.replace("x", "images")))
     assert package_was_used(used(checkout))
@@ -112,12 +126,14 @@ def test_a_docstring_a_renamed_local_and_a_renamed_parameter_change_nothing(made
     ("old", "new"),
     [
         ("x * SCALE", "SCALE * x * 1.5"),
+        ("GAIN = 2.0", "GAIN = 3.0"),
+        pytest.param("Gained, Other,", "Other, Gained,", marks=pytest.mark.slow),
         pytest.param("shift=0.0", "shift=1.0", marks=pytest.mark.slow),
         pytest.param("times=1.0", "times=3.0", marks=pytest.mark.slow),
     ],
 )
 def test_an_edited_function_is_traced_anew(made: Path, old: str, new: str) -> None:
-    """In a function that forward calls, and in defaults; torch's own loading looks at neither."""
+    """In a function that forward calls, in defaults and in classes; torch's own loading looks at none of them."""
     assert not package_was_used(used(edited(made, old, new)))
 
 
@@ -193,6 +209,53 @@ def test_what_cannot_be_packaged_is_left_to_torch(tmp_path: Path) -> None:
     assert report.right
 
 
+def test_what_surrounds_a_function_is_seen_while_it_runs(tmp_path: Path) -> None:
+    code = """
+    import torch
+    def surrounded():
+        scale = 2.0
+        def f(x, y, shift=1.0):
+            x.add_(shift)
+            return x * scale + y
+        def change(value):
+            nonlocal scale
+            scale = value
+        return f, change
+    f, change = surrounded()
+    compiled = ws.compile(f)
+    prepared = next(cell.cell_contents for cell in compiled.__closure__ if hasattr(cell.cell_contents, "_loaded"))
+    x, y = torch.arange(8.0), torch.ones(8)
+    def same(x, y):
+        assert torch.equal(compiled(x.clone(), y), f(x.clone(), y))
+    try:
+        compiled(x, torch.ones(3))
+    except Exception as error:
+        said = type(error).__name__
+    same(x, y)
+    assert len(prepared._loaded) == 1, said  # what failed in torch.compile too is no reason to give up
+    change(5.0)
+    same(x, y)
+    f.__defaults__ = (3.0,)
+    same(x, y)
+    assert prepared._loaded[0].fits((x, y), {}) is False
+    memory = [torch.arange(12.0) for _ in range(2)]
+    assert torch.equal(compiled(memory[0][:8], memory[0][4:]), f(memory[1][:8], memory[1][4:]))
+    values, right = compiled(x.clone(), y), f(x.clone(), y)
+    """
+    (tmp_path / "surrounded.py").write_text("from __future__ import annotations\n" + textwrap.dedent(code))
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    report = run("from surrounded import values, right", tmp_path / "store", env={"PYTHONPATH": path}, start=STARTED)
+    assert report.right
+
+
+def test_without_a_model_it_is_a_decorator() -> None:
+    @ws.compile(backend="eager")
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    assert doubled(torch.ones(2)).tolist() == [2, 2]
+
+
 def test_without_a_cache_it_is_torch_compile() -> None:
     compiled = ws.compile(torch.nn.Linear(2, 2), backend="eager")
     assert type(compiled).__name__ == "OptimizedModule"
@@ -201,9 +264,18 @@ def test_without_a_cache_it_is_torch_compile() -> None:
 
 def test_packages_survive_bytes_and_others_are_refused() -> None:
     sizes = ((4, None), ())
-    package = Package(b"saved", (("m", "f", "digest"),), (("L['x']", "module torch"),), ("name",), sizes)
+    package = Package(
+        b"saved",
+        sources=(("m", "f", "digest"),),
+        identities=(("L['x']", "module torch"),),
+        classes=(("m", "C", "digest"),),
+        values=(("G['K']", "constant 2"),),
+        globals=("name",),
+        sizes=sizes,
+        mutates=True,
+    )
     assert Package.from_bytes(package.to_bytes()) == package
     with pytest.raises(BadArtifact, match="not a package"):
         Package.from_bytes(b"something else")
     with pytest.raises(Incompatible, match=r"m\.f has changed"):
-        package.check_sources()
+        package.traced()

@@ -13,7 +13,8 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable
-from types import FunctionType
+from functools import partial
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from warmstore.compiling import compile_cache
@@ -26,19 +27,21 @@ if TYPE_CHECKING:
 _log = logging.getLogger("warmstore")
 
 _REFUSED = b"warmstore package: none\n"
+_STANCES = ("default", "eager_on_recompile", "fail_on_recompile")  # in which torch calls what is compiled
 _MOST = 8  # packages of one function in one process, and calls that may look for one in vain
 
 
-def compile(model: Callable[..., Any], **options: Any) -> Any:  # noqa: A001
+def compile(model: Callable[..., Any] | None = None, **options: Any) -> Any:  # noqa: A001
     """What `torch.compile(model, **options)` returns, with a first call that another process may have prepared.
 
-    Needs `compile_cache.init`; without it, this is `torch.compile`. What is prepared is a call in one mode (training or
-    not, with gradients or without) with arguments of these dtypes, devices and structure. The first one compiles for
-    its sizes; whichever process comes with others compiles once more, for any, as `torch.compile` does.
+    Needs `compile_cache.init` before the first call; without it, this is `torch.compile`. What is prepared is a call in
+    one mode (training or not, with gradients or without) with arguments of these dtypes, devices and structure. The
+    first one compiles for its sizes; whichever process comes with others compiles once more, for any, as
+    `torch.compile` does.
 
     Args:
-        model: An `nn.Module` or a function. Modules with hooks, and those that `torch.distributed` has wrapped, are
-            left to `torch.compile`.
+        model: An `nn.Module` or a function; without one, this returns a decorator. Modules with hooks, and those that
+            `torch.distributed` has wrapped, are left to `torch.compile`.
         options: The options of `torch.compile`.
 
     Raises:
@@ -46,27 +49,35 @@ def compile(model: Callable[..., Any], **options: Any) -> Any:  # noqa: A001
     """
     import torch
 
+    if model is None:
+        return partial(compile, **options)
+    kept = {**options, "options": dict(options.get("options") or {})}  # torch takes out of its own what it has read
     plain: Any = torch.compile(model, **options)
-    cache = compile_cache.current()
-    session = cache.session if cache is not None and not cache.closed else None
-    if session is None or not _may_be_packaged(model, options):
+    if plain is model or not _may_be_packaged(model, kept):
         return plain
     if isinstance(model, torch.nn.Module):
-        plain.forward = _Prepared(session, model.forward, plain.forward, options, model)
+        plain.forward = _Prepared(model.forward, plain.forward, kept, model)
         return plain
-    prepared = _Prepared(session, model, plain, options, None)
-    return _like(plain, prepared)
+    return _like(plain, _Prepared(model, plain, kept, None))
+
+
+def _session() -> Session | None:
+    """That of the cache of this process, if there is one."""
+    cache = compile_cache.current()
+    return None if cache is None or cache.closed else cache.session
 
 
 def _may_be_packaged(model: Any, options: dict[str, Any]) -> bool:
     import torch
+    import torch._inductor
 
     if options.get("backend", "inductor") != "inductor" or options.get("disable"):
         return False
-    if "guard_filter_fn" in (options.get("options") or {}):
+    of_inductor = {**torch._inductor.list_mode_options(options.get("mode") or "default"), **options["options"]}
+    if of_inductor.get("triton.cudagraphs") or not {"guard_filter_fn", "use_aoti"}.isdisjoint(of_inductor):
         return False
     if isinstance(model, torch.nn.Module):
-        return not type(model).__module__.startswith(
+        return isinstance(model.forward, MethodType) and not type(model).__module__.startswith(
             ("torch.nn.parallel", "torch.distributed", "torch.jit", "torch.fx")
         )
     return isinstance(model, FunctionType)
@@ -88,70 +99,107 @@ class _Prepared:
 
     def __init__(
         self,
-        session: Session,
         function: Any,
         plain: Callable[..., Any],
         options: dict[str, Any],
         module: Any,
     ) -> None:
         import torch
+        from torch._dynamo import eval_frame
 
         from warmstore.compiling import calls
 
         self._calls = calls
         self._is_compiling = torch.compiler.is_compiling  # within another compiled function this is only traced
-        self._session = session
+        self._is_transformed = calls.is_transformed
+        self._stances = eval_frame
+        self._session: Session | None = None
         self._function = function
         self._plain = plain
         self._options = options
         self._module = module
         self._loaded: list[Loaded] = []
-        self._left = _MOST
+        self._packages: dict[str, list[Package]] = {}  # by the path of their key
+        self._left: int | None = None
         self._lock = threading.RLock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._is_compiling() or (self._module is not None and not _is_bare(self._module)):
+        stance = self._stances._stance.stance
+        if (
+            self._is_compiling()
+            or stance not in _STANCES
+            or self._is_transformed()
+            or (self._module is not None and not _is_bare(self._module, self._function))
+        ):
             return self._plain(*args, **kwargs)
         whole = args if self._module is None else (self._module, *args)
         for loaded in self._loaded:
             if loaded.fits(whole, kwargs):
                 return loaded.call(*whole, **kwargs)
-        if self._left and (prepared := self._prepare(whole, args, kwargs)) is not None:
+        if self._left == 0 or stance != "default":
+            return self._plain(*args, **kwargs)
+        prepared = None if self._calls.is_in_a_mode() else self._prepare(whole, args, kwargs)
+        if isinstance(prepared, Loaded):
             return prepared.call(*whole, **kwargs)
-        return self._plain(*args, **kwargs)
+        result = self._plain(*args, **kwargs)
+        if prepared is not None:
+            prepared()
+        return result
 
-    def _prepare(self, whole: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Loaded | None:
-        """Find or make a package that fits; None where there can be none."""
-        if not self._session.is_open:
-            return None
+    def _prepare(
+        self, whole: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Loaded | Callable[[], None] | None:
+        """Find or make a package that fits. Where there can be none, what is to be done if `torch.compile` succeeds."""
         try:
             with self._lock:
+                if self._left is None:
+                    self._session = _session()
+                    self._left = 0 if self._session is None else _MOST
+                session = self._session
+                if session is None or not session.is_open:
+                    return None
                 self._left = max(self._left - 1, 0)
                 began = time.monotonic()
                 sizes = shapes(args, kwargs)
                 program = self._calls.program_of_call(self._function, args, kwargs)
-                key = self._calls.key_of_call(self._function, args, kwargs, self._options, self._session.environment)
+                key = self._calls.key_of_call(self._function, args, kwargs, self._options, session.environment)
                 path = f"package/{program}/{key.digest}/"
-                loaded = self._find(path, sizes, whole, kwargs)[0] or self._make(path, sizes, whole, args, kwargs)
+                loaded = self._find(session, path, sizes, whole, kwargs)[0]
+                if loaded is None:
+                    try:
+                        loaded = self._make(session, path, sizes, whole, args, kwargs)
+                    except Exception as error:
+                        self._say(error)
+                        return partial(self._refuse, session, path, error, time.monotonic() - began)
                 if loaded is not None:
                     self._loaded.append(loaded)
+                    self._packages.setdefault(path, []).append(loaded.package)
                     _log.debug("%s is ready after %.2f s", self._function.__qualname__, time.monotonic() - began)
                 return loaded
         except Exception as error:
             self._left = 0
-            _log.info("%s is left to torch.compile: %s", getattr(self._function, "__qualname__", "a function"), error)
-            _log.debug("compile cache", exc_info=True)
+            self._say(error)
             return None
 
+    def _refuse(self, session: Session, path: str, error: Exception, seconds: float) -> None:
+        """Never try again what torch.compile did and a package did not: trying costs as much as compiling."""
+        self._left = 0
+        if not isinstance(error, OSError | MemoryError):
+            _keep(session, path + "refused", _REFUSED, seconds)
+
+    def _say(self, error: Exception) -> None:
+        _log.info("%s is left to torch.compile: %s", getattr(self._function, "__qualname__", "a function"), error)
+        _log.debug("compile cache", exc_info=True)
+
     def _find(
-        self, path: str, sizes: Sizes, whole: tuple[Any, ...], kwargs: dict[str, Any]
+        self, session: Session, path: str, sizes: Sizes, whole: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Loaded | None, list[Sizes]]:
         """The package that fits, if there is one, and the sizes of all for calls that differ in nothing else."""
         function = getattr(self._function, "__func__", self._function)
-        found = self._session.find(path)
+        found = session.find(path)
         if _REFUSED in found:
             raise Incompatible("another process found that it cannot be prepared")
-        packages = [loaded.package for loaded in self._loaded]
+        packages = list(self._packages.get(path, ()))
         for data in found:
             try:
                 packages.append(Package.from_bytes(data))
@@ -170,36 +218,45 @@ class _Prepared:
         return None, known
 
     def _make(
-        self, path: str, sizes: Sizes, whole: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        session: Session,
+        path: str,
+        sizes: Sizes,
+        whole: tuple[Any, ...],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Loaded | None:
-        with self._session.alone(path):
-            loaded, others = self._find(path, sizes, whole, kwargs)
+        with session.alone(path):
+            loaded, others = self._find(session, path, sizes, whole, kwargs)
             if loaded is not None:
                 return loaded  # made by another process meanwhile
             began = time.monotonic()
-            try:
-                # Where a package for these sizes does not fit, it is something else that differs.
-                if not any(cover(other, sizes) for other in others):
-                    sizes = generalised(sizes, others + self._versions(path), self._options.get("dynamic"))
-                package = make(self._function, args, kwargs, self._options, sizes)
-            except Exception:
-                # Trying costs as much as compiling; so it is tried once, not at every start.
-                self._session.keep(path + "refused", "package", _REFUSED, time.monotonic() - began)
-                raise
+            # Where a package for these sizes does not fit, it is something else that differs.
+            if not any(cover(other, sizes) for other in others):
+                sizes = generalised(sizes, others + _versions(session, path), self._options.get("dynamic"))
+            package = make(self._function, args, kwargs, self._options, sizes)
             data = package.to_bytes()
             name = hashlib.sha256(data).hexdigest()[:16]
             function = getattr(self._function, "__func__", self._function)
             loaded = load(package, function, whole, kwargs)
-            self._session.harvest()  # its libraries first: whoever finds the package finds them
-            self._session.keep(f"{path}{_said(package.sizes)}.{name}", "package", data, time.monotonic() - began)
+            session.harvest()  # its libraries first: whoever finds the package finds them
+            _keep(session, f"{path}{_said(package.sizes)}.{name}", data, time.monotonic() - began)
             return loaded if loaded.fits(whole, kwargs) else None
 
-    def _versions(self, path: str) -> list[Sizes]:
-        """Static sizes for which other versions of this program were compiled."""
-        program = path.rsplit("/", 2)[0] + "/"
-        below = self._session.store.below(program, self._session.environment)
-        found = [_heard(artifact.key.rpartition("/")[2].partition(".")[0]) for artifact, _ in below if artifact]
-        return [sizes for sizes in found if sizes]
+
+def _keep(session: Session, path: str, data: bytes, seconds: float) -> None:
+    try:
+        session.keep(path, "package", data, seconds)
+    except (OSError, ValueError) as error:
+        _log.info("%s is not kept: %s", path, error)
+
+
+def _versions(session: Session, path: str) -> list[Sizes]:
+    """Static sizes for which other versions of a program were compiled."""
+    program = path.rsplit("/", 2)[0] + "/"
+    below = session.store.below(program, session.environment)
+    found = [_heard(artifact.key.rpartition("/")[2].partition(".")[0]) for artifact, _ in below if artifact]
+    return [sizes for sizes in found if sizes]
 
 
 def generalised(sizes: Sizes, others: Iterable[Sizes], dynamic: bool | None = None) -> Sizes:
@@ -234,12 +291,13 @@ def _heard(said: str) -> Sizes:
     )
 
 
-def _is_bare(module: Any) -> bool:
-    """Whether calling a module is calling its `forward`."""
+def _is_bare(module: Any, forward: Any) -> bool:
+    """Whether calling a module is calling its `forward`, and that is the bound method it was."""
     return not (
         module._forward_hooks
         or module._forward_pre_hooks
         or module._backward_hooks
         or module._backward_pre_hooks
         or "forward" in module.__dict__
+        or getattr(type(module), "forward", None) is not forward.__func__
     )

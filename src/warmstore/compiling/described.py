@@ -14,7 +14,8 @@ from collections.abc import Iterable
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-_LOAD_CONST = opcode.opmap["LOAD_CONST"]
+_NO_MATTER = inspect.CO_NESTED | 0x4000000  # CO_HAS_DOCSTRING, from Python 3.13 on
+_OF_CONSTANTS = frozenset(opcode.hasconst)
 
 
 def code_digest(code: CodeType, *, parameters: bool = True) -> str:
@@ -42,7 +43,7 @@ def _content(value: object, parameters: bool = True) -> object:
             constants = constants[1:]  # the docstring, or None in its place
         return (
             value.co_code, value.co_names, value.co_varnames[:count] if parameters else (), value.co_exceptiontable,
-            value.co_flags & ~inspect.CO_NESTED, value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount,
+            value.co_flags & ~_NO_MATTER, value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount,
             [_content(one) for one in constants],
         )  # fmt: skip
     if isinstance(value, frozenset):
@@ -53,7 +54,7 @@ def _content(value: object, parameters: bool = True) -> object:
 
 
 def _loads_first(code: bytes) -> bool:
-    return any(code[at] == _LOAD_CONST and code[at + 1] == 0 for at in range(0, len(code), 2))
+    return any(code[at] in _OF_CONSTANTS and code[at + 1] == 0 for at in range(0, len(code), 2))
 
 
 def find_function(module: str, qualname: str) -> tuple[CodeType | None, FunctionType | None]:
@@ -83,6 +84,17 @@ def describe(value: object) -> str | None:
     return _describe(value, frozenset())
 
 
+def describe_constant(value: object) -> str | None:
+    """A number, a text, a dtype and the like by its value; None for anything else."""
+    if value is None or value is NotImplemented or isinstance(value, bool | type(Ellipsis)):
+        return f"constant {value!r}"
+    if type(value) in (int, float, complex, str, bytes):
+        return f"constant {value!r}"
+    if type(value).__module__ == "torch" and type(value).__name__ in ("dtype", "device", "layout", "memory_format"):
+        return f"{type(value).__name__} {value}"
+    return None
+
+
 def describe_bound(function: FunctionType) -> str | None:
     """What a function has besides its code: defaults of parameters, and values of the scope it was made in."""
     return _bound_of(function, frozenset({id(function)}))
@@ -93,6 +105,8 @@ def _describe(value: object, above: frozenset[int]) -> str | None:
         return f"module {value.__name__}" if sys.modules.get(value.__name__) is value else None
     if value is None or value is NotImplemented or isinstance(value, bool | type(Ellipsis)):
         return f"constant {value!r}"
+    if getattr(value, "_dynamo_marked_constant", False) or _is_python_object(value):
+        return None  # called while tracing, and of an object only its class has a name
     if isinstance(value, MethodType):
         owner = _describe(value.__self__, above)
         return None if owner is None else f"method {value.__func__.__qualname__} of {owner}"
@@ -103,7 +117,7 @@ def _describe(value: object, above: frozenset[int]) -> str | None:
         found: Any = sys.modules.get(module)
         for part in str(name).split("."):
             found = getattr(found, part, None)
-        if found is value:
+        if found is value or (isinstance(found, property) and found.fget is value):
             said = _function(value, module, above) if isinstance(value, FunctionType) else ""
             return None if said is None else f"object {module}:{name} {said}".rstrip()
     return None
@@ -140,12 +154,16 @@ def _joined(values: Iterable[object], above: frozenset[int]) -> str | None:
 
 def _value(value: object, above: frozenset[int]) -> str | None:
     """A constant by its value, a collection by what is in it, other objects by their names."""
-    if type(value) in (int, float, complex, str, bytes):
-        return f"constant {value!r}"
+    if (said := describe_constant(value)) is not None:
+        return said
     if type(value) in (tuple, list, dict):
         items = [part for pair in value.items() for part in pair] if isinstance(value, dict) else value
         said = _joined(items, above)  # type: ignore[arg-type]
         return None if said is None else f"{type(value).__name__} {said}"
-    if type(value).__module__ == "torch":
-        return f"{type(value).__name__} {value}" if type(value).__name__ in ("dtype", "device", "layout") else None
     return _describe(value, above)
+
+
+def _is_python_object(value: object) -> bool:
+    """Whether this is an instance of somebody's class, which may be called and yet be anything."""
+    kind = type(value)
+    return bool(kind.__flags__ & 1 << 9) and not isinstance(value, type) and kind.__module__.split(".")[0] != "torch"

@@ -10,27 +10,31 @@ identities and torch's own guards. What cannot be described makes no package.
 from __future__ import annotations
 
 import builtins
+import dis
 import inspect
 import json
 import re
 import struct
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
 from warmstore.compiling.described import describe, find_function, function_digest
+from warmstore.compiling.sketches import BY_NAME, class_digest, class_of, find_class, sketch
 from warmstore.errors import BadArtifact, Incompatible
 
 _BUILTINS = re.compile(r"G\['__builtins_dict__\w*'\]")
 _GLOBAL = re.compile(r"G\['(\w+)'\]")
+_MAKING = threading.RLock()  # what is traced is told to whoever asked last
 Sizes = tuple[tuple[int | None, ...], ...]
 
-_MAGIC = b"warmstore package 2\n"
+_MAGIC = b"warmstore package 3\n"
 
 
 @dataclass(frozen=True)
@@ -43,19 +47,27 @@ class Package:
             was compiled, which the key of a call is made of.
         identities: Expressions over `L`, the arguments by name, `G`, the globals, and `B`, the builtins, with what
             each was called.
+        classes: Module, qualified name and digest of every class that was met.
+        values: Expressions as in `identities` whose values guards compare with, and that lead over a name; with a
+            sketch of each.
         globals: Names of globals that guards look at.
         sizes: The shape of every tensor among the arguments; None for a size that may be another.
+        mutates: Whether tensors are changed in place.
     """
 
     saved: bytes
     sources: tuple[tuple[str, str, str], ...]
     identities: tuple[tuple[str, str], ...]
+    classes: tuple[tuple[str, str, str], ...]
+    values: tuple[tuple[str, str], ...]
     globals: tuple[str, ...]
     sizes: Sizes
+    mutates: bool
 
     def to_bytes(self) -> bytes:
         """As it is stored; the same for equal packages."""
-        head = json.dumps([self.sources, self.identities, self.globals, self.sizes]).encode()
+        said = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "saved"}
+        head = json.dumps(said, sort_keys=True).encode()
         return _MAGIC + struct.pack("<Q", len(head)) + head + self.saved
 
     @classmethod
@@ -70,21 +82,36 @@ class Package:
         start = len(_MAGIC) + 8
         (length,) = struct.unpack_from("<Q", data, len(_MAGIC))
         head = json.loads(data[start : start + length])
-        sources = tuple((str(a), str(b), str(c)) for a, b, c in head[0])
-        identities = tuple((str(a), str(b)) for a, b in head[1])
-        sizes = tuple(tuple(None if size is None else int(size) for size in shape) for shape in head[3])
-        return cls(data[start + length :], sources, identities, tuple(map(str, head[2])), sizes)
+        sizes = tuple(tuple(None if size is None else int(size) for size in shape) for shape in head["sizes"])
+        return cls(
+            data[start + length :],
+            sources=tuple((str(a), str(b), str(c)) for a, b, c in head["sources"]),
+            identities=tuple((str(a), str(b)) for a, b in head["identities"]),
+            classes=tuple((str(a), str(b), str(c)) for a, b, c in head["classes"]),
+            values=tuple((str(a), str(b)) for a, b in head["values"]),
+            globals=tuple(map(str, head["globals"])),
+            sizes=sizes,
+            mutates=bool(head["mutates"]),
+        )
 
-    def check_sources(self) -> None:
-        """Whether every function that was traced is here, with the same code.
+    def traced(self) -> list[FunctionType]:
+        """The functions that were traced, but for those that are defined within others.
 
         Raises:
-            Incompatible: one is not.
+            Incompatible: one is not here, or its code is another, or a class that was met is.
         """
+        found = []
         for module, name, digest in self.sources:
             code, function = find_function(module, name)
             if code is None or function_digest(code, function) != digest:
                 raise Incompatible(f"the source of {module}.{name} has changed since it was compiled")
+            if function is not None:
+                found.append(function)
+        for module, name, digest in self.classes:
+            kind = find_class(module, name)
+            if kind is None or class_digest(kind) != digest:
+                raise Incompatible(f"the class {module}.{name} has changed since it was compiled")
+        return found
 
 
 def cover(general: Sizes, sizes: Sizes) -> bool:
@@ -102,23 +129,42 @@ class Loaded:
         Incompatible: a source has changed, or an object is not what it was.
     """
 
-    def __init__(self, package: Package, function: Any, live: dict[str, Any], first: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        package: Package,
+        compiled: Any,
+        function: FunctionType,
+        traced: Iterable[FunctionType],
+        first: dict[str, Any],
+    ) -> None:
+        from warmstore.compiling.calls import shares_memory
+
         self.package = package
-        self._artifacts = function._artifacts
+        self._shares_memory = shares_memory
+        self._artifacts = compiled._artifacts
+        self._compiled = compiled
         self._function = function
-        self.call: Any = function.fn
+        self._defaults = _defaults(function)
+        # Code may be replaced in place, as notebooks do when a file was edited.
+        self._codes = [(one, one.__code__) for one in (function, *traced)]
+        self.call: Any = compiled.fn
         # Torch runs and checks in a copy of the globals, which has to follow what changes in the globals themselves.
-        self._live, self._copy = live, function.fn.__globals__
+        self._live, self._copy = function.__globals__, compiled.fn.__globals__
+        live = self._live
         # What comes with the package stays: where it was made, torch has put things of the same names into the globals.
         named = {*package.globals, *self.call.__code__.co_names}
         self._names = [name for name in named if name in live and self._copy.get(name) is live[name]]
         globals_ = self._copy
         objects = []
+        scope = {"G": globals_, "B": vars(builtins), "L": first}
         for expression, token in package.identities:
-            value = eval(expression, {"G": globals_, "B": vars(builtins), "L": first})
+            value = eval(expression, scope)
             if describe(value) != token:
                 raise Incompatible(f"{expression} is no longer {token}")
             objects.append(value)
+        for expression, token in package.values:
+            if sketch(eval(expression, scope)) != token:
+                raise Incompatible(f"{expression} is no longer {token}")
         tests = " and ".join(f"({name}) is O[{at}]" for at, (name, _) in enumerate(package.identities)) or "True"
         self._same: Callable[[dict[str, Any]], bool] = eval(
             f"lambda L: {tests}", {"G": globals_, "B": vars(builtins), "O": objects}
@@ -127,9 +173,15 @@ class Loaded:
     def fits(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         """Whether the guards hold for these arguments."""
         try:
+            if any(one.__code__ is not code for one, code in self._codes):
+                return False
+            if any(now is not before for now, before in zip(_defaults(self._function), self._defaults, strict=True)):
+                return False
             for name in self._names:
                 self._copy[name] = self._live[name]
-            values = self._function.prepare_f_locals(*args, **kwargs)
+            if self.package.mutates and self._shares_memory(tensors(args, kwargs)):
+                return False  # no saved guard looks at that
+            values = self._compiled.prepare_f_locals(*args, **kwargs)
             return bool(self._same(values)) and bool(self._artifacts.guard_manager.check(values))
         except Exception:  # a global or an attribute that a guard reads is gone
             return False
@@ -143,9 +195,28 @@ def load(package: Package, function: FunctionType, args: Sequence[Any], kwargs: 
     """
     import torch
 
-    package.check_sources()
+    traced = package.traced()
     compiled: Any = torch.compiler.load_compiled_function(BytesIO(package.saved), f_globals=function.__globals__)
-    return Loaded(package, compiled, function.__globals__, compiled.prepare_f_locals(*args, **kwargs))
+    _share_closure(compiled, function)
+    return Loaded(package, compiled, function, traced, compiled.prepare_f_locals(*args, **kwargs))
+
+
+def _share_closure(compiled: Any, function: FunctionType) -> None:
+    """Have what was loaded see the variables around the function, and not copies of what they were."""
+    environment = compiled._artifacts.runtime_env
+    if not environment.closure:
+        return
+    names = compiled._artifacts.original_code.co_freevars  # local variables may have been renamed since
+    cells = dict(zip(names, function.__closure__ or (), strict=True))
+    closure = tuple(cells[name] for name in environment.bytecode.co_freevars)
+    compiled._artifacts.runtime_env = replace(environment, closure=closure)
+    old = compiled.fn
+    compiled.fn = FunctionType(old.__code__, old.__globals__, old.__name__, old.__defaults__, closure)
+    compiled.fn.__kwdefaults__ = old.__kwdefaults__
+
+
+def _defaults(function: FunctionType) -> tuple[object, ...]:
+    return (*(function.__defaults__ or ()), None, *(function.__kwdefaults__ or {}).values())
 
 
 def make(
@@ -173,11 +244,19 @@ def make(
     from torch._dynamo.guards import CheckFunctionManager
     from torch._dynamo.package import SourceInfo
 
+    from warmstore.compiling.calls import shares_memory
+
     unsupported = frozenset(CheckFunctionManager.UNSUPPORTED_SERIALIZATION_GUARD_TYPES)
     identities: dict[str, str] = {}
     unknown: list[str] = []
     traced: set[CodeType] = set()
     names: set[str] = set()
+
+    plain: Any = getattr(function, "__func__", function)
+    module = getattr(function, "__self__", None)
+    scope = {"G": plain.__globals__, "B": vars(builtins), "L": _locals(plain, function, args, kwargs)}
+    kinds = {type(one) for one in module.modules()} if isinstance(module, torch.nn.Module) else set()
+    values: dict[str, str] = {}
 
     def keep(guards: Sequence[Any]) -> list[bool]:
         kept = [
@@ -192,6 +271,15 @@ def make(
                     unknown.append(f"{guard.guard_type} of {guard.orig_guard.name}")
                 else:
                     identities[_BUILTINS.sub("B", guard.orig_guard.name)] = token
+            if guard.has_value and (kind := class_of(guard.value)) is not None:
+                kinds.add(kind)
+            if is_kept and guard.has_value and _leads_over_a_name(guard.orig_guard.originating_source, scope):
+                expression = _BUILTINS.sub("B", guard.orig_guard.name)
+                token = sketch(guard.value)
+                if token is None or token != _sketch_of(expression, scope):
+                    unknown.append(f"{guard.guard_type} of {expression}")
+                else:
+                    values[expression] = token
         return kept
 
     info: Any = SourceInfo
@@ -201,19 +289,80 @@ def make(
         traced.add(code)
         original(self, code)
 
-    options = {**options, "fullgraph": True, "options": {**(options.get("options") or {}), "guard_filter_fn": keep}}
-    info.add_code = add_code
-    try:
-        with _dynamic(args, kwargs, sizes):
-            lazy: Any = torch.compile(function, **options)
-            compiled = lazy.aot_compile((tuple(args), dict(kwargs)))
-    finally:
-        info.add_code = original
-    sources = _sources(traced, getattr(function, "__func__", function).__code__, unknown)
+    told = {name: value for name, value in options.items() if name not in ("mode", "options")}
+    of_mode = torch._inductor.list_mode_options(options.get("mode") or "default")
+    told["options"] = {**of_mode, **(options.get("options") or {}), "guard_filter_fn": keep}
+    with _MAKING:
+        info.add_code = add_code
+        try:
+            with _dynamic(args, kwargs, sizes):
+                lazy: Any = torch.compile(function, **{**told, "fullgraph": True})
+                compiled = lazy.aot_compile((tuple(args), dict(kwargs)))
+        finally:
+            info.add_code = original
+    mutates = _mutates(compiled)
+    if mutates and shares_memory(tensors(args, kwargs)):
+        raise Incompatible("it changes arguments that lie in the same memory")
+    if any(one.opname in ("STORE_GLOBAL", "DELETE_GLOBAL") for one in dis.get_instructions(compiled.fn.__code__)):
+        raise Incompatible("it sets global variables")
+    sources = _sources(traced, plain.__code__, unknown)
+    classes = [(kind.__module__, kind.__qualname__, class_digest(kind)) for kind in kinds]
+    unknown += [f"the class {kind.__qualname__}" for kind in kinds if find_class(*_named(kind)) is not kind]
     if unknown:
         raise Incompatible(f"nothing another process could find again: {', '.join(sorted(set(unknown)))}")
-    saved = AOTCompiledFunction.serialize(compiled).serialized_data
-    return Package(saved, sources, tuple(sorted(identities.items())), tuple(sorted(names)), sizes)
+    return Package(
+        AOTCompiledFunction.serialize(compiled).serialized_data,
+        sources,
+        tuple(sorted(identities.items())),
+        tuple(sorted(classes)),
+        tuple(sorted(values.items())),
+        tuple(sorted(names)),
+        sizes,
+        mutates,
+    )
+
+
+def _mutates(compiled: Any) -> bool:
+    """Whether what was compiled changes any of its inputs in place."""
+    import torch
+
+    with torch._functorch.config.patch("bundled_autograd_cache", True):
+        entry = compiled._artifacts.compiled_fn.serialize()
+    return any(one.mutates_data for one in entry.runtime_metadata.input_info)
+
+
+def _named(kind: type) -> tuple[str, str]:
+    return kind.__module__, kind.__qualname__
+
+
+def _locals(
+    plain: FunctionType, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """The local variables of a function at its beginning, as guards name them."""
+    whole = args if plain is function else (getattr(function, "__self__", None), *args)
+    bound = inspect.signature(plain, follow_wrapped=False).bind(*whole, **kwargs)
+    bound.apply_defaults()
+    around = zip(plain.__code__.co_freevars, plain.__closure__ or (), strict=True)
+    return {**{name: cell.cell_contents for name, cell in around}, **bound.arguments}
+
+
+def _leads_over_a_name(source: Any, scope: dict[str, Any]) -> bool:
+    """Whether what torch saves for a guard has a name instead of a value on the way to what the guard looks at."""
+    while (source := getattr(source, "base", None)) is not None:
+        try:
+            value = eval(_BUILTINS.sub("B", source.name), scope)
+        except Exception:
+            return True  # what cannot be looked at is not believed
+        if isinstance(value, BY_NAME):
+            return True
+    return False
+
+
+def _sketch_of(expression: str, scope: dict[str, Any]) -> str | None:
+    try:
+        return sketch(eval(expression, scope))
+    except Exception:
+        return None
 
 
 def tensors(args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
