@@ -26,6 +26,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from warmstore.compiling.described import describe, find_function, function_digest
+from warmstore.compiling.operators import python_operators
 from warmstore.compiling.sketches import BY_NAME, class_digest, class_of, find_class, sketch
 from warmstore.errors import BadArtifact, Incompatible
 
@@ -243,6 +244,7 @@ def make(
     from torch._dynamo.aot_compile import AOTCompiledFunction
     from torch._dynamo.guards import CheckFunctionManager
     from torch._dynamo.package import SourceInfo
+    from torch._functorch._aot_autograd import autograd_cache
 
     from warmstore.compiling.calls import shares_memory
 
@@ -289,17 +291,26 @@ def make(
         traced.add(code)
         original(self, code)
 
+    key_of_graph = autograd_cache.autograd_cache_key
+    operators: list[str] = []
+
+    def key_and_look(graph: Any, *rest: Any, **more: Any) -> Any:
+        operators.extend(python_operators(getattr(graph, "gm", graph)))
+        return key_of_graph(graph, *rest, **more)
+
     told = {name: value for name, value in options.items() if name not in ("mode", "options")}
     of_mode = torch._inductor.list_mode_options(options.get("mode") or "default")
     told["options"] = {**of_mode, **(options.get("options") or {}), "guard_filter_fn": keep}
     with _MAKING:
-        info.add_code = add_code
+        info.add_code, autograd_cache.autograd_cache_key = add_code, key_and_look
         try:
             with _dynamic(args, kwargs, sizes):
                 lazy: Any = torch.compile(function, **{**told, "fullgraph": True})
                 compiled = lazy.aot_compile((tuple(args), dict(kwargs)))
         finally:
-            info.add_code = original
+            info.add_code, autograd_cache.autograd_cache_key = original, key_of_graph
+    if operators:
+        raise Incompatible(f"what {', '.join(operators)} does may be edited unseen")
     mutates = _mutates(compiled)
     if mutates and shares_memory(tensors(args, kwargs)):
         raise Incompatible("it changes arguments that lie in the same memory")

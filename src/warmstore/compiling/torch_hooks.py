@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 from warmstore.compiling.details import Details, of_source, of_torch
 from warmstore.compiling.imports import Watcher
+from warmstore.compiling.operators import python_operators
 
 _log = logging.getLogger("warmstore")
 
@@ -111,7 +112,7 @@ class TorchHooks:
         self._folder_of(module.AOTAutogradCache, alone=False)
         lines = "_get_debug_lines_for_cache_key"
         self._replace(module, lines, "pickler details key", self._describing(module.AOTAutogradCache))
-        self._replace(module, "autograd_cache_key", "mod example_inputs", self._keying)
+        self._replace(module, "autograd_cache_key", "mod example_inputs", self._keying(module))
         self._replace(module.AOTAutogradCachePickler, "_reduce_aot_config", "self aot_config", self._reducing)
         self._replace(module.AOTAutogradCache, "save", "key", self._saving(module.AOTAutogradCache))
 
@@ -203,15 +204,20 @@ class TorchHooks:
 
         return make
 
-    def _keying(self, function: Any) -> Any:
-        def autograd_cache_key(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return function(*args, **kwargs)
-            except Exception as error:
-                self._listener.refused("inductor/aotautograd", f"AOTAutograd does not look: {error}")
-                raise
+    def _keying(self, module: ModuleType) -> Callable[[Any], Any]:
+        def make(function: Any) -> Any:
+            def autograd_cache_key(mod: Any, *args: Any, **kwargs: Any) -> Any:
+                try:
+                    if names := python_operators(getattr(mod, "gm", mod)):
+                        raise module.BypassAOTAutogradCache(f"{', '.join(names)} may have been edited")
+                    return function(mod, *args, **kwargs)
+                except Exception as error:
+                    self._listener.refused("inductor/aotautograd", f"AOTAutograd does not look: {error}")
+                    raise
 
-        return autograd_cache_key
+            return autograd_cache_key
+
+        return make
 
     def _pickling(self, function: Any) -> Any:
         """Keys are hashes of pickles. Layouts, memory formats and dtypes pickle as a name in the first module of
