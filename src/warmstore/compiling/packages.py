@@ -291,7 +291,8 @@ def make(
         traced.add(code)
         original(self, code)
 
-    key_of_graph = autograd_cache.autograd_cache_key
+    keys: Any = autograd_cache
+    key_of_graph = keys.autograd_cache_key
     operators: list[str] = []
 
     def key_and_look(graph: Any, *rest: Any, **more: Any) -> Any:
@@ -302,13 +303,13 @@ def make(
     of_mode = torch._inductor.list_mode_options(options.get("mode") or "default")
     told["options"] = {**of_mode, **(options.get("options") or {}), "guard_filter_fn": keep}
     with _MAKING:
-        info.add_code, autograd_cache.autograd_cache_key = add_code, key_and_look
+        info.add_code, keys.autograd_cache_key = add_code, key_and_look
         try:
             with _dynamic(args, kwargs, sizes):
                 lazy: Any = torch.compile(function, **{**told, "fullgraph": True})
                 compiled = lazy.aot_compile((tuple(args), dict(kwargs)))
         finally:
-            info.add_code, autograd_cache.autograd_cache_key = original, key_of_graph
+            info.add_code, keys.autograd_cache_key = original, key_of_graph
     if operators:
         raise Incompatible(f"what {', '.join(operators)} does may be edited unseen")
     mutates = _mutates(compiled)
