@@ -212,6 +212,7 @@ class _Prepared:
                 loaded = load(package, function, whole, kwargs)
             except Exception as error:
                 _log.info("a package of %s is of no use: %s", function.__qualname__, error)
+                known.remove(package.sizes)  # it is of another version
                 continue
             if loaded.fits(whole, kwargs):
                 return loaded, known
