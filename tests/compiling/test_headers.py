@@ -100,6 +100,8 @@ def test_a_small_limit_has_no_room_for_headers(session: Callable[[str], Session]
         assert not one.has_room_for_headers
     with closing(session("100GB")) as one:
         assert one.has_room_for_headers
+        one.live.remove()
+        assert not one.has_room_for_headers
 
 
 def test_a_header_is_taken_in_when_it_is_said_to_be_whole(session: Callable[[str], Session]) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from warmstore.compiling.sketches import class_digest, class_of, find_class, sketch
+from warmstore.compiling.sketches import class_digest, class_of, sketch
+from warmstore.type_names import find_type
 
 SOURCE = """
 def scaled(by):
@@ -78,8 +79,8 @@ def test_a_method_that_was_replaced_counts(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_classes_are_found_by_name_and_those_of_c_are_left_out() -> None:
-    assert find_class("torch.nn.modules.linear", "Linear") is torch.nn.Linear
-    assert find_class("torch", "nn.functional") is find_class("nowhere", "Linear") is None
+    assert find_type("torch.nn.modules.linear", "Linear") is torch.nn.Linear
+    assert find_type("torch", "nn.functional") is find_type("nowhere", "Linear") is None
     assert class_of(torch.nn.ReLU()) is class_of(torch.nn.ReLU) is torch.nn.ReLU
     assert class_of(3) is class_of(torch.ones(1)) is None
 

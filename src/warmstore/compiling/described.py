@@ -14,6 +14,9 @@ from collections.abc import Iterable
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+HEAP = 1 << 9
+"""Py_TPFLAGS_HEAPTYPE, a flag of classes: made by a class statement, and not in C."""
+
 _NO_MATTER = inspect.CO_NESTED | 0x4000000  # CO_HAS_DOCSTRING, from Python 3.13 on
 _OF_CONSTANTS = frozenset(opcode.hasconst)
 
@@ -166,4 +169,4 @@ def _value(value: object, above: frozenset[int]) -> str | None:
 def _is_python_object(value: object) -> bool:
     """Whether this is an instance of somebody's class, which may be called and yet be anything."""
     kind = type(value)
-    return bool(kind.__flags__ & 1 << 9) and not isinstance(value, type) and kind.__module__.split(".")[0] != "torch"
+    return bool(kind.__flags__ & HEAP) and not isinstance(value, type) and kind.__module__.split(".")[0] != "torch"

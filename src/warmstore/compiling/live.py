@@ -116,13 +116,13 @@ def _lock_path(path: Path) -> Path:
     return path.with_suffix(".lock")
 
 
-def has_room(folder: Path) -> bool:
-    """Whether the disk has room for what one graph needs; false also where the folder is gone."""
+def has_room(folder: Path, needed: int = ROOM) -> bool:
+    """Whether the disk has room for so many bytes, by default what one graph needs; false where the folder is gone."""
     try:
         system = os.statvfs(folder)
     except OSError:
         return False
-    return system.f_bavail * system.f_frsize >= ROOM
+    return system.f_bavail * system.f_frsize >= needed
 
 
 def _sweep(parent: Path) -> None:

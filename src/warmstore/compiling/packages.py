@@ -27,8 +27,9 @@ from typing import Any
 
 from warmstore.compiling.described import describe, find_function, function_digest
 from warmstore.compiling.operators import python_operators
-from warmstore.compiling.sketches import BY_NAME, class_digest, class_of, find_class, sketch
+from warmstore.compiling.sketches import BY_NAME, class_digest, class_of, sketch
 from warmstore.errors import BadArtifact, Incompatible
+from warmstore.type_names import find_type, type_name
 
 _BUILTINS = re.compile(r"G\['__builtins_dict__\w*'\]")
 _GLOBAL = re.compile(r"G\['(\w+)'\]")
@@ -109,7 +110,7 @@ class Package:
             if function is not None:
                 found.append(function)
         for module, name, digest in self.classes:
-            kind = find_class(module, name)
+            kind = find_type(module, name)
             if kind is None or class_digest(kind) != digest:
                 raise Incompatible(f"the class {module}.{name} has changed since it was compiled")
         return found
@@ -318,8 +319,8 @@ def make(
     if any(one.opname in ("STORE_GLOBAL", "DELETE_GLOBAL") for one in dis.get_instructions(compiled.fn.__code__)):
         raise Incompatible("it sets global variables")
     sources = _sources(traced, plain.__code__, unknown)
-    classes = [(kind.__module__, kind.__qualname__, class_digest(kind)) for kind in kinds]
-    unknown += [f"the class {kind.__qualname__}" for kind in kinds if find_class(*_named(kind)) is not kind]
+    classes = [(module, name, class_digest(kind)) for kind in kinds for module, name in [type_name(kind)]]
+    unknown += [f"the class {kind.__qualname__}" for kind in kinds if find_type(*type_name(kind)) is not kind]
     if unknown:
         raise Incompatible(f"nothing another process could find again: {', '.join(sorted(set(unknown)))}")
     return Package(
@@ -341,10 +342,6 @@ def _mutates(compiled: Any) -> bool:
     with torch._functorch.config.patch("bundled_autograd_cache", True):
         entry = compiled._artifacts.compiled_fn.serialize()
     return any(one.mutates_data for one in entry.runtime_metadata.input_info)
-
-
-def _named(kind: type) -> tuple[str, str]:
-    return kind.__module__, kind.__qualname__
 
 
 def _locals(

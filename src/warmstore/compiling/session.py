@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -28,7 +27,7 @@ from warmstore.compiling.explanations import Explanations
 from warmstore.compiling.files import HEADER, belongs, to_use
 from warmstore.compiling.flights import Flights
 from warmstore.compiling.harvester import Harvester
-from warmstore.compiling.live import LiveFolder
+from warmstore.compiling.live import LiveFolder, has_room
 from warmstore.compiling.rules import choose
 from warmstore.compiling.runs import Lookup
 from warmstore.compiling.workplace import Workplace
@@ -203,8 +202,7 @@ class Session:
     @property
     def has_room_for_headers(self) -> bool:
         """Whether headers may be precompiled: two of them take 150 MB."""
-        free = shutil.disk_usage(self.live.path).free
-        return not self._closing and self.store.limit >= _HEADERS_FROM and free >= _HEADERS_NEED
+        return not self._closing and self.store.limit >= _HEADERS_FROM and has_room(self.live.path, _HEADERS_NEED)
 
     def want_header(self, path: str) -> None:
         """Bring a precompiled header, if the store has it."""

@@ -8,12 +8,11 @@ base classes there are no guards at all. A sketch is a few words on a value or a
 from __future__ import annotations
 
 import hashlib
-import sys
 from collections.abc import Mapping
 from types import BuiltinFunctionType, CellType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
-from warmstore.compiling.described import describe, describe_constant
+from warmstore.compiling.described import HEAP, describe, describe_constant
 
 BY_NAME = (type, ModuleType, FunctionType, MethodType, BuiltinFunctionType, MappingProxyType, CellType)
 """What torch saves as a name, and what leads on from there."""
@@ -51,7 +50,7 @@ def class_of(value: object) -> type | None:
     import torch
 
     kind = value if isinstance(value, type) else type(value)
-    of_c = not kind.__flags__ & _HEAP
+    of_c = not kind.__flags__ & HEAP
     return None if of_c or kind in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) else kind
 
 
@@ -61,20 +60,9 @@ def class_digest(kind: type) -> str:
     said = [
         [_name(base), [[name, _member(member)] for name, member in sorted(vars(base).items()) if _counts(base, name)]]
         for base in kind.__mro__
-        if base.__flags__ & _HEAP
+        if base.__flags__ & HEAP
     ]
     return hashlib.sha256(repr(said).encode()).hexdigest()
-
-
-def find_class(module: str, qualname: str) -> type | None:
-    """A class by its module and qualified name."""
-    found: Any = sys.modules.get(module)
-    for part in qualname.split("."):
-        found = getattr(found, part, None)
-    return found if isinstance(found, type) else None
-
-
-_HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement
 
 
 def _counts(base: type, name: str) -> bool:
