@@ -25,7 +25,7 @@ import xxhash
 
 from warmstore.installed import installation_of
 from warmstore.records.arrays import is_tensor, to_numpy
-from warmstore.source_code import callables_of, functions_of, nested, source_of, tree_of
+from warmstore.source_code import callables_of, functions_of, nested, parse, source_of, tree_of
 
 _PLAIN = (bool, int, float, complex, str, bytes, slice, type(None), type(...), enum.Enum, np.generic)
 _DATA = (*_PLAIN, tuple, frozenset, list, dict, set, np.ndarray)
@@ -266,7 +266,7 @@ def _changed(function: types.FunctionType) -> set[str]:
 
 def _changed_attributes(source: str) -> set[str]:
     """Names of attributes that the methods of a class set or add to."""
-    tree = ast.parse(source)
+    tree = parse(source)
     changed = {target.attr for target in _added_to(tree) if isinstance(target, ast.Attribute)}
     stored = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute))
     return changed | {node.attr for node in stored if not isinstance(node.ctx, ast.Load)}

@@ -1,8 +1,11 @@
 """The source of functions and classes, as far as it is what runs."""
 
 import ast
+import contextlib
 import functools
+import gc
 import inspect
+import os
 import textwrap
 import threading
 import types
@@ -11,7 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-_parsing = threading.Lock()  # Python 3.11's parser counts its depth over all threads, and fails when two parse at once
+_lock = threading.Lock()
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 def source_of(thing: Any) -> str | None:
@@ -34,10 +38,21 @@ def source_of(thing: Any) -> str | None:
 def tree_of(thing: Any) -> ast.AST | None:
     """The source of a function or class, parsed; None where there is none."""
     try:
-        with _parsing:
-            return ast.parse(textwrap.dedent(inspect.getsource(thing)))
+        with _undisturbed():
+            source = inspect.getsource(thing)  # finds a class by parsing the file
+        return parse(textwrap.dedent(source))
     except (OSError, TypeError, SyntaxError):
         return None
+
+
+def parse(source: str) -> ast.Module:
+    """`ast.parse`, in any number of threads at once.
+
+    Raises:
+        SyntaxError: the source is none.
+    """
+    with _undisturbed():
+        return ast.parse(source)
 
 
 def functions_of(thing: Any) -> Iterator[types.FunctionType]:
@@ -67,13 +82,27 @@ def nested(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from nested(constant)
 
 
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    # Python's parser counted its depth over all threads before 3.11.8, and fails when another parses in the middle
+    # (python/cpython#106905): the garbage collector is what lets one in.
+    with _lock:
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if collecting:
+                gc.enable()
+
+
 def _is_current(thing: Any) -> bool:
     """Whether the code that runs is that of the file."""
     try:
-        text = "".join(inspect.findsource(thing)[0])
-        file = Path(inspect.getfile(thing)).name
-        with _parsing:
+        with _undisturbed():
+            text = "".join(inspect.findsource(thing)[0])
             known = _compiled(text)
+        file = Path(inspect.getfile(thing)).name
     except (OSError, TypeError, SyntaxError, ValueError):
         return False
     inside = f"{thing.__qualname__}." if isinstance(thing, type) else ""

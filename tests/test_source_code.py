@@ -1,0 +1,58 @@
+"""The source of what runs, where several threads ask for it."""
+
+import ast
+import gc
+import threading
+import time
+
+from warmstore import source_code
+
+
+class Layered:
+    """Large enough for the garbage collector to come by while it is parsed."""
+
+    def first(self, x):
+        return [(x, y, z) for y in range(3) for z in range(y) if x > y > z]
+
+    def second(self, x):
+        return {y: {z: (x + y, x * z) for z in range(y)} for y in range(x)}
+
+
+def test_threads_that_parse_at_once():
+    """The garbage collector lets other threads run in the middle of what the parser of Python 3.11 counts."""
+    failures = []
+
+    def let_others_run(*_):
+        time.sleep(0)
+
+    def work():
+        try:
+            for _ in range(20):
+                assert "def second" in source_code.source_of(Layered)
+                assert len(source_code.parse("[" + "1," * 50 + "]").body) == 1
+        except BaseException as error:
+            failures.append(repr(error))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    before = gc.get_threshold()
+    gc.callbacks.append(let_others_run)
+    gc.set_threshold(5)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(let_others_run)
+    assert not failures
+    assert gc.isenabled()
+
+
+def test_a_collector_that_was_off_stays_off():
+    gc.disable()
+    try:
+        assert isinstance(source_code.tree_of(Layered), ast.Module)
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
