@@ -20,9 +20,12 @@ class Owner(ABC):
     """A context manager with a `close` that also runs at exit when the user forgot it."""
 
     closed = True  # until there is something to close
+    _entrusted = False
 
     def own(self) -> None:
         """Have `close` called at the exit of this process, also of a multiprocessing child."""
+        if self._entrusted:
+            return
         _owners[self] = None
         if not _owners.registered:
             _owners.registered = True
@@ -32,8 +35,16 @@ class Owner(ABC):
             _close_at_exit()
 
     def disown(self) -> None:
-        """The opposite of `own`: somebody else closes this."""
+        """The opposite of `own`."""
         _owners.pop(self, None)
+
+    def entrust(self) -> None:
+        """Leave `close` to whoever holds this, who has work for it until then.
+
+        Neither the exit calls it then, nor the garbage collector, which keeps to no order among objects in a cycle.
+        """
+        self._entrusted = True
+        self.disown()
 
     @abstractmethod
     def close(self) -> None:
@@ -50,7 +61,7 @@ class Owner(ABC):
         self.close()
 
     def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not _ending():  # what had to be closed at the exit has been, and modules are gone
+        if not self._entrusted and not _ending():  # what had to be closed at the exit has been, and modules are gone
             _close_quietly(self)
 
 

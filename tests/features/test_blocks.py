@@ -248,12 +248,30 @@ class TestForgotten:
         del module
         assert len(ws.FeatureCache(tmp_path, "id")) == 3
 
-    def test_collected_in_a_cycle(self, tmp_path):
+    @pytest.mark.parametrize("options", [{}, {"max_size": "1GB"}])
+    def test_collected_in_a_cycle(self, tmp_path, options, caplog):
+        """The files it works with are open until it has written what waits."""
+        for first in range(0, 9, 3):
+            cache = ws.FeatureCache(tmp_path, "id", **options)
+            cache.put_batch([first, first + 1], torch.rand(2, 3))
+            cache.flush()
+            cache.get_batch([first])
+            cache.put_batch([first + 2], torch.rand(1, 3))
+            cache.itself = cache
+            del cache
+            gc.collect()
+            with ws.FeatureCache(tmp_path, "id") as found:
+                assert len(found) == first + 3
+            assert not caplog.records
+
+    def test_its_store_is_collected_first(self, tmp_path):
+        """The garbage collector calls `__del__` of the objects in a cycle in any order."""
         cache = ws.FeatureCache(tmp_path, "id")
-        cache.put_batch([1, 2, 3], torch.rand(3, 3))
-        cache.itself = cache
+        cache.put_batch([1, 2], torch.rand(2, 3))
+        cache.flush()
+        cache.put_batch([3], torch.rand(1, 3))
+        cache.session.reader.store.__del__()
         del cache
-        gc.collect()
         assert len(ws.FeatureCache(tmp_path, "id")) == 3
 
     def test_not_closed_by_the_thread_that_commits(self, tmp_path):

@@ -71,7 +71,7 @@ class Session:
         moved: Callable[[Path], None] | None = None,
     ) -> None:
         self.store = store
-        store.disown()  # at exit it must not be closed before this
+        store.entrust()  # it must not be closed before this
         self.workplace = Workplace(store, live, moved)
         self.environment = environment
         self.job = job

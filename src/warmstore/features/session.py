@@ -394,7 +394,7 @@ class Session:
         return self._adopt(store)
 
     def _adopt(self, store: RecordStore) -> Reader:
-        store.disown()  # this cache closes it, after its own pending rows
+        store.entrust()  # this cache closes it, after its own pending rows
         try:
             schema = schema_of(store)
             self._check_joins(store, schema)

@@ -227,7 +227,6 @@ class Shelf:
                 return
             try:
                 store.commit_rows(block)
-                store.disown()
             except OSError as error:
                 if not is_over_budget(error):
                     raise
@@ -264,7 +263,7 @@ class Shelf:
         if not path.exists():
             return None
         store = RecordStore.open(path, "a", writer_threads=1, files=RoomFiles(self.place.room))
-        store.disown()  # it is closed by us, after the last flush
+        store.entrust()  # it is closed by us, after the last flush
         return store
 
     def _create(self, kind: int, schema: Schema) -> RecordStore | None:

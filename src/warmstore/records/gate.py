@@ -8,6 +8,8 @@ import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+
 from warmstore.records.files import Files
 
 
@@ -28,7 +30,10 @@ class Gate:
             self._descriptor = self._files.create(self._path)
         except FileExistsError:
             self._descriptor = self._files.open(self._path, write=True)
-        self._let_go = weakref.finalize(self, self._files.close, self._descriptor)
+        # Not with this object but with an array, which the garbage collector does not see: of objects in a cycle it
+        # would close the file before a forgotten store has closed itself.
+        self._held = np.array(self._descriptor)
+        self._let_go = weakref.finalize(self._held, self._files.close, self._descriptor)
         self._let_go.atexit = False
 
     def _see_process(self) -> None:

@@ -41,8 +41,9 @@ class Mapped:
             files.close(self._descriptor)
             raise
         self.memory: np.ndarray[Any, np.dtype[np.uint8]] = np.ctypeslib.as_array(owner)
-        # Closed when nobody looks any more: another thread may be in the middle of a lookup.
-        weakref.finalize(self, files.close, self._descriptor).atexit = False
+        # Closed when nobody looks any more: another thread may be in the middle of a lookup. Not with this object: of
+        # objects in a cycle the garbage collector would end it before a forgotten store has closed itself.
+        weakref.finalize(owner, files.close, self._descriptor).atexit = False
 
     @property
     def size(self) -> int:

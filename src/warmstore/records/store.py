@@ -605,7 +605,6 @@ class RecordStore(Owner):
 
     def _check_writable(self) -> None:
         self._check_open()
-        self.own()
         if self.mode != "a":
             raise ReadOnly(f"{self.path} was opened with mode='r'; open it with mode='a' to append")
 

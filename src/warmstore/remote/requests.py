@@ -25,7 +25,8 @@ class Requests(Owner):
 
     def __init__(self, url: str, *, at_exit: bool) -> None:
         self._url = url
-        self._at_exit = at_exit
+        if not at_exit:
+            self.entrust()
         self._lock = threading.Lock()
         self._process = os.getpid()
         self._ended = False
@@ -102,8 +103,7 @@ class Requests(Owner):
             self._thread = threading.Thread(target=_serve, args=(self._loop,), name="warmstore-remote", daemon=True)
             self._thread.start()
             self.closed = False
-            if self._at_exit:
-                self.own()
+            self.own()
         return self._loop
 
 
