@@ -236,5 +236,6 @@ def test_joint_plans_are_within_budgets_and_never_worse(found: Profile, share: f
     for strategy in ("sequential", "single", "presto", "none"):
         other = plan(pipe, found, **told, strategy=strategy)
         ours, theirs = (one.epoch_seconds * 30 + one.build_seconds for one in (made, other))
-        # 2 % for fewer bytes, 1 % a worker for fewer workers, and where nearly all is cached a few samples' rounding.
-        assert ours <= 1.035 * theirs + 30 * 10 * 0.06, strategy
+        # 3 % for one step, 0.5 % for fewer bytes, 1 % a worker for fewer workers, and where nearly all is cached a few
+        # samples' rounding.
+        assert ours <= 1.065 * theirs + 30 * 10 * 0.06, strategy

@@ -90,10 +90,19 @@ def test_no_other_counts_are_better(problem: Problem) -> None:
 @given(problems())
 def test_joint_is_never_worse_than_the_rules_it_is_compared_with(problem: Problem) -> None:
     ours = in_all(problem, joint(problem).counts)
-    for rule in (sequential, single, presto):
+    for rule, slack in ((sequential, 1.03), (single, 1.0), (presto, 1.0)):
         other = rule(problem)
         assert fits(problem, other.counts), rule
-        assert ours <= 1.005 * in_all(problem, other.counts) * (1 + 1e-5), rule
+        assert ours <= 1.005 * slack * in_all(problem, other.counts) * (1 + 1e-5), rule
+
+
+@settings(max_examples=40, deadline=None)
+@given(problems())
+def test_joint_mixes_only_where_that_pays(problem: Problem) -> None:
+    ours = joint(problem)
+    used = {(one.placement.step, one.placement.codec) for one, n in zip(problem.candidates, ours.counts) if n.any()}
+    if len(used) > 1:
+        assert 1.03 * in_all(problem, ours.counts) < in_all(problem, single(problem).counts)
 
 
 @settings(max_examples=30, deadline=None)

@@ -32,6 +32,7 @@ _log = logging.getLogger("warmstore")
 Strategy = Literal["joint", "sequential", "single", "presto", "page-cache", "none"]
 PREFETCH = 2  # batches a worker makes ahead: torch's default
 STORE_BYTES = 1 << 20  # of a tier's own: its log, its description, the last chunk's rest
+_WORTH = 1.03  # how much faster a mixed plan must be, at the least, than one step in one codec
 _CACHE_SHARE = 0.8  # of the memory that is free: what the page cache can be counted on to keep
 
 
@@ -105,9 +106,7 @@ def plan(
         found.append(_Choice(count, taken, load, problem, rule(problem)))
         if workers is not None:
             break
-    best = min(
-        found, key=lambda one: (one.solution.cost.epoch * epochs + one.solution.cost.build) * (1 + 0.01 * one.workers)
-    )
+    best = min(found, key=lambda one: one.problem.total(one.solution) * (1 + 0.01 * one.workers))
     notes += _notes(profile, best, workers, budget, world_size)
     notes += _notes_of_varying(profile, deterministic(pipe.steps))
     return _as_plan(pipe, profile, best, budget, where, epochs, world_size, direct_io, strategy, reasons, notes)
@@ -133,15 +132,21 @@ class _Choice:
 
 
 def joint(problem: Problem) -> Solution:
-    """One program for both tiers."""
-    found = solve(problem)
-    return found if found is not None else nothing(problem)
+    """One program for both tiers; or one step in one codec where that is as good.
+
+    A mixed plan rests on more measurements, each of them noisy: it has to be worth it.
+    """
+    best = _solved(problem)
+    if any(problem.forced):
+        return best
+    plain = single(problem)
+    return plain if problem.total(plain) <= _WORTH * problem.total(best) else best
 
 
 def sequential(problem: Problem) -> Solution:
     """Memory as if there were no disk, and then the disk for the samples that are left."""
-    first = joint(replace(problem, disk=0.0))
-    return joint(replace(problem, forced=(), at_least=first.counts))
+    first = _solved(replace(problem, disk=0.0))
+    return _solved(replace(problem, forced=(), at_least=first.counts))
 
 
 def single(problem: Problem) -> Solution:
@@ -171,6 +176,11 @@ _RULES: dict[str, Callable[[Problem], Solution]] = {
 }
 
 
+def _solved(problem: Problem) -> Solution:
+    found = solve(problem)
+    return found if found is not None else nothing(problem)
+
+
 def _forms(problem: Problem) -> list[tuple[int, str]]:
     return sorted({(one.placement.step, one.placement.codec) for one in problem.candidates})
 
@@ -183,7 +193,7 @@ def _only(problem: Problem, form: tuple[int, str]) -> Problem:
 
 def _best(problem: Problem, ways: Sequence[Problem]) -> Solution:
     found = [nothing(problem), *(solution for way in ways if (solution := solve(way)) is not None)]
-    return min(found, key=lambda one: one.cost.epoch * problem.epochs + one.cost.build)
+    return min(found, key=problem.total)
 
 
 def _is_forced(candidate: Candidate, steps: Any) -> bool:

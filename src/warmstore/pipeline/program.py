@@ -16,7 +16,7 @@ from warmstore.errors import NotInstalled
 from warmstore.pipeline.model import Candidate, Cost, Floats, Load, cost
 
 Counts = np.ndarray[Any, np.dtype[np.int64]]
-_WHOLE = 2000  # up to so many samples the numbers are whole in the program itself
+_WHOLE = 200  # up to so many samples the numbers are whole in the program itself
 _SECONDS = 0.3  # for one solution; the best found by then counts. They take a few milliseconds
 _SLACK = 1.005  # how much longer an epoch may take for the sake of fewer bytes
 
@@ -40,6 +40,10 @@ class Problem:
     closed: tuple[bool, ...] = ()
     whole: bool = False
     at_least: Counts | None = None
+
+    def total(self, solution: "Solution") -> float:
+        """Seconds of all epochs and of the build."""
+        return solution.cost.epoch * self.epochs + solution.cost.build
 
 
 @dataclass(frozen=True)
