@@ -231,8 +231,9 @@ def test_sizes_are_counted_in_pages(tmp_path: Path) -> None:
     assert _size_of(tmp_path) == 3 * 4096
 
 
-def test_a_step_that_changes_what_was_kept(tmp_path: Path) -> None:
-    pipe = ws.Pipeline(range(20)).step(make, kind="array").step(change_in_place).step(change_in_place, name="again")
+@pytest.mark.parametrize("kind", ["array", "varying", "turned", "mixed"])
+def test_a_step_that_changes_what_was_kept(tmp_path: Path, kind: str) -> None:
+    pipe = ws.Pipeline(range(20)).step(make, kind=kind).step(change_in_place).step(change_in_place, name="again")
     plan = plan_of(pipe, [(1, "memory", "raw"), (2, "disk", "raw")], [10, 10], folder=tmp_path)
     with pipe.loader(plan, 8, workers=0) as loader:
         check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(3))

@@ -100,7 +100,8 @@ def test_joint_is_never_worse_than_the_rules_it_is_compared_with(problem: Proble
 @given(problems())
 def test_joint_mixes_only_where_that_pays(problem: Problem) -> None:
     ours = joint(problem)
-    used = {(one.placement.step, one.placement.codec) for one, n in zip(problem.candidates, ours.counts) if n.any()}
+    places = [one.placement for one, counts in zip(problem.candidates, ours.counts, strict=True) if counts.any()]
+    used = {(place.step, place.codec) for place in places}
     if len(used) > 1:
         assert 1.03 * in_all(problem, ours.counts) < in_all(problem, single(problem).counts)
 

@@ -12,7 +12,8 @@ import numpy as np
 from warmstore.errors import UnsupportedType
 from warmstore.loading.draws import Int64
 from warmstore.pipeline.profile import CODECS, Codec, Stage, Stored
-from warmstore.pipeline.schema import Schema, Staged
+from warmstore.pipeline.schema import Schema
+from warmstore.pipeline.staging import block_of
 from warmstore.pipeline.values import Structure, take_apart, to_bytes
 from warmstore.records.fields import Fields
 from warmstore.records.record_batch import batch_size
@@ -174,10 +175,10 @@ def _stored(measured: Measured, count: int, codec: Codec, folder: Path) -> Store
     spread = []
     own = [[one for one in measured.kept if one[0] == bucket] for bucket in range(count)]
     for bucket, kept in enumerate(own):
-        samples = [Staged(at, 0, structure, leaves) for at, (_, structure, leaves) in enumerate(kept or measured.kept)]
+        values = [(structure, leaves) for _, structure, leaves in kept or measured.kept]
         began = time.process_time()
-        block = _encoded(schema, samples)
-        wrote = (time.process_time() - began) / len(samples)
+        block = _encoded(schema, values)
+        wrote = (time.process_time() - began) / len(values)
         each = _record_bytes(schema.store_fields, block)
         read, written = _read(schema, block, folder.with_name(f"{folder.name}-{bucket}"))
         figures.append((float(each.mean()), read, wrote + written))
@@ -186,8 +187,8 @@ def _stored(measured: Measured, count: int, codec: Codec, folder: Path) -> Store
     return Stored(nbytes, max(spread), read_all, write)
 
 
-def _encoded(schema: Schema, samples: Sequence[Staged]) -> dict[str, Rows]:
-    return {name: compressed(schema.store_fields[name], rows, 1) for name, rows in schema.encode(samples).items()}
+def _encoded(schema: Schema, values: Sequence[tuple[Structure, list[Any]]]) -> dict[str, Rows]:
+    return {name: compressed(schema.store_fields[name], rows, 1) for name, rows in block_of(schema, values).items()}
 
 
 def _record_bytes(fields: Fields, block: dict[str, Rows]) -> np.ndarray[Any, np.dtype[np.float64]]:

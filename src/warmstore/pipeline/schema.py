@@ -5,12 +5,12 @@ Samples that are not like the others, in structure or shape, are kept as one byt
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from warmstore.pipeline.values import Structure, dtype_of, from_bytes, leaves_of, ordered, put_together, to_bytes
-from warmstore.records.buffers import take
+from warmstore.pipeline.values import Structure, dtype_of, from_bytes, leaves_of, ordered, put_together
 from warmstore.records.fields import (
     Array,
     Bytes,
@@ -18,31 +18,16 @@ from warmstore.records.fields import (
     Fields,
     Ragged,
     Text,
+    arrow_schema,
     dtype_name,
     fields_from_json,
     fields_to_json,
 )
-from warmstore.records.rows import Rows
-from warmstore.records.values import encode
 
 SAMPLE = "sample"
 """The field of every record that says whose it is: the sample's index, and the hash of what it was made from."""
 
-_SAMPLE = Array("uint64", (2,))
-
-
-@dataclass(frozen=True)
-class Staged:
-    """A sample on its way into a store. index, identity: see `SAMPLE`. structure, leaves: of its value."""
-
-    index: int
-    identity: int
-    structure: Structure
-    leaves: list[Any]
-
-    @property
-    def nbytes(self) -> int:
-        return 64 + sum(leaf.nbytes if isinstance(leaf, np.ndarray) else len(leaf) for leaf in self.leaves)
+SAMPLE_FIELD = Array("uint64", (2,))
 
 
 @dataclass(frozen=True)
@@ -73,41 +58,34 @@ class Schema:
         """The schema of samples of any kind."""
         return cls(None, (Bytes(codec),))
 
-    @property
+    @cached_property
     def store_fields(self) -> Fields:
         """Of the store."""
-        return {SAMPLE: _SAMPLE, **dict(zip(self.names, self.fields, strict=True))}
+        return {SAMPLE: SAMPLE_FIELD, **dict(zip(self.names, self.fields, strict=True))}
 
-    @property
+    @cached_property
+    def head_bytes(self) -> int:
+        """Bytes that each chunk of the store begins with."""
+        return int(arrow_schema(self.store_fields).serialize().size)
+
+    @cached_property
     def names(self) -> list[str]:
         """Of the fields with values."""
         return [f"value{number}" if number else "value" for number in range(len(self.fields))]
 
-    @property
+    @cached_property
     def width(self) -> int:
         """Bytes of a record's arrays of fixed shape."""
         return sum(field.width for field in self.fields if isinstance(field, Array))
 
-    def fits(self, sample: Staged) -> bool:
-        """Whether a sample can be a record of these fields."""
+    def fits(self, structure: Structure, leaves: Sequence[Any]) -> bool:
+        """Whether a value that was taken apart can be a record of these fields."""
         if self.structure is None:
             return True
-        return sample.structure == self.structure and all(
+        return structure == self.structure and all(
             not isinstance(field, Array) or leaf.shape == field.shape
-            for field, leaf in zip(self.fields, sample.leaves, strict=True)
+            for field, leaf in zip(self.fields, leaves, strict=True)
         )
-
-    def encode(self, samples: Sequence[Staged]) -> dict[str, Rows]:
-        """Samples that fit, at least one, as rows of every field, not compressed."""
-        whose = np.array([[sample.index, sample.identity] for sample in samples], np.uint64)
-        block = {SAMPLE: encode(SAMPLE, _SAMPLE, whose)}
-        if self.structure is None:
-            columns: list[Any] = [[to_bytes(sample.structure, sample.leaves) for sample in samples]]
-        else:
-            columns = list(zip(*(sample.leaves for sample in samples), strict=True))
-        for name, field, column in zip(self.names, self.fields, columns, strict=True):
-            block[name] = _rows(field, column) if isinstance(field, Array) else encode(name, field, list(column))
-        return block
 
     def decode(self, columns: dict[str, Any]) -> list[Any]:
         """The values of some records, each in memory of its own.
@@ -149,15 +127,6 @@ def _field(node: Structure, column: Sequence[Any], codec: str) -> Field:
     if all(leaf.shape == column[0].shape for leaf in column):
         return Array(name, column[0].shape, codec)
     return Ragged(name, column[0].ndim, codec)
-
-
-def _rows(field: Array, column: Sequence[Any]) -> Rows:
-    """Arrays of a field's dtype and shape as its rows."""
-    # In memory that was used before: touching new pages costs more than the copy.
-    data = take(len(column) * field.width).reshape(len(column), field.width)
-    if field.width:
-        np.stack(column, out=data.view(field.numpy).reshape(len(column), *field.shape))
-    return Rows(len(column), data)
 
 
 def _leaves(column: Any) -> list[Any]:

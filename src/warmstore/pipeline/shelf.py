@@ -8,7 +8,7 @@ import contextlib
 import logging
 import mmap
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,10 @@ import numpy as np
 from warmstore.errors import Damaged, StoreExists, UnsupportedType, WarmstoreError
 from warmstore.loading.draws import Int64, UInt64
 from warmstore.pipeline.room import Hold, Room, RoomFiles, is_over_budget
-from warmstore.pipeline.schema import SAMPLE, Schema, Staged
+from warmstore.pipeline.schema import SAMPLE, Schema
+from warmstore.pipeline.staging import Staging
 from warmstore.pipeline.values import take_apart
 from warmstore.records.address_space import SLOT
-from warmstore.records.fields import arrow_schema
 from warmstore.records.files import advise
 from warmstore.records.pending import largest_record
 from warmstore.records.record_batch import batch_size
@@ -31,7 +31,7 @@ from warmstore.records.values import compressed
 
 _log = logging.getLogger("warmstore")
 
-FLUSH = 8 << 20
+FLUSH = 12 << 20
 """Bytes of samples that a process gathers before it writes them, at most; less for small budgets."""
 
 _LEAST_FLUSH = 1 << 20
@@ -90,13 +90,13 @@ class Shelf:
         self._rows = rows
         self._mine = mine
         self._identities = identities
-        self._staged: list[Staged] = []
-        self._staged_bytes = 0
         self._waiting: set[int] = set()
         self._read_since = 0
         self._hold = Hold(place.folder)
         schemas = (place.schema, Schema.of_bytes(place.codec))
         self._schemas: tuple[Schema | None, Schema] = schemas
+        self._limit = min(FLUSH, max(_LEAST_FLUSH, place.room.limit // _PARTS))
+        self._staged = [None if schema is None else Staging(schema, self._limit) for schema in schemas]
         width = 0 if place.schema is None else place.schema.width
         self.at_once = max(1, _AT_ONCE // max(width, 1))  # how many samples had better be read at once, at most
         self._stores: list[RecordStore | None] = [None, None]
@@ -153,37 +153,41 @@ class Shelf:
     def add(self, index: int, value: Any) -> None:
         """Take a sample's value in. It is copied here and now, and written with others later."""
         try:
-            structure, leaves = take_apart(value)
+            structure, leaves = take_apart(value, copy=False)
         except UnsupportedType as error:
             self._note(f"{self.place.name}: sample {index:,} cannot be kept, so it is computed every time: {error}")
             self._waiting.add(index)
             return
-        sample = Staged(index, int(self._identities[index]), structure, leaves)
-        self._staged.append(sample)
-        self._staged_bytes += sample.nbytes
+        alike = self._schemas[0]
+        staging = self._staged[0 if alike is not None and alike.fits(structure, leaves) else 1]
+        assert staging is not None
+        staging.add(index, int(self._identities[index]), structure, leaves)
         self._waiting.add(index)
-        if self._staged_bytes >= min(FLUSH, max(_LEAST_FLUSH, self.place.room.limit // _PARTS)):
+        if sum(one.nbytes for one in self._staged if one is not None) >= self._limit:
             self.flush()
 
     def flush(self) -> None:
         """Write what was taken in, as far as there is room."""
-        staged, self._staged, self._staged_bytes = self._staged, [], 0
-        if not staged or not self.writes:
+        if not any(self._staged):
             return
         try:
-            self.look()
-            fresh = [sample for sample in staged if self._rows[sample.index] < 0]
-            alike = self._schemas[0]
-            fitting = [sample for sample in fresh if alike is not None and alike.fits(sample)]
-            others = [sample for sample in fresh if alike is None or not alike.fits(sample)]
-            for kind, samples in enumerate((fitting, others)):
-                if samples and self.writes:
-                    self._write(kind, samples)
+            if self.writes:
+                self.look()
+            for kind, staging in enumerate(self._staged):
+                if staging and self.writes:
+                    self._write(kind, staging.take(self._rows[staging.indices] < 0))
         except (OSError, WarmstoreError) as error:
             self.writes = False
             self._note(
                 f"{self.place.name}: nothing more is kept here, and what is missing is computed every time: {error}"
             )
+        finally:
+            self._forget()
+
+    def _forget(self) -> None:
+        for staging in self._staged:
+            if staging is not None:
+                staging.clear()
 
     def close(self) -> None:
         """Write what was taken in, and let go. Twice is fine."""
@@ -196,7 +200,7 @@ class Shelf:
 
     def abandon(self) -> None:
         """Let go without writing: a forked child has no business with its parent's files."""
-        self._staged = []
+        self._forget()
         for store in self._stores:
             if store is not None:
                 store.session.generation.let_go()
@@ -204,36 +208,33 @@ class Shelf:
         self._stores = [None, None]
         self._hold.close()
 
-    def _write(self, kind: int, samples: Sequence[Staged]) -> None:
+    def _write(self, kind: int, block: dict[str, Rows]) -> None:
         schema = self._schemas[kind]
         assert schema is not None
-        samples = list(samples)
-        while samples:
+        fields = schema.store_fields
+        block = {name: compressed(fields[name], rows, 1) for name, rows in block.items()}
+        while count := block[SAMPLE].count:
             store = self._stores[kind] or self._create(kind, schema)
             if store is None:
                 return
-            fields = schema.store_fields
-            block = {name: compressed(fields[name], rows, 1) for name, rows in schema.encode(samples).items()}
             if largest_record(block) > SLOT // 2:
                 self._note(f"{self.place.name}: samples larger than 512 MiB are not kept")
                 return
-            size = batch_size(fields, block) + _ENTRY + _PAGES + arrow_schema(fields).serialize().size
+            size = batch_size(fields, block) + _ENTRY + _PAGES + schema.head_bytes
             left = self.place.room.free(size)
-            if size > left:
-                block = _first(block, len(samples) * max(left - _PAGES, 0) // size)
-            count = next(iter(block.values())).count
-            if not count:
+            fitting = count if size <= left else count * max(left - _PAGES, 0) // size
+            if not fitting:
                 self._full()
                 return
             try:
-                store.commit_rows(block)
+                store.commit_rows(_part(block, 0, fitting))
             except OSError as error:
                 if not is_over_budget(error):
                     raise
-                samples = samples[: len(samples) // 2]  # somebody else was faster
+                block = _part(block, 0, count // 2)  # somebody else was faster
                 continue
             self._take_in(kind, store)
-            samples = samples[count:]
+            block = _part(block, fitting, count)
 
     def _full(self) -> None:
         self.writes = False
@@ -332,5 +333,5 @@ class Shelf:
         self.notes.append(text)
 
 
-def _first(block: dict[str, Rows], count: int) -> dict[str, Rows]:
-    return {name: rows.slice(0, count) for name, rows in block.items()}
+def _part(block: dict[str, Rows], first: int, last: int) -> dict[str, Rows]:
+    return {name: rows.slice(first, last) for name, rows in block.items()}

@@ -7,7 +7,7 @@ and texts. Nothing is pickled. What cannot come back as it was is refused.
 import dataclasses
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,14 +26,20 @@ _LEAVES = ("array", "tensor", "scalar", "number", "numbers", *_TEXTS.values())
 _KEYS = (str, int, bool, type(None))
 
 
-def take_apart(value: Any) -> tuple[Structure, list[Any]]:
-    """The structure of a sample's value, and its leaves: arrays, in C order, bytes and str, all copies.
+def take_apart(value: Any, *, copy: bool = True) -> tuple[Structure, list[Any]]:
+    """The structure of a sample's value, and its leaves: arrays, in C order, bytes and str.
+
+    Args:
+        copy: the leaves share no memory with the value.
 
     Raises:
         UnsupportedType: a part that would not come back as it is, by its place.
     """
     leaves: list[Any] = []
-    return _split(value, "", leaves), leaves
+    structure = _split(value, "", leaves)
+    if copy:
+        leaves = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
+    return structure, leaves
 
 
 def put_together(structure: Structure, leaf: Callable[[], Any]) -> Any:
@@ -55,7 +61,7 @@ def dtype_of(node: Structure) -> np.dtype[Any] | None:
     return numpy_dtype(node[1]) if node[0] in ("array", "tensor", "scalar", "number", "numbers") else None
 
 
-def to_bytes(structure: Structure, leaves: list[Any]) -> bytes:
+def to_bytes(structure: Structure, leaves: Sequence[Any]) -> bytes:
     """A value that was taken apart, as one byte string."""
     parts = [_bytes_of(leaf) for leaf in leaves]
     sizes = [list(leaf.shape) if isinstance(leaf, np.ndarray) else None for leaf in leaves]
@@ -163,7 +169,7 @@ def _split_array(kind: str, array: Any, path: str, leaves: list[Any]) -> Structu
         axes = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
         order = None if axes == list(range(array.ndim)) else axes
         array = array.transpose(axes)
-    leaves.append(np.array(array, dtype, order="C", copy=True))
+    leaves.append(np.asarray(array, dtype, order="C"))
     return [kind, dtype_name(dtype), array.ndim, order]
 
 

@@ -82,6 +82,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     return dtype
 
 
+@functools.cache
 def dtype_name(dtype: np.dtype[Any]) -> str:
     """The inverse of `numpy_dtype`."""
     return dtype.str[1:] if dtype.kind in "mM" else dtype.name

@@ -1,0 +1,97 @@
+"""Samples on their way into a store, copied once: as they come, into the very memory that is written."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from warmstore.loading.draws import Int64
+from warmstore.pipeline.schema import SAMPLE, SAMPLE_FIELD, Schema
+from warmstore.pipeline.values import Structure, to_bytes
+from warmstore.records.buffers import take
+from warmstore.records.fields import Array
+from warmstore.records.rows import Bools, Rows
+from warmstore.records.values import encode
+
+
+class Staging:
+    """Samples of one schema, `nbytes` of them.
+
+    Args:
+        limit: bytes from which it is emptied, before another sample is added.
+    """
+
+    def __init__(self, schema: Schema, limit: int) -> None:
+        self._schema = schema
+        self._most = max(1, -(-limit // max(1, schema.width)))
+        self.clear()
+
+    def __len__(self) -> int:
+        return len(self._whose)
+
+    @property
+    def indices(self) -> Int64:
+        """Of the samples, int64 [n]."""
+        return np.array([index for index, _ in self._whose], np.int64)
+
+    def clear(self) -> None:
+        """Forget the samples."""
+        self.nbytes = 0
+        self._whose: list[tuple[int, int]] = []
+        self._columns: list[Any] = []
+
+    def add(self, index: int, identity: int, structure: Structure, leaves: Sequence[Any]) -> None:
+        """Copy a sample that fits the schema.
+
+        Args:
+            index, identity: see `SAMPLE`.
+            structure, leaves: its value, taken apart.
+        """
+        at, columns = len(self._whose), self._columns or self._begin()
+        if self._schema.structure is None:
+            columns[0].append(to_bytes(structure, leaves))
+        else:
+            for column, leaf in zip(columns, leaves, strict=True):
+                if isinstance(column, np.ndarray):
+                    column[at] = leaf
+                else:
+                    column.append(leaf.copy() if isinstance(leaf, np.ndarray) else leaf)
+        self._whose.append((index, identity))
+        self.nbytes += 64 + sum(leaf.nbytes if isinstance(leaf, np.ndarray) else len(leaf) for leaf in leaves)
+
+    def take(self, wanted: Bools | None = None) -> dict[str, Rows]:
+        """The samples as rows of every field, not compressed; none are left.
+
+        Args:
+            wanted: bool [n], which of them; None: all.
+        """
+        at = np.arange(len(self)) if wanted is None else np.flatnonzero(wanted)
+        whose = np.array(self._whose, np.uint64).reshape(-1, 2)[at]
+        block = {SAMPLE: encode(SAMPLE, SAMPLE_FIELD, whose)}
+        for name, field, column in zip(self._schema.names, self._schema.fields, self._columns, strict=True):
+            if isinstance(field, Array) and isinstance(column, np.ndarray):
+                data = column[: len(self)] if len(at) == len(self) else column[at]
+                block[name] = Rows(len(at), data.reshape(len(at), math.prod(field.shape)).view(np.uint8))
+            else:
+                block[name] = encode(name, field, [column[one] for one in at.tolist()])
+        self.clear()
+        return block
+
+    def _begin(self) -> list[Any]:
+        for field in self._schema.fields:
+            if isinstance(field, Array):
+                # In memory that was used before: touching new pages costs more than the copy.
+                data = take(self._most * field.width)
+                self._columns.append(data.view(field.numpy).reshape(self._most, *field.shape))
+            else:
+                self._columns.append([])
+        return self._columns
+
+
+def block_of(schema: Schema, values: Sequence[tuple[Structure, Sequence[Any]]]) -> dict[str, Rows]:
+    """Values that were taken apart and fit, at least one, as rows of every field, not compressed."""
+    staging = Staging(schema, len(values) * schema.width)
+    for index, (structure, leaves) in enumerate(values):
+        staging.add(index, 0, structure, leaves)
+    return staging.take()
