@@ -112,7 +112,7 @@ def run(settings: Settings) -> Report:
             "in turn, three of each, from the start of their workers; the bar is of the median of pairs.",
             "A budget is a share of the bytes of the step that makes most, half of it memory and half disk, beside "
             "what the workers take. The page cache holds the disk tier: there is memory for it.",
-            "single: one step in one codec, as many samples as fit. sequential: memory, and then the disk for the rest.",
+            "single: one step in one codec, as many samples as fit. sequential: memory, then the disk for the rest.",
         ),
     )
 

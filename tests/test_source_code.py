@@ -2,8 +2,11 @@
 
 import ast
 import gc
+import os
+import signal
 import threading
 import time
+import warnings
 
 from warmstore import source_code
 
@@ -47,6 +50,28 @@ def test_threads_that_parse_at_once():
         gc.callbacks.remove(let_others_run)
     assert not failures
     assert gc.isenabled()
+
+
+def test_a_fork_while_another_thread_parses():
+    parsing = threading.Event()
+
+    def parse():
+        with source_code._undisturbed():
+            parsing.set()
+            time.sleep(0.2)
+
+    thread = threading.Thread(target=parse)
+    thread.start()
+    parsing.wait()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if not child:
+        signal.alarm(30)
+        source_code.parse("1")
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    thread.join()
 
 
 def test_a_collector_that_was_off_stays_off():

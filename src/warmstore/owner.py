@@ -23,7 +23,7 @@ class Owner(ABC):
     _entrusted = False
 
     def own(self) -> None:
-        """Have `close` called at the exit of this process, also of a multiprocessing child."""
+        """Have `close` called at the exit of this process, also of a multiprocessing child, unless it is entrusted."""
         if self._entrusted:
             return
         _owners[self] = None
@@ -35,16 +35,22 @@ class Owner(ABC):
             _close_at_exit()
 
     def disown(self) -> None:
-        """The opposite of `own`."""
+        """The opposite of `own`: there is nothing left to close."""
         _owners.pop(self, None)
 
     def entrust(self) -> None:
         """Leave `close` to whoever holds this, who has work for it until then.
 
         Neither the exit calls it then, nor the garbage collector, which keeps to no order among objects in a cycle.
+        Whoever holds it closes it on every way out, or takes it back.
         """
         self._entrusted = True
         self.disown()
+
+    def take_back(self) -> None:
+        """The opposite of `entrust`: nobody has work for it any more, and it is closed when the last one drops it."""
+        self._entrusted = False
+        self.own()
 
     @abstractmethod
     def close(self) -> None:

@@ -6,6 +6,7 @@ import functools
 import gc
 import inspect
 import os
+import sys
 import textwrap
 import threading
 import types
@@ -14,8 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-_lock = threading.Lock()
-os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
+_ONE_AT_A_TIME = sys.version_info < (3, 11, 8)
+_lock = threading.RLock()
+if _ONE_AT_A_TIME:
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 def source_of(thing: Any) -> str | None:
@@ -86,6 +89,9 @@ def nested(code: types.CodeType) -> Iterator[types.CodeType]:
 def _undisturbed() -> Iterator[None]:
     # Python's parser counted its depth over all threads before 3.11.8, and fails when another parses in the middle
     # (python/cpython#106905): the garbage collector is what lets one in.
+    if not _ONE_AT_A_TIME:
+        yield
+        return
     with _lock:
         collecting = gc.isenabled()
         gc.disable()
@@ -101,7 +107,7 @@ def _is_current(thing: Any) -> bool:
     try:
         with _undisturbed():
             text = "".join(inspect.findsource(thing)[0])
-            known = _compiled(text)
+        known = _compiled(text)
         file = Path(inspect.getfile(thing)).name
     except (OSError, TypeError, SyntaxError, ValueError):
         return False

@@ -1,8 +1,10 @@
 """Versions of one cache: other weights, code or settings under the same id."""
 
 import copy
+import gc
 import pickle
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -318,6 +320,21 @@ def test_six_processes_with_three_fingerprints(run_script, tmp_path):
         "        return x * self.factor\n"
     )
     assert run_script(RACE) == "3\n"
+
+
+def test_versions_that_were_left_leak_no_descriptors(tmp_path):
+    for factor in (2, 3):
+        wrap(tmp_path, factor)(X, cache_ids=IDS)
+    gc.collect()
+    before = len(list(Path("/dev/fd").iterdir()))
+    for _ in range(5):
+        module = wrap(tmp_path, 3)
+        assert torch.equal(module(X, cache_ids=IDS), X * 3)
+        assert module.module.rows == 0
+        module.cache.close()
+    del module
+    gc.collect()
+    assert len(list(Path("/dev/fd").iterdir())) <= before
 
 
 def test_threads_with_two_modules(tmp_path):

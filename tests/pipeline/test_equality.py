@@ -50,7 +50,7 @@ def test_any_pipeline_under_any_plan(data: st.DataObject) -> None:
     pipe = data.draw(pipelines())
     options = data.draw(layouts(pipe))
     batch_size, seed = data.draw(st.integers(1, 12)), data.draw(st.integers(0, 3))
-    flush = data.draw(st.sampled_from([1, 2000, 8 << 20]))
+    flush = data.draw(st.sampled_from([1, 2000, shelf.FLUSH]))
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # small budgets and refused values say so
         patch.setattr(shelf, "FLUSH", flush)

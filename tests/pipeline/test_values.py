@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as arrays
 from warmstore.errors import UnsupportedType
 from warmstore.loading.collate import stack
 from warmstore.pipeline.schema import Schema
-from warmstore.pipeline.staging import block_of
+from warmstore.pipeline.staging import Staging, block_of
 from warmstore.pipeline.values import from_bytes, put_together, take_apart, to_bytes
 
 Point = namedtuple("Point", "x y")
@@ -129,6 +129,33 @@ def test_records_of_any_values(values: list[Any], codec: str) -> None:
     assert fitting
     block = block_of(schema, [parts[at] for at in fitting])
     assert {rows.count for rows in block.values()} == {len(fitting)}
+
+
+def test_values_of_no_bytes() -> None:
+    parts = [take_apart({"boxes": np.zeros((0, 4)), "ids": np.zeros(0, np.int32)}) for _ in range(3)]
+    schema = Schema.of(parts, "raw")
+    assert schema is not None
+    assert schema.width == 0
+    assert {rows.count for rows in block_of(schema, parts).values()} == {3}
+
+
+def test_an_interrupted_copy_is_no_part_of_a_sample() -> None:
+    class Interrupting(np.ndarray):
+        def copy(self, order: Any = "C") -> Any:
+            raise KeyboardInterrupt
+
+    values = [{"a": np.full(at + 1, at), "b": np.full(2 * at + 1, at)} for at in range(4)]
+    parts = [take_apart(value) for value in values]
+    schema = Schema.of(parts, "raw")
+    assert schema is not None
+    staging = Staging(schema, 8)
+    staging.add(0, 0, *parts[0])
+    with pytest.raises(KeyboardInterrupt):
+        staging.add(9, 0, parts[3][0], [parts[3][1][0], parts[3][1][1].view(Interrupting)])
+    staging.add(1, 0, *parts[1])
+    found, wanted = staging.take(), block_of(schema, parts[:2])
+    for name, rows in wanted.items():
+        assert found[name].data.tobytes() == rows.data.tobytes()
 
 
 def test_stacked_is_what_stacking_samples_gives() -> None:

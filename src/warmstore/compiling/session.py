@@ -71,7 +71,6 @@ class Session:
         moved: Callable[[Path], None] | None = None,
     ) -> None:
         self.store = store
-        store.entrust()  # it must not be closed before this
         self.workplace = Workplace(store, live, moved)
         self.environment = environment
         self.job = job
@@ -91,6 +90,7 @@ class Session:
         self._complain = Complaints()
         self._closing = False
         self._harvester = Harvester(store, self.workplace, self._put, self._end_flight, self._complain)
+        store.entrust()  # it must not be closed before this
 
     @property
     def live(self) -> LiveFolder:

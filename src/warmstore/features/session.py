@@ -20,7 +20,6 @@ from warmstore.errors import (
     SchemaMismatch,
     StaleCache,
     StoreExists,
-    WarmstoreError,
 )
 from warmstore.features.blocks import Block, Blocks
 from warmstore.features.eviction import Bound, rebalance, tidy
@@ -85,7 +84,12 @@ class Session:
         self._fingerprint: Fingerprint | None = None
         self._handed = 0
         self._find_store()
-        self._open_joined()
+        try:
+            self._open_joined()
+        except BaseException:
+            if self.reader is not None:
+                self.reader.store.close()
+            raise
 
     # Looking up
 
@@ -341,6 +345,7 @@ class Session:
     def _move(self, path: Path) -> None:
         # What was open is not closed: another thread may be reading it.
         if self.reader is not None:
+            self.reader.store.take_back()
             self._schema = self.reader = None
         self.path = path
         self.cost.move(path / "cost.json")
@@ -398,13 +403,12 @@ class Session:
         try:
             schema = schema_of(store)
             self._check_joins(store, schema)
-        except WarmstoreError:
+            reader = self._reader_of(store, schema)
+            reader.index.catch_up(store.snapshot.rows)
+        except BaseException:
             store.close()
             raise
-        self._schema = schema
-        reader = self._reader_of(store, schema)
-        reader.index.catch_up(store.snapshot.rows)
-        self.reader = reader
+        self._schema, self.reader = schema, reader
         return reader
 
     def _check_joins(self, store: RecordStore, schema: Schema) -> None:

@@ -36,6 +36,7 @@ FLUSH = 12 << 20
 
 _LEAST_FLUSH = 1 << 20
 _PARTS = 64
+_LEAST_SAMPLE = 1 << 12  # bytes that samples are taken to have: no room is kept for millions of smaller ones
 
 _AT_ONCE = 4 << 20  # bytes of fixed size that are read before they go through the steps that are left
 _UNCACHED_AGAIN = 32 << 20
@@ -96,7 +97,10 @@ class Shelf:
         schemas = (place.schema, Schema.of_bytes(place.codec))
         self._schemas: tuple[Schema | None, Schema] = schemas
         self._limit = min(FLUSH, max(_LEAST_FLUSH, place.room.limit // _PARTS))
-        self._staged = [None if schema is None else Staging(schema, self._limit) for schema in schemas]
+        self._staged = [
+            None if schema is None else Staging(schema, -(-self._limit // max(schema.width, _LEAST_SAMPLE)))
+            for schema in schemas
+        ]
         width = 0 if place.schema is None else place.schema.width
         self.at_once = max(1, _AT_ONCE // max(width, 1))  # how many samples had better be read at once, at most
         self._stores: list[RecordStore | None] = [None, None]
@@ -163,7 +167,7 @@ class Shelf:
         assert staging is not None
         staging.add(index, int(self._identities[index]), structure, leaves)
         self._waiting.add(index)
-        if sum(one.nbytes for one in self._staged if one is not None) >= self._limit:
+        if staging.is_full or sum(one.nbytes for one in self._staged if one is not None) >= self._limit:
             self.flush()
 
     def flush(self) -> None:
@@ -174,8 +178,11 @@ class Shelf:
             if self.writes:
                 self.look()
             for kind, staging in enumerate(self._staged):
-                if staging and self.writes:
-                    self._write(kind, staging.take(self._rows[staging.indices] < 0))
+                if not staging or not self.writes:
+                    continue
+                fresh = self._rows[staging.indices] < 0  # others may have been faster
+                if fresh.any():
+                    self._write(kind, staging.take(fresh))
         except (OSError, WarmstoreError) as error:
             self.writes = False
             self._note(

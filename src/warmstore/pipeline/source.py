@@ -223,6 +223,10 @@ class Shelves(Owner):
             except OSError as error:
                 self.broken.append(place.number)
                 self._notes.append(f"{place.name}: what is kept cannot be read, so it is computed: {error}")
+            except BaseException:
+                for shelf in self.by_number.values():
+                    shelf.abandon()
+                raise
         self.closed = False
         self.own()
 

@@ -1,4 +1,4 @@
-"""Samples on their way into a store, copied once: as they come, into the very memory that is written."""
+"""Samples on their way into a store. Arrays of fixed shape are copied once: as they come, into what is written."""
 
 import math
 from collections.abc import Sequence
@@ -16,19 +16,20 @@ from warmstore.records.values import encode
 
 
 class Staging:
-    """Samples of one schema, `nbytes` of them.
+    """Samples of one schema, `most` at a time. nbytes: of those it has."""
 
-    Args:
-        limit: bytes from which it is emptied, before another sample is added.
-    """
-
-    def __init__(self, schema: Schema, limit: int) -> None:
+    def __init__(self, schema: Schema, most: int) -> None:
         self._schema = schema
-        self._most = max(1, -(-limit // max(1, schema.width)))
+        self._most = most
         self.clear()
 
     def __len__(self) -> int:
         return len(self._whose)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it has to be emptied before another sample is added."""
+        return len(self) == self._most
 
     @property
     def indices(self) -> Int64:
@@ -48,29 +49,29 @@ class Staging:
             index, identity: see `SAMPLE`.
             structure, leaves: its value, taken apart.
         """
-        at, columns = len(self._whose), self._columns or self._begin()
+        at = len(self)
+        self._columns = columns = self._columns or self._new_columns()
         if self._schema.structure is None:
-            columns[0].append(to_bytes(structure, leaves))
-        else:
-            for column, leaf in zip(columns, leaves, strict=True):
-                if isinstance(column, np.ndarray):
-                    column[at] = leaf
-                else:
-                    column.append(leaf.copy() if isinstance(leaf, np.ndarray) else leaf)
-        self._whose.append((index, identity))
+            leaves = [to_bytes(structure, leaves)]
+        for column, leaf in zip(columns, leaves, strict=True):
+            if isinstance(column, np.ndarray):
+                column[at] = leaf
+            else:  # over what an interrupted call may have left
+                column[at:] = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf]
         self.nbytes += 64 + sum(leaf.nbytes if isinstance(leaf, np.ndarray) else len(leaf) for leaf in leaves)
+        self._whose.append((index, identity))
 
     def take(self, wanted: Bools | None = None) -> dict[str, Rows]:
         """The samples as rows of every field, not compressed; none are left.
 
         Args:
-            wanted: bool [n], which of them; None: all.
+            wanted: bool [n], which of them, at least one; None: all.
         """
         at = np.arange(len(self)) if wanted is None else np.flatnonzero(wanted)
         whose = np.array(self._whose, np.uint64).reshape(-1, 2)[at]
         block = {SAMPLE: encode(SAMPLE, SAMPLE_FIELD, whose)}
         for name, field, column in zip(self._schema.names, self._schema.fields, self._columns, strict=True):
-            if isinstance(field, Array) and isinstance(column, np.ndarray):
+            if isinstance(field, Array):
                 data = column[: len(self)] if len(at) == len(self) else column[at]
                 block[name] = Rows(len(at), data.reshape(len(at), math.prod(field.shape)).view(np.uint8))
             else:
@@ -78,20 +79,21 @@ class Staging:
         self.clear()
         return block
 
-    def _begin(self) -> list[Any]:
+    def _new_columns(self) -> list[Any]:
+        columns: list[Any] = []
         for field in self._schema.fields:
             if isinstance(field, Array):
                 # In memory that was used before: touching new pages costs more than the copy.
                 data = take(self._most * field.width)
-                self._columns.append(data.view(field.numpy).reshape(self._most, *field.shape))
+                columns.append(data.view(field.numpy).reshape(self._most, *field.shape))
             else:
-                self._columns.append([])
-        return self._columns
+                columns.append([])
+        return columns
 
 
 def block_of(schema: Schema, values: Sequence[tuple[Structure, Sequence[Any]]]) -> dict[str, Rows]:
     """Values that were taken apart and fit, at least one, as rows of every field, not compressed."""
-    staging = Staging(schema, len(values) * schema.width)
+    staging = Staging(schema, len(values))
     for index, (structure, leaves) in enumerate(values):
         staging.add(index, 0, structure, leaves)
     return staging.take()

@@ -54,7 +54,8 @@ class Objects:
         anonymous: Sign no requests.
         patience: What a request may take.
         parallel: How many requests go on at once.
-        at_exit: Have it closed at exit; else whoever made it does, and calls `leave` in forked children.
+        at_exit: Have it closed at exit, or when it is collected; else whoever made it does, and calls `leave` in forked
+            children.
 
     Without options, credentials are found where the cloud's own tools find them. Nothing is asked before the first use.
 

@@ -20,7 +20,8 @@ class Requests(Owner):
 
     Args:
         url: The remote, without secrets, for messages.
-        at_exit: Have it closed at exit; else whoever made it does, and calls `leave` in forked children.
+        at_exit: Have it closed at exit, or when it is collected; else whoever made it does, and calls `leave` in forked
+            children.
     """
 
     def __init__(self, url: str, *, at_exit: bool) -> None:
