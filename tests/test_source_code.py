@@ -3,7 +3,9 @@
 import ast
 import gc
 import os
+import runpy
 import signal
+import sys
 import threading
 import time
 import warnings
@@ -50,6 +52,32 @@ def test_threads_that_parse_at_once():
         gc.callbacks.remove(let_others_run)
     assert not failures
     assert gc.isenabled()
+
+
+def test_threads_that_read_files_leave_warnings_as_they_were(tmp_path):
+    functions = []
+    for number in range(80):
+        path = tmp_path / f"module{number}.py"
+        path.write_text(f"def made(x):\n    return x + {number}\n" * 20)
+        functions.append(runpy.run_path(str(path))["made"])
+    found = []
+    threads = [
+        threading.Thread(target=lambda part: found.extend(map(source_code.source_of, part)), args=(functions[at::4],))
+        for at in range(4)
+    ]
+    before, interval = list(warnings.filters), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+        after, warnings.filters[:] = list(warnings.filters), before
+    assert after == before
+    assert len(found) == 80
+    assert all(found)
 
 
 def test_a_fork_while_another_thread_parses():

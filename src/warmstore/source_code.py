@@ -17,8 +17,7 @@ from typing import Any
 
 _ONE_AT_A_TIME = sys.version_info < (3, 11, 8)
 _lock = threading.RLock()
-if _ONE_AT_A_TIME:
-    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 def source_of(thing: Any) -> str | None:
@@ -107,7 +106,8 @@ def _is_current(thing: Any) -> bool:
     try:
         with _undisturbed():
             text = "".join(inspect.findsource(thing)[0])
-        known = _compiled(text)
+        with _lock:  # the filters of warnings are one list for all threads
+            known = _compiled(text)
         file = Path(inspect.getfile(thing)).name
     except (OSError, TypeError, SyntaxError, ValueError):
         return False
