@@ -45,7 +45,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Seconds of epochs: without a cache, the first, steady, of a second run's first, predicted; and of the limit.
+    """Seconds of epochs: without a cache, the first, steady, of a second run's first, and of the limit.
 
     filling: a first epoch over an uncached one, both from the start of their workers.
     """
@@ -55,14 +55,13 @@ class Outcome:
     steady: float
     again: float
     computed_again: int
-    predicted: float
     limit: float
     filling: float
 
 
 @dataclass(frozen=True)
 class Round:
-    """One budget.
+    """One budget, `share` of all bytes; memory: bytes of it for that tier.
 
     took: seconds of a steady epoch by rule. against: the joint plan's epochs over each rule's, round by round.
     predicted: of the joint plan. drift: an uncached epoch over its prediction, of the same profile and the same time.
@@ -71,6 +70,7 @@ class Round:
     """
 
     share: float
+    memory: float
     took: dict[str, float]
     against: dict[str, float]
     predicted: float
@@ -150,16 +150,16 @@ def _loader(case: Case, plan: ws.Plan | None) -> ws.Loader:
 
 def _everything(case: Case, settings: Settings) -> Outcome:
     """All that may be kept fits in memory; and a second run over a tier on the disk."""
-    folder, rounds = settings.folder / f"{case.name}-all", settings.pick(7, 2)
+    folder, rounds = settings.folder / f"{case.name}-all", settings.pick(3, 2)
     plan = _plan(case, 1.5 * case.largest, 0, folder)
-    begun, uncached, first = [], [], []
+    begun, uncached, first, steady = [], [], [], []
     for _ in range(settings.pick(3, 1)):
         with closing(_loader(case, None)) as plain:
             begun.append(_epoch(plain))
             uncached.append(_epoch(plain))
         with closing(_loader(case, plan)) as kept:
             first.append(_epoch(kept))
-            steady = [_epoch(kept) for _ in range(rounds)]
+            steady += [_epoch(kept) for _ in range(rounds)]
     on_disk = _plan(case, 0, 1.5 * case.largest, folder)
     with closing(_loader(case, on_disk)) as one:
         _epoch(one)
@@ -173,7 +173,6 @@ def _everything(case: Case, settings: Settings) -> Outcome:
         statistics.median(steady),
         again,
         grown,
-        plan.epoch_seconds,
         _limit(case),
         statistics.median(map(operator.truediv, first, begun)),
     )
@@ -215,6 +214,7 @@ def _budget(case: Case, share: float, settings: Settings) -> Round:
     over = max(watch.memory - (joint.memory - joint.worker_bytes), watch.disk - joint.disk, 0)
     return Round(
         share,
+        half,
         {rule: statistics.median(seconds) for rule, seconds in took.items()},
         {rule: statistics.median(map(operator.truediv, took["joint"], took[rule])) for rule in RULES[1:]},
         joint.epoch_seconds,
@@ -285,7 +285,7 @@ def _bars(cases: Sequence[Case], everything: dict[str, Outcome], rounds: dict[st
         Bar.at_most("bytes that a second run adds", max(o.computed_again for o in everything.values()), 0),
         Bar.at_most("bytes of a tier beyond its budget", max(one.over for one in every), 0),
     ]
-    growths = [(one.grown - 64e6) / (1.1 * case.largest * one.share / 2) for case in cases for one in rounds[case.name]]
+    growths = [(one.grown - 64e6) / (1.1 * one.memory) for one in every]
     bars += [
         Bar.at_most("memory grown, less 64 MB, over 1.1 x its budget", max(growths), 1.0),
         Bar.at_most("seconds to plan", max(one.planned for one in every), 1.0),
