@@ -7,11 +7,9 @@ caches refuses it unless the user vouches for it with a version, or leaves it ou
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal, Self
 
 import xxhash
@@ -19,14 +17,14 @@ import xxhash
 from warmstore.errors import NoFingerprint
 from warmstore.identity.files import Files
 from warmstore.identity.origin import PYTHON_ORIGIN
-from warmstore.identity.walk import Place, Settings, Walk
+from warmstore.identity.walk import Settings, Walk
+from warmstore.identity.watch import Watch
 
 RULES = 1
 """Version of the rules by which identities are made. Identities of other rules are never equal."""
 
 _SHOWN = 3
 _REFERS = ("function @", "class ", "module ", "object ", "member ", "same as @", "stands for")
-_ROOT = re.compile(r"@(\d+)")
 _LONGEST = 120
 
 
@@ -92,53 +90,88 @@ def identify(
         files: files that values name count by size, time and place ("stat") or by content and place ("content").
         tensors: tensors count by content, or by their layout alone, as for what is to be compiled.
     """
-    below = None if root is None else os.path.abspath(root)  # noqa: PTH100  it must not follow links
-    settings = Settings(frozenset([ignore] if isinstance(ignore, str) else ignore), below, files, tensors)
-    walk = Walk(name, settings)
-    _begin(walk, thing)
-    walk.run()
+    walk = walk_over(thing, name=name, ignore=ignore, root=root, files=files, tensors=tensors)
     return finished(walk, version)
 
 
-def _begin(walk: Walk, thing: Any) -> None:
+def walk_over(
+    thing: Any,
+    *,
+    name: str = "value",
+    ignore: Collection[str] = (),
+    root: str | os.PathLike[str] | None = None,
+    files: Files = "stat",
+    tensors: Literal["content", "layout"] = "content",
+    watch: Watch | None = None,
+    called: bool = True,
+) -> Walk:
+    """The walk that an identity is made of; see `identify`.
+
+    Args:
+        watch: told what to look at for changes.
+        called: whether a callable is called, and nothing else; else all of it counts.
+    """
+    below = None if root is None else os.path.abspath(root)  # noqa: PTH100  it must not follow links
+    left_out = frozenset([ignore] if isinstance(ignore, str) else ignore)
+    if watch is not None:
+        watch.begin()
+    walk = Walk(name, Settings(left_out, below, files, tensors, watch))
+    _begin(walk, thing, called)
+    walk.run()
+    if watch is not None:
+        watch.settle()
+    return walk
+
+
+def _begin(walk: Walk, thing: Any, called: bool) -> None:
     from warmstore.identity.reads import read_called
 
-    if isinstance(thing, partial) or not callable(thing):
+    if isinstance(thing, partial) or not called or not callable(thing):
         walk.whole(walk.start, thing)
     else:
         read_called(walk, walk.start, thing)
 
 
-def finished(walk: Walk, version: str | None) -> Identity:
+def finished(walk: Walk, version: str | None = None) -> Identity:
     """The identity that a walk has found."""
-    walk.origin(PYTHON_ORIGIN)
-    ordered = sorted((walk.said(place), text) for place, text in walk.facts.items())
-    unknown = {walk.shown(place): reason for place, reason in walk.unknown.items()}
-    facts = _shown(walk)
-    digest = xxhash.xxh3_128(f"identity {RULES}\n".encode())
-    for place, text in ordered:
-        digest.update(f"{len(place)} {len(text)} {place} {text}\n".encode("utf-8", "surrogatepass"))
-    if version is not None:
-        facts["version"] = repr(version)
-        digest.update(f"version {version!r} for {sorted(walk.said(place) for place in walk.unknown)}".encode())
-        unknown = {}
-    return Identity(digest.hexdigest(), facts, unknown)
+    return Found.of(walk).identity(version)
 
 
-def _shown(walk: Walk) -> dict[str, str]:
-    """Facts for people: things are called by their names, and where they only lead on they are left out."""
-    found: dict[str, str] = {}
-    for place, text in walk.facts.items():
-        shown = walk.shown(place)
-        if text.startswith(_REFERS):
-            text = _ROOT.sub(lambda match: walk.shown(Place(int(match[1]))), text)
-            if text.partition(" ")[2] == shown:
-                continue
-        if shown in found and found[shown] != text:
-            found[f"{shown} "] = text
-        else:
-            found[shown] = text
-    return dict(sorted(found.items()))
+@dataclass(frozen=True)
+class Found:
+    """What a walk has found, by places as they count. in_words: makes texts for people of those."""
+
+    facts: dict[str, str]
+    unknown: dict[str, str]
+    in_words: Callable[[str], str]
+
+    @classmethod
+    def of(cls, walk: Walk) -> Found:
+        walk.origin(PYTHON_ORIGIN)
+        return cls(
+            {walk.said(place): text for place, text in walk.facts.items()},
+            {walk.said(place): reason for place, reason in walk.unknown.items()},
+            walk.in_words_from_start,
+        )
+
+    def identity(self, version: str | None = None) -> Identity:
+        """The identity of so many facts."""
+        facts: dict[str, str] = {}
+        digest = xxhash.xxh3_128(f"identity {RULES}\n".encode())
+        for place, text in sorted(self.facts.items()):
+            digest.update(f"{len(place)} {len(text)} {place} {text}\n".encode("utf-8", "surrogatepass"))
+            shown, said = self.in_words(place), text
+            if text.startswith(_REFERS):
+                said = self.in_words(text)
+                if said.partition(" ")[2] == shown:
+                    continue  # it only leads on
+            facts[shown if facts.get(shown, said) == said else f"{shown} (2)"] = said
+        unknown = {self.in_words(place): reason for place, reason in self.unknown.items()}
+        if version is not None:
+            facts["version"] = repr(version)
+            digest.update(f"version {version!r} for {sorted(self.unknown)}".encode())
+            unknown = {}
+        return Identity(digest.hexdigest(), dict(sorted(facts.items())), unknown)
 
 
 def reasons(unknown: Mapping[str, str]) -> str:
@@ -201,8 +234,3 @@ def _said(place: str, old: str | None, new: str | None) -> str:
 
 def _short(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
-
-
-def absolute(path: str | os.PathLike[str]) -> str:
-    """A path from the root of the file system, whatever links there are."""
-    return str(Path(path).absolute())

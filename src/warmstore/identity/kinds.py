@@ -392,9 +392,9 @@ def _builtin(walk: Walk, place: Place, value: Any) -> None:
     if reason:
         walk.cannot_tell(place, reason)
         return
-    owner: Any = value.__self__
-    module = str(value.__module__ or getattr(owner, "__name__", None) or "")
-    name = getattr(value, "__qualname__", value.__name__)
+    owner = value.__self__
+    module = str(value.__module__ or getattr(owner, "__name__", ""))
+    name = str(getattr(value, "__qualname__", value.__name__))
     if owner is None or isinstance(owner, types.ModuleType | type) or type(owner).__name__ == "PyCapsule":
         if isinstance(owner, type):
             walk.cls(owner)
@@ -568,7 +568,7 @@ def _object(walk: Walk, place: Place, value: Any) -> None:
         walk.cannot_tell(place, f"__reduce_ex__ of a {kind.__qualname__} gave {type(reduced).__name__}")
         return
     make, args, state, items, pairs = (*reduced, None, None, None)[:5]
-    if make is copyreg.__newobj__ and args and args[0] is kind:
+    if make is _NEW_OBJECT and args and args[0] is kind:
         args = args[1:]
     else:
         walk.whole(place + ".<made by>", make)
@@ -626,10 +626,11 @@ _BASES: tuple[tuple[Any, Rule], ...] = (
     (np.ndarray, _array_subclass),
     (ctypes.CDLL, _native_library),
     (Path, _path),
-    (typing._Final, _typing),  # type: ignore[attr-defined]
+    (vars(typing)["_Final"], _typing),
     (np.dtype, _dtype),
 )
 _rules[dataclasses.Field] = _dataclass_field
+_NEW_OBJECT = vars(copyreg)["__newobj__"]
 _VALUES = frozenset(
     (tuple, slice, types.BuiltinFunctionType, types.WrapperDescriptorType, types.MethodDescriptorType,
      types.ClassMethodDescriptorType, types.MethodType, types.MethodWrapperType, types.CodeType, np.ufunc, re.Pattern)

@@ -124,15 +124,20 @@ class Plain:
 
     Args:
         is_simple: whether objects of a class count by their attributes alone.
+        by_content: what is met again has its content as text, and not which one it is; so that values which share
+            something have texts of their own.
     """
 
-    def __init__(self, is_simple: Callable[[type], bool]) -> None:
+    def __init__(self, is_simple: Callable[[type], bool], *, by_content: bool = False) -> None:
         self.classes: dict[type, int] = {}
         self.strings: list[Any] = []
         self.alive: list[Any] = []
-        self.shares = False  # whether a container was met twice
+        self.cycles = False  # whether something was met within itself
         self._is_simple = is_simple
+        self._by_content = by_content
         self._numbers: dict[int, int] = {}
+        self._texts: dict[int, str] = {}
+        self._simple: dict[type, bool] = {}
 
     def text(self, value: Any, depth: int = 0) -> str:
         """A text of plain data.
@@ -152,23 +157,28 @@ class Plain:
             return f"({self._items(value, depth)})"
         if kind is frozenset:
             return f"frozenset({self._sorted(value, depth)})"
-        if kind is np.ndarray:
-            return self._seen(value) or array_text(value)
-        rule_of = _CONTAINERS.get(kind)
-        if rule_of is not None:
-            return self._seen(value) or rule_of(self, value, depth)
-        if self._is_simple(kind):
-            return self._seen(value) or self._object(kind, value, depth)
-        raise NotPlain
-
-    def _seen(self, value: Any) -> str:
+        rule_of = array_of if kind is np.ndarray else _CONTAINERS.get(kind)
+        if rule_of is None:
+            simple = self._simple.get(kind)
+            if simple is None:
+                simple = self._simple[kind] = self._is_simple(kind)
+            if not simple:
+                raise NotPlain
+            rule_of = _object
         known = self._numbers.get(id(value))
         if known is not None:
-            self.shares = True
+            if self._by_content and id(value) in self._texts:
+                return self._texts[id(value)]
+            self.cycles = True
             return f"same as {known}"
         self._numbers[id(value)] = len(self._numbers)
         self.alive.append(value)
-        return ""
+        text = rule_of(self, value, depth)
+        if self._by_content:
+            if len(text) > _LONGEST:
+                text = xxhash.xxh3_128_hexdigest(text.encode("utf-8", "surrogatepass"))
+            self._texts[id(value)] = text
+        return text
 
     def _items(self, values: Any, depth: int) -> str:
         if len(values) > _SAME_TYPE and len(kinds := set(map(type, values))) == 1:
@@ -188,12 +198,6 @@ class Plain:
             raise NotPlain  # objects would be numbered in an order that differs in each process
         return found
 
-    def _object(self, kind: type, value: Any, depth: int) -> str:
-        number = self.classes.setdefault(kind, len(self.classes))
-        state = attributes_of(value)
-        depth += 1
-        return f"object {number}{{{', '.join([f'{name}={self.text(state[name], depth)}' for name in sorted(state)])}}}"
-
 
 def text_of_strings(values: Any) -> str:
     """One text for many strings: their hash and that of their lengths."""
@@ -206,8 +210,12 @@ def text_of_strings(values: Any) -> str:
 
 def attributes_of(value: Any) -> dict[str, Any]:
     """The attributes of an object: its `__dict__` and its slots."""
-    found: dict[str, Any] = dict(getattr(value, "__dict__", None) or {})
-    for name in slots_of(type(value)):
+    own: dict[str, Any] = getattr(value, "__dict__", None) or {}
+    names = slots_of(type(value))
+    if not names:
+        return own
+    found = dict(own)
+    for name in names:
         try:
             found[name] = getattr(value, name)
         except AttributeError:
@@ -279,6 +287,18 @@ def order_text(shape: tuple[int, ...], strides: tuple[int, ...]) -> str:
     wide = [axis for axis, size in enumerate(shape) if size > 1]
     order = sorted(wide, key=lambda axis: -abs(strides[axis]))
     return "" if order == wide else f" axes {order}"
+
+
+def _object(plain: Plain, value: Any, depth: int) -> str:
+    number = plain.classes.setdefault(type(value), len(plain.classes))
+    state = attributes_of(value)
+    depth += 1
+    return f"object {number}{{{', '.join([f'{name}={plain.text(state[name], depth)}' for name in sorted(state)])}}}"
+
+
+def array_of(plain: Plain, value: Any, depth: int) -> str:
+    """The text of an array, as one of the rules for what holds others."""
+    return array_text(value)
 
 
 def _list(plain: Plain, value: Any, depth: int) -> str:

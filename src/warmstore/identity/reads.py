@@ -166,7 +166,7 @@ def read_called(walk: Walk, place: Place, function: Any) -> None:
         and origin_of_class(kind).is_program
         and isinstance(_static(kind, "__call__"), FunctionType)
     ):
-        walk.fact(place, f"called object of {walk.name_of(kind)}")
+        walk.fact(place, f"called object of {walk.name_of(kind)[0]}")
         read(walk, function, place, ("__call__",))
         return
     walk.whole(place, function)
@@ -236,7 +236,7 @@ def _defaults(walk: Walk, place: Place, function: FunctionType, facts: CodeFacts
     if pairs:
         walk.fact(place + ".<defaults>", f"{[name for name, _ in pairs]}")
     for name, value in pairs:
-        _read_all(walk, value, place + f"({name})", _uses(facts, name))
+        _read_all(walk, value, place + f"({name}=)", _uses(facts, name))
 
 
 def _attributes(walk: Walk, place: Place, function: FunctionType) -> None:
@@ -291,14 +291,11 @@ def _global_place(walk: Walk, globals_: dict[str, Any], name: str) -> Place:
     module = sys.modules.get(str(globals_.get("__name__")))
     if module is not None and vars(module) is globals_:
         return _place_in(walk, module, name)
-    at, _ = walk.root(("global", id(globals_), name), name, globals_)
-    return at
+    return walk.root(("global", id(globals_), name), name, "", globals_)[0]
 
 
 def _place_in(walk: Walk, module: ModuleType, name: str) -> Place:
-    main = module.__name__ in ("__main__", "__mp_main__")
-    at, _ = walk.root(("global", id(vars(module)), name), name if main else f"{module.__name__}.{name}", module)
-    return at
+    return walk.root(("global", id(vars(module)), name), name, module.__name__, module)[0]
 
 
 def _builtin(walk: Walk, place: Place, function: FunctionType, name: str, value: Any, facts: CodeFacts) -> None:
@@ -503,7 +500,8 @@ def _read_class(walk: Walk, cls: type, place: Place, name: str, rest: Chain) -> 
         walk.cls(cls)
     raw = _static(cls, name)
     walk.watch_cell(partial(_static, cls, name))
-    at = walk.root(("attribute", id(cls), name), f"{walk.name_of(cls)}.{name}", cls)[0]
+    named, module = walk.name_of(cls)
+    at = walk.root(("attribute", id(cls), name), f"{named}.{name}", module, cls)[0]
     if raw is None:
         walk.fact(at, "missing")
     elif isinstance(raw, FunctionType):

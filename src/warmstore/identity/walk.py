@@ -2,13 +2,14 @@
 
 It goes from a value to all that decides what the value does: the code of functions and what it reads, classes, state,
 elements. Every thing that is met becomes a fact: a place and a text. Functions, classes and modules have places of
-their own, under their names; other things are placed where they are met first. An object is looked at whole, or narrowly: one
-attribute of it, where all code that was followed reads no more (see `reads`).
+their own, under their names; other things are placed where they are met first. An object is looked at whole, or
+narrowly: one attribute of it, where all code that was followed reads no more (see `reads`).
 """
 
 from __future__ import annotations
 
 import builtins
+import re
 import sys
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 _EXPANDED = 64  # containers with more items are one fact each
 _LOCALS = "<locals>."
+_MODULE = re.compile(r"@(\d+):")
+_NAMELESS = frozenset(("", "__main__", "__mp_main__", "builtins"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,8 @@ class Walk:
         self.introspects: set[str] = set()  # what code asks for: "doc", "name", "annotations"
         self.described: list[tuple[Place, Any]] = []
         self.checkouts: dict[str, None] = {}
-        self._roots: list[str] = [self.name]
+        self._roots: list[str] = [""]
+        self._prefixes: list[str] = [""]
         self._named: dict[object, int] = {}
         self._names: dict[str, int] = {}
         self._seen: dict[tuple[int, object], Place] = {}
@@ -94,11 +98,20 @@ class Walk:
 
     def shown(self, place: Place) -> str:
         """A place as a person reads it."""
-        return self._roots[place.root] + place.suffix if self._roots[place.root] else place.suffix.lstrip(".")
+        root = self._roots[place.root]
+        return self.in_words(root) + place.suffix if root else (self.name + place.suffix).lstrip(".")
 
     def said(self, place: Place) -> str:
-        """A place as it counts: the same whatever roots are called."""
-        return f"@{place.root}{place.suffix}"
+        """A place as it counts: modules have numbers, in the order in which they are met, and no names."""
+        return self._roots[place.root] + place.suffix
+
+    def in_words_from_start(self, said: str) -> str:
+        """As `in_words`, of a text that may begin at the start of the walk."""
+        return self.in_words(said) if said.startswith("@") or " @" in said else (self.name + said).lstrip(".")
+
+    def in_words(self, said: str) -> str:
+        """A text with the names of modules for their numbers."""
+        return _MODULE.sub(lambda match: self._prefixes[int(match[1])], said)
 
     def fact(self, place: Place, text: str) -> None:
         """Note what is at a place."""
@@ -135,16 +148,23 @@ class Walk:
         self.unknown.setdefault(place, reason)
         self.facts[place] = "unknown"
 
-    def root(self, key: object, shown: str, alive: object = None) -> tuple[Place, bool]:
+    def root(self, key: object, name: str, module: str = "", alive: object = None) -> tuple[Place, bool]:
         """The place of a named thing, and whether it is new. Two things of one name get numbers."""
         number = self._named.get(key)
         if number is not None:
             return Place(number), False
-        count = self._names[shown] = self._names.get(shown, 0) + 1
-        self._roots.append(shown if count == 1 else f"{shown}#{count}")
+        root = f"@{self._number_of(module)}:{name}"
+        count = self._names[root] = self._names.get(root, 0) + 1
+        self._roots.append(root if count == 1 else f"{root}#{count}")
         self._alive.append(alive)
         number = self._named[key] = len(self._roots) - 1
         return Place(number), True
+
+    def _number_of(self, module: str) -> int:
+        prefix = "" if module in _NAMELESS else f"{module}."
+        if prefix not in self._prefixes:
+            self._prefixes.append(prefix)
+        return self._prefixes.index(prefix)
 
     def is_new(self, value: object, mode: object, place: Place) -> bool:
         """Whether something is met for the first time in this mode; else what is known stands at `place`."""
@@ -241,7 +261,7 @@ class Walk:
         from warmstore.identity.reads import read_function
 
         origin = origin_of_function(function)
-        place, is_new = self.root(("thing", id(function)), self.name_of(function), function)
+        place, is_new = self.root(("thing", id(function)), *self.name_of(function), function)
         if is_new:
             self.origin(origin)
             self.later(lambda: read_function(self, place, function, origin))
@@ -252,7 +272,7 @@ class Walk:
         from warmstore.identity.classes import read_class
 
         origin = origin_of_class(cls)
-        place, is_new = self.root(("thing", id(cls)), self.name_of(cls), cls)
+        place, is_new = self.root(("thing", id(cls)), *self.name_of(cls), cls)
         if is_new:
             self.origin(origin)
             self.later(lambda: read_class(self, place, cls, origin))
@@ -263,17 +283,15 @@ class Walk:
         from warmstore.identity.reads import read_module
 
         origin = origin_of(module)
-        place, is_new = self.root(("thing", id(module)), module.__name__, module)
+        place, is_new = self.root(("thing", id(module)), "<module>", module.__name__, module)
         if is_new:
             self.origin(origin)
             self.later(lambda: read_module(self, place, module, origin))
         return f"module {self.said(place)}"
 
-    def name_of(self, thing: Any) -> str:
-        """The name under which a function or class is shown."""
-        module = str(getattr(thing, "__module__", None) or "")
-        name = str(thing.__qualname__).replace(_LOCALS, "")
-        return name if module in ("", "__main__", "__mp_main__", "builtins") else f"{module}.{name}"
+    def name_of(self, thing: Any) -> tuple[str, str]:
+        """The name of a function or class, and of its module."""
+        return str(thing.__qualname__).replace(_LOCALS, ""), str(getattr(thing, "__module__", None) or "")
 
     def file(self, place: Place, value: Any) -> None:
         """Note the file that a text or path names."""
