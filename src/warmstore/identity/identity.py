@@ -151,7 +151,7 @@ class Found:
         return cls(
             {walk.said(place): text for place, text in walk.facts.items()},
             {walk.said(place): reason for place, reason in walk.unknown.items()},
-            walk.in_words_from_start,
+            walk.in_words,
         )
 
     def identity(self, version: str | None = None) -> Identity:

@@ -34,7 +34,7 @@ import numpy as np
 
 from warmstore.identity.code import facts_of
 from warmstore.identity.files import content_of, stat_of
-from warmstore.identity.origin import origin_of_class, origin_of_name
+from warmstore.identity.origin import origin_of_name
 from warmstore.identity.plain import (
     array_text,
     attributes_of,
@@ -120,6 +120,8 @@ def _family_of(kind: type) -> Rule | None:
     for base, family in _BASES:
         if issubclass(kind, base):
             return family
+    if kind.__module__ == "datasets.arrow_dataset":
+        return _hugging_face
     for base in kind.__mro__:
         module = base.__module__
         if isinstance(module, str) and module.partition(".")[0] == "torch":
@@ -308,12 +310,11 @@ def _dtype(walk: Walk, place: Place, value: Any) -> None:
 
 @rule(np.ufunc)
 def _ufunc(walk: Walk, place: Place, value: Any) -> None:
-    if getattr(np, value.__name__, None) is value:
-        walk.origin(origin_of_name("numpy"))
-        walk.fact(place, f"numpy.{value.__name__}")
-    elif (found := _holder_of(value)) is not None:
+    name: str = value.__name__
+    found = "numpy" if getattr(np, name, None) is value else _holder_of(value)
+    if found is not None:
         walk.origin(origin_of_name(found))
-        walk.fact(place, f"{found}.{value.__name__}")
+        walk.fact(place, f"{found}.{name}")
     else:
         walk.cannot_tell(place, "a ufunc that was made from a Python function does not give it back")
 
@@ -331,6 +332,21 @@ def _vectorize(walk: Walk, place: Place, value: Any) -> None:
     walk.fact(place, f"object of {walk.cls(type(value))}")
     # What it makes of the function when it is called first follows from the rest.
     _attributes(walk, place, {name: one for name, one in vars(value).items() if name not in ("_ufunc", "__doc__")})
+
+
+@dataclasses.dataclass(frozen=True)
+class Versioned:
+    """What `__identity__` may give: a name that something keeps for good, and the state that it is in now."""
+
+    name: Any
+    state: Any
+
+
+@rule(Versioned)
+def _versioned(walk: Walk, place: Place, value: Any) -> None:
+    walk.fact(place, "versioned")
+    walk.whole(place + ".name", value.name)
+    walk.whole(place + ".<state>", value.state)
 
 
 # Callables.
@@ -519,6 +535,12 @@ def _path(walk: Walk, place: Place, value: Any) -> None:
     _attributes(walk, place, getattr(value, "__dict__", {}))
 
 
+def _hugging_face(walk: Walk, place: Place, value: Any) -> None:
+    """A data set by its fingerprint, and by the function that makes samples as they are read."""
+    walk.fact(place, f"data set {getattr(value, '_fingerprint', None)!r} {getattr(value, '_format_type', None)!r}")
+    walk.whole(place + ".format", getattr(value, "_format_kwargs", None))
+
+
 def _dataclass_field(walk: Walk, place: Place, value: Any) -> None:
     names = ("name", "default", "default_factory", "init", "repr", "hash", "compare", "metadata", "kw_only")
     walk.fact(place, "field of a dataclass")
@@ -533,7 +555,6 @@ def _attributes(walk: Walk, place: Place, attributes: Any) -> None:
 def _object(walk: Walk, place: Place, value: Any) -> None:
     """An object by its class, its state and, in subclasses of builtin containers, what it contains."""
     kind = type(value)
-    origin = origin_of_class(kind)
     if has_plain_state(kind):
         walk.fact(place, f"object of {walk.cls(kind)}")
         _watch_attributes(walk, value)
@@ -557,13 +578,10 @@ def _object(walk: Walk, place: Place, value: Any) -> None:
     except Exception as error:
         walk.cannot_tell(place, f"a {kind.__module__}.{kind.__qualname__} does not tell its state ({error})")
         return
-    walk.fact(place, f"object of {walk.cls(kind)}")
     if isinstance(reduced, str):
-        if origin.is_program:
-            walk.cannot_tell(place, f"a {kind.__qualname__} gives its name, {reduced!r}, instead of its state")
-        else:
-            walk.fact(place, f"object {reduced} of {walk.cls(kind)}")
+        _global_name(walk, place, value, reduced)
         return
+    walk.fact(place, f"object of {walk.cls(kind)}")
     if not isinstance(reduced, tuple) or not 2 <= len(reduced) <= 6:
         walk.cannot_tell(place, f"__reduce_ex__ of a {kind.__qualname__} gave {type(reduced).__name__}")
         return
@@ -579,11 +597,25 @@ def _object(walk: Walk, place: Place, value: Any) -> None:
     if isinstance(state, dict) and all(type(name) is str for name in state):
         _attributes(walk, place, state)
     elif state is not None:
-        walk.whole(place + ".<state>", state)
+        walk.whole(place + ".<reduced>", state)
     if items is not None:
         walk.whole(place + ".<items>", list(items))
     if pairs is not None:
         walk.pairs(place + ".<items>", "pairs", list(pairs))
+
+
+def _global_name(walk: Walk, place: Place, value: Any, name: str) -> None:
+    """What pickles as the name of a global: told where that is an installed module's own."""
+    module = str(getattr(value, "__module__", None) or "")
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    origin = origin_of_name(module)
+    if found is not value or origin.is_program:
+        walk.cannot_tell(place, f"a {type(value).__qualname__} gives its name, {name!r}, instead of its state")
+        return
+    walk.origin(origin)
+    walk.fact(place, f"object {module}.{name}")
 
 
 def _watch_attributes(walk: Walk, value: Any) -> None:

@@ -7,11 +7,12 @@ and counts.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from warmstore.identity.identity import Found, Identity
 from warmstore.identity.walk import Walk
@@ -30,7 +31,7 @@ class Memory:
     was_called: bool = False
 
 
-_memories: WeakKeyDictionary[Any, dict[Any, Memory]] = WeakKeyDictionary()
+_memories: dict[int, tuple[weakref.ref[Any], dict[Any, Memory]]] = {}
 
 
 def memory_of(function: Any, key: Any) -> Memory:
@@ -38,10 +39,19 @@ def memory_of(function: Any, key: Any) -> Memory:
 
     What cannot be referenced weakly has a new one each time.
     """
-    try:
-        return _memories.setdefault(function, {}).setdefault(key, Memory())
-    except TypeError:
-        return Memory()
+    number = id(function)
+    known = _memories.get(number)
+    if known is None or known[0]() is not function:
+        try:
+            reference = weakref.ref(function, partial(_forget, _memories, number))
+        except TypeError:
+            return Memory()
+        known = _memories[number] = (reference, {})
+    return known[1].setdefault(key, Memory())
+
+
+def _forget(memories: dict[int, Any], number: int, _: Any) -> None:
+    memories.pop(number, None)
 
 
 class Recorded:
@@ -78,6 +88,10 @@ class Recorded:
     def calling(self) -> Iterator[Identity]:
         """While the thing is called by us: what changes meanwhile is its memory."""
         yield self.refresh()
+        self.called()
+
+    def called(self) -> None:
+        """What has changed since we last looked was changed by our calls."""
         memory = self._memory
         if memory.was_called and not self._watch.has_moved():
             return

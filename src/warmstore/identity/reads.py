@@ -270,10 +270,8 @@ def _global(walk: Walk, place: Place, function: FunctionType, name: str, facts: 
             walk.fact(place + f".<{name}>", "no such name")
         return
     value = globals_[name]
-    if isinstance(value, FunctionType | type | ModuleType) and WHOLE in facts.globals[name]:
-        walk.whole(place + f".<{name}>", value)  # it has a place of its own
-        return
-    at = _global_place(walk, globals_, name)
+    named = isinstance(value, FunctionType | type | ModuleType)  # it has a place of its own
+    at = place + f".<{name}>" if named else _global_place(walk, globals_, name)
     if name == "__file__":
         walk.file(at, value)
         walk.fact(at, "the file of the code")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _EXPANDED = 64  # containers with more items are one fact each
 _LOCALS = "<locals>."
-_MODULE = re.compile(r"@(\d+):")
+_ROOT = re.compile(r"@(\d+):([^|]*)\|")
 _NAMELESS = frozenset(("", "__main__", "__mp_main__", "builtins"))
 
 
@@ -69,7 +69,7 @@ class Walk:
         self.introspects: set[str] = set()  # what code asks for: "doc", "name", "annotations"
         self.described: list[tuple[Place, Any]] = []
         self.checkouts: dict[str, None] = {}
-        self._roots: list[str] = [""]
+        self._roots: list[str] = ["@0:"]
         self._prefixes: list[str] = [""]
         self._named: dict[object, int] = {}
         self._names: dict[str, int] = {}
@@ -98,20 +98,18 @@ class Walk:
 
     def shown(self, place: Place) -> str:
         """A place as a person reads it."""
-        root = self._roots[place.root]
-        return self.in_words(root) + place.suffix if root else (self.name + place.suffix).lstrip(".")
+        return self.in_words(self.said(place))
 
     def said(self, place: Place) -> str:
         """A place as it counts: modules have numbers, in the order in which they are met, and no names."""
-        return self._roots[place.root] + place.suffix
-
-    def in_words_from_start(self, said: str) -> str:
-        """As `in_words`, of a text that may begin at the start of the walk."""
-        return self.in_words(said) if said.startswith("@") or " @" in said else (self.name + said).lstrip(".")
+        return f"{self._roots[place.root]}|{place.suffix}"
 
     def in_words(self, said: str) -> str:
-        """A text with the names of modules for their numbers."""
-        return _MODULE.sub(lambda match: self._prefixes[int(match[1])], said)
+        """A place or a text with the names of modules for their numbers."""
+        return _ROOT.sub(self._in_words, said).lstrip(".")
+
+    def _in_words(self, match: re.Match[str]) -> str:
+        return self._prefixes[int(match[1])] + match[2] if match[2] else self.name
 
     def fact(self, place: Place, text: str) -> None:
         """Note what is at a place."""

@@ -17,12 +17,25 @@ import pytest
 from torch.utils.data import ConcatDataset, Subset
 
 import warmstore as ws
-from warmstore.pipeline.keys import describe_step, difference, identities, key_of, name_of_source
+from warmstore.identity.samples import identify_samples
+from warmstore.pipeline.identities import Description, describe, difference_of, identify_step, key_of
 from warmstore.pipeline.steps import Step
+
+
+def describe_step(step: Step) -> Description:
+    return describe(step, identify_step(step, ws.Pipeline([0])), 1)
 
 
 def key(function: Any, **arguments: Any) -> str:
     return key_of([describe_step(Step(function, arguments, name="step"))])
+
+
+def name_of_source(source: Any) -> str:
+    return identify_samples(source).name
+
+
+def identities(source: Any) -> Any:
+    return identify_samples(source).each
 
 
 PROGRAM = """
@@ -136,7 +149,7 @@ EDITS = [
     ("Table(6)", "Table(7)", ["by_method"]),
     ("return x + self.size", "return x - self.size", ["by_object", "by_method"]),
     ("def step(x, by=SCALE):", "def step(x, by=SCALE):  # a comment", []),
-    ("MEMO = {}", "MEMO = {1: 2}", []),
+    ("MEMO = {}", "MEMO = {1: 2}", OF_STEP),
     ('("small", 1)', '("small", 2)', ["by_pair"]),
     ("1): 3}", "1): 4}", ["by_pair"]),
     ("return x + 11", "return x + 12", OF_CHILD),
@@ -155,9 +168,13 @@ def test_edits(program: Any, old: str, new: str, changed: list[str]) -> None:
     assert old in PROGRAM
     before = program(PROGRAM)
     first = {name: key(getattr(before, name)) for name in NAMES}
-    before.step(1)  # fills what it remembers
-    before.by_child(1)
-    assert {name: key(getattr(before, name)) for name in NAMES} == first
+    for name in ("step", "by_child"):  # they fill what they remember, in our calls
+        pipe = ws.Pipeline([1]).step(getattr(before, name), name="step")
+        known = pipe.identities.descriptions()
+        assert pipe[0]
+        assert key_of(known) == first[name]
+        assert not pipe.identities.changed(known)
+        assert ws.Pipeline([1]).step(getattr(before, name), name="step").identities.descriptions() == known
     again = program(PROGRAM)
     assert {name: key(getattr(again, name)) for name in NAMES} == first
     after = program(PROGRAM.replace(old, new))
@@ -240,8 +257,7 @@ def test_objects_of_libraries_are_the_same_in_every_process() -> None:
     code = """
         import numpy as np, torch
         from tests.pipeline.functions import change
-        from tests.pipeline.test_keys import key
-        from warmstore.pipeline.keys import name_of_source
+        from tests.pipeline.test_identities import key, name_of_source
         some = [torch.zeros(1000 * at) for at in range(3)]
         data = torch.utils.data.TensorDataset(torch.arange(10.0))
         layer = torch.nn.init.ones_(torch.nn.Linear(3, 3, bias=False).weight)
@@ -296,7 +312,7 @@ def test_versions_of_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scipy, "__version__", "0.0.1")
     changed = describe_step(Step(step, name="detrend"))
     assert key_of([changed]) != key_of([description])
-    assert difference([description], [changed]) == f"step 'detrend' calls scipy 0.0.1, and called {version}"
+    assert difference_of([description], [changed]) == f"step 'detrend' calls scipy 0.0.1, and called {version}"
 
 
 def test_what_cannot_be_told_is_never_found_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -313,7 +329,7 @@ def test_differences_in_words() -> None:
         return x + 1
 
     def said(before: Step, after: Step) -> str:
-        return difference([describe_step(before)], [describe_step(after)])
+        return difference_of([describe_step(before)], [describe_step(after)])
 
     assert (
         said(Step(one, {"size": 1}, name="s"), Step(one, {"size": 2}, name="s")) == "step 's' has other arguments: size"
