@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import xxhash
 
 from warmstore.identity.code import facts_of
 from warmstore.identity.files import content_of, stat_of
@@ -122,6 +123,10 @@ def _family_of(kind: type) -> Rule | None:
             return family
     if kind.__module__ == "datasets.arrow_dataset":
         return _hugging_face
+    if kind.__module__.partition(".")[0] == "pandas" and hasattr(kind, "to_numpy"):
+        return _pandas
+    if kind.__module__ == "pyarrow.lib":
+        return _arrow_rule(kind)
     for base in kind.__mro__:
         module = base.__module__
         if isinstance(module, str) and module.partition(".")[0] == "torch":
@@ -539,6 +544,48 @@ def _hugging_face(walk: Walk, place: Place, value: Any) -> None:
     """A data set by its fingerprint, and by the function that makes samples as they are read."""
     walk.fact(place, f"data set {getattr(value, '_fingerprint', None)!r} {getattr(value, '_format_type', None)!r}")
     walk.whole(place + ".format", getattr(value, "_format_kwargs", None))
+
+
+def _pandas(walk: Walk, place: Place, value: Any) -> None:
+    """A frame, series or index by its state, and by the files that its texts name."""
+    _object(walk, place, value)
+    found = value.to_numpy()
+    if found.dtype.kind in "OUT":
+        walk.strings(place, [one for one in found.ravel().tolist() if isinstance(one, str)])
+
+
+def _arrow_rule(kind: type) -> Rule | None:
+    if hasattr(kind, "to_batches"):
+        return _arrow_table
+    return _arrow_array if hasattr(kind, "to_pylist") else _arrow_buffer if kind.__name__ == "Buffer" else None
+
+
+def _arrow_table(walk: Walk, place: Place, value: Any) -> None:
+    walk.fact(place, f"{type(value).__name__} {shortened(repr(value.schema))} of {value.num_rows}")
+    for name, column in zip(value.schema.names, value.columns, strict=True):
+        walk.whole(place + f".<{name}>", column)
+
+
+def _arrow_array(walk: Walk, place: Place, value: Any) -> None:
+    """An array by its elements: buffers may hold more than a slice of them shows."""
+    import pyarrow as pa
+
+    arrays = value.chunks if isinstance(value, pa.ChunkedArray) else [value] if isinstance(value, pa.Array) else None
+    if arrays is None:
+        walk.items(place, f"arrow {value.type}", (value.as_py(),))
+        return
+    joined = pa.concat_arrays(arrays) if len(arrays) > 1 else arrays[0] if arrays else pa.array([], value.type)
+    sink = pa.BufferOutputStream()
+    table = pa.table({"": pa.concat_arrays([joined, joined.slice(0, 0)])})  # into memory of its own, from its beginning
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    walk.fact(place, f"arrow {value.type} of {len(joined)} {xxhash.xxh3_128_hexdigest(sink.getvalue())}")
+    if pa.types.is_string(value.type) or pa.types.is_large_string(value.type):
+        walk.strings(place, [one for one in joined.to_pylist() if one is not None])
+
+
+def _arrow_buffer(walk: Walk, place: Place, value: Any) -> None:
+    walk.fact(place, f"buffer of {value.size} {xxhash.xxh3_128_hexdigest(value)}")
 
 
 def _dataclass_field(walk: Walk, place: Place, value: Any) -> None:
