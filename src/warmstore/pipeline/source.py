@@ -4,21 +4,25 @@ Whoever computes a sample that is to be kept puts it on its shelf. Every process
 processes share is the stores.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from warmstore.errors import BadSource
+from warmstore.errors import UnsupportedType
 from warmstore.loading.draws import Int64, UInt64
 from warmstore.loading.source import Source
 from warmstore.owner import Owner
 from warmstore.pipeline.batch import Batch, Uneven
 from warmstore.pipeline.native_threads import native_threads
+from warmstore.pipeline.outside import Watch
 from warmstore.pipeline.room import Hold
 from warmstore.pipeline.shelf import LOST, Place, Shelf
 from warmstore.pipeline.tiers import MemoryTier
+from warmstore.pipeline.trial import Doubt, Trial, WrittenOutside, raw_values, reachable
+from warmstore.pipeline.values import Marked
 
 if TYPE_CHECKING:
     from warmstore.pipeline.pipeline import Pipeline
@@ -65,6 +69,7 @@ class PipelineSource(Source):
         self._notes: list[str] = []
         self._epoch = -1
         self._alike = True  # so far
+        self._doubt = Doubt()
 
     def __len__(self) -> int:
         return len(self._pipe)
@@ -148,10 +153,16 @@ class PipelineSource(Source):
         shelves = self._opened(0)
         missing = positions[shelves.rows[positions] < 0]
         with native_threads(self._pipe.threads):
-            for index, raw in zip(missing.tolist(), self._raw(missing), strict=True):
+            raws = raw_values(self._pipe.source, missing.tolist())
+            beside = reachable(raws)
+            for number, index in enumerate(missing.tolist()):
                 shelf = self._shelf_of(index)
                 if shelf is not None:
-                    shelf.add(index, self._pipe.run(raw, index, last=shelf.place.step))
+                    trial = Trial(self._pipe, index, [raws[number]], self._doubt, beside)
+                    try:
+                        self._keep(trial, index, shelf, lambda value: value)
+                    finally:
+                        trial.watch.restore()  # training begins where it would have without
         return len(missing)
 
     def _opened(self, epoch: int) -> "Shelves":
@@ -167,22 +178,58 @@ class PipelineSource(Source):
         first = shelf.place.step
         for place, value in zip(at.tolist(), shelf.read(rows), strict=True):
             index = int(positions[place])
-            if value is LOST:
+            watch = Watch([])
+            if isinstance(value, Marked):
+                watch.add(0, [(part, True) for part in value.parts])
+                value = value.value
+            if value is not LOST:
+                value = self._pipe.run(value, index, epoch=epoch, seed=self._seed, first=first)
+            if value is LOST or watch.written() is not None:
+                # What was written has to be written outside: the sample is made anew, from its raw value on.
                 shelf.lose(index)
             else:
-                batch.put(place, self._pipe.run(value, index, epoch=epoch, seed=self._seed, first=first))
+                batch.put(place, value)
 
     def _compute(self, epoch: int, positions: Int64, at: Int64, batch: Batch) -> None:
         """Make the samples at some places from their raw values on, those that are to be kept put on their shelves."""
-        run, seed = self._pipe.run, self._seed
-        for place, value in zip(at.tolist(), self._raw(positions[at]), strict=True):
+        raws = raw_values(self._pipe.source, positions[at].tolist())
+        beside = None
+        for number, place in enumerate(at.tolist()):
             index = int(positions[place])
-            shelf, first = self._shelf_of(index), 0
-            if shelf is not None:
-                first = shelf.place.step
-                value = run(value, index, last=first)
-                shelf.add(index, value)
-            batch.put(place, run(value, index, epoch=epoch, seed=seed, first=first))
+            shelf = self._shelf_of(index)
+            if shelf is None:
+                value = self._pipe.run(raws[number], index, epoch=epoch, seed=self._seed)
+            else:
+                beside = beside or reachable(raws)
+                trial = Trial(self._pipe, index, [raws[number]], self._doubt, beside)
+                go_on = partial(self._pipe.run, index=index, epoch=epoch, seed=self._seed, first=shelf.place.step)
+                value = self._keep(trial, index, shelf, go_on)
+            batch.put(place, value)
+
+    def _keep(self, trial: Trial, index: int, shelf: Shelf, go_on: Callable[[Any], Any]) -> Any:
+        """Keep a sample as its shelf wants it, unless it had better not be; give what `go_on` makes of it."""
+        trial.run(shelf.place.step)
+        if not trial.watch:
+            shelf.add(index, trial.value)
+            return go_on(trial.value)
+        try:
+            taken = trial.take()
+        except UnsupportedType as error:
+            shelf.leave_out(index, error)
+            return go_on(trial.value)
+        value = go_on(trial.value)
+        try:
+            shelf.add_taken(index, *trial.settled(taken))
+        except WrittenOutside as error:
+            self._refuse(error)
+        return value
+
+    def _refuse(self, error: WrittenOutside) -> None:
+        """Keep nothing from the stage on whose memory was written."""
+        assert self._shelves is not None
+        for shelf in self._shelves.by_number.values():
+            if shelf.place.step >= error.stage:
+                shelf.refuse(error)
 
     def _shelf_of(self, index: int) -> Shelf | None:
         """Where a sample is to be kept and is not yet."""
@@ -190,19 +237,6 @@ class PipelineSource(Source):
             return None
         shelf = self._shelves.by_number.get(int(self._kept.assignment[index]))
         return shelf if shelf is not None and shelf.wants(index) else None
-
-    def _raw(self, positions: Int64) -> Sequence[Any]:
-        source = self._pipe.source
-        many = getattr(source, "__getitems__", None)
-        if many is not None:
-            found = many(positions.tolist())
-            if isinstance(found, Mapping) or len(found) != len(positions):
-                raise BadSource(
-                    f"__getitems__ of {type(source).__name__} gave a {type(found).__name__} of {len(found):,} for "
-                    f"{len(positions):,} positions; it must give a list with a sample for each"
-                )
-            return list(found)
-        return [source[index] for index in positions.tolist()]
 
 
 class Shelves(Owner):

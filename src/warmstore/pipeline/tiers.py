@@ -29,7 +29,7 @@ _log = logging.getLogger("warmstore")
 SHARED = Path("/dev/shm")
 _PREFIX = "warmstore"
 _ABOUT = "about.json"
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True)
