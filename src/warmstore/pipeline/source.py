@@ -17,7 +17,7 @@ from warmstore.loading.source import Source
 from warmstore.owner import Owner
 from warmstore.pipeline.batch import Batch, Uneven
 from warmstore.pipeline.native_threads import native_threads
-from warmstore.pipeline.outside import Watch
+from warmstore.pipeline.outside import Objects, Watch
 from warmstore.pipeline.room import Hold
 from warmstore.pipeline.shelf import LOST, Place, Shelf
 from warmstore.pipeline.tiers import MemoryTier
@@ -90,22 +90,26 @@ class PipelineSource(Source):
             return self._batch(epoch, positions)
 
     def _batch(self, epoch: int, positions: Int64) -> Any:
+        """Make samples one after the other: one that changes memory from outside may change those after it."""
         batch = Batch(len(positions), alike=self._alike)
-        if self._kept is None:
-            self._compute(epoch, positions, np.arange(len(positions)), batch)
-            return batch.stacked()
-        shelves = self._opened(epoch)
-        placed = self._kept.assignment[positions]
-        rows = shelves.rows[positions].astype(np.int64)
-        for number, shelf in shelves.by_number.items():
-            at = np.flatnonzero((placed == number) & (rows >= 0))
-            if len(at) == len(positions) and shelf.place.step == len(self._pipe.steps):
-                whole = shelf.read_stacked(rows)
-                if whole is not None:
-                    return whole
-            for few in np.split(at, range(shelf.at_once, len(at), shelf.at_once)):
-                self._go_on(epoch, positions, few, shelf, rows[few], batch)
-        self._compute(epoch, positions, batch.missing(), batch)
+        shelves = None if self._kept is None else self._opened(epoch)
+        missing = np.arange(len(positions)) if shelves is None else np.flatnonzero(shelves.rows[positions] < 0)
+        if shelves is not None and not len(missing):
+            whole = shelves.read_stacked(positions, len(self._pipe.steps))
+            if whole is not None:
+                return whole
+        raws = dict(zip(missing.tolist(), self._raw(positions[missing]), strict=True))
+        beside = None if shelves is None else reachable(list(raws.values()))
+        size = len(positions) if shelves is None else shelves.at_once()
+        for few in np.split(np.arange(len(positions)), range(size, len(positions), size)):
+            found = {} if shelves is None else shelves.read(positions[few])
+            for at, place in enumerate(few.tolist()):
+                index = int(positions[place])
+                value = self._go_on(epoch, index, found.pop(at)) if at in found else LOST
+                if value is LOST:
+                    raw = [raws[place]] if place in raws else self._raw(positions[place : place + 1])
+                    value = self._compute(epoch, index, raw, beside)
+                batch.put(place, value)
         return batch.stacked()
 
     def finish(self) -> None:
@@ -153,11 +157,11 @@ class PipelineSource(Source):
         shelves = self._opened(0)
         missing = positions[shelves.rows[positions] < 0]
         with native_threads(self._pipe.threads):
-            raws = raw_values(self._pipe.source, missing.tolist())
+            raws = self._raw(missing)
             beside = reachable(raws)
             for number, index in enumerate(missing.tolist()):
                 shelf = self._shelf_of(index)
-                if shelf is not None:
+                if shelf is not None and shelf.wants(index):
                     trial = Trial(self._pipe, index, [raws[number]], self._doubt, beside)
                     try:
                         self._keep(trial, index, shelf, lambda value: value)
@@ -173,38 +177,37 @@ class PipelineSource(Source):
             shelves.look()
         return shelves
 
-    def _go_on(self, epoch: int, positions: Int64, at: Int64, shelf: Shelf, rows: Int64, batch: Batch) -> None:
-        """Send kept samples through the steps that are left."""
-        first = shelf.place.step
-        for place, value in zip(at.tolist(), shelf.read(rows), strict=True):
-            index = int(positions[place])
-            watch = Watch([])
-            if isinstance(value, Marked):
-                watch.add(0, [(part, True) for part in value.parts])
-                value = value.value
-            if value is not LOST:
-                value = self._pipe.run(value, index, epoch=epoch, seed=self._seed, first=first)
-            if value is LOST or watch.written() is not None:
-                # What was written has to be written outside: the sample is made anew, from its raw value on.
-                shelf.lose(index)
-            else:
-                batch.put(place, value)
+    def _raw(self, positions: Int64) -> list[Any]:
+        return raw_values(self._pipe.source, positions.tolist())
 
-    def _compute(self, epoch: int, positions: Int64, at: Int64, batch: Batch) -> None:
-        """Make the samples at some places from their raw values on, those that are to be kept put on their shelves."""
-        raws = raw_values(self._pipe.source, positions[at].tolist())
-        beside = None
-        for number, place in enumerate(at.tolist()):
-            index = int(positions[place])
-            shelf = self._shelf_of(index)
-            if shelf is None:
-                value = self._pipe.run(raws[number], index, epoch=epoch, seed=self._seed)
-            else:
-                beside = beside or reachable(raws)
-                trial = Trial(self._pipe, index, [raws[number]], self._doubt, beside)
-                go_on = partial(self._pipe.run, index=index, epoch=epoch, seed=self._seed, first=shelf.place.step)
-                value = self._keep(trial, index, shelf, go_on)
-            batch.put(place, value)
+    def _go_on(self, epoch: int, index: int, value: Any) -> Any:
+        """Send a kept sample through the steps that are left; `LOST` if it is to be made anew."""
+        shelf = self._shelf_of(index)
+        assert shelf is not None
+        watch = Watch([])
+        if isinstance(value, Marked):
+            watch.add(0, [(part, True) for part in value.parts])
+            value = value.value
+        if value is not LOST:
+            value = self._pipe.run(value, index, epoch=epoch, seed=self._seed, first=shelf.place.step)
+        # What was written would have been written outside: it has to be.
+        if value is LOST or watch.written() is not None:
+            shelf.lose(index)
+            return LOST
+        return value
+
+    def _compute(self, epoch: int, index: int, raw: list[Any], beside: Objects | None) -> Any:
+        """Make a sample from its raw value on, and put it on its shelf if it is to be kept.
+
+        Args:
+            raw: a list with the raw value, to be taken over; beside: see `Trial`.
+        """
+        shelf = self._shelf_of(index)
+        run = partial(self._pipe.run, index=index, epoch=epoch, seed=self._seed)
+        if shelf is None or not shelf.wants(index):
+            return run(raw[0])
+        trial = Trial(self._pipe, index, raw, self._doubt, beside)
+        return self._keep(trial, index, shelf, partial(run, first=shelf.place.step))
 
     def _keep(self, trial: Trial, index: int, shelf: Shelf, go_on: Callable[[Any], Any]) -> Any:
         """Keep a sample as its shelf wants it, unless it had better not be; give what `go_on` makes of it."""
@@ -232,11 +235,10 @@ class PipelineSource(Source):
                 shelf.refuse(error)
 
     def _shelf_of(self, index: int) -> Shelf | None:
-        """Where a sample is to be kept and is not yet."""
+        """Where a sample is kept or is to be."""
         if self._shelves is None or self._kept is None:
             return None
-        shelf = self._shelves.by_number.get(int(self._kept.assignment[index]))
-        return shelf if shelf is not None and shelf.wants(index) else None
+        return self._shelves.by_number.get(int(self._kept.assignment[index]))
 
 
 class Shelves(Owner):
@@ -251,6 +253,7 @@ class Shelves(Owner):
         self.by_number: dict[int, Shelf] = {}
         self.broken: list[int] = []
         self._notes: list[str] = []
+        self._assignment = kept.assignment
         for place in kept.places:
             try:
                 self.by_number[place.number] = Shelf(place, self.rows, kept.assignment == place.number, kept.identities)
@@ -263,6 +266,28 @@ class Shelves(Owner):
                 raise
         self.closed = False
         self.own()
+
+    def at_once(self) -> int:
+        """How many samples had better be read at once, at most."""
+        return min((shelf.at_once for shelf in self.by_number.values()), default=1)
+
+    def read(self, positions: Int64) -> dict[int, Any]:
+        """The values of those of some samples that are kept, by their place in `positions`; see `Shelf.read`."""
+        rows, placed = self.rows[positions].astype(np.int64), self._assignment[positions]
+        found: dict[int, Any] = {}
+        for number, shelf in self.by_number.items():
+            at = np.flatnonzero((placed == number) & (rows >= 0))
+            if len(at):
+                found.update(zip(at.tolist(), shelf.read(rows[at]), strict=True))
+        return found
+
+    def read_stacked(self, positions: Int64, step: int) -> Any:
+        """The values of samples stacked as a batch; None where they are not all on one shelf, after so many steps."""
+        numbers = np.unique(self._assignment[positions])
+        shelf = self.by_number[int(numbers[0])]
+        if len(numbers) > 1 or shelf.place.step != step:
+            return None
+        return shelf.read_stacked(self.rows[positions].astype(np.int64))
 
     def look(self) -> None:
         """See what others have added."""
