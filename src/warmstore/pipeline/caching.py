@@ -14,7 +14,7 @@ from warmstore.pipeline.schema import Schema
 from warmstore.pipeline.shelf import Place
 from warmstore.pipeline.source import Kept, PipelineSource
 from warmstore.pipeline.tiers import MemoryTier, Wanted, disk_folder, open_place
-from warmstore.pipeline.values import take_apart
+from warmstore.pipeline.trial import examples
 
 if TYPE_CHECKING:
     from warmstore.pipeline.pipeline import Pipeline
@@ -149,16 +149,9 @@ class _Opening:
             number = self._plan.placements.index(placement)
             members = np.flatnonzero(self.assignment == number)
             chosen = members[np.linspace(0, len(members) - 1, min(_EXAMPLES, len(members)), dtype=np.int64)]
-            examples = []
-            for index in chosen.tolist():
-                try:
-                    with self._pipe.identities.calling():
-                        value = self._pipe.run(self._pipe.source[index], index, last=step)
-                except Exception as error:  # it will be raised when the sample's turn comes
-                    _log.info("sample %s fails: %r", f"{index:,}", error)
-                    continue
-                examples.append(take_apart(value))
-            return Schema.of(examples, placement.codec)
+            with self._pipe.identities.calling():
+                found = list(examples(self._pipe, chosen.tolist(), step))
+            return Schema.of(found, placement.codec)
 
         return schema
 

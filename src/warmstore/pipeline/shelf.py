@@ -20,7 +20,7 @@ from warmstore.loading.draws import Int64, UInt64
 from warmstore.pipeline.room import Hold, Room, RoomFiles, is_over_budget
 from warmstore.pipeline.schema import SAMPLE, Schema
 from warmstore.pipeline.staging import Staging
-from warmstore.pipeline.values import take_apart
+from warmstore.pipeline.values import Structure, take_apart
 from warmstore.records.address_space import SLOT
 from warmstore.records.files import advise
 from warmstore.records.pending import largest_record
@@ -94,6 +94,7 @@ class Shelf:
         self.place = place
         self.notes: list[str] = []
         self.writes = True
+        self._refuses = False
         self.stale = 0  # records of samples that have changed since, or belong elsewhere now
         self.records = 0
         self._rows = rows
@@ -122,6 +123,8 @@ class Shelf:
 
     def look(self) -> None:
         """See what others have added."""
+        if self._refuses:
+            return
         for kind, schema in enumerate(self._schemas):
             store = self._stores[kind]
             if store is None and schema is not None:
@@ -131,7 +134,10 @@ class Shelf:
                 self._take_in(kind, store)
 
     def read(self, rows: Int64) -> list[Any]:
-        """The values at some `rows`, each in memory of its own; `LOST` for what is damaged."""
+        """The values at some `rows`, each in memory of its own; `LOST` for what is damaged.
+
+        A `Marked` stands for a value of which parts lay in memory from outside its sample.
+        """
         values: list[Any] = [LOST] * len(rows)
         for kind, (store, schema) in enumerate(zip(self._stores, self._schemas, strict=True)):
             at = np.flatnonzero((rows & 1) == kind)
@@ -166,11 +172,27 @@ class Shelf:
     def add(self, index: int, value: Any) -> None:
         """Take a sample's value in. It is copied here and now, and written with others later."""
         try:
-            structure, leaves = take_apart(value, copy=False)
+            taken = take_apart(value, copy=False)
         except UnsupportedType as error:
-            self._note(f"{self.place.name}: sample {index:,} cannot be kept, so it is computed every time: {error}")
-            self._waiting.add(index)
-            return
+            self.leave_out(index, error)
+        else:
+            self.add_taken(index, *taken)
+
+    def leave_out(self, index: int, error: UnsupportedType) -> None:
+        """Have a sample computed every time."""
+        self._note(f"{self.place.name}: sample {index:,} cannot be kept, so it is computed every time: {error}")
+        self._waiting.add(index)
+
+    def refuse(self, reason: object) -> None:
+        """Keep nothing from now on, and forget what was kept."""
+        self.writes = False
+        self._refuses = True
+        self._forget()
+        self._rows[self._mine] = -1
+        self._note(f"{self.place.name}: nothing is kept here, and samples are computed every time: {reason}")
+
+    def add_taken(self, index: int, structure: Structure, leaves: list[Any]) -> None:
+        """Take a sample in that was taken apart."""
         alike = self._schemas[0]
         staging = self._staged[0 if alike is not None and alike.fits(structure, leaves) else 1]
         assert staging is not None
