@@ -1,6 +1,7 @@
 """A plan brought to life: its placements found or made, so that a source can read and fill them."""
 
 import logging
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +32,10 @@ def source_of(pipe: "Pipeline", plan: Plan | None, seed: int) -> PipelineSource:
     Raises:
         ValueError: the plan is for other samples or steps.
     """
-    pipe.identities.refresh()
+    pipe.identities.refresh(patches=True)
+    began = time.perf_counter()
     samples = pipe.identities.look_at_samples()
+    seconds = time.perf_counter() - began
     name = samples.name
     if plan is None:
         return PipelineSource(pipe, seed, name)
@@ -44,6 +47,8 @@ def source_of(pipe: "Pipeline", plan: Plan | None, seed: int) -> PipelineSource:
         opening.assignment,
         samples.each,
         opening.steps[: max((place.step for place in places), default=0)],
+        samples.look,
+        seconds,
     )
     source = PipelineSource(pipe, seed, name, kept, opening.held)
     if opening.renewed(source, places):

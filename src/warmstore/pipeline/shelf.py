@@ -25,7 +25,7 @@ from warmstore.records.address_space import SLOT
 from warmstore.records.files import advise
 from warmstore.records.pending import largest_record
 from warmstore.records.record_batch import batch_size
-from warmstore.records.rows import Rows
+from warmstore.records.rows import Bools, Rows
 from warmstore.records.store import RecordStore
 from warmstore.records.values import compressed
 
@@ -80,7 +80,8 @@ class Shelf:
             the others; -1 where it is not. Shared with the other shelves, and written here.
         mine: bool [samples], which samples belong here.
         identities: uint64 [samples], hashes of what each sample is made from.
-        may_write: asked before what waits is written: whether the steps are still those that it is kept for.
+        may_write: of samples that wait, int64 [n], those that may be written, bool [n]: they and their steps are what
+            they were.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class Shelf:
         rows: np.ndarray[Any, np.dtype[np.int32]],
         mine: Any,
         identities: UInt64,
-        may_write: Callable[[], bool],
+        may_write: Callable[[Int64], Bools],
     ) -> None:
         self.place = place
         self.notes: list[str] = []
@@ -205,17 +206,16 @@ class Shelf:
         """Write what was taken in, as far as there is room."""
         if not any(self._staged):
             return
-        if not self._may_write():
-            self._waiting.clear()
-            self._forget()
-            return
         try:
             if self.writes:
                 self.look()
             for kind, staging in enumerate(self._staged):
                 if not staging or not self.writes:
                     continue
-                fresh = self._rows[staging.indices] < 0  # others may have been faster
+                indices = staging.indices
+                allowed = self._may_write(indices)
+                self._waiting.difference_update(indices[~allowed].tolist())
+                fresh = (self._rows[indices] < 0) & allowed  # others may have been faster
                 if fresh.any():
                     self._write(kind, staging.take(fresh))
         except (OSError, WarmstoreError) as error:

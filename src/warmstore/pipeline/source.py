@@ -4,6 +4,7 @@ Whoever computes a sample that is to be kept puts it on its shelf. Every process
 processes share is the stores.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from warmstore.errors import UnsupportedType
+from warmstore.identity.samples import Look
+from warmstore.identity.watch import SHARE
 from warmstore.loading.draws import Int64, UInt64
 from warmstore.loading.source import Source
 from warmstore.owner import Owner
@@ -24,6 +27,7 @@ from warmstore.pipeline.shelf import LOST, Place, Shelf
 from warmstore.pipeline.tiers import MemoryTier
 from warmstore.pipeline.trial import Doubt, Trial, WrittenOutside, raw_values, reachable
 from warmstore.pipeline.values import Marked
+from warmstore.records.rows import Bools
 
 if TYPE_CHECKING:
     from warmstore.pipeline.pipeline import Pipeline
@@ -33,14 +37,16 @@ if TYPE_CHECKING:
 class Kept:
     """What is kept where. places: by number of their placement. assignment: int16 [samples], the placement of each.
 
-    identities: uint64 [samples], hashes of what each sample is made from. steps: descriptions of those
-    whose results are kept.
+    identities: uint64 [samples], hashes of what each sample is made from. steps: descriptions of those whose results
+    are kept. look: gives the hashes of some samples as they are now, or None. seconds: that took for all of them.
     """
 
     places: tuple[Place, ...]
     assignment: np.ndarray[Any, np.dtype[np.int16]]
     identities: UInt64
     steps: tuple[Description, ...]
+    look: Look | None
+    seconds: float
 
 
 @final
@@ -72,6 +78,7 @@ class PipelineSource(Source):
         self._notes: list[str] = []
         self._epoch = -1
         self._looked = -1  # the epoch in which the steps were looked at
+        self._seen = time.monotonic()  # when the samples were
         self._alike = True  # so far
         self._changed = ""  # what tells the steps from those whose results are kept
         self._doubt = Doubt()
@@ -120,24 +127,45 @@ class PipelineSource(Source):
     def _is_current(self, epoch: int) -> bool:
         """Whether the steps are those whose results are kept.
 
-        In the first batch of an epoch files and arrays are looked at again, later what has moved is.
+        In the first batch of an epoch files, arrays and samples are looked at again, later what has moved is.
         """
         if self._kept is None:
             return False
         if epoch != self._looked:
             self._looked = epoch
             self._pipe.identities.refresh()
+            self._look_at_samples()
         changed = self._pipe.identities.changed(self._kept.steps)
         if changed and changed != self._changed:
             self.tell(f"{changed}, so samples are computed. Make a new loader to keep them as they are now")
         self._changed = changed
         return not changed
 
-    def _may_write(self) -> bool:
-        """Whether what waits was made by the steps as they were identified: files and arrays are looked at, too."""
+    def _look_at_samples(self) -> None:
+        """See which samples have changed, if that takes a hundredth of the time since it was seen last at most."""
+        assert self._kept is not None
+        now = time.monotonic()
+        if SHARE * (now - self._seen) < self._kept.seconds:
+            return
+        each = self._pipe.identities.hashes(self._kept.look, None)
+        self._seen = time.monotonic()
+        changed = np.flatnonzero(each != self._kept.identities)
+        if len(changed):
+            self._kept.identities[changed] = each[changed]
+            if self._shelves is not None:
+                for index in changed.tolist():
+                    self._shelves.lose(index)
+
+    def _may_write(self, indices: Int64) -> Bools:
+        """Which samples may be written: their steps are what they were, and so is what they are made from."""
         self._pipe.identities.called()
-        self._looked = -1
-        return self._is_current(self._epoch)
+        self._pipe.identities.refresh()
+        if self._kept is None or not self._is_current(self._looked):
+            return np.zeros(len(indices), np.bool_)
+        if self._kept.look is None:
+            return np.ones(len(indices), np.bool_)
+        same: Bools = self._pipe.identities.hashes(self._kept.look, indices) == self._kept.identities[indices]
+        return same
 
     def finish(self) -> None:
         if self._shelves is not None:
@@ -271,13 +299,13 @@ class PipelineSource(Source):
 
 
 class Shelves(Owner):
-    """One process's shelves. may_write: asked before what waits is written.
+    """One process's shelves. may_write: which samples may be written, of those that wait.
 
     by_number: of their placement; broken: those that cannot be opened. rows: int32 [samples], where each is; see
     `Shelf`.
     """
 
-    def __init__(self, kept: Kept, may_write: Callable[[], bool]) -> None:
+    def __init__(self, kept: Kept, may_write: Callable[[Int64], Bools]) -> None:
         self.rows = np.full(len(kept.assignment), -1, np.int32)
         self.by_number: dict[int, Shelf] = {}
         self.broken: list[int] = []
@@ -325,6 +353,12 @@ class Shelves(Owner):
         for shelf in self.by_number.values():
             shelf.flush()
             shelf.look()
+
+    def lose(self, index: int) -> None:
+        """Forget a sample, so that it is computed and added again."""
+        self.rows[index] = -1
+        for shelf in self.by_number.values():
+            shelf.lose(index)
 
     def flush(self) -> None:
         """Write what waits."""
