@@ -534,7 +534,7 @@ def _is_narrow(kind: type) -> bool:
     from warmstore.identity.kinds import has_rule, is_module
 
     if is_module(kind):
-        return True
+        return not hasattr(kind, "__identity__")
     if has_rule(kind) or not origin_of_class(kind).is_program or hasattr(kind, "__identity__"):
         return False
     return not any(
