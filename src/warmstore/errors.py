@@ -14,6 +14,7 @@ WarmstoreError
 ├── BadIds           (ValueError)         ids missing, too few, too many, or None
 ├── BadIdType        (TypeError)          ids that are neither str nor int
 ├── StaleCache       (ValueError)         cached under other weights, code or arguments
+├── NoFingerprint    (ValueError)         something about a function, module or argument cannot be told
 ├── NotStateless     (RuntimeError)       a module whose output may change between calls
 ├── AmbiguousBatch   (ValueError)         which values are per sample cannot be told
 ├── NoSource         (FileNotFoundError)  what was to be converted or loaded is not there
@@ -94,6 +95,10 @@ class BadIdType(WarmstoreError, TypeError):
 
 class StaleCache(WarmstoreError, ValueError):
     """The cache was filled by other weights, other code or other arguments than the ones at hand."""
+
+
+class NoFingerprint(WarmstoreError, ValueError):
+    """It cannot be told whether a function, module or argument changes. The message names the places and what to do."""
 
 
 class NotStateless(WarmstoreError, RuntimeError):

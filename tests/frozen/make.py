@@ -1,8 +1,11 @@
 """Writes small stores of the present format into `format-N` beside this file, to be committed and never written again.
 
-Run once per format version, by `python -m tests.frozen.make`; it refuses where the folder is there already. Whatever
+Run once per format version, by `python -m tests.frozen.make`; it leaves folders alone that are there already. Whatever
 a later version does, test_frozen.py reads these files and expects the values that come from here. So nothing here
 changes for a format that is out: a new one adds stores, or a new source of values beside this one.
+
+The same goes for `identity-N`, once per generation of identities: specimens.py makes what test_specimens.py reads.
+Compiled code names the folders of its sources, of torch and of Python: make those where their names say nothing.
 """
 
 import hashlib
@@ -15,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from tests.faults.stories import Hasty, Record, Story
+from tests.frozen import specimens
 
 import warmstore as ws
 from warmstore.records.adoption import adopt
@@ -290,16 +294,24 @@ def cache(folder: Path) -> None:
         path.unlink(missing_ok=True)  # derived, and named by the host
 
 
-def main() -> None:
-    target = HERE / f"format-{FORMAT}"
-    target.mkdir()  # an error where it is there: what was frozen stays as it is
+def write_stores(target: Path) -> None:
     for name, make in STORES_OF[FORMAT].items():
         with tempfile.TemporaryDirectory() as folder:
             make(Path(folder) / name)
             shutil.copytree(Path(folder) / name, target / name)
     cache(target)
-    size = sum(path.stat().st_size for path in target.rglob("*"))
-    print(f"{target}: {len(STORES_OF[FORMAT]) + 1} stores, {size:,} bytes")
+
+
+def main() -> None:
+    """Write what is not there yet: what was frozen stays as it is."""
+    folders = {f"format-{FORMAT}": write_stores, f"identity-{specimens.IDENTITY}": specimens.write}
+    for name, write in folders.items():
+        target = HERE / name
+        if not target.exists():
+            target.mkdir()
+            write(target)
+            size = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
+            print(f"{target}: {size:,} bytes")
 
 
 if __name__ == "__main__":

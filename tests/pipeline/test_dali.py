@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.pipeline.making import check, expected, plan_of, same
+from warmstore.pipeline.keys import describe_step, difference
 
 import warmstore as ws
-from warmstore.pipeline.keys import describe_step, difference
 from warmstore.pipeline.steps import Step
 
 dali = pytest.importorskip("nvidia.dali")

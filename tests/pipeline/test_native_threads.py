@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
+from warmstore.pipeline.keys import describe_step, difference
 
 import warmstore as ws
-from warmstore.pipeline.keys import describe_step, difference
 
 
 def pools(index: int) -> dict[str, int]:

@@ -236,10 +236,10 @@ def test_a_change_computes_anew(tmp_path: Path, program: Any, caplog: pytest.Log
     caplog.clear()
     if what == "argument":
         assert run(scale=2) == 20
-        assert "step 'read' has other arguments: scale, so samples are computed anew" in caplog.text
+        assert "step 'read': `read(scale)` was 1, is 2, so samples are computed anew" in caplog.text
     elif what == "code":
         assert run(source.replace("x[:10]", "x[:11]")) == 20
-        assert "the code of step 'last' changed" in caplog.text
+        assert "the code of `program_under_test.last` was edited: its constants were 10, are 11" in caplog.text
     elif what == "file":
         os.utime(paths[3], ns=(0, 77))
         paths[5].write_bytes(b"other" * 8)

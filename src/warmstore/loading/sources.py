@@ -199,6 +199,9 @@ class NpySource(ArraySource):
         super().__init__(np.asarray(array))
         self.path = path
 
+    def __identity__(self) -> Any:
+        return self.path.absolute()
+
     def __reduce__(self) -> Any:
         return NpySource, (self.path.absolute(),)
 

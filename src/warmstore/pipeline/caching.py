@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from warmstore.errors import UnsupportedType
-from warmstore.pipeline.keys import describe_step, identities, key_of, name_of_source
+from warmstore.pipeline.identities import key_of
 from warmstore.pipeline.plan import Placement, Plan
 from warmstore.pipeline.room import Hold, Room, remove_unused
 from warmstore.pipeline.schema import Schema
@@ -31,14 +31,20 @@ def source_of(pipe: "Pipeline", plan: Plan | None, seed: int) -> PipelineSource:
     Raises:
         ValueError: the plan is for other samples or steps.
     """
-    name = name_of_source(pipe.source)
+    pipe.identities.refresh()
+    samples = pipe.identities.look_at_samples()
+    name = samples.name
     if plan is None:
         return PipelineSource(pipe, seed, name)
     _check(pipe, plan)
-    hashes = identities(pipe.source)
     opening = _Opening(pipe, plan, name)
     places = opening.places()
-    kept = Kept(tuple(places), opening.assignment, hashes)
+    kept = Kept(
+        tuple(places),
+        opening.assignment,
+        samples.each,
+        opening.steps[: max((place.step for place in places), default=0)],
+    )
     source = PipelineSource(pipe, seed, name, kept, opening.held)
     if opening.renewed(source, places):
         source.close_shelves()
@@ -58,8 +64,10 @@ class _Opening:
         self.assignment = plan.assignment(np.arange(len(pipe))).astype(np.int16)
         self._pipe = pipe
         self._plan = plan
-        self._steps = tuple(describe_step(step, pipe.threads) for step in pipe.steps[: pipe.cacheable])
-        self._lineage = key_of([{"source": source, "steps": [step["name"] for step in self._steps]}])
+        self.steps = pipe.identities.descriptions()
+        self._lineage = key_of([{"source": source, "steps": [step["name"] for step in self.steps]}])
+        if pipe.identities.trouble:
+            self.notes.append(pipe.identities.trouble)
         self._rooms: dict[str, Room] = {}
 
     def places(self) -> list[Place]:
@@ -97,9 +105,10 @@ class _Opening:
 
     def _place(self, number: int, placement: Placement) -> Place | None:
         tier = placement.tier
-        for step in range(placement.step, min(placement.step, 1) - 1, -1):
+        keepable = self._pipe.identities.keepable
+        for step in range(min(placement.step, keepable), min(placement.step, 1) - 1, -1):
             name = f"{tier} after {self._pipe.steps[step - 1].name!r}" if step else f"{tier} of the source"
-            wanted = Wanted(number, step, name, placement.codec, self._steps[:step], self._schema_of(placement, step))
+            wanted = Wanted(number, step, name, placement.codec, self.steps[:step], self._schema_of(placement, step))
             try:
                 place, reason = open_place(
                     wanted, self._room(tier), direct=self._plan.direct_io and placement.tier == "disk"
@@ -124,7 +133,7 @@ class _Opening:
             if tier == "memory":
                 mine = [one for one in plan.placements if one.tier == tier]
                 wanted = {"of": self._lineage, "kept": [[one.step, one.codec] for one in mine], "limit": plan.memory}
-                key = key_of([wanted, *self._steps[: max(one.step for one in mine)]])
+                key = key_of([wanted, *self.steps[: max(one.step for one in mine)]])
                 memory = MemoryTier(key, max(0, plan.memory - plan.worker_bytes))
                 self.held.append(memory)
                 self.notes += memory.notes
@@ -143,7 +152,8 @@ class _Opening:
             examples = []
             for index in chosen.tolist():
                 try:
-                    value = self._pipe.run(self._pipe.source[index], index, last=step)
+                    with self._pipe.identities.calling():
+                        value = self._pipe.run(self._pipe.source[index], index, last=step)
                 except Exception as error:  # it will be raised when the sample's turn comes
                     _log.info("sample %s fails: %r", f"{index:,}", error)
                     continue

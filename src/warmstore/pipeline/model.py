@@ -92,8 +92,13 @@ def cost(load: Load, candidates: Sequence[Candidate], counts: np.ndarray[Any, An
     return Cost(limits, build)
 
 
-def candidates_of(profile: Profile, steps: Sequence[Step]) -> tuple[list[Candidate], tuple[str, ...]]:
-    """Where samples may be cached to any use, and per stage why not, "" where they may."""
+def candidates_of(
+    profile: Profile, steps: Sequence[Step], keepable: int | None = None
+) -> tuple[list[Candidate], tuple[str, ...]]:
+    """Where samples may be cached to any use, and per stage why not, "" where they may.
+
+    keepable: after so many steps at most, since of others it cannot be told whether they change; None: after all.
+    """
     stages = profile.stages
     work = np.array([stage.seconds for stage in stages])  # [stages, buckets]
     waits = np.array([stage.wait for stage in stages])
@@ -104,6 +109,8 @@ def candidates_of(profile: Profile, steps: Sequence[Step]) -> tuple[list[Candida
     for k, stage in enumerate(stages):
         if k > deterministic(steps):
             reasons[k] = "random" if steps[k - 1].random else "comes after a random step"
+        elif keepable is not None and k > keepable:
+            reasons[k] = "it cannot be told whether it changes"
         elif not stage.stored:
             reasons[k] = stage.trouble or "cannot be stored"
         elif k and not wanted[k - 1]:

@@ -4,13 +4,14 @@ import multiprocessing
 import os
 import pickle
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, final
+from typing import Any, final, get_args
 
 from warmstore.errors import BadSource, NotPicklable
 from warmstore.filled import Filled
+from warmstore.identity.files import Files
 from warmstore.loading.draws import MOST_SEED
 from warmstore.loading.integers import integer
 from warmstore.loading.loader import Loader
@@ -19,6 +20,7 @@ from warmstore.loading.torch_data import Dataset
 from warmstore.owner import Owner
 from warmstore.pipeline.caching import source_of
 from warmstore.pipeline.filling import fill
+from warmstore.pipeline.identities import Identities
 from warmstore.pipeline.native_threads import native_threads
 from warmstore.pipeline.plan import Plan
 from warmstore.pipeline.profile import Profile
@@ -40,13 +42,27 @@ class Pipeline(Owner):
             Dataset; or a dict of such, or a path, as a `Loader` takes them.
         threads: of BLAS and OpenMP beneath the steps, in each process that runs them. More of them than cores hinder
             each other, and the last bits of a matrix product depend on their number.
+        version: stands for what of the source cannot be told; give another one whenever that changes.
+        ignore: places of the source that do not count for what is kept, as messages show them.
+        root: files below this folder count by their place in it, so that it may move.
+        files: files that samples and arguments name count by size, time and place ("stat") or by content ("content").
 
     Raises:
         BadSource: no sequence.
         ValueError: fewer threads than one.
     """
 
-    def __init__(self, source: Any, steps: tuple[Step, ...] = (), *, threads: int = 1) -> None:
+    def __init__(
+        self,
+        source: Any,
+        steps: tuple[Step, ...] = (),
+        *,
+        threads: int = 1,
+        version: str | None = None,
+        ignore: Collection[str] = (),
+        root: str | os.PathLike[str] | None = None,
+        files: Files = "stat",
+    ) -> None:
         if isinstance(source, Mapping | str | os.PathLike):
             source = Dataset(source)
         if not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
@@ -55,10 +71,24 @@ class Pipeline(Owner):
         self.source = source
         self.steps = steps
         self.threads = integer("threads", threads, 1, 2**16)
+        if files not in get_args(Files):
+            raise ValueError(f"files must be one of {get_args(Files)}; got {files!r}")
+        self.version = version
+        self.ignore = names_of(ignore)
+        self.root = None if root is None else os.path.abspath(root)  # noqa: PTH100  it must not follow links
+        self.files: Files = files
+        self._identities: Identities | None = None
         self._held: list[PipelineSource] = []
 
     def __reduce__(self) -> Any:
-        return partial(Pipeline, threads=self.threads), (self.source, self.steps)
+        return self._like, (self.source, self.steps), {"_identities": self._identities}
+
+    @property
+    def _like(self) -> Callable[..., "Pipeline"]:
+        """Makes pipelines with other sources or steps, and the same settings."""
+        return partial(
+            Pipeline, threads=self.threads, version=self.version, ignore=self.ignore, root=self.root, files=self.files
+        )
 
     def __repr__(self) -> str:
         return f"Pipeline({len(self):,} samples, {' -> '.join(step.name for step in self.steps)})"
@@ -70,6 +100,8 @@ class Pipeline(Owner):
         random: bool = False,
         cache: Caching = "auto",
         name: str | None = None,
+        version: str | None = None,
+        ignore: Collection[str] = (),
         **arguments: Any,
     ) -> "Pipeline":
         """This pipeline with one more step; see `Step`."""
@@ -80,13 +112,20 @@ class Pipeline(Owner):
             unique, count = f"{wanted}_{count}", count + 1
         if unique in taken:
             raise ValueError(f"two steps are called {name!r}; give each its own name")
-        steps = (*self.steps, Step(function, arguments, random, cache, unique))
-        return Pipeline(self.source, steps, threads=self.threads)
+        steps = (*self.steps, Step(function, arguments, random, cache, unique, version, names_of(ignore)))
+        return self._like(self.source, steps)
 
     @property
     def cacheable(self) -> int:
         """Steps before the first random one."""
         return deterministic(self.steps)
+
+    @property
+    def identities(self) -> Identities:
+        """What kept samples depend on, looked at when it is first asked for."""
+        if self._identities is None:
+            self._identities = Identities(self)
+        return self._identities
 
     def __len__(self) -> int:
         return len(self.source)
@@ -94,7 +133,7 @@ class Pipeline(Owner):
     def __getitem__(self, index: int) -> Any:
         """Sample `index` as of epoch 0 with seed 0, uncached."""
         at = range(len(self))[index]
-        with native_threads(self.threads):
+        with native_threads(self.threads), self.identities.calling():
             return self.run(self.source[at], at)
 
     def run(
@@ -231,6 +270,11 @@ class Pipeline(Owner):
                         "top of a module, fork the workers (start_method='fork'), or use workers=0"
                     ) from error
         return workers
+
+
+def names_of(ignore: Collection[str]) -> tuple[str, ...]:
+    """Places that are left out, as a tuple; a single one may be given as a text."""
+    return (ignore,) if isinstance(ignore, str) else tuple(ignore)
 
 
 def _main_can_be_imported() -> bool:

@@ -71,6 +71,7 @@ def plan(
 
     Raises:
         BadBudget: a budget below zero, above the device's, or on a disk without a folder.
+        NoFingerprint: a step is to be kept, and it cannot be told whether it changes.
         ValueError: another number out of range, or the profile is of another pipeline.
         NotInstalled: scipy is not there.
     """
@@ -86,7 +87,14 @@ def plan(
     if where is not None and (room := room_on_disk(where, budget.disk)) < budget.disk:
         notes.append(f"The disk has room for {room:,} bytes only; the plan uses no more.")
         budget = replace(budget, disk=room)
-    candidates, reasons = candidates_of(profile, pipe.steps)
+    identities = pipe.identities
+    identities.refresh()
+    for at, step in enumerate(pipe.steps[: pipe.cacheable], 1):
+        if step.cache in TIERS:
+            identities.require(at)
+    if identities.trouble:
+        notes.append(identities.trouble)
+    candidates, reasons = candidates_of(profile, pipe.steps, identities.keepable)
     rule = _RULES[strategy]
     found: list[_Choice] = []
     for count in _worker_counts(profile, workers, world_size):

@@ -20,7 +20,7 @@ from warmstore.errors import BadSource
 from warmstore.loading.draws import Int64, keys
 from warmstore.loading.permutation import permuted
 from warmstore.pipeline.disk_speed import measure_disk
-from warmstore.pipeline.keys import describe_step, key_of, name_of_source
+from warmstore.pipeline.identities import describe, identify_step, key_of
 from warmstore.pipeline.measuring import LAST, Run, run_steps, stage_of
 from warmstore.pipeline.model import bucket_of
 from warmstore.pipeline.native_threads import native_threads
@@ -76,7 +76,7 @@ def profile(
         raise ValueError(f"samples={samples!r} and seconds={seconds!r} must be above zero")
     samples = int(samples) if samples >= 1 else -(-int(samples * len(pipe) * 1000) // 1000)
     key = _key(pipe, batch_size)
-    kept = None if folder is None else Path(folder) / f"profile-{key}.json"
+    kept = None if folder is None or not key else Path(folder) / f"profile-{key}.json"
     if kept is not None and not renew and (found := Profile.load(kept, key)) is not None:
         return found
     made = _measured(pipe, key, samples, seconds, batch_size, folder, most_workers, cutoff, progress)
@@ -111,7 +111,7 @@ def _measured(
         dynamic_ncols=True, leave=False,
     )  # fmt: skip
     with bar:
-        with native_threads(pipe.threads):
+        with native_threads(pipe.threads), pipe.identities.calling():
             run = run_steps(pipe, indices, buckets, began + _SHARES["steps"] * seconds, bar.update)
         bar.update(len(indices) - len(run.buckets))
         until = time.perf_counter() + _SHARES["stores"] * seconds
@@ -207,13 +207,16 @@ def _chosen(total: int, samples: int) -> Int64:
 
 
 def _key(pipe: "Pipeline", batch_size: int) -> str:
-    """What a profile depends on: code, source and machine."""
+    """What a profile depends on: code, source and machine; "" where that cannot be told."""
     machine = {
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "memory": psutil.virtual_memory().total >> 30,
         "python": platform.python_version(),
     }
-    source = {"length": len(pipe), "name": name_of_source(pipe.source)}
-    steps = [describe_step(step, pipe.threads) for step in pipe.steps]
+    source = {"length": len(pipe), "name": pipe.identities.samples.name}
+    found = [identify_step(step, pipe) for step in pipe.steps]
+    if pipe.identities.samples.identity.unknown or any(one.unknown for one in found):
+        return ""
+    steps = [describe(step, one, pipe.threads) for step, one in zip(pipe.steps, found, strict=True)]
     return key_of([*steps, {"machine": machine, "source": source, "batch": batch_size}])

@@ -8,7 +8,7 @@ import contextlib
 import logging
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,9 +80,17 @@ class Shelf:
             the others; -1 where it is not. Shared with the other shelves, and written here.
         mine: bool [samples], which samples belong here.
         identities: uint64 [samples], hashes of what each sample is made from.
+        may_write: asked before what waits is written: whether the steps are still those that it is kept for.
     """
 
-    def __init__(self, place: Place, rows: np.ndarray[Any, np.dtype[np.int32]], mine: Any, identities: UInt64) -> None:
+    def __init__(
+        self,
+        place: Place,
+        rows: np.ndarray[Any, np.dtype[np.int32]],
+        mine: Any,
+        identities: UInt64,
+        may_write: Callable[[], bool],
+    ) -> None:
         self.place = place
         self.notes: list[str] = []
         self.writes = True
@@ -91,6 +99,7 @@ class Shelf:
         self._rows = rows
         self._mine = mine
         self._identities = identities
+        self._may_write = may_write
         self._waiting: set[int] = set()
         self._read_since = 0
         self._hold = Hold(place.folder)
@@ -173,6 +182,10 @@ class Shelf:
     def flush(self) -> None:
         """Write what was taken in, as far as there is room."""
         if not any(self._staged):
+            return
+        if not self._may_write():
+            self._waiting.clear()
+            self._forget()
             return
         try:
             if self.writes:

@@ -4,7 +4,7 @@ Whoever computes a sample that is to be kept puts it on its shelf. Every process
 processes share is the stores.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
@@ -15,6 +15,7 @@ from warmstore.loading.draws import Int64, UInt64
 from warmstore.loading.source import Source
 from warmstore.owner import Owner
 from warmstore.pipeline.batch import Batch, Uneven
+from warmstore.pipeline.identities import Description
 from warmstore.pipeline.native_threads import native_threads
 from warmstore.pipeline.room import Hold
 from warmstore.pipeline.shelf import LOST, Place, Shelf
@@ -28,12 +29,14 @@ if TYPE_CHECKING:
 class Kept:
     """What is kept where. places: by number of their placement. assignment: int16 [samples], the placement of each.
 
-    identities: uint64 [samples], hashes of what each sample is made from.
+    identities: uint64 [samples], hashes of what each sample is made from. steps: descriptions of those
+    whose results are kept.
     """
 
     places: tuple[Place, ...]
     assignment: np.ndarray[Any, np.dtype[np.int16]]
     identities: UInt64
+    steps: tuple[Description, ...]
 
 
 @final
@@ -64,7 +67,9 @@ class PipelineSource(Source):
         self._shelves: Shelves | None = None
         self._notes: list[str] = []
         self._epoch = -1
+        self._looked = -1  # the epoch in which the steps were looked at
         self._alike = True  # so far
+        self._changed = ""  # what tells the steps from those whose results are kept
 
     def __len__(self) -> int:
         return len(self._pipe)
@@ -76,7 +81,7 @@ class PipelineSource(Source):
         return self.read_in(0, positions)
 
     def read_in(self, epoch: int, positions: Int64) -> Any:
-        with native_threads(self._pipe.threads):
+        with native_threads(self._pipe.threads), self._pipe.identities.calling():
             if self._alike:
                 try:
                     return self._batch(epoch, positions)
@@ -86,7 +91,7 @@ class PipelineSource(Source):
 
     def _batch(self, epoch: int, positions: Int64) -> Any:
         batch = Batch(len(positions), alike=self._alike)
-        if self._kept is None:
+        if self._kept is None or not self._is_current(epoch):
             self._compute(epoch, positions, np.arange(len(positions)), batch)
             return batch.stacked()
         shelves = self._opened(epoch)
@@ -102,6 +107,28 @@ class PipelineSource(Source):
                 self._go_on(epoch, positions, few, shelf, rows[few], batch)
         self._compute(epoch, positions, batch.missing(), batch)
         return batch.stacked()
+
+    def _is_current(self, epoch: int) -> bool:
+        """Whether the steps are those whose results are kept.
+
+        In the first batch of an epoch files and arrays are looked at again, later what has moved is.
+        """
+        if self._kept is None:
+            return False
+        if epoch != self._looked:
+            self._looked = epoch
+            self._pipe.identities.refresh()
+        changed = self._pipe.identities.changed(self._kept.steps)
+        if changed and changed != self._changed:
+            self.tell(f"{changed}, so samples are computed. Make a new loader to keep them as they are now")
+        self._changed = changed
+        return not changed
+
+    def _may_write(self) -> bool:
+        """Whether what waits was made by the steps as they were identified: files and arrays are looked at, too."""
+        self._pipe.identities.called()
+        self._looked = -1
+        return self._is_current(self._epoch)
 
     def finish(self) -> None:
         if self._shelves is not None:
@@ -125,7 +152,7 @@ class PipelineSource(Source):
             return None
         shelves = self._shelves
         if shelves is None or shelves.closed:
-            shelves = self._shelves = Shelves(self._kept)
+            shelves = self._shelves = Shelves(self._kept, self._may_write)
         return shelves
 
     def close_shelves(self) -> None:
@@ -147,7 +174,9 @@ class PipelineSource(Source):
         """Compute what is to be kept of some samples, and keep it; say how many there were to compute."""
         shelves = self._opened(0)
         missing = positions[shelves.rows[positions] < 0]
-        with native_threads(self._pipe.threads):
+        if not self._is_current(0):
+            return 0
+        with native_threads(self._pipe.threads), self._pipe.identities.calling():
             for index, raw in zip(missing.tolist(), self._raw(missing), strict=True):
                 shelf = self._shelf_of(index)
                 if shelf is not None:
@@ -186,7 +215,7 @@ class PipelineSource(Source):
 
     def _shelf_of(self, index: int) -> Shelf | None:
         """Where a sample is to be kept and is not yet."""
-        if self._shelves is None or self._kept is None:
+        if self._shelves is None or self._kept is None or self._changed:
             return None
         shelf = self._shelves.by_number.get(int(self._kept.assignment[index]))
         return shelf if shelf is not None and shelf.wants(index) else None
@@ -206,20 +235,22 @@ class PipelineSource(Source):
 
 
 class Shelves(Owner):
-    """One process's shelves.
+    """One process's shelves. may_write: asked before what waits is written.
 
     by_number: of their placement; broken: those that cannot be opened. rows: int32 [samples], where each is; see
     `Shelf`.
     """
 
-    def __init__(self, kept: Kept) -> None:
+    def __init__(self, kept: Kept, may_write: Callable[[], bool]) -> None:
         self.rows = np.full(len(kept.assignment), -1, np.int32)
         self.by_number: dict[int, Shelf] = {}
         self.broken: list[int] = []
         self._notes: list[str] = []
         for place in kept.places:
             try:
-                self.by_number[place.number] = Shelf(place, self.rows, kept.assignment == place.number, kept.identities)
+                self.by_number[place.number] = Shelf(
+                    place, self.rows, kept.assignment == place.number, kept.identities, may_write
+                )
             except OSError as error:
                 self.broken.append(place.number)
                 self._notes.append(f"{place.name}: what is kept cannot be read, so it is computed: {error}")

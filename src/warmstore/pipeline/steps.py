@@ -20,7 +20,7 @@ class Step:
     function: called as function(value, **arguments), a random one as function(value, rng, **arguments).
     arguments: by name. random: whether it draws; nothing after the first random step is kept.
     cache: whether its results are kept where that pays ("auto"), in one tier only, or "never". name: unique in its
-    pipeline.
+    pipeline. version: stands for what of it cannot be told. ignore: places that do not count, as messages show them.
 
     Raises:
         TypeError: a function that cannot be called.
@@ -32,6 +32,8 @@ class Step:
     random: bool = False
     cache: Caching = "auto"
     name: str = ""
+    version: str | None = None
+    ignore: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not callable(self.function):

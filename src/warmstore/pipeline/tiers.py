@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from warmstore.owner import Owner
-from warmstore.pipeline.keys import Description, difference, key_of
+from warmstore.pipeline.identities import Description, difference_of, key_of
 from warmstore.pipeline.room import Hold, Room, remove, remove_unused
 from warmstore.pipeline.schema import Schema
 from warmstore.pipeline.shelf import Place
@@ -29,7 +29,7 @@ _log = logging.getLogger("warmstore")
 SHARED = Path("/dev/shm")
 _PREFIX = "warmstore"
 _ABOUT = "about.json"
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def _reason(folder: Path, wanted: Wanted) -> str:
     """What tells the version to be made from the last one that was kept after the same step."""
     others = sorted(folder.glob(f"{wanted.step}-{wanted.codec}-*/{_ABOUT}"), key=lambda path: path.stat().st_mtime)
     about = _read(others[-1].parent) if others else None
-    return difference(about["steps"], wanted.steps) if about is not None else ""
+    return difference_of(about["steps"], wanted.steps) if about is not None else ""
 
 
 def _read(folder: Path) -> dict[str, Any] | None:

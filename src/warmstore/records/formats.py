@@ -35,6 +35,9 @@ class Formatted:
         """The typed fields of every record, by name."""
         return self.store.fields
 
+    def __identity__(self) -> Any:
+        return self.format, self.store
+
     def __len__(self) -> int:
         return len(self.store)
 

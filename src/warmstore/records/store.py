@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from warmstore.errors import Closed, ReadOnly, SchemaMismatch
+from warmstore.identity.kinds import Versioned
 from warmstore.owner import Owner
 from warmstore.records.address_space import SLOT
 from warmstore.records.columns import add_field, drop_field, filter_store, map_field
@@ -177,6 +178,9 @@ class RecordStore(Owner):
     def nbytes(self) -> int:
         """Bytes the store takes on the disk."""
         return sum(path.stat().st_size for path in self.path.rglob("*") if path.is_file())
+
+    def __identity__(self) -> Any:
+        return Versioned(self.manifest.id, (self.manifest.generation, self.snapshot.edits))
 
     def __len__(self) -> int:
         return len(self.session)

@@ -19,6 +19,9 @@ class FieldView:
         self.name = name
         self.field = store.fields[name]
 
+    def __identity__(self) -> Any:
+        return self.name, self.store
+
     def __len__(self) -> int:
         return len(self.store)
 

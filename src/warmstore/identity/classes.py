@@ -1,0 +1,119 @@
+"""What counts of a class: its bases, its metaclass, and all that it defines, as it is now.
+
+Of an installed class no more than its version counts, but for methods and attributes that the program has put into it.
+"""
+
+from __future__ import annotations
+
+import enum
+from types import FunctionType, GetSetDescriptorType, MemberDescriptorType
+from typing import TYPE_CHECKING, Any
+
+from warmstore.identity.origin import Origin, origin_of_class, origin_of_function
+from warmstore.identity.plain import atom_text
+
+if TYPE_CHECKING:
+    from warmstore.identity.walk import Place, Walk
+
+_NEUTRAL = frozenset(
+    ("__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__annotate__", "__annotate_func__",
+     "__annotations_cache__", "__firstlineno__", "__static_attributes__", "__abstractmethods__", "_abc_impl",
+     "__orig_bases__", "__parameters__", "__qualname__", "__match_args__", "__dataclass_params__",
+     "__classcell__", "__non_callable_proto_members__")
+)  # fmt: skip
+_OF_ENUMS = frozenset(
+    ("_member_map_", "_member_names_", "_value2member_map_", "_unhashable_values_", "_hashable_values_",
+     "_unhashable_values_map_", "_new_member_", "_use_args_", "_member_type_", "_value_repr_", "__new__", "_flag_mask_",
+     "_singles_mask_", "_all_bits_", "_boundary_", "_inverted_", "__reduce_ex__", "__format__", "__str__", "__repr__",
+     "_generate_next_value_", "__new_member__", "__getnewargs__", "_order_", "_sort_order_")
+)  # fmt: skip
+
+
+def read_class(walk: Walk, place: Place, cls: type, origin: Origin) -> None:
+    """Note what a class is."""
+    from warmstore.identity.reads import refusal_of
+
+    reason = refusal_of(cls)
+    if reason:
+        walk.cannot_tell(place, reason)
+        return
+    if not origin.is_program:
+        walk.fact(place, f"class {cls.__module__}.{cls.__qualname__}")
+        _patches(walk, place, cls)
+        return
+    bases = ", ".join(walk.cls(base) for base in cls.__bases__)
+    metaclass = f" of {walk.cls(type(cls))}" if type(cls) is not type else ""
+    order = list(getattr(cls, "_fields", ())) or list(getattr(cls, "__dataclass_fields__", ()))
+    walk.fact(place, f"class ({bases}){metaclass} {order or ''}".rstrip())
+    walk.described.append((place, cls))
+    walk.watch(vars(cls).values())
+    members: Any = cls.__members__ if isinstance(cls, enum.EnumMeta) else {}
+    is_enum = isinstance(cls, enum.EnumMeta)
+    if is_enum:
+        _members(walk, place, members)
+    for name, value in sorted(vars(cls).items()):
+        if name in _NEUTRAL or isinstance(value, MemberDescriptorType | GetSetDescriptorType):
+            continue
+        if name == "__hash__" and not isinstance(value, FunctionType):
+            continue
+        if is_enum and ((name in _OF_ENUMS and not _is_programs(value)) or name in members):
+            continue
+        walk.whole(place + f".{name}", value)
+    own_hash = vars(cls).get("__hash__")
+    if isinstance(own_hash, FunctionType):
+        walk.whole(place + ".__hash__", own_hash)
+
+
+def _members(walk: Walk, place: Place, members: Any) -> None:
+    """Names, values and attributes of the members of an enum, in order."""
+    walk.fact(place + ".<members>", f"{list(members)}")
+    for name, member in members.items():
+        at = place + f".{name}"
+        walk.whole(at, member._value_)
+        for attribute, value in sorted(vars(member).items()):
+            if attribute not in ("_value_", "_name_", "__objclass__", "_sort_order_"):
+                walk.whole(at + f".{attribute}", value)
+
+
+def _is_programs(value: Any) -> bool:
+    function = getattr(value, "__func__", value)
+    return isinstance(function, FunctionType) and origin_of_function(function).is_program
+
+
+def _patches(walk: Walk, place: Place, cls: type) -> None:
+    """Note what the program has put into an installed class, or one of its bases."""
+    for base in cls.__mro__:
+        if not base.__flags__ & (1 << 9) or origin_of_class(base).is_program:
+            continue
+        for name, value in sorted(vars(base).items()):
+            if isinstance(value, FunctionType) or isinstance(getattr(value, "__func__", None), FunctionType):
+                if _is_programs(value) and not _is_generated(value):
+                    walk.whole(place + f".{name}", value)
+            elif isinstance(value, property) and _is_programs(value.fget) and not _is_generated(value.fget):
+                walk.whole(place + f".{name}", value)
+
+
+def _is_generated(value: Any) -> bool:
+    """Whether a method was made from text, as data classes and named tuples make theirs."""
+    function = getattr(value, "__func__", value)
+    return bool(function.__code__.co_filename.startswith("<"))
+
+
+def documentation(thing: Any, what: set[str]) -> str:
+    """What counts of a function or class where some code asks for texts, names or annotations."""
+    found = []
+    if "doc" in what:
+        found.append(f"doc {getattr(thing, '__doc__', None)!r}")
+    if "name" in what:
+        found.append(f"name {thing.__name__} {thing.__qualname__}")
+    if "annotations" in what:
+        annotations = vars(thing).get("__annotations__", {}) if isinstance(thing, type) else thing.__annotations__
+        found.append(f"annotations {[(name, _annotation(value)) for name, value in annotations.items()]}")
+    return "; ".join(found)
+
+
+def _annotation(value: Any) -> str:
+    text = atom_text(value)
+    if text is not None:
+        return text
+    return f"{value.__module__}.{value.__qualname__}" if isinstance(value, type) else repr(value)

@@ -1,0 +1,259 @@
+"""What a code object does, as a digest, and which names it reads, as a table.
+
+The digest is over the instructions with their constants and names in the order of first use: line numbers, comments,
+docstrings and names of local variables do not count. Uses of a variable are chains of attributes: `cfg.model.width`
+makes ("model", "width"); the empty chain says that the variable itself goes somewhere else, so that all of it counts.
+"""
+
+from __future__ import annotations
+
+import inspect
+import opcode
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from types import CodeType
+
+import xxhash
+
+Chain = tuple[str, ...]
+WHOLE: Chain = ()
+
+_NAME = opcode.opname
+_CONSTANTS = frozenset(opcode.hasconst)
+_NAMES = frozenset(opcode.hasname)
+_SKIPPED = frozenset(
+    number
+    for number, name in enumerate(_NAME)
+    if name in ("CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "RESUME", "NOT_TAKEN") or name.startswith("INSTRUMENTED")
+)
+_LOADS_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
+_LOADS_LOCAL = ("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "LOAD_FAST_BORROW")
+_LOADS_FREE = ("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF")
+_LOADS_ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
+_PAIRS = ("LOAD_FAST_LOAD_FAST", "STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST", "LOAD_FAST_BORROW_LOAD_FAST_BORROW")
+_NEUTRAL_FLAGS = inspect.CO_NESTED | 0x4000000  # CO_HAS_DOCSTRING, from Python 3.13 on
+_SHIFTS = {"LOAD_GLOBAL": 1}
+if sys.version_info >= (3, 12):
+    _SHIFTS |= {"LOAD_ATTR": 1, "LOAD_SUPER_ATTR": 2}
+_OF_CLASS_BODIES = ("__doc__", "__firstlineno__", "__static_attributes__", "__qualname__", "__module__")
+_LOOKS_UP = frozenset(("environ", "environb", "getenv", "getenvb", "import_module", "__import__"))
+_SEES_LOCAL_NAMES = frozenset(("locals", "vars", "dir"))
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction: its name, and what its argument stands for."""
+
+    name: str
+    value: object
+
+
+@dataclass(frozen=True)
+class CodeFacts:
+    """What is known of a code object with all that are nested in it.
+
+    digest: 16 hex digits. constants: those that are plain. globals, variables: chains by name; `variables` are
+    parameters, other locals and what the code closes over. stored: attributes that are set, by variable. imports:
+    module, names and level of every import. names: every name of an attribute or global. strings: constants that are
+    text. asked: for variables and chains that look things up by a name (`os.environ`, `import_module`), the constant
+    that follows, or None where none does. sees_locals: local variables may be asked for by their names.
+    """
+
+    digest: str
+    constants: tuple[str, ...]
+    globals: Mapping[str, frozenset[Chain]]
+    variables: Mapping[str, frozenset[Chain]]
+    stored: Mapping[str, frozenset[str]]
+    imports: tuple[tuple[str, tuple[str, ...], int], ...]
+    names: frozenset[str]
+    strings: tuple[str, ...]
+    asked: frozenset[tuple[str, Chain, str | None]]
+    sees_locals: bool
+
+
+@lru_cache(maxsize=1 << 14)
+def facts_of(code: CodeType) -> CodeFacts:
+    """The facts of a code object. Equal code objects have equal facts."""
+    reader = _Reader()
+    digest = reader.read(code)
+    return CodeFacts(
+        digest,
+        tuple(reader.constants),
+        {name: frozenset(chains) for name, chains in sorted(reader.globals.items())},
+        {name: frozenset(chains) for name, chains in sorted(reader.variables.items())},
+        {name: frozenset(names) for name, names in reader.stored.items()},
+        tuple(dict.fromkeys(reader.imports)),
+        frozenset(reader.names),
+        tuple(dict.fromkeys(reader.strings)),
+        frozenset(reader.asked),
+        bool(_SEES_LOCAL_NAMES & reader.names),
+    )
+
+
+def parameters_of(code: CodeType) -> tuple[str, ...]:
+    """Names of all parameters, in order."""
+    count = code.co_argcount + code.co_kwonlyargcount
+    count += bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    return code.co_varnames[:count]
+
+
+def instructions(code: CodeType) -> Iterator[Instruction]:
+    """The instructions of one code object, nested ones left out, with what their arguments stand for."""
+    names = _variables(code)
+    raw = code.co_code
+    extended = 0
+    for at in range(0, len(raw), 2):
+        number, argument = raw[at], raw[at + 1] | extended
+        name = _NAME[number]
+        extended = argument << 8 if name == "EXTENDED_ARG" else 0
+        if number in _SKIPPED:
+            continue
+        if number in _CONSTANTS:
+            yield Instruction(name, code.co_consts[argument])
+        elif number in _NAMES:
+            yield Instruction(name, code.co_names[argument >> _SHIFTS.get(name, 0)])
+        elif name in _PAIRS:
+            first, second = _pair(name)
+            yield Instruction(first, names[argument >> 4])
+            yield Instruction(second, names[argument & 15])
+        elif "FAST" in name or "DEREF" in name or name in ("LOAD_CLOSURE", "MAKE_CELL"):
+            yield Instruction(name, names[argument])
+        else:
+            yield Instruction(name, argument)
+
+
+def _pair(name: str) -> tuple[str, str]:
+    if name.startswith("STORE"):
+        return ("STORE_FAST", "LOAD_FAST") if name.endswith("LOAD_FAST") else ("STORE_FAST", "STORE_FAST")
+    return "LOAD_FAST", "LOAD_FAST"
+
+
+def _variables(code: CodeType) -> tuple[str, ...]:
+    cells = tuple(name for name in code.co_cellvars if name not in code.co_varnames)
+    return (*code.co_varnames, *cells, *code.co_freevars)
+
+
+class _Reader:
+    """Reads code objects, nested ones with the one that they are in: variables of one name are taken for one."""
+
+    def __init__(self) -> None:
+        self.constants: list[str] = []
+        self.globals: dict[str, set[Chain]] = {}
+        self.variables: dict[str, set[Chain]] = {}
+        self.stored: dict[str, set[str]] = {}
+        self.imports: list[tuple[str, tuple[str, ...], int]] = []
+        self.names: set[str] = set()
+        self.strings: list[str] = []
+        self.asked: set[tuple[str, Chain, str | None]] = set()
+
+    def read(self, code: CodeType) -> str:
+        found = list(instructions(code))
+        self._uses(code, found)
+        return self._digest(code, found)
+
+    def _digest(self, code: CodeType, found: list[Instruction]) -> str:
+        numbers: dict[tuple[str, str], int] = {}
+        parts: list[str] = []
+        skipped = _skipped(found)
+        for at, one in enumerate(found):
+            if at in skipped:
+                continue
+            value = one.value
+            if "CONST" in one.name or one.name == "KW_NAMES":
+                value = self._constant(value)
+            elif isinstance(value, str) and (
+                "FAST" in one.name or "DEREF" in one.name or "CELL" in one.name or "CLOSURE" in one.name
+            ):
+                value = numbers.setdefault(("local", value), len(numbers))  # by order, not by name
+            parts.append(f"{one.name} {value}")
+        parameters = parameters_of(code)
+        head = (
+            code.co_flags & ~_NEUTRAL_FLAGS, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount,
+            parameters, [numbers.get(("local", name)) for name in parameters],
+            [numbers.get(("local", name)) for name in code.co_freevars],
+            code.co_exceptiontable.hex(), code.co_varnames if _SEES_LOCAL_NAMES & set(code.co_names) else (),
+        )  # fmt: skip
+        return xxhash.xxh3_64_hexdigest("\n".join((repr(head), *parts)).encode("utf-8", "surrogatepass"))
+
+    def _constant(self, value: object) -> str:
+        if isinstance(value, CodeType):
+            return f"code {value.co_name} {self.read(value)}"
+        text = constant_text(value)
+        if value is not None and text not in self.constants:
+            self.constants.append(text)
+        if isinstance(value, str):
+            self.strings.append(value)
+        elif isinstance(value, tuple | frozenset):
+            self.strings += sorted(one for one in value if isinstance(one, str))
+        return text
+
+    def _uses(self, code: CodeType, found: list[Instruction]) -> None:
+        cells = {*code.co_cellvars, *code.co_freevars}
+        self.names |= {*code.co_names}
+        if "__class__" in code.co_freevars:  # super() without arguments takes both
+            for name in ("__class__", *code.co_varnames[:1]):
+                self.variables.setdefault(name, set()).add(WHOLE)
+        for at, one in enumerate(found):
+            if one.name in _LOADS_GLOBAL:
+                self.globals.setdefault(str(one.value), set()).update(self._chain(found, at, str(one.value)))
+            elif one.name in _LOADS_LOCAL or one.name in _LOADS_FREE:
+                name = str(one.value)
+                if one.name in _LOADS_LOCAL and name in cells:
+                    continue  # from Python 3.13 on: the cell is handed to a nested function
+                self.variables.setdefault(name, set()).update(self._chain(found, at, name))
+            elif one.name in ("STORE_FAST", "STORE_DEREF", "DELETE_FAST", "DELETE_DEREF"):
+                self.variables.setdefault(str(one.value), set()).add(WHOLE)  # another object from here on
+            elif one.name == "IMPORT_NAME":
+                self._import(found, at)
+
+    def _chain(self, found: list[Instruction], at: int, variable: str) -> set[Chain]:
+        """The attributes that are read of what instruction `at` loads."""
+        after = at + 1
+        rest = found[after : after + 2]
+        if rest and rest[0].name in ("STORE_ATTR", "DELETE_ATTR"):
+            self.stored.setdefault(variable, set()).add(str(rest[0].value))
+            return set()
+        if len(rest) == 2 and rest[0].name == "COPY" and rest[0].value == 1 and rest[1].name in _LOADS_ATTRIBUTE:
+            self.stored.setdefault(variable, set()).add(str(rest[1].value))  # self.x += 1
+            return {(str(rest[1].value),)}
+        chain: list[str] = []
+        while after < len(found) and found[after].name in _LOADS_ATTRIBUTE:
+            chain.append(str(found[after].value))
+            after += 1
+        if _LOOKS_UP & {variable, *chain}:
+            self._ask(found, at, after, variable, tuple(chain))
+        return {tuple(chain)}
+
+    def _ask(self, found: list[Instruction], at: int, after: int, variable: str, chain: Chain) -> None:
+        """Note the constant with which something is looked up: `environ["A"]`, `getenv("A")`, `"A" in environ`."""
+        following = found[after] if after < len(found) else None
+        if following is not None and following.name == "CONTAINS_OP" and at:
+            following = found[at - 1]
+        constant = following is not None and following.name == "LOAD_CONST" and isinstance(following.value, str)
+        self.asked.add((variable, chain, str(following.value) if constant and following is not None else None))
+
+    def _import(self, found: list[Instruction], at: int) -> None:
+        level = next((one.value for one in found[max(at - 2, 0) : at] if isinstance(one.value, int)), 0)
+        names = found[at - 1].value if at else None
+        listed = tuple(str(one) for one in names) if isinstance(names, tuple) else ()
+        self.imports.append((str(found[at].value), listed, level if isinstance(level, int) else 0))
+
+
+def _skipped(found: list[Instruction]) -> set[int]:
+    """The instructions with which the body of a class sets its docstring and the like."""
+    skipped: set[int] = set()
+    for at, one in enumerate(found):
+        if one.name == "STORE_NAME" and one.value in _OF_CLASS_BODIES and at and "CONST" in found[at - 1].name:
+            skipped |= {at - 1, at}
+    return skipped
+
+
+def constant_text(value: object) -> str:
+    """A text that tells constants of code apart by type and value."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(constant_text, value))},)"
+    if isinstance(value, frozenset):
+        return f"frozenset({sorted(map(constant_text, value))})"
+    return repr(value)

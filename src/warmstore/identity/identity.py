@@ -1,0 +1,236 @@
+"""Identity: whether something computes the same as it did elsewhere or before, as one digest and the facts behind it.
+
+What cannot be told is never counted as equal: it is listed in `unknown`, with its place and the reason, and whoever
+caches refuses it unless the user vouches for it with a version, or leaves it out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal, Self
+
+import xxhash
+
+from warmstore.errors import NoFingerprint
+from warmstore.identity.files import Files
+from warmstore.identity.origin import PYTHON_ORIGIN
+from warmstore.identity.walk import Settings, Walk
+from warmstore.identity.watch import Watch
+
+RULES = 1
+"""Version of the rules by which identities are made. Identities of other rules are never equal."""
+
+_SHOWN = 3
+_REFERS = ("function @", "class ", "module ", "object ", "member ", "same as @", "stands for")
+_LONGEST = 120
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What something is, as far as it can be told.
+
+    digest: 32 hex digits, the same in every process for the same computation. facts: places and what is there. unknown:
+    places of which nothing can be told, and why.
+    """
+
+    digest: str
+    facts: Mapping[str, str] = field(repr=False)
+    unknown: Mapping[str, str] = field(default_factory=dict)
+
+    def difference(self, other: Identity) -> str:
+        """What tells `other` from this one, in words; "" where nothing does."""
+        if self.digest == other.digest:
+            return ""
+        return difference(self.facts, other.facts)
+
+    def require(self) -> Self:
+        """This identity.
+
+        Raises:
+            NoFingerprint: something about it cannot be told.
+        """
+        if self.unknown:
+            raise NoFingerprint(f"{reasons(self.unknown)}. {remedies(self.unknown)}")
+        return self
+
+    def to_json(self) -> dict[str, Any]:
+        """As a store keeps it."""
+        return {"rules": RULES, "digest": self.digest, "facts": dict(self.facts), "unknown": dict(self.unknown)}
+
+    @classmethod
+    def from_json(cls, said: Mapping[str, Any]) -> Identity | None:
+        """The opposite of `to_json`; None of what was made by other rules."""
+        if said.get("rules") != RULES:
+            return None
+        return cls(said["digest"], said["facts"], said["unknown"])
+
+
+def identify(
+    thing: Any,
+    *,
+    name: str = "value",
+    version: str | None = None,
+    ignore: Collection[str] = (),
+    root: str | os.PathLike[str] | None = None,
+    files: Files = "stat",
+    tensors: Literal["content", "layout"] = "content",
+) -> Identity:
+    """What decides the results of a function, module or object, followed through all that it calls and reads.
+
+    Args:
+        thing: what is to be told from others. A callable is taken to be called, and nothing else.
+        name: what to call it in facts.
+        version: stands for whatever cannot be told. The places of that still count, so that what becomes unknown later
+            is not vouched for unseen.
+        ignore: places that do not count, as facts, errors and logs show them, such as "cfg.seed".
+        root: places of files below this folder count relative to it.
+        files: files that values name count by size, time and place ("stat") or by content and place ("content").
+        tensors: tensors count by content, or by their layout alone, as for what is to be compiled.
+    """
+    walk = walk_over(thing, name=name, ignore=ignore, root=root, files=files, tensors=tensors)
+    return finished(walk, version)
+
+
+def walk_over(
+    thing: Any,
+    *,
+    name: str = "value",
+    ignore: Collection[str] = (),
+    root: str | os.PathLike[str] | None = None,
+    files: Files = "stat",
+    tensors: Literal["content", "layout"] = "content",
+    watch: Watch | None = None,
+    called: bool = True,
+) -> Walk:
+    """The walk that an identity is made of; see `identify`.
+
+    Args:
+        watch: told what to look at for changes.
+        called: whether a callable is called, and nothing else; else all of it counts.
+    """
+    below = None if root is None else os.path.abspath(root)  # noqa: PTH100  it must not follow links
+    left_out = frozenset([ignore] if isinstance(ignore, str) else ignore)
+    if watch is not None:
+        watch.begin()
+    walk = Walk(name, Settings(left_out, below, files, tensors, watch))
+    _begin(walk, thing, called)
+    walk.run()
+    if watch is not None:
+        watch.settle()
+    return walk
+
+
+def _begin(walk: Walk, thing: Any, called: bool) -> None:
+    from warmstore.identity.reads import read_called
+
+    if isinstance(thing, partial) or not called or not callable(thing):
+        walk.whole(walk.start, thing)
+    else:
+        read_called(walk, walk.start, thing)
+
+
+def finished(walk: Walk, version: str | None = None) -> Identity:
+    """The identity that a walk has found."""
+    return Found.of(walk).identity(version)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a walk has found, by places as they count. in_words: makes texts for people of those."""
+
+    facts: dict[str, str]
+    unknown: dict[str, str]
+    in_words: Callable[[str], str]
+
+    @classmethod
+    def of(cls, walk: Walk) -> Found:
+        walk.origin(PYTHON_ORIGIN)
+        return cls(
+            {walk.said(place): text for place, text in walk.facts.items()},
+            {walk.said(place): reason for place, reason in walk.unknown.items()},
+            walk.in_words,
+        )
+
+    def identity(self, version: str | None = None) -> Identity:
+        """The identity of so many facts."""
+        facts: dict[str, str] = {}
+        digest = xxhash.xxh3_128(f"identity {RULES}\n".encode())
+        for place, text in sorted(self.facts.items()):
+            digest.update(f"{len(place)} {len(text)} {place} {text}\n".encode("utf-8", "surrogatepass"))
+            shown, said = self.in_words(place), text
+            if text.startswith(_REFERS):
+                said = self.in_words(text)
+                if said.partition(" ")[2] == shown:
+                    continue  # it only leads on
+            facts[shown if facts.get(shown, said) == said else f"{shown} (2)"] = said
+        unknown = {self.in_words(place): reason for place, reason in self.unknown.items()}
+        if version is not None:
+            facts["version"] = repr(version)
+            digest.update(f"version {version!r} for {sorted(self.unknown)}".encode())
+            unknown = {}
+        return Identity(digest.hexdigest(), dict(sorted(facts.items())), unknown)
+
+
+def reasons(unknown: Mapping[str, str]) -> str:
+    """What cannot be told, in words."""
+    shown = [f"{place}: {reason}" for place, reason in list(unknown.items())[:_SHOWN]]
+    more = len(unknown) - len(shown)
+    return "it cannot be told whether this changes: " + "; ".join(shown) + (f"; and {more} more" if more else "")
+
+
+def remedies(unknown: Mapping[str, str]) -> str:
+    """What a user can do about it."""
+    places = ", ".join(repr(place) for place in list(unknown)[:_SHOWN])
+    return (
+        "Pass version='1', and another one whenever that changes; or ignore=("
+        f"{places},) where it makes no difference; or define __identity__ on the object"
+    )
+
+
+def difference(before: Mapping[str, str], after: Mapping[str, str]) -> str:
+    """What tells two sets of facts apart, in words; "" where nothing does."""
+    found = []
+    for place in [*before, *(place for place in after if place not in before)]:
+        old, new = before.get(place), after.get(place)
+        if old != new:
+            found.append((_rank(place, old, new), place, _said(place, old, new)))
+    found.sort(key=lambda one: (one[0], len(one[1])))
+    shown = [text for _, _, text in found[:_SHOWN]]
+    more = len(found) - len(shown)
+    return "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
+
+
+def _rank(place: str, old: str | None, new: str | None) -> int:
+    """What says most comes first: values that changed, then code, then what came or went."""
+    if old is None or new is None:
+        return 2
+    return 1 if old.startswith(("code ", "same as ")) else 0
+
+
+def _said(place: str, old: str | None, new: str | None) -> str:
+    if old is None:
+        return f"`{place}` is new: {_short(str(new))}"
+    if new is None:
+        return f"`{place}` is gone, and was {_short(old)}"
+    if place.startswith("version of "):
+        return f"the {place} was {_short(old)}, is {_short(new)}"
+    if old.startswith("code ") and new.startswith("code "):
+        before, after = old.partition(" constants ")[2], new.partition(" constants ")[2]
+        if before != after:
+            return f"the code of `{place}` was edited: its constants were {_short(before)}, are {_short(after)}"
+        return f"the code of `{place}` was edited"
+    if old.startswith("tensor ") and new.startswith("tensor "):
+        before, after = old.rpartition(" ")[0], new.rpartition(" ")[0]
+        return (
+            f"the values of the tensor `{place}` changed"
+            if before == after
+            else (f"the tensor `{place}` was {before[7:]}, is {after[7:]}")
+        )
+    return f"`{place}` was {_short(old)}, is {_short(new)}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

@@ -1,0 +1,328 @@
+"""Texts of plain data: numbers, texts, dates, paths, and containers and simple objects of these, in one pass.
+
+A text tells values apart by exact type and content, and says which containers are the same object. Whatever is not
+plain data has no text here; the walk takes it apart instead.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import datetime
+import decimal
+import fractions
+import ipaddress
+import math
+import pathlib
+import struct
+import uuid
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
+from types import MemberDescriptorType
+from typing import Any
+
+import numpy as np
+import xxhash
+
+_LONGEST = 200
+_DEEPEST = 40
+_SAME_TYPE = 16  # lists longer than that are looked at as one where all items are of one type
+
+
+class NotPlain(Exception):
+    """A value that is no plain data."""
+
+
+def _float(value: float) -> str:
+    return repr(value) if not math.isnan(value) else f"nan {struct.pack('<d', value).hex()}"
+
+
+def _complex(value: complex) -> str:
+    return f"complex({_float(value.real)}, {_float(value.imag)})"
+
+
+def shortened(text: str) -> str:
+    """A text, or its beginning, length and hash where it is long."""
+    if len(text) <= _LONGEST:
+        return text
+    digest = xxhash.xxh3_128_hexdigest(text.encode("utf-8", "surrogatepass"))
+    return f"{text[:40]}... {len(text)} {digest}"
+
+
+def _named_repr(value: Any) -> str:
+    return f"{type(value).__module__}.{value!r}"
+
+
+def _datetime(value: Any) -> str:
+    if value.tzinfo is not None and type(value.tzinfo) is not datetime.timezone:
+        zone = getattr(value.tzinfo, "key", None)
+        if zone is None:
+            raise NotPlain
+        return f"{value.replace(tzinfo=None)!r} fold {value.fold} zone {zone}"
+    return repr(value)
+
+
+def _scalar(value: np.generic) -> str:
+    if value.dtype.hasobject:
+        raise NotPlain
+    return (
+        f"{value!r}"
+        if value.dtype.kind in "biufc" and value.dtype.itemsize <= 8 and value == value
+        else (f"numpy {value.dtype!r} {value.tobytes().hex()}")
+    )
+
+
+ATOMS: dict[type, Callable[[Any], str]] = {
+    type(None): repr,
+    type(NotImplemented): repr,
+    type(...): repr,
+    bool: repr,
+    int: lambda value: shortened(repr(value)) if -(10**100) < value < 10**100 else shortened(hex(value)),
+    float: _float,
+    complex: _complex,
+    str: lambda value: shortened(repr(value)),
+    bytes: lambda value: shortened(repr(value)) if len(value) < _LONGEST else _long_bytes(value),
+    range: repr,
+    datetime.date: repr,
+    datetime.time: _datetime,
+    datetime.datetime: _datetime,
+    datetime.timedelta: repr,
+    datetime.timezone: repr,
+    decimal.Decimal: repr,
+    fractions.Fraction: repr,
+    uuid.UUID: repr,
+    pathlib.PosixPath: repr,
+    pathlib.PurePosixPath: repr,
+    pathlib.PureWindowsPath: repr,
+    ipaddress.IPv4Address: repr,
+    ipaddress.IPv6Address: repr,
+}
+for _kind in {*np.sctypeDict.values()}:
+    if _kind is not np.object_:
+        ATOMS[_kind] = _scalar
+
+NAMES_A_FILE = frozenset((str, pathlib.PosixPath))
+_CHEAP = frozenset((bool, int, float, type(None)))
+
+
+def _long_bytes(value: bytes) -> str:
+    return f"{value[:24]!r}... {len(value)} {xxhash.xxh3_128_hexdigest(value)}"
+
+
+def atom_text(value: Any) -> str | None:
+    """The text of a value that holds no others; None of any other value."""
+    rule = ATOMS.get(type(value))
+    if rule is None:
+        return None
+    try:
+        return rule(value)
+    except NotPlain:
+        return None
+
+
+class Plain:
+    """Makes texts of plain data, and notes what else counts: classes of objects, and texts that may name files.
+
+    Args:
+        is_simple: whether objects of a class count by their attributes alone.
+        by_content: what is met again has its content as text, and not which one it is; so that values which share
+            something have texts of their own.
+    """
+
+    def __init__(self, is_simple: Callable[[type], bool], *, by_content: bool = False) -> None:
+        self.classes: dict[type, int] = {}
+        self.strings: list[Any] = []
+        self.alive: list[Any] = []
+        self.cycles = False  # whether something was met within itself
+        self._is_simple = is_simple
+        self._by_content = by_content
+        self._numbers: dict[int, int] = {}
+        self._texts: dict[int, str] = {}
+        self._simple: dict[type, bool] = {}
+
+    def text(self, value: Any, depth: int = 0) -> str:
+        """A text of plain data.
+
+        Raises:
+            NotPlain: it is none, or too deep.
+        """
+        kind = type(value)
+        rule = ATOMS.get(kind)
+        if rule is not None:
+            if kind in NAMES_A_FILE:
+                self.strings.append(value)
+            return rule(value)
+        if depth > _DEEPEST:
+            raise NotPlain
+        if kind is tuple:
+            return f"({self._items(value, depth)})"
+        if kind is frozenset:
+            return f"frozenset({self._sorted(value, depth)})"
+        rule_of = array_of if kind is np.ndarray else _CONTAINERS.get(kind)
+        if rule_of is None:
+            simple = self._simple.get(kind)
+            if simple is None:
+                simple = self._simple[kind] = self._is_simple(kind)
+            if not simple:
+                raise NotPlain
+            rule_of = _object
+        known = self._numbers.get(id(value))
+        if known is not None:
+            if self._by_content and id(value) in self._texts:
+                return self._texts[id(value)]
+            self.cycles = True
+            return f"same as {known}"
+        self._numbers[id(value)] = len(self._numbers)
+        self.alive.append(value)
+        text = rule_of(self, value, depth)
+        if self._by_content:
+            if len(text) > _LONGEST:
+                text = xxhash.xxh3_128_hexdigest(text.encode("utf-8", "surrogatepass"))
+            self._texts[id(value)] = text
+        return text
+
+    def _items(self, values: Any, depth: int) -> str:
+        if len(values) > _SAME_TYPE and len(kinds := set(map(type, values))) == 1:
+            kind = next(iter(kinds))
+            if kind is str:
+                self.strings += values
+                return text_of_strings(values)
+            if kind in _CHEAP and kind is not float:
+                return shortened(repr(list(values)))
+        depth += 1
+        return ", ".join([self.text(one, depth) for one in values])
+
+    def _sorted(self, values: Any, depth: int) -> list[str]:
+        before = len(self._numbers)
+        found = sorted([self.text(one, depth + 1) for one in values])
+        if len(self._numbers) != before:
+            raise NotPlain  # objects would be numbered in an order that differs in each process
+        return found
+
+
+def text_of_strings(values: Any) -> str:
+    """One text for many strings: their hash and that of their lengths."""
+    joined = "".join(values).encode("utf-8", "surrogatepass")
+    lengths = np.fromiter(map(len, values), np.int64, len(values))
+    digest = xxhash.xxh3_128(joined)
+    digest.update(lengths.data)
+    return f"{len(values)} str {digest.hexdigest()}"
+
+
+def attributes_of(value: Any) -> dict[str, Any]:
+    """The attributes of an object: its `__dict__` and its slots."""
+    own: dict[str, Any] = getattr(value, "__dict__", None) or {}
+    names = slots_of(type(value))
+    if not names:
+        return own
+    found = dict(own)
+    for name in names:
+        try:
+            found[name] = getattr(value, name)
+        except AttributeError:
+            continue
+    return found
+
+
+_slots: dict[type, tuple[str, ...]] = {}
+
+
+def slots_of(cls: type) -> tuple[str, ...]:
+    """Names of the slots that classes of the program's own kind define."""
+    known = _slots.get(cls)
+    if known is None:
+        known = tuple(
+            name
+            for base in cls.__mro__
+            if base.__flags__ & (1 << 9)
+            for name, member in vars(base).items()
+            if isinstance(member, MemberDescriptorType)
+        )
+        _slots[cls] = known
+    return known
+
+
+def has_plain_state(cls: type) -> bool:
+    """Whether the state of objects is their attributes: nothing says otherwise how to copy or pickle them."""
+    if cls in copyreg.dispatch_table or hasattr(cls, "__identity__"):
+        return False
+    for base in cls.__mro__:
+        if base is object:
+            continue
+        if not base.__flags__ & (1 << 9):  # written in C: it may hold more than attributes
+            return False
+        own = vars(base)
+        if any(
+            name in own
+            for name in ("__reduce__", "__reduce_ex__", "__getstate__", "__getnewargs__", "__getnewargs_ex__")
+        ):
+            return False
+    return True
+
+
+def array_text(array: np.ndarray[Any, Any]) -> str:
+    """The text of an array: dtype, shape, order of its axes in memory, content.
+
+    Raises:
+        NotPlain: its elements are objects.
+    """
+    if array.dtype.hasobject:
+        raise NotPlain
+    content = xxhash.xxh3_128_hexdigest(contiguous_bytes(array))
+    return f"array {dtype_text(array.dtype)} {array.shape}{order_text(array.shape, array.strides)} {content}"
+
+
+def dtype_text(dtype: np.dtype[Any]) -> str:
+    """The text of a dtype, with its metadata."""
+    return f"{dtype!r}" if dtype.metadata is None else f"{dtype!r} {sorted(map(repr, dtype.metadata.items()))}"
+
+
+def contiguous_bytes(array: np.ndarray[Any, Any]) -> Any:
+    """The elements of an array in logical order, as bytes."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    return flat.view(np.uint8).data if flat.itemsize and flat.size else b""
+
+
+def order_text(shape: tuple[int, ...], strides: tuple[int, ...]) -> str:
+    """How the axes of an array lie in memory; "" where they do in C order. Kernels may sum in that order."""
+    wide = [axis for axis, size in enumerate(shape) if size > 1]
+    order = sorted(wide, key=lambda axis: -abs(strides[axis]))
+    return "" if order == wide else f" axes {order}"
+
+
+def _object(plain: Plain, value: Any, depth: int) -> str:
+    number = plain.classes.setdefault(type(value), len(plain.classes))
+    state = attributes_of(value)
+    depth += 1
+    return f"object {number}{{{', '.join([f'{name}={plain.text(state[name], depth)}' for name in sorted(state)])}}}"
+
+
+def array_of(plain: Plain, value: Any, depth: int) -> str:
+    """The text of an array, as one of the rules for what holds others."""
+    return array_text(value)
+
+
+def _list(plain: Plain, value: Any, depth: int) -> str:
+    return f"[{plain._items(value, depth)}]"
+
+
+def _set(plain: Plain, value: Any, depth: int) -> str:
+    return f"set({plain._sorted(value, depth)})"
+
+
+def _dict(plain: Plain, value: Any, depth: int) -> str:
+    depth += 1
+    name = "" if type(value) is dict else type(value).__name__
+    return f"{name}{{{', '.join([f'{plain.text(k, depth)}: {plain.text(v, depth)}' for k, v in value.items()])}}}"
+
+
+def _deque(plain: Plain, value: Any, depth: int) -> str:
+    return f"deque([{plain._items(list(value), depth)}], {value.maxlen})"
+
+
+def _bytearray(plain: Plain, value: Any, depth: int) -> str:
+    return f"bytearray {_long_bytes(bytes(value))}"
+
+
+_CONTAINERS: dict[type, Callable[[Plain, Any, int], str]] = {
+    list: _list, set: _set, dict: _dict, OrderedDict: _dict, Counter: _dict, deque: _deque, bytearray: _bytearray,
+}  # fmt: skip

@@ -1,0 +1,313 @@
+"""What counts of torch's objects: tensors of every layout, modules, and the code that torch itself generates.
+
+Imported when the first of them is met, so that identities of other things need no torch.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+import zipfile
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import xxhash
+from torch import nn
+
+from warmstore.identity.origin import origin_of_name
+from warmstore.identity.plain import order_text
+
+if TYPE_CHECKING:
+    from warmstore.identity.kinds import Rule
+    from warmstore.identity.walk import Place, Walk
+
+_OF_EVERY_MODULE = frozenset(vars(nn.Module())) | {
+    "_is_torch_compile", "_compiled_call_impl", "_is_hf_initialized", "_forward_method",
+}  # fmt: skip
+_OF_GRAPHS = frozenset(
+    ("_code", "_lineno_map", "_graph", "_prologue_start", "_tracer_cls", "_tracer_extras", "meta", "shape_env",
+     "_create_node_hooks", "_erase_node_hooks", "_replace_hooks", "_deepcopy_hooks", "range_constraints",
+     "validate_inputs", "_metadata", "train", "eval")
+)  # fmt: skip
+"""Beside the generated `forward`, which is what runs."""
+
+_HOLDERS = ("_parameters", "_buffers", "_modules", "_forward_pre_hooks", "_forward_hooks")
+_FLAGS = ("_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
+_MANGLED = re.compile(rb"___torch_mangle_\d+\.?")
+_NOT_CODE = (".debug_pkl", "/version", "/byteorder", "serialization_id")
+
+
+def is_module(kind: type) -> bool:
+    """Whether a type is torch's Module or derived from it."""
+    return issubclass(kind, nn.Module)
+
+
+def rule_of(kind: type) -> Rule | None:
+    """The rule of one of torch's types; None where objects of it count as others do."""
+    if issubclass(kind, torch.jit.ScriptModule | torch.jit.ScriptFunction):
+        return _script
+    if issubclass(kind, nn.Module):
+        return _module
+    if issubclass(kind, torch.Tensor):
+        return _tensor
+    for base, rule in _RULES:
+        if issubclass(kind, base):
+            return rule
+    return None
+
+
+def _tensor(walk: Walk, place: Place, value: Any) -> None:
+    kind = type(value)
+    if kind not in (torch.Tensor, nn.Parameter, nn.Buffer):
+        inner = getattr(value, "__tensor_flatten__", None)
+        walk.fact(place, f"object of {walk.cls(kind)}")
+        for name, attribute in sorted(vars(value).items()):
+            walk.whole(place + f".{name}", attribute)
+        if inner is not None:
+            names, context = inner()
+            walk.whole(place + ".<context>", context)
+            for name in names:
+                walk.whole(place + f".{name}", getattr(value, name))
+        else:
+            walk.fact(place + ".<tensor>", walk.tensor_text(value))
+        return
+    text = walk.tensor_text(value)
+    if walk.settings.tensors == "layout":
+        text += f" {kind.__name__} {'grad' if value.requires_grad else ''} {'leaf' if value.is_leaf else ''}".rstrip()
+    walk.fact(place, text)
+    for name, attribute in sorted(vars(value).items()):
+        if not name.startswith("_"):
+            walk.whole(place + f".{name}", attribute)
+
+
+def tensor_text(value: torch.Tensor, how: str = "content") -> str:
+    """The text of a tensor: dtype, shape, layout, device type and, unless `how` is "layout", its elements."""
+    with torch.no_grad():
+        head = f"tensor {str(value.dtype)[6:]} {tuple(value.shape)}"
+        if how == "layout" or value.device.type == "meta":
+            strides = value.stride() if value.layout == torch.strided else ""
+            return f"{head} {strides} {value.layout} {value.device}"
+        return f"{head}{_order(value)} {_content(value.detach())}"
+
+
+def _order(value: torch.Tensor) -> str:
+    return order_text(tuple(value.shape), value.stride()) if value.layout == torch.strided else f" {value.layout}"
+
+
+def _content(value: torch.Tensor) -> str:
+    """The hash of a tensor's elements, of its indices where it is sparse, and of its scales where it is quantised."""
+    digest = xxhash.xxh3_128()
+    for part in _parts(value):
+        if isinstance(part, torch.Tensor):
+            digest.update(f"{part.dtype} {tuple(part.shape)};".encode())
+            digest.update(tensor_bytes(part))
+        else:
+            digest.update(f"{part!r};".encode())
+    return digest.hexdigest()
+
+
+def _parts(value: torch.Tensor) -> list[Any]:
+    if value.is_nested:
+        return [part for one in value.unbind() for part in _parts(one)]
+    if value.layout == torch.sparse_coo:
+        if value.is_coalesced():
+            return [True, value.indices(), value.values()]
+        return [False, value._indices(), value._values()]
+    if value.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [value.crow_indices(), value.col_indices(), value.values()]
+    if value.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [value.ccol_indices(), value.row_indices(), value.values()]
+    if value.is_quantized:
+        if value.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
+            return [value.qscheme(), value.int_repr(), value.q_scale(), value.q_zero_point()]
+        scales, points = value.q_per_channel_scales(), value.q_per_channel_zero_points()
+        return [value.qscheme(), value.int_repr(), scales, points, value.q_per_channel_axis()]
+    if value.layout != torch.strided:
+        return [value.to_dense()]
+    return [value]
+
+
+def tensor_bytes(value: torch.Tensor) -> Any:
+    """The elements of a dense tensor in logical order, as bytes on the CPU."""
+    value = value.resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
+    if not value.numel():
+        return b""
+    flat: np.ndarray[Any, Any] = value.view(torch.uint8).numpy()
+    return flat.data
+
+
+def _module(walk: Walk, place: Place, value: Any) -> None:
+    """A module by its class, tensors, children, hooks and settings; its mode where its code looks at it."""
+    if is_compiled(value):
+        walk.whole(place, value._orig_mod)  # what it computes is the same
+        return
+    walk.fact(place, f"module of {walk.cls(type(value))}{_mode(value)}")
+    state = vars(value)
+    walk.watch(state.values())
+    for holder in _HOLDERS:
+        if holder in state:
+            walk.watch(state[holder].values())
+    skipped = _OF_EVERY_MODULE | _OF_GRAPHS if isinstance(value, torch.fx.GraphModule) else _OF_EVERY_MODULE
+    for name, attribute in sorted(state.items()):
+        if name not in skipped:
+            walk.whole(place + f".{name}", attribute)
+    for holder in _HOLDERS[:3]:
+        inside = state.get(holder) or {}
+        walk.fact(place + f".<{holder[1:]}>", f"{list(inside)}")
+        for name, part in inside.items():
+            if type(part).__qualname__ != "GuardsFn":  # of torch.export: it looks at inputs and makes nothing of them
+                walk.whole(place + f".{name}", part)
+    for holder in _HOLDERS[3:]:
+        hooks = state.get(holder) or {}
+        flags = [[key in (state.get(flag) or ()) for flag in _FLAGS] for key in hooks]
+        if hooks:
+            walk.fact(place + f".{holder}", f"{len(hooks)} {flags}")
+        for at, hook in enumerate(hooks.values()):
+            walk.whole(place + f".{holder}[{at}]", hook)
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether a module is what `torch.compile` put around another."""
+    eval_frame = sys.modules.get("torch._dynamo.eval_frame")
+    return eval_frame is not None and isinstance(module, eval_frame.OptimizedModule)
+
+
+def _mode(module: nn.Module) -> str:
+    if not looks_at_training(module):
+        return ""
+    return " in training" if module.training else " in evaluation"
+
+
+def looks_at_training(module: nn.Module) -> bool:
+    """Whether the code of a module looks at `training`: dropout, batch norm, and whatever else does."""
+    if isinstance(module, nn.modules.dropout._DropoutNd):
+        return module.p > 0
+    return any(
+        "training" in names
+        for cls in type(module).__mro__
+        if cls is not nn.Module and issubclass(cls, nn.Module)
+        for names in names_used(cls)
+    )
+
+
+def names_used(cls: type) -> list[tuple[str, ...]]:
+    """The names that each method of a class uses, but for those that do not compute."""
+    found = []
+    for name, member in vars(cls).items():
+        code = getattr(member, "__code__", None)
+        if code is not None and name not in ("__init__", "extra_repr"):
+            found.append(_all_names(code))
+    return found
+
+
+def _all_names(code: Any) -> tuple[str, ...]:
+    nested = [one for one in code.co_consts if hasattr(one, "co_names")]
+    return (*code.co_names, *(name for one in nested for name in _all_names(one)))
+
+
+def _script(walk: Walk, place: Place, value: Any) -> None:
+    """What `torch.jit` made: the code and the tensors that it saves, without where they came from."""
+    buffer = io.BytesIO()
+    try:
+        torch.jit.save(value, buffer)
+    except Exception as error:
+        walk.cannot_tell(place, f"torch.jit cannot save it: {error}")
+        return
+    walk.origin(origin_of_name("torch"))
+    walk.fact(place, f"{type(value).__name__} {_saved_text(buffer.getvalue())}")
+
+
+def _saved_text(data: bytes) -> str:
+    digest = xxhash.xxh3_128()
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        for name in sorted(archive.namelist()):
+            if not name.endswith(_NOT_CODE):
+                inside = name.partition("/")[2].encode()
+                digest.update(_MANGLED.sub(b"", inside) + b";" + _MANGLED.sub(b"", archive.read(name)))
+    return digest.hexdigest()
+
+
+def _script_object(walk: Walk, place: Place, value: Any) -> None:
+    """An object of C++: packed parameters of quantised layers by what they were packed from."""
+    walk.origin(origin_of_name("torch"))
+    try:
+        state = value.__getstate__()
+    except Exception as error:
+        walk.cannot_tell(place, f"a {value._type()} does not tell its state ({type(error).__name__})")
+        return
+    walk.fact(place, f"object of {value._type()}")
+    walk.whole(place + ".<state>", state)
+
+
+def _named(walk: Walk, place: Place, value: Any) -> None:
+    walk.origin(origin_of_name("torch"))
+    walk.fact(place, f"{type(value).__name__} {value}")
+
+
+def _operator(walk: Walk, place: Place, value: Any) -> None:
+    name = str(getattr(value, "_qualified_op_name", None) or getattr(value, "name", lambda: value)())
+    walk.origin(origin_of_name("torch"))
+    walk.fact(place, f"operator {name} {getattr(value, '_overloadname', '')}".rstrip())
+    definition = _definition_of(name.partition("::")[0])
+    if definition is None:
+        walk.cannot_tell(place, f"the operator {name} was registered by the program; what it does cannot be told")
+
+
+_TORCHS_OWN = frozenset(
+    ("aten", "prims", "prim", "quantized", "mkldnn", "mkldnn_prepacked", "inductor", "c10d", "_c10d_functional",
+     "_c10d_functional_autograd", "sparse", "profiler", "rngprims", "higher_order", "onednn", "_quantized", "image",
+     "torchvision", "torchaudio", "xnnpack", "metal", "vulkan", "nccl", "symm_mem", "debugprims", "fsdp", "streams")
+)  # fmt: skip
+
+
+def _definition_of(namespace: str) -> str | None:
+    return namespace if namespace in _TORCHS_OWN else None
+
+
+def _random_generator(walk: Walk, place: Place, value: Any) -> None:
+    walk.fact(place, f"torch.Generator {xxhash.xxh3_128_hexdigest(tensor_bytes(value.get_state()))}")
+
+
+def _inert(walk: Walk, place: Place, value: Any) -> None:
+    walk.fact(place, f"any {type(value).__qualname__}")
+
+
+def _exported(walk: Walk, place: Place, value: Any) -> None:
+    walk.fact(place, f"object of {type(value).__qualname__}")
+    walk.whole(place + ".<module>", value.module())
+
+
+def _graph(walk: Walk, place: Place, value: Any) -> None:
+    walk.fact(place, f"graph {xxhash.xxh3_128_hexdigest(str(value.python_code('self').src).encode())}")
+
+
+def settings_text() -> str:
+    """Switches of torch that decide results of all that it computes."""
+    backends = torch.backends
+    return " ".join(
+        str(one)
+        for one in (
+            torch.get_default_dtype(),
+            torch.get_float32_matmul_precision(),
+            torch.are_deterministic_algorithms_enabled(),
+            backends.mkldnn.enabled,
+            backends.cudnn.enabled,
+            backends.cudnn.deterministic,
+            backends.cudnn.allow_tf32,
+            backends.cuda.matmul.allow_tf32,
+            torch.get_default_device(),
+        )
+    )
+
+
+_RULES: tuple[tuple[Any, Rule], ...] = (
+    ((torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo, torch.Size), _named),
+    ((torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator), _operator),
+    (torch.Generator, _random_generator),
+    (torch.utils.hooks.RemovableHandle, _inert),
+    (torch.ScriptObject, _script_object),
+    (torch.fx.Graph, _graph),
+    (torch.export.ExportedProgram, _exported),
+)
