@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-
 from tests.identity.programs import Program
 from tests.identity.server import Reply, Task
 from tests.identity.systems import Use
@@ -149,7 +148,7 @@ def judge(case: Case, use: Use, plain: Use, again: Use, plain_again: Use, edited
     if use.refused or edited.refused or again.refused:
         return _refusal(case, use.refused or edited.refused or again.refused)
     if again.calls:
-        if use.said and case.system == "step" and case.refusable:
+        if case.refusable:
             return Outcome(Verdict.REFUSED, "; ".join(use.said))
         return Outcome(Verdict.FALSE_ALARM, "; ".join((f"the code ran {again.calls} times again", *again.said)))
     if not use.calls and case.when != "before first use":
@@ -184,4 +183,3 @@ def _shown(values: Any) -> str:
         numbers = np.frombuffer(values[-1], values[1].removeprefix("torch."))
         return f"{values[0]} {values[1]} {values[2]} [{', '.join(f'{one:.6g}' for one in numbers[:3])}, ...]"
     return f"{values!s:.100}"
-

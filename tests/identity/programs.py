@@ -24,12 +24,12 @@ import numpy as np
 import torch
 from torch import nn
 '''
-_COMMENTS = '''
+_COMMENTS = """
 # A comment that version @N@ has,
 # and another.
 
 
-'''
+"""
 _UNRELATED = '''
 
 UNRELATED = @N@
@@ -97,18 +97,21 @@ def program_of(edit: Edit, place: Place, system: str, *, edited: bool = False, n
     if system != "step":
         body += place.model if place.model is not None else _MODEL
         body += _END
-    setup = edit.setup_new if edited and edit.setup_new is not None else edit.setup
     top = f"from {place.elsewhere} import reading\n" if place.elsewhere else "@SETUP@"
     texts = {"program.py": top + _USE + body, **place.files}
-    number = 2 if neutral else 1
     files = {}
     for name, text in texts.items():
         alone = name == "program.py" or not place.whole  # all of a module that is passed on counts
         text = _HEAD + text + (_UNRELATED if alone else "")
         if neutral:
             text = text.replace("\n\n\ndef ", _COMMENTS + "def ", 1).replace("\ndef use", _COMMENTS + "def use", 1)
-        files[name] = filled_in(text, edit, setup, edit.value(edited), number if alone else 1)
+        files[name] = filled_in(text, "2" if neutral and alone else "1", edit, edited=edited)
     return Program(files)
+
+
+def with_model(text: str, system: str) -> str:
+    """A program that defines `step`, with the plain model around it where a system wants one."""
+    return text + filled_in(_MODEL, "1") if system != "step" else text
 
 
 def program_of_text(edit: ProgramEdit, system: str, *, edited: bool = False, neutral: bool = False) -> Program:
@@ -119,30 +122,37 @@ def program_of_text(edit: ProgramEdit, system: str, *, edited: bool = False, neu
         texts |= edit.files_new
     files = {}
     for name, text in texts.items():
+        unrelated = "" if edit.whole else _UNRELATED
         if name == "program.py":
-            text = _HEAD + text.replace("\ndef step", (_COMMENTS if neutral else "") + "\ndef step", 1) + _UNRELATED
+            text = _HEAD + text.replace("\ndef step", (_COMMENTS if neutral else "") + "\ndef step", 1) + unrelated
         elif name.endswith(".py") and neutral and not edit.site:
-            text = "# A comment.\n\n" + text + _UNRELATED
-        files[name] = text.replace("@CALLED@", f"sys.audit({CALLED!r})").replace("@N@", "2" if neutral else "1")
+            text = "# A comment.\n\n" + text + unrelated
+        files[name] = filled_in(text, "2" if neutral and not edit.whole else "1")
     environment = edit.environment_new if edited else edit.environment
     cwd = edit.cwd_new if edited else edit.cwd
     return Program(files, environment, cwd, edit.stamped, edit.site, edit.main)
 
 
-def filled_in(text: str, edit: Edit, setup: str, value: str, number: int) -> str:
-    """A text with its marks replaced."""
-    for mark, content in {
-        "@SETUP@": textwrap.dedent(setup) + _READING,
-        "@READING@": edit.reading,
-        "@V@": value,
-        "@CALLED@": f"sys.audit({CALLED!r})",
-        "@N@": str(number),
-    }.items():
+def filled_in(text: str, number: str, edit: Edit | None = None, *, edited: bool = False) -> str:
+    """A text with its marks replaced, those of an edit too if one is given."""
+    marks = {"@CALLED@": f"sys.audit({CALLED!r})", "@N@": number}
+    if edit is not None:
+        setup = edit.setup_new if edited and edit.setup_new is not None else edit.setup
+        marks = {
+            "@SETUP@": textwrap.dedent(setup) + _READING,
+            "@READING@": edit.reading,
+            "@V@": edit.value(edited),
+            **marks,
+        }
+    for mark, content in marks.items():
         text = text.replace(mark, content)
     return text
 
 
 _MODEL = """
+
+from torch import nn
+
 
 class Model(nn.Module):
     '''The model, @N@.'''

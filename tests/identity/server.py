@@ -22,6 +22,7 @@ from typing import IO, Any, Self
 
 LIMIT = 120  # seconds after which a child that hangs is killed
 ROOT = Path(__file__).parents[2]
+_cells = [0]
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,9 @@ class Task:
     a cell in `__main__`.
 
     actions: "build" makes the system, "open" its loader, "use" and "plain" run it with the cache and without, "in
-    threads" uses it in two threads, "again" builds it anew on the same objects, "reload" imports the program again;
-    anything else is code that is run in the program.
+    threads" uses it in two threads, "again" builds it anew on the same objects, "fill" fills the cache of a module
+    ahead, "reload" imports the program again, "rerun" runs its text again in the same module; anything else is code
+    that is run in the program.
     """
 
     system: str
@@ -63,6 +65,7 @@ def perform(task: Task) -> Reply:
     handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("warmstore").addHandler(handler)
     uses: list[Any] = []
+    refused = ""
     try:
         sys.dont_write_bytecode = True  # bytecode is found by whole seconds and sizes, and edits are faster than that
         os.environ.update(task.environment)
@@ -83,8 +86,12 @@ def perform(task: Task) -> Reply:
             elif action == "open":
                 if system:
                     system.open()
+            elif action == "fill":
+                systems.ModuleSystem.fill(program, Path(task.cache))
             elif action == "reload":
                 program = importlib.reload(program)
+            elif action == "rerun":
+                _run_again(program, task)
             else:
                 exec(compile(action, "<cell>", "exec"), vars(program))
         return Reply(tuple(uses))
@@ -95,15 +102,20 @@ def perform(task: Task) -> Reply:
 def _load(task: Task) -> Any:
     """The program as `__main__`: a script with its file, or a cell of a notebook."""
     main = types.ModuleType("__main__")
-    path = Path(task.program) / "program.py"
-    text = path.read_text()
     if task.main == "script":
-        main.__file__ = str(path)
+        main.__file__ = str(Path(task.program) / "program.py")
     sys.modules["__main__"] = main
-    name = str(path) if task.main == "script" else "<ipython-input-1-0123456789ab>"
+    _run_again(main, task)
+    return main
+
+
+def _run_again(main: Any, task: Task) -> None:
+    """Run the program's text in a module: a script by its file's name, a cell by one that no file has."""
+    text = (Path(task.program) / "program.py").read_text()
+    _cells[0] += 1
+    name = main.__file__ if task.main == "script" else f"<ipython-input-{_cells[0]}-0123456789ab>"
     linecache.cache[name] = (len(text), None, text.splitlines(True), name)
     exec(compile(text, name, "exec"), vars(main))
-    return main
 
 
 def _in_threads(system: Any, said: list[str]) -> list[Any]:

@@ -46,7 +46,15 @@ def _of_programs() -> Iterator[Case]:
                 for neutral, edited in ((False, False), (True, False), (False, True))
             )
             case = Case(
-                edit.name, "programs", "program", system, "next process", first, neutral, second, refusable=edit.refusable
+                edit.name,
+                "programs",
+                "program",
+                system,
+                "next process",
+                first,
+                neutral,
+                second,
+                refusable=edit.refusable,
             )
             yield case
             if edit.change:
@@ -95,7 +103,7 @@ def _change(edit: Edit, place: Place, system: str) -> str:
     if edit.change and held:
         return f"{found}v = {held}\n{edit.change}"
     if put and edit.new is not None and edit.setup_new is None:
-        return found + filled_in(put, edit, "", edit.new, 1)
+        return found + filled_in(put, "1", edit, edited=True)
     return ""
 
 

@@ -17,6 +17,7 @@ class ProgramEdit:
         environment, environment_new: variables of the process. cwd, cwd_new: where it runs, in the program's folder.
         stamped: all files that are no code have one and the same time.
         site: a folder of the program that stands for installed packages.
+        whole: all of its modules counts, so that nothing unrelated can stand in them.
         main: how it is loaded: "" as a module, "script" as `__main__`, "notebook" as a cell in `__main__`.
     """
 
@@ -35,6 +36,7 @@ class ProgramEdit:
     cwd_new: str = ""
     stamped: bool = False
     site: str = ""
+    whole: bool = False
     main: str = ""
 
     def __post_init__(self) -> None:
@@ -44,6 +46,7 @@ class ProgramEdit:
 
 def _read(name: str, expression: str, **options: object) -> ProgramEdit:
     """A program that reads its global N, or `other.N`, in some way. N is 3 and becomes 4."""
+    options = {"whole": expression not in ("N", "other.N")} | options
     text = f"import other\n\nN = 3\n\n\ndef step(x):\n    return x + float({expression})\n"
     if "other" in expression:
         options = {"files": {"other.py": "N = 3\n"}, "files_new": {"other.py": "N = 4\n"}, "change": "other.N = 4"} | options
@@ -122,7 +125,7 @@ EDITS = [
                 files={"other.py": "def __getattr__(name):\n    if name == 'N':\n        return 3\n"
                        "    raise AttributeError(name)\n"},
                 files_new={"other.py": "def __getattr__(name):\n    if name == 'N':\n        return 4\n"
-                           "    raise AttributeError(name)\n"}),
+                           "    raise AttributeError(name)\n"}, whole=True),
     ProgramEdit("fallback of an import", "try:\n    from other import N\nexcept ImportError:\n    N = 4\n\n\n"
                 + _ADD.format("N"), files={"other.py": "N = 3\n"}, files_new={"other.py": "M = 3\n"}),
     ProgramEdit("class from another module", "from other import C\n\n\n" + _ADD.format("C().m()"),
@@ -183,15 +186,16 @@ EDITS = [
     _reads("attribute of the function that it sets too", "def step(x):\n    step.n = step.n * 1\n    return x + step.n\n\n\n"
            "step.n = 3", "def step(x):\n    step.n = step.n * 1\n    return x + step.n\n\n\nstep.n = 4", "", change="step.n = 4"),
     _reads("filled default argument", "def step(x, seen={'n': 3}):\n    seen['m'] = 1\n    return x + seen['n']",
-           "def step(x, seen={'n': 4}):\n    seen['m'] = 1\n    return x + seen['n']", "", change="step.__defaults__[0]['n'] = 4"),
+           "def step(x, seen={'n': 4}):\n    seen['m'] = 1\n    return x + seen['n']", "", change="step.__defaults__[0]['n'] = 4",
+           systems=("step", "module")),
     _reads("nonlocal counter's start", "def outer(n):\n    def step(x):\n        nonlocal n\n        n = n * 1\n        return x + n\n\n"
            "    return step\n\n\nstep = outer(3)", "def outer(n):\n    def step(x):\n        nonlocal n\n        n = n * 1\n"
            "        return x + n\n\n    return step\n\n\nstep = outer(4)", "", change="step.__closure__[0].cell_contents = 4"),
     _reads("annotations of the step", "def step(x: 'a'):\n    return x + len(step.__annotations__['x'])",
            "def step(x: 'ab'):\n    return x + len(step.__annotations__['x'])", "", change="step.__annotations__['x'] = 'ab'"),
     _reads("docstring of the step", "def step(x):\n    'a'\n    return x + len(step.__doc__)",
-           "def step(x):\n    'ab'\n    return x + len(step.__doc__)", "", change="step.__doc__ = 'ab'"),
-    _reads("docstring of the module", "__doc__ = 'a'", "__doc__ = 'ab'", _ADD.format("len(__doc__)"), change="__doc__ = 'ab'"),
+           "def step(x):\n    'ab'\n    return x + len(step.__doc__)", "", change="step.__doc__ = 'ab'", whole=True),
+    _reads("docstring of the module", "__doc__ = 'a'", "__doc__ = 'ab'", _ADD.format("len(__doc__)"), change="__doc__ = 'ab'", whole=True),
     _reads("annotations of the module", "n: 'a' = 1", "n: 'ab' = 1", _ADD.format("len(__annotations__['n'])")),
     _reads("name of the step", "def step(x):\n    return x + len(step.__name__)\n\n\nstep.__name__ = 'a'",
            "def step(x):\n    return x + len(step.__name__)\n\n\nstep.__name__ = 'ab'", "", change="step.__name__ = 'ab'"),
@@ -245,9 +249,9 @@ EDITS = [
            change="math.floor = lambda x: 4"),
     _reads("patched library function or not", "PATCHED = 1", "math.floor = lambda x: 4", _ADD.format("math.floor(0)"),
            change="math.floor = lambda x: 4"),
-    _reads("patched function beneath a library's", "json.encoder.JSONEncoder.encode = lambda self, x: 'abc'",
-           "json.encoder.JSONEncoder.encode = lambda self, x: 'abcd'", _ADD.format("len(json.dumps([1], indent=1))"),
-           change="json.encoder.JSONEncoder.encode = lambda self, x: 'abcd'", refusable=True),
+    _reads("patched function beneath a library's", "import textwrap\n\ntextwrap.TextWrapper.fill = lambda self, x: 'abc'",
+           "import textwrap\n\ntextwrap.TextWrapper.fill = lambda self, x: 'abcd'", _ADD.format("len(textwrap.fill('a'))"),
+           change="textwrap.TextWrapper.fill = lambda self, x: 'abcd'"),
     _reads("patched method of a library's class", "fractions.Fraction.__float__ = lambda self: 3.0",
            "fractions.Fraction.__float__ = lambda self: 4.0", "F = fractions.Fraction(1, 2)\n\n\n" + _ADD.format("F"),
            change="fractions.Fraction.__float__ = lambda self: 4.0"),
