@@ -256,7 +256,8 @@ _FILES = {
     "modules": {
         "other.py": '"""Others."""\nN = 3\nM = 4\n',
         "package/__init__.py": "",
-        "package/part.py": '"""A part."""\nfrom .inner import by\n\nN = 5\n\n\ndef scaled(x):\n    """Scaled."""\n    return x * by()\n',
+        "package/part.py": '"""A part."""\nfrom .inner import by\n\nN = 5\n\n\ndef scaled(x):\n    """Scaled."""\n'
+        "    return x * by()\n",
         "package/inner.py": "def by():\n    return 2\n",
     },
 }
@@ -336,14 +337,19 @@ def _each(change: Callable[[str], str]) -> Callable[[Texts], Texts]:
 
 def _reordered(text: str) -> str:
     """A program with what nobody needs at import between its definitions, and one definition further down."""
-    return text.replace("\n\n\ndef ", "\n\n\ndef first_of_all():\n    return 0\n\n\ndef ", 1) + "\n\ndef last_of_all():\n    return 0\n"
+    return (
+        text.replace("\n\n\ndef ", "\n\n\ndef first_of_all():\n    return 0\n\n\ndef ", 1)
+        + "\n\ndef last_of_all():\n    return 0\n"
+    )
 
 
 _MAIN = ("modules", "file")  # a cell has no file, and its modules are not read again
 NEUTRAL = [
     Neutral("nothing"),
-    Neutral("comment", _each(lambda text: "# A comment.\n\n\n" + re.sub(r"\n(class|def|@)", r"\n# Another.\n\1", text))),
-    Neutral("comment in a function", _each(lambda text: re.sub(r"\n    return", r"\n    # Returns.\n    return", text))),
+    Neutral("comment", _each(lambda text: "# A comment.\n\n\n" + re.sub(r"\n(class|def|@)", r"\n# Another.\n\1",
+            text))),
+    Neutral("comment in a function", _each(lambda text: re.sub(r"\n    return", r"\n    # Returns.\n    return",
+            text))),
     Neutral("blank lines", _each(lambda text: text.replace("\n\n\n", "\n\n\n\n\n"))),
     Neutral("formatting", _each(lambda text: ast.unparse(ast.parse(text)) + "\n")),
     Neutral("docstrings", _each(lambda text: re.sub(r'"""(\w)', r'"""In other words: \1', text))),
@@ -353,7 +359,8 @@ NEUTRAL = [
     Neutral("other order of definitions", _each(_reordered)),
     Neutral("annotations", _each(lambda text: text.replace("def step(x):", "def step(x: int) -> float:").replace(
         "def __call__(self, x):", "def __call__(self, x: int) -> float:"))),
-    Neutral("unrelated subclass", _each(lambda text: text + "\n\nclass More(Step if 'Step' in globals() else object):\n    pass\n")),
+    Neutral("unrelated subclass",
+            _each(lambda text: text + "\n\nclass More(Step if 'Step' in globals() else object):\n    pass\n")),
     Neutral("unrelated file", lambda files: {**files, "more.py": "N = 1\n", "notes.txt": "none"}),
     Neutral("constant of an unrelated function", _each(lambda text: text + "\n\ndef unrelated():\n    return 1\n")),
     Neutral("touched files", _each(lambda text: text)),
@@ -382,13 +389,15 @@ NEUTRAL = [
     Neutral("script with a comment", _each(lambda text: "# A comment.\n" + text), main="script"),
     Neutral("notebook", main="notebook", without=_MAIN),
     Neutral("cell run again", second=("rerun", "build", "use", "plain"), main="notebook", without=_MAIN),
-    Neutral("cell run again in the process that filled", first=("build", "use", "rerun", "again", "use"), main="notebook",
+    Neutral("cell run again in the process that filled", first=("build", "use", "rerun", "again", "use"),
+            main="notebook",
             without=_MAIN),
     Neutral("cell with a comment", _each(lambda text: "# A comment.\n" + text), main="notebook", without=_MAIN),
     Neutral("filled, then wrapped", first=("fill",), systems=("module",)),
     Neutral("filled, then wrapped, in one process", first=("fill", "build", "use"), systems=("module",)),
     Neutral("filled twice", first=("fill", "fill"), systems=("module",)),
-    Neutral("garbage", second=("import gc; junk = [object() for _ in range(1000)]; gc.collect()", "build", "use", "plain")),
+    Neutral("garbage", second=("import gc; junk = [object() for _ in range(1000)]; gc.collect()", "build", "use",
+            "plain")),
     Neutral("debugging logs", second=("logging.getLogger().setLevel(10)", "build", "use", "plain")),
 ]  # fmt: skip
 

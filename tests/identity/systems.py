@@ -1,4 +1,4 @@
-"""The three systems under test, as a child process runs them on a program: a pipeline, a cached module, a compiled call.
+"""The systems under test, as a child process runs them on a program: a pipeline, a cached module, a compiled call.
 
 A program is a folder with a module `program`. It defines `step` and `arguments` for a pipeline, `model` and `arguments`
 for a module. Whether a sample is computed or found is told by the number of times the program's own code runs: it

@@ -1,6 +1,6 @@
 """No false alarm: what changes nothing that a program computes lets its samples be found, and its code is not run.
 
-A server of another seed of hashes stands for other processes; everything runs in interpreters of its own with `--fresh`.
+A server of another seed of hashes stands for other processes; with `--fresh` each run has an interpreter of its own.
 """
 
 import os

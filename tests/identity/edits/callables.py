@@ -40,7 +40,8 @@ _METHOD = """
 """
 
 EDITS = [
-    _function("constant", "def f(x):\n    return x + 1\n", "+ 1", "+ 2", change="v.__code__ = (lambda x: x + 2).__code__"),
+    _function("constant", "def f(x):\n    return x + 1\n", "+ 1", "+ 2",
+              change="v.__code__ = (lambda x: x + 2).__code__"),
     _function("operator", "def f(x):\n    return x + 3\n", "+", "-"),
     _function("comparison", "def f(x):\n    return x > 2\n", ">", ">="),
     _function("is for ==", "def f(x):\n    return x == 2.0\n", "== 2.0", "is 2.0"),
@@ -63,7 +64,8 @@ EDITS = [
     _function("order of parameters", "def f(x=1, y=2):\n    return x\n", "x=1, y=2", "y=1, x=2", "v(5, 7)"),
     _function("star arguments", "def g(*args, **named):\n    return args[0] + named['k']\n\ndef f(x):\n"
               "    return g(*[x], **{'k': 3})\n", "'k': 3", "'k': 4"),
-    _function("position-only parameter", "def f(x, /, **named):\n    return named.get('x', 0) + x\n", "x, /, **", "x, **",
+    _function("position-only parameter", "def f(x, /, **named):\n    return named.get('x', 0) + x\n", "x, /, **",
+              "x, **",
               "len(inspect.signature(v).parameters['x'].kind.name)", refusable=True),
     _function("annotation that is read", "def f(x: int):\n    return x\n", "int", "str",
               "v.__annotations__['x'] is int", change="v.__annotations__['x'] = str"),
@@ -81,8 +83,10 @@ EDITS = [
               "    return g(x)\n", "x + 1", "x + 2"),
     _function("mutual recursion", "def g(x):\n    return f(x - 1) + 1 if x else 0\n\ndef f(x):\n"
               "    return g(x - 1) + 2 if x else 0\n", "+ 1 if", "+ 5 if"),
-    _function("global of a helper", "N = 3\n\ndef g(x):\n    return x + N\n\ndef f(x):\n    return g(x)\n", "N = 3", "N = 4"),
-    _function("helper that a global names", "def g(x):\n    return x + 1\n\ndef h(x):\n    return x + 2\n\nACTION = g\n\n"
+    _function("global of a helper", "N = 3\n\ndef g(x):\n    return x + N\n\ndef f(x):\n    return g(x)\n", "N = 3",
+              "N = 4"),
+    _function("helper that a global names",
+              "def g(x):\n    return x + 1\n\ndef h(x):\n    return x + 2\n\nACTION = g\n\n"
               "def f(x):\n    return ACTION(x)\n", "ACTION = g", "ACTION = h"),
     _function("helper in a dict", "def g(x):\n    return x + 1\n\nLOOKUP = {'g': g}\n\ndef f(x):\n"
               "    return LOOKUP['g'](x)\n", "+ 1", "+ 2"),
@@ -91,7 +95,8 @@ EDITS = [
     _function("default of a nested function", "def f(x):\n    def g(y=1):\n        return y\n\n    return g() + x\n",
               "y=1", "y=2"),
     _function("comprehension", "def f(x):\n    return sum([n + 1 for n in range(x)])\n", "+ 1", "+ 2"),
-    _function("condition of a comprehension", "def f(x):\n    return sum([n for n in range(9) if n > 1])\n", "> 1", "> 2"),
+    _function("condition of a comprehension", "def f(x):\n    return sum([n for n in range(9) if n > 1])\n", "> 1",
+              "> 2"),
     _function("dict comprehension", "def f(x):\n    return {n: n + 1 for n in range(3)}[x]\n", "n + 1", "n + 2"),
     _function("generator expression", "def f(x):\n    return sum(n + 1 for n in range(x))\n", "+ 1", "+ 2"),
     _function("global in a comprehension", "N = 3\n\ndef f(x):\n    return sum([n + N for n in range(x)])\n",
@@ -102,8 +107,10 @@ EDITS = [
               "    except StopIteration as done:\n        return done.value\n", "+ 1", "+ 2"),
     _function("except clause", "def f(x):\n    try:\n        return [][x]\n    except IndexError:\n        return 3\n",
               "return 3", "return 4"),
-    _function("caught exception", "def f(x):\n    try:\n        try:\n            return [][x]\n        except IndexError:\n"
-              "            return 3\n    except LookupError:\n        return 4\n", "except IndexError", "except KeyError"),
+    _function("caught exception",
+              "def f(x):\n    try:\n        try:\n            return [][x]\n        except IndexError:\n"
+              "            return 3\n    except LookupError:\n        return 4\n", "except IndexError",
+              "except KeyError"),
     _function("finally", "def f(x):\n    found = [1]\n    try:\n        pass\n    finally:\n        found.append(2)\n"
               "    return sum(found)\n", "append(2)", "append(3)"),
     _function("with", "def f(x):\n    with contextlib.nullcontext(3) as found:\n        return found\n",
@@ -116,15 +123,18 @@ EDITS = [
     _function("loop", "def f(x):\n    for n in range(3):\n        x += 1\n    return x\n", "range(3)", "range(4)"),
     _function("break", "def f(x):\n    for n in range(3):\n        x += 1\n        if n == 1:\n            break\n"
               "    return x\n", "break", "continue"),
-    _function("else of a loop", "def f(x):\n    for n in range(3):\n        pass\n    else:\n        x += 3\n    return x\n",
+    _function("else of a loop",
+              "def f(x):\n    for n in range(3):\n        pass\n    else:\n        x += 3\n    return x\n",
               "x += 3", "x += 4"),
     _function("f-string", "def f(x):\n    return len(f'{x:3}')\n", ":3", ":4"),
     _function("slice in code", "def f(x):\n    return sum([1, 2, 3, 4][1:3])\n", "1:3", "1:4"),
     _function("ternary", "def f(x):\n    return 3 if x else 4\n", "3 if x else 4", "4 if x else 3"),
-    _function("del", "def f(x):\n    found = {1: 1, 2: 5}\n    del found[1]\n    return sum(found.values())\n", "[1]\n", "[2]\n"),
+    _function("del", "def f(x):\n    found = {1: 1, 2: 5}\n    del found[1]\n    return sum(found.values())\n", "[1]\n",
+              "[2]\n"),
     _function("assertion", "def f(x):\n    try:\n        assert x > 1\n    except AssertionError:\n        return 1\n"
               "    return 2\n", "x > 1", "x > 2"),
-    _function("nonlocal", "def f(x):\n    def g():\n        nonlocal x\n        x += 1\n\n    g()\n    return x\n", "+= 1", "+= 2"),
+    _function("nonlocal", "def f(x):\n    def g():\n        nonlocal x\n        x += 1\n\n    g()\n    return x\n",
+              "+= 1", "+= 2"),
     _function("local import", "def f(x):\n    from math import floor as g\n\n    return g(x + 0.5)\n", "floor", "ceil"),
     _function("imported name", "from math import floor as g\n\ndef f(x):\n    return g(x + 0.5)\n", "floor", "ceil"),
     _function("alias of a module", "import math as m\n\ndef f(x):\n    return abs(m.sqrt(2)) + ('c' in m.__name__)\n",
@@ -141,21 +151,26 @@ EDITS = [
               "    return middle()\n\nf = outer(3)\n", "outer(3)", "outer(4)"),
     _function("decorator", "def plus(g):\n    @functools.wraps(g)\n    def around(x):\n        return g(x) + 1\n\n"
               "    return around\n\n@plus\ndef f(x):\n    return x\n", "+ 1", "+ 2"),
-    _function("decorated function", "def plus(g):\n    @functools.wraps(g)\n    def around(x):\n        return g(x) + 1\n\n"
+    _function("decorated function",
+              "def plus(g):\n    @functools.wraps(g)\n    def around(x):\n        return g(x) + 1\n\n"
               "    return around\n\n@plus\ndef f(x):\n    return x * 3\n", "x * 3", "x * 4"),
     _function("order of decorators", "def plus(g):\n    return lambda x: g(x) + 1\n\ndef times(g):\n"
-              "    return lambda x: g(x) * 2\n\n@plus\n@times\ndef f(x):\n    return x\n", "@plus\n@times", "@times\n@plus"),
+              "    return lambda x: g(x) * 2\n\n@plus\n@times\ndef f(x):\n    return x\n", "@plus\n@times",
+              "@times\n@plus"),
     _function("decorating object", "class Plus:\n    def __init__(self, g):\n        self.g = g\n\n"
-              "    def __call__(self, x):\n        return self.g(x) + 1\n\n@Plus\ndef f(x):\n    return x\n", "+ 1", "+ 2"),
+              "    def __call__(self, x):\n        return self.g(x) + 1\n\n@Plus\ndef f(x):\n    return x\n", "+ 1",
+              "+ 2"),
     _function("wrapped original", "def plus(g):\n    @functools.wraps(g)\n    def around(x):\n"
               "        return around.__wrapped__(x)\n\n    return around\n\n@plus\ndef f(x):\n    return x * 3\n",
               "x * 3", "x * 4"),
     _function("context manager function", "@contextlib.contextmanager\ndef g():\n    yield 3\n\ndef f(x):\n"
               "    with g() as found:\n        return found\n", "yield 3", "yield 4"),
     _function("lru_cache", "@functools.lru_cache\ndef f(x):\n    return x + 1\n", "+ 1", "+ 2"),
-    _function("helper beneath lru_cache", "def g(x):\n    return x + 1\n\n@functools.lru_cache(maxsize=None)\ndef f(x):\n"
+    _function("helper beneath lru_cache",
+              "def g(x):\n    return x + 1\n\n@functools.lru_cache(maxsize=None)\ndef f(x):\n"
               "    return g(x)\n", "+ 1", "+ 2"),
-    _function("lru_cache of a method", "class C:\n    @functools.lru_cache\n    def m(self, x):\n        return x + 1\n\n"
+    _function("lru_cache of a method",
+              "class C:\n    @functools.lru_cache\n    def m(self, x):\n        return x + 1\n\n"
               "c = C()\n\ndef f(x):\n    return c.m(x)\n", "+ 1", "+ 2"),
     _function("singledispatch", _GENERIC, "return 3", "return 4"),
     _function("registered type of singledispatch", _GENERIC, "x: int", "x: float"),
@@ -163,12 +178,15 @@ EDITS = [
               "f.register(int, lambda x: 7)", change="v.register(int, lambda x: 7)"),
     Edit("singledispatch behind a function", "g", None, "v(2)", _GENERIC + _BEHIND,
          _GENERIC.replace("return 3", "return 4") + _BEHIND),
-    _function("singledispatchmethod", "class C:\n    @functools.singledispatchmethod\n    def m(self, x):\n        return 0\n\n"
+    _function("singledispatchmethod",
+              "class C:\n    @functools.singledispatchmethod\n    def m(self, x):\n        return 0\n\n"
               "    @m.register\n    def _(self, x: int):\n        return 3\n\nf = C().m\n", "return 3", "return 4"),
-    _function("overloads in a dict", "LOOKUP = {}\n\ndef on(kind):\n    def add(g):\n        LOOKUP[kind] = g\n        return g\n\n"
+    _function("overloads in a dict",
+              "LOOKUP = {}\n\ndef on(kind):\n    def add(g):\n        LOOKUP[kind] = g\n        return g\n\n"
               "    return add\n\n@on(int)\ndef g(x):\n    return 3\n\ndef f(x):\n    return LOOKUP[type(x)](x)\n",
               "return 3", "return 4"),
-    _function("code that exec made", "space = {}\nexec('def f(x): return x + 1', space)\nf = space['f']\n", "+ 1", "+ 2"),
+    _function("code that exec made", "space = {}\nexec('def f(x): return x + 1', space)\nf = space['f']\n", "+ 1",
+              "+ 2"),
     _function("lambda that eval made", "f = eval('lambda x: x + 1')\n", "+ 1", "+ 2"),
     _function("replaced code object", "def f(x):\n    return x + 1\n\nf.__code__ = (lambda x: x + 3).__code__\n",
               "x + 3", "x + 4"),
@@ -193,7 +211,8 @@ EDITS = [
     Edit("universal function", "np.floor", "np.ceil", "v(0.5)"),
     Edit("NumPy function", "np.mean", "np.sum", "v([1, 3])"),
     Edit("vectorized function", "np.vectorize(lambda x: x + 1)", "np.vectorize(lambda x: x + 2)", "v([1])[0]"),
-    Edit("frompyfunc", "np.frompyfunc(f, 1, 1)", None, "v(1)", "def f(x):\n    return x + 1\n", "def f(x):\n    return x + 2\n",
+    Edit("frompyfunc", "np.frompyfunc(f, 1, 1)", None, "v(1)", "def f(x):\n    return x + 1\n",
+         "def f(x):\n    return x + 2\n",
          refusable=True),
     Edit("polynomial", "np.poly1d([1, 2])", "np.poly1d([1, 3])", "v(1)"),
     Edit("bound method's object", "C(3).add", "C(4).add", "v(1)", _METHOD, change="v.__self__.n = 4"),

@@ -152,7 +152,8 @@ EDITS = [
           change="type(v).__getattr__ = lambda cls, name: 18"),
     _swap("metaclass getitem", "Thing", "v[1]", _META, "return 9", "return 19"),
     _swap("descriptor", "Config(3)", "v.n", _DESCRIPTOR, "* 2", "* 3"),
-    _swap("name that a descriptor takes", "Config(3)", "[*vars(v)][0].count('_')", _DESCRIPTOR, '"_" + name', '"__" + name'),
+    _swap("name that a descriptor takes", "Config(3)", "[*vars(v)][0].count('_')", _DESCRIPTOR, '"_" + name',
+          '"__" + name'),
     _swap("own getattr", "C()", "v.missing", "class C:\n    def __getattr__(self, name):\n"
           "        if name != 'missing':\n            raise AttributeError(name)\n        return 3\n",
           "return 3", "return 4", change="type(v).__getattr__ = lambda self, name: 4"),

@@ -1,4 +1,4 @@
-"""Edits of modules as values: weights, settings, children, hooks, and what quantization, jit, fx and export make of them."""
+"""Edits of modules as values: weights, settings, children, hooks, and graphs that torch makes of them."""
 
 from tests.identity.edits.edit import Edit
 
@@ -221,15 +221,18 @@ EDITS = [
         found.register_buffer("b", torch.tensor([n]), persistent=False)
         return found
 """, layout=True, change="v.b = torch.tensor([4.0])"),
-    _value("activation", "nn.Sequential(net(), nn.ReLU())", "nn.Sequential(net(), nn.Tanh())", change="v[1] = nn.Tanh()"),
-    _value("order of children", "nn.Sequential(nn.Sigmoid(), nn.Tanh(), net())", "nn.Sequential(nn.Tanh(), nn.Sigmoid(), net())",
+    _value("activation", "nn.Sequential(net(), nn.ReLU())", "nn.Sequential(net(), nn.Tanh())",
+           change="v[1] = nn.Tanh()"),
+    _value("order of children", "nn.Sequential(nn.Sigmoid(), nn.Tanh(), net())",
+           "nn.Sequential(nn.Tanh(), nn.Sigmoid(), net())",
            change="v[0], v[1] = v[1], v[0]"),
     _value("added child", "nn.Sequential(net())", "nn.Sequential(net(), nn.ReLU(), nn.Tanh())",
            change="v.append(nn.Tanh())"),
     _value("order of a module list", "nn.ModuleList([nn.ReLU(), nn.Tanh()])", "nn.ModuleList([nn.Tanh(), nn.ReLU()])",
            "v[0](torch.tensor(3.0))", change="v[0] = nn.Tanh()"),
     _value("key of a module dict", "nn.ModuleDict({'a': nn.ReLU()})", "nn.ModuleDict({'b': nn.ReLU()})", "'a' in v"),
-    _value("setting of a layer", "filled(nn.LayerNorm(3, eps=1e-5))", "filled(nn.LayerNorm(3, eps=1.0))", change="v.eps = 1.0"),
+    _value("setting of a layer", "filled(nn.LayerNorm(3, eps=1e-5))", "filled(nn.LayerNorm(3, eps=1.0))",
+           change="v.eps = 1.0"),
     _value("negative slope", "nn.LeakyReLU(0.1)", "nn.LeakyReLU(0.2)", change="v.negative_slope = 0.2"),
     _value("stride", "filled(nn.Conv1d(1, 1, 2, stride=1))", "filled(nn.Conv1d(1, 1, 2, stride=2))", "conv(v)", """
 
@@ -253,7 +256,8 @@ EDITS = [
         found.rows = rows
         return found
 """, change="v.rows[0] = 2.0"),
-    _swap("attribute that a method called by init sets", "net()", "self.late = 2.0", "self.late = 3.0", change="v.late = 3.0"),
+    _swap("attribute that a method called by init sets", "net()", "self.late = 2.0", "self.late = 3.0",
+          change="v.late = 3.0"),
     _swap("forward", "net()", "self.helper(self.linear(x)) + self.n", "self.helper(self.linear(x)) - self.n",
           change="type(v).forward = lambda self, x: self.linear(x)"),
     _swap("method beneath forward", "net()", "return x * self.late", "return x / self.late",
@@ -297,7 +301,8 @@ EDITS = [
         return found
 """),
     # Modules that torch does not list.
-    _value("module in a plain list", "Listed(net(1.0))", "Listed(net(2.0))", setup=_PLAIN, change="v.held[0] = net(2.0)"),
+    _value("module in a plain list", "Listed(net(1.0))", "Listed(net(2.0))", setup=_PLAIN,
+           change="v.held[0] = net(2.0)"),
     _value("weight in a plain list", "Listed(filled(nn.Linear(3, 2), 0.5))", "Listed(filled(nn.Linear(3, 2), 0.25))",
            setup=_PLAIN, layout=True, change="v.held[0].weight.fill_(0.25)"),
     _value("module in a lambda's closure", "Called((lambda m: lambda x: m(x))(net(1.0)))",
@@ -324,17 +329,21 @@ EDITS = [
     # LSTM, attention.
     _value("LSTM", "filled(nn.LSTM(3, 2), 0.5)", "filled(nn.LSTM(3, 2), 0.25)", layout=True,
            change="v.weight_ih_l0.fill_(0.25)"),
-    _value("direction of an LSTM", "filled(nn.LSTM(3, 2))", "filled(nn.LSTM(3, 2, bidirectional=True))", "len(v._flat_weights)"),
-    _value("heads of attention", "filled(nn.MultiheadAttention(4, 2))", "filled(nn.MultiheadAttention(4, 4))", "v.num_heads",
+    _value("direction of an LSTM", "filled(nn.LSTM(3, 2))", "filled(nn.LSTM(3, 2, bidirectional=True))",
+           "len(v._flat_weights)"),
+    _value("heads of attention", "filled(nn.MultiheadAttention(4, 2))", "filled(nn.MultiheadAttention(4, 4))",
+           "v.num_heads",
            change="v.num_heads = 4"),
-    _value("activation that is a function", "layer('relu')", "layer('gelu')", "v.activation(torch.tensor(-1.0))", setup="""
+    _value("activation that is a function", "layer('relu')", "layer('gelu')", "v.activation(torch.tensor(-1.0))",
+           setup="""
 
     def layer(activation):
         return filled(nn.TransformerEncoderLayer(4, 2, 8, activation=activation, batch_first=True))
 """),
     # Graphs.
     _value("weights of a traced module", "traced(0.5)", "traced(0.25)", setup=_JIT, layout=True),
-    _value("constant of a scripted module", "torch.jit.script(Scripted(2.0))", "torch.jit.script(Scripted(3.0))", setup=_JIT),
+    _value("constant of a scripted module", "torch.jit.script(Scripted(2.0))", "torch.jit.script(Scripted(3.0))",
+           setup=_JIT),
     Edit("code of a scripted module", "torch.jit.script(Scripted(2.0))", None, "read(v)", _HEAD + _JIT,
          _HEAD + _JIT.replace("+ 1.0", "+ 2.0")),
     _value("constant of an fx graph", "symbolic(2.0)", "symbolic(3.0)", setup=_JIT),

@@ -18,7 +18,8 @@ _CSR = "torch.sparse_csr_tensor([0, 1, 2], [0, 1], [1.0, {}])"
 _QUANTIZED = "torch.quantize_per_tensor(torch.arange(3.0), {}, 0, torch.quint8)"
 
 EDITS = [
-    Edit("tensor content", "torch.tensor([1.0, 3.0])", "torch.tensor([1.0, 4.0])", "v[1]", change="v[1] = 4", layout=True),
+    Edit("tensor content", "torch.tensor([1.0, 3.0])", "torch.tensor([1.0, 4.0])", "v[1]", change="v[1] = 4",
+         layout=True),
     Edit("tensor dtype", "torch.tensor([1.0])", "torch.tensor([1.0], dtype=torch.float64)", "v.element_size()"),
     Edit("bfloat16 tensor", "torch.tensor([1.0], dtype=torch.bfloat16)", "torch.tensor([1.0], dtype=torch.float16)",
          "torch.finfo(v.dtype).bits + torch.finfo(v.dtype).eps"),
@@ -35,8 +36,10 @@ EDITS = [
     Edit("requires_grad", "torch.zeros(2)", "torch.zeros(2, requires_grad=True)", "v.requires_grad",
          change="v.requires_grad = True"),
     Edit("conjugate bit", "torch.tensor([1 + 2j])", "torch.tensor([1 + 2j]).conj()", "v.is_conj()"),
-    Edit("negative bit", "torch.tensor([1 + 2j]).conj().imag.resolve_neg()", "torch.tensor([1 + 2j]).conj().imag", "v.is_neg()"),
-    Edit("negative zero in a tensor", "torch.tensor([0.0])", "torch.tensor([-0.0])", "torch.signbit(v)[0]", layout=True),
+    Edit("negative bit", "torch.tensor([1 + 2j]).conj().imag.resolve_neg()", "torch.tensor([1 + 2j]).conj().imag",
+         "v.is_neg()"),
+    Edit("negative zero in a tensor", "torch.tensor([0.0])", "torch.tensor([-0.0])", "torch.signbit(v)[0]",
+         layout=True),
     Edit("large tensor's middle", "torch.zeros(100_000)", "changed()", "v[50_000]", change="v[50_000] = 3", layout=True,
          setup="def changed():\n    found = torch.zeros(100_000)\n    found[50_000] = 3\n    return found\n"),
     Edit("sparse values", _SPARSE.format(3.0), _SPARSE.format(4.0), "v.values()[1]", layout=True),
@@ -54,7 +57,8 @@ EDITS = [
     Edit("values of a CSR tensor", _CSR.format(3.0), _CSR.format(4.0), "v.values()[1]", layout=True),
     Edit("sparse for dense", "torch.eye(2)", "torch.eye(2).to_sparse()", "v.is_sparse"),
     Edit("scale of a quantized tensor", _QUANTIZED.format(0.1), _QUANTIZED.format(0.2), "v.q_scale()"),
-    Edit("content of a quantized tensor", _QUANTIZED.format(0.1), _QUANTIZED.format(0.1).replace("3.0)", "3.0) + 1"), "v.int_repr()[0]", layout=True),
+    Edit("content of a quantized tensor", _QUANTIZED.format(0.1), _QUANTIZED.format(0.1).replace("3.0)", "3.0) + 1"),
+         "v.int_repr()[0]", layout=True),
     Edit("scale per channel", "channels(0.1)", "channels(0.2)", "v.q_per_channel_scales()[1]",
          setup="""
              def channels(scale):
@@ -108,7 +112,8 @@ EDITS = [
     Edit("operator of torch", "torch.ops.aten.sin", "torch.ops.aten.cos", "v(torch.ones(1))[0]"),
     Edit("overload of an operator", "torch.ops.aten.add.Tensor", "torch.ops.aten.sub.Tensor",
          "v(torch.ones(1), torch.ones(1))[0]"),
-    Edit("partial of a torch function", "functools.partial(torch.clamp, max=3)", "functools.partial(torch.clamp, max=4)",
+    Edit("partial of a torch function", "functools.partial(torch.clamp, max=3)",
+         "functools.partial(torch.clamp, max=4)",
          "v(torch.ones(1) * 9)[0]"),
     Edit("distribution", "torch.distributions.Normal(3.0, 1.0)", "torch.distributions.Normal(4.0, 1.0)", "v.mean",
          layout=True),
@@ -135,6 +140,7 @@ EDITS = [
          "def f(x):\n    return x + 1\n", "def f(x):\n    return x + 2\n"),
     Edit("data set", "TensorDataset(torch.tensor([3.0]))", "TensorDataset(torch.tensor([4.0]))", "v[0][0]",
          "from torch.utils.data import TensorDataset", layout=True),
-    Edit("random split", "Subset(range(9), [3])", "Subset(range(9), [4])", "v[0]", "from torch.utils.data import Subset",
+    Edit("random split", "Subset(range(9), [3])", "Subset(range(9), [4])", "v[0]",
+         "from torch.utils.data import Subset",
          change="v.indices[0] = 4"),
 ]  # fmt: skip
