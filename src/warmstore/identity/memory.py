@@ -127,8 +127,7 @@ class Recorded:
         return replace(now, facts=facts, unknown=unknown).identity(self._version)
 
     def __getstate__(self) -> dict[str, Any]:
-        current = None if self._memory.current is None else replace(self._memory.current, in_words=str)
-        return {**vars(self), "_watch": None, "_memory": replace(self._memory, current=current)}
+        return {**vars(self), "_watch": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)

@@ -42,6 +42,21 @@ class Place:
 
 
 @dataclass(frozen=True)
+class Names:
+    """The name of the thing that a walk starts from, and the names of modules by their numbers."""
+
+    start: str
+    modules: tuple[str, ...]
+
+    def in_words(self, said: str) -> str:
+        """A place or a text with the names of modules for their numbers."""
+        return _ROOT.sub(self._named, said).lstrip(".")
+
+    def _named(self, match: re.Match[str]) -> str:
+        return self.modules[int(match[1])] + match[2] if match[2] else self.start
+
+
+@dataclass(frozen=True)
 class Settings:
     """How to walk.
 
@@ -98,18 +113,16 @@ class Walk:
 
     def shown(self, place: Place) -> str:
         """A place as a person reads it."""
-        return self.in_words(self.said(place))
+        return self.names.in_words(self.said(place))
 
     def said(self, place: Place) -> str:
         """A place as it counts: modules have numbers, in the order in which they are met, and no names."""
         return f"{self._roots[place.root]}|{place.suffix}"
 
-    def in_words(self, said: str) -> str:
-        """A place or a text with the names of modules for their numbers."""
-        return _ROOT.sub(self._in_words, said).lstrip(".")
-
-    def _in_words(self, match: re.Match[str]) -> str:
-        return self._prefixes[int(match[1])] + match[2] if match[2] else self.name
+    @property
+    def names(self) -> Names:
+        """What is called how in words."""
+        return Names(self.name, tuple(self._prefixes))
 
     def fact(self, place: Place, text: str) -> None:
         """Note what is at a place."""
