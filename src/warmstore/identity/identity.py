@@ -139,11 +139,15 @@ def finished(walk: Walk, version: str | None = None) -> Identity:
 
 @dataclass(frozen=True)
 class Found:
-    """What a walk has found, by places as they count, and the names of those. It keeps no object alive."""
+    """What a walk has found, by places as they count, and the names of those. It keeps no object alive.
+
+    weights: places of the parameters and buffers of modules.
+    """
 
     facts: dict[str, str]
     unknown: dict[str, str]
     names: Names
+    weights: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, walk: Walk) -> Found:
@@ -152,6 +156,7 @@ class Found:
             {walk.said(place): text for place, text in walk.facts.items()},
             {walk.said(place): reason for place, reason in walk.unknown.items()},
             walk.names,
+            frozenset(map(walk.said, walk.weights)),
         )
 
     def identity(self, version: str | None = None) -> Identity:

@@ -12,10 +12,13 @@ import builtins
 import re
 import sys
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from functools import partial
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from warmstore.identity import files as files_module
 from warmstore.identity.origin import Origin, edited_files, origin_of, origin_of_class, origin_of_function, program_root
@@ -81,6 +84,7 @@ class Walk:
     def __post_init__(self) -> None:
         self.facts: dict[Place, str] = {}
         self.unknown: dict[Place, str] = {}
+        self.weights: set[Place] = set()
         self.introspects: set[str] = set()  # what code asks for: "doc", "name", "annotations"
         self.described: list[tuple[Place, Any]] = []
         self.checkouts: dict[str, None] = {}
@@ -128,28 +132,45 @@ class Walk:
         """Note what is at a place."""
         self.facts[place] = text
 
-    def watch(self, values: Iterable[Any]) -> None:
-        """Have a container watched: a list, or the live values of a dict."""
+    def watch(self, container: Collection[Any]) -> None:
+        """Have a list, set, dict or view of a dict watched."""
         if self.settings.watch is not None:
-            self.settings.watch.add(values)
+            self.settings.watch.add(container)
+
+    def watch_items(self, mapping: dict[str, Any], names: Collection[str]) -> None:
+        """Have some items of a dict watched."""
+        if self.settings.watch is not None:
+            self.settings.watch.add_items(mapping, names)
 
     def watch_cell(self, read: Callable[[], Any]) -> None:
-        """Have a single variable watched."""
+        """Have a single variable watched, which gives the same object while nothing has changed."""
         if self.settings.watch is not None:
             self.settings.watch.add_cell(read)
 
-    def tensor_text(self, value: Any) -> str:
+    def watch_probe(self, read: Callable[[], Any]) -> None:
+        """Have a state watched that no container or variable shows: equal objects while nothing has changed."""
+        if self.settings.watch is not None:
+            self.settings.watch.add_probe(read)
+
+    def weight(self, place: Place, value: Any) -> None:
+        """Have all of a parameter or buffer looked at, and know it for one."""
+        self.weights.add(place)
+        if self.settings.watch is not None:
+            self.settings.watch.add_weight(value)
+        self.whole(place, value)
+
+    def tensor_text(self, place: Place, value: Any) -> str:
         """The text of a tensor, from memory while nothing has written to it."""
         from warmstore.identity.torch_kinds import tensor_text
 
         if self.settings.watch is not None and self.settings.tensors == "content":
-            return self.settings.watch.text_of(value, tensor_text)
+            return self.settings.watch.text_of(value, tensor_text, self.said(place))
         return tensor_text(value, self.settings.tensors)
 
-    def array_text(self, value: Any) -> str:
+    def array_text(self, place: Place, value: Any) -> str:
         """The text of an array."""
         if self.settings.watch is not None:
-            return self.settings.watch.text_of(value, array_text)
+            return self.settings.watch.text_of(value, array_text, self.said(place))
         return array_text(value)
 
     def cannot_tell(self, place: Place, reason: str) -> None:
@@ -204,6 +225,7 @@ class Walk:
 
                 place, _ = self.root(("settings", "torch"), "settings of torch")
                 self.fact(place, settings_text())
+                self.watch_probe(settings_text)
 
     def whole(self, place: Place, value: Any) -> None:
         """Have all of a value looked at."""
@@ -252,6 +274,13 @@ class Walk:
             count += 1
         # The order of keys counts, and the places alone do not say it.
         self.fact(place, f"{tag} of {[atom_text(key) or '' for key, _ in list(pairs)][:_EXPANDED]} {count}")
+
+    def apart(self, value: Any) -> str:
+        """The text of a value that is looked at by itself."""
+        other = Walk("", replace(self.settings, watch=None))
+        other.look(other.start, value)
+        other.run()
+        return repr(sorted((other.said(at), text) for at, text in other.facts.items()))
 
     def unordered(self, place: Place, tag: str, values: Any) -> None:
         """Elements of a set, whose order differs in each process: each has an identity of its own."""
@@ -309,11 +338,16 @@ class Walk:
         path = str(value)
         if type(value) is str and not files_module.may_be_path(path):
             return
-        text = files_module.file_text(path, self.settings.files, self.settings.root, tuple(self.checkouts))
+        text = self._file_text(path)
         if text.startswith(files_module.MOVABLE):
             self.fact(place, text)  # the path itself is another elsewhere
         elif text:
             self.fact(place + ".<file>", text)
+        if text:
+            self.watch_probe(partial(self._file_text, path))
+
+    def _file_text(self, path: str) -> str:
+        return files_module.file_text(path, self.settings.files, self.settings.root, tuple(self.checkouts))
 
     def _plain(self, place: Place, value: Any) -> bool:
         """Note a container of plain data, in one fact where it is large."""
@@ -337,21 +371,24 @@ class Walk:
 
     def watch_plain(self, value: Any) -> None:
         """Have a container of plain data watched."""
-        if isinstance(value, dict):
-            self.watch(value.values())
-        elif isinstance(value, list):
+        if isinstance(value, dict | list | set | deque):
             self.watch(value)
-        elif hasattr(value, "__dict__"):
-            self.watch(vars(value).values())
-        elif self.settings.watch is not None and not isinstance(value, set | frozenset | tuple):
-            self.settings.watch.text_of(value, array_text)
+        elif isinstance(value, np.ndarray):
+            if self.settings.watch is not None:
+                self.settings.watch.text_of(value, array_text)
+        elif isinstance(value, bytearray):
+            self.watch_probe(partial(bytes, value))
+        else:
+            from warmstore.identity.kinds import watch_attributes
+
+            watch_attributes(self, value)
 
     def strings(self, place: Place, strings: list[Any]) -> None:
         """Note the files that many texts name."""
         found = []
         for one in strings:
             if type(one) is not str or len(strings) <= _EXPANDED or "/" in one or "." in one:
-                text = files_module.file_text(str(one), self.settings.files, self.settings.root, tuple(self.checkouts))
+                text = self._file_text(str(one))
                 found += [text] if text else []
         if found:
             self.fact(place + ".<files>", f"{len(found)} {_hash(repr(found))}")
