@@ -1,279 +1,123 @@
-"""Memory: what changes while we call a thing keeps the value that it had before; what the program changes counts."""
+"""What changes in our own calls keeps counting at the value that it had before; what the program changes counts."""
 
 import copy
-import gc
-import os
 import pickle
-import signal
-import threading
-import weakref
+import types
+from collections.abc import Callable
 from functools import partial
-from typing import ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
 from warmstore.identity.identity import walk_over
 from warmstore.identity.memory import Recorded, memory_of
+from warmstore.identity.walk import Walk
+from warmstore.identity.watch import Watch
+
+MEMO: dict[int, int] = {}
+SETTINGS = types.SimpleNamespace(scale=2)
+TABLE = np.arange(4.0)
 
 
-def look(thing, watch):
-    return walk_over(thing, name="module", watch=watch, called=False)
+def step(x: int) -> int:
+    if x not in MEMO:
+        MEMO[x] = x * SETTINGS.scale + int(TABLE[0])
+    return MEMO[x]
 
 
-def recorded(thing, **options):
-    return Recorded(partial(look, thing), None, memory_of(thing, ()), is_strict=True, **options)
+def look(watch: Watch) -> Walk:
+    return walk_over(step, name="step", watch=watch, patches={})
 
 
-class Remembering(nn.Module):
-    """Counts calls, keeps what it was given and made, and sets attributes when it is called first."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.a = nn.Linear(3, 3).requires_grad_(False)
-        self.calls = 0
-        self.memo = {}
-        self.seen = set()
-        self.scratch = np.zeros(3)
-        self.option = 1
-
-    def forward(self, x):
-        self.calls += 1
-        self.memo[len(x)] = self.calls
-        self.seen.add(len(x))
-        self.last = x
-        self.scratch[:] = self.calls
-        if self.calls == 3:
-            self.late = nn.functional.relu
-        return self.a(x)
+@pytest.fixture(autouse=True)
+def as_it_was() -> Any:
+    yield
+    MEMO.clear()
+    SETTINGS.scale = 2
+    TABLE[:] = np.arange(4.0)
 
 
-def call(one, model, rows=2):
-    with one.calling():
-        return model(torch.rand(rows, 3))
+def test_what_we_fill_is_memory() -> None:
+    recorded = Recorded(look)
+    before = recorded.identity.digest
+    for x in range(3):
+        with recorded.calling():
+            step(x)
+        assert recorded.refresh().digest == before
+    assert recorded.refresh(again=True).digest == before
+    assert Recorded(look).identity.digest != before  # who looks first now finds it filled
 
 
-class TestOwnCalls:
-    def test_change_nothing(self):
-        model = Remembering()
-        one = recorded(model)
-        before = one.identity
-        for rows in (2, 3, 2, 4, 5):
-            call(one, model, rows)
-            assert one.refresh(exactly=True) == before
-
-    def test_of_another_who_watches_the_same_thing(self):
-        model = Remembering()
-        one, other = recorded(model), recorded(model)
-        before = one.identity
-        for caller in (one, other, one):
-            call(caller, model)
-            assert one.refresh(exactly=True) == other.refresh(exactly=True) == before
-
-    def test_that_fail_have_memory_too(self):
-        model = Remembering()
-        one = recorded(model)
-        before = one.identity
-        with pytest.raises(RuntimeError), one.calling():
-            model(torch.rand(2, 7))
-        assert model.calls == 1
-        assert one.refresh() == before
-
-    def test_later_ones_find_it_as_it_was(self):
-        """Who watches a thing that others have called knows what it was before."""
-        model = Remembering()
-        one = recorded(model)
-        before = one.identity
-        call(one, model)
-        del one
-        gc.collect()
-        assert recorded(model).identity == before
-
-    def test_weights_are_no_memory(self):
-        model = nn.BatchNorm1d(3).requires_grad_(False)
-        one = recorded(model)
-        before = one.identity
-        call(one, model)
-        assert one.refresh() != before
-        assert "running_mean" in before.difference(one.refresh())
-
-    def test_buffers_that_are_not_saved_are_memory(self):
-        class Rotary(nn.Module):
-            def forward(self, x):
-                self.register_buffer("table", torch.arange(float(len(x))), persistent=False)
-                return x
-
-        model = Rotary()
-        model.register_buffer("table", torch.zeros(1), persistent=False)
-        one = recorded(model)
-        before = one.identity
-        call(one, model)
-        assert one.refresh() == before
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda: MEMO.update({99: 0}),
+        lambda: setattr(SETTINGS, "scale", 3),
+        lambda: TABLE.__setitem__(0, 5.0),
+    ],
+)
+def test_what_the_program_changes_counts(change: Callable[[], Any]) -> None:
+    recorded = Recorded(look)
+    before = recorded.identity
+    with recorded.calling():
+        step(1)
+    change()
+    after = recorded.refresh(again=True)
+    assert after.digest != before.digest
+    assert before.difference(after)
 
 
-class TestTheProgram:
-    CHANGES: ClassVar = {
-        "counter": lambda m: setattr(m, "calls", 99),
-        "memo": lambda m: m.memo.__setitem__(2, -1),
-        "memo grown": lambda m: m.memo.__setitem__("x", -1),
-        "memo emptied": lambda m: m.__setattr__("memo", {7: 7}),
-        "what was kept": lambda m: setattr(m, "last", torch.rand(3)),
-        "set": lambda m: m.seen.add(-1),
-        "option": lambda m: setattr(m, "option", 2),
-        "weights": lambda m: m.a.weight.add_(1),
-    }
-
-    @pytest.mark.parametrize("change", CHANGES)
-    def test_counts(self, change):
-        model = Remembering()
-        one = recorded(model)
-        before = one.identity
-        call(one, model)
-        assert one.refresh() == before
-        self.CHANGES[change](model)
-        assert one.refresh() != before
-        call(one, model)
-        assert one.refresh() != before
-
-    def test_changed_back_is_fine(self):
-        model = Remembering()
-        one = recorded(model)
-        before = one.identity
-        call(one, model)
-        for value, same in ((99, False), (1, True), (99, False), (0, True)):  # as our call left it, and as it was
-            model.calls = value
-            assert (one.refresh() == before) == same
-        model.memo.clear()
-        assert one.refresh() == before
-        model.option = 2
-        assert one.refresh() != before
-        model.option = 1
-        assert one.refresh() == before
-
-    def test_what_it_writes_into_what_it_gave_is_no_change(self):
-        """Inputs and outputs that a hook or the module has kept are the caller's to write to."""
-        model = Remembering()
-        one = recorded(model)
-        before = one.identity
-        x = torch.rand(2, 3)
-        for _ in range(3):
-            with one.calling():
-                model(x)
-            x.mul_(2)
-            assert one.refresh(exactly=True) == before
-
-    def test_says_what(self):
-        model = Remembering()
-        one = recorded(model)
-        before = one.identity
-        call(one, model)
-        model.option = 2
-        assert before.difference(one.refresh()) == "`module.option` was 1, is 2"
+def test_what_is_changed_back_is_the_same() -> None:
+    recorded = Recorded(look)
+    before = recorded.identity.digest
+    SETTINGS.scale = 3
+    assert recorded.refresh().digest != before
+    SETTINGS.scale = 2
+    assert recorded.refresh().digest == before
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
-class TestCopies:
-    def test_carry_what_was_recorded(self, copied):
-        model = Remembering()
-        one = recorded(model)
-        before = one.identity
-        call(one, model)
-        twin, its = copied((one, model))
-        assert twin.refresh() == before
-        call(twin, its)
-        assert its.calls == 2
-        assert twin.refresh() == one.refresh() == before
-
-    def test_watch_their_own(self, copied):
-        model = Remembering()
-        one = recorded(model)
-        before = one.identity
-        twin, its = copied((one, model))
-        its.option = 2
-        assert twin.refresh() != before
-        assert one.refresh() == before
+def test_a_write_that_leaves_no_trace_is_found_in_turn() -> None:
+    seconds = iter(range(0, 1_000_000, 1000))
+    recorded = Recorded(look, clock=lambda: next(seconds))
+    before = recorded.identity.digest
+    TABLE[0] = 7.0
+    assert any(recorded.refresh().digest != before for _ in range(10))
+    assert recorded.window > 0
 
 
-def test_what_changes_while_a_thread_calls_is_memory_whoever_looks():
-    model = Remembering()
-    one = recorded(model)
-    before = one.identity
-    inside, go_on = threading.Event(), threading.Event()
-
-    def hook(*given):
-        inside.set()
-        go_on.wait(30)
-
-    model.a.register_forward_hook(hook)
-    before = one.refresh()
-    thread = threading.Thread(target=call, args=(one, model))
-    thread.start()
-    assert inside.wait(30)
-    assert one.refresh() == before
-    go_on.set()
-    thread.join()
-    assert one.refresh() == before
+def test_all_who_call_a_function_share_its_memory() -> None:
+    first = Recorded(look, memory=memory_of(step, "key"))
+    with first.calling():
+        step(5)
+    assert Recorded(look, memory=memory_of(step, "key")).identity.digest == first.identity.digest
+    assert memory_of(step, "another key").current is None
+    assert memory_of(partial(step), "key").current is None
 
 
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
-def test_a_forked_child_does_not_wait_for_threads_of_its_parent():
-    one = recorded(Remembering())
-    go_on = threading.Event()
-
-    def hold():
-        with one.memory.lock:
-            held.set()
-            go_on.wait(30)
-
-    held = threading.Event()
-    thread = threading.Thread(target=hold)
-    thread.start()
-    assert held.wait(30)
-    child = os.fork()
-    if not child:
-        signal.alarm(30)
-        one.refresh()
-        os._exit(7)
-    go_on.set()
-    thread.join()
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+@pytest.mark.parametrize("twin", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_copies_carry_what_was_recorded(twin: Callable[[Recorded], Recorded]) -> None:
+    recorded = Recorded(look)
+    with recorded.calling():
+        step(4)
+    other = twin(recorded)
+    assert other.identity.digest == recorded.identity.digest
+    assert other.refresh(again=True).digest == recorded.identity.digest
+    SETTINGS.scale = 9
+    assert other.refresh().digest != recorded.identity.digest
 
 
-def test_nothing_is_kept_alive():
-    model = Remembering()
-    model.hook = model.forward
-    one = recorded(model)
-    call(one, model)
-    gone = weakref.ref(model)
-    del one, model
+def test_a_function_that_is_gone_leaves_nothing() -> None:
+    import gc
+
+    from warmstore.identity import memory
+
+    def brief(x: int) -> int:
+        return x
+
+    assert memory_of(brief, "key").current is None
+    number = id(brief)
+    assert number in memory._memories
+    del brief
     gc.collect()
-    assert gone() is None
-
-
-def test_in_turn_all_is_looked_at():
-    """What no container shows, such as a method put into an installed class, is found in turn."""
-
-    class Clock:
-        now = 0.0
-
-        def __call__(self):
-            return self.now
-
-    clock = Clock()
-    model = nn.Sequential(nn.Softplus())
-    one = recorded(model, clock=clock)
-    before = one.identity
-    forward = nn.Softplus.forward
-    try:
-        nn.Softplus.forward = lambda self, x: -x
-        for _ in range(5):
-            clock.now += 100
-            if one.refresh() != before:
-                break
-        else:
-            raise AssertionError
-    finally:
-        nn.Softplus.forward = forward
+    assert number not in memory._memories

@@ -9,8 +9,10 @@ import numpy as np
 
 import warmstore as ws
 from warmstore.loading.collate import stack
+from warmstore.pipeline.identities import Description, describe, identify_step
 from warmstore.pipeline.pipeline import Pipeline
 from warmstore.pipeline.plan import Placement, Plan
+from warmstore.pipeline.steps import Step
 
 MB = 1 << 20
 
@@ -53,6 +55,11 @@ def plan_of(
         steps=pipe.steps,
         profile=None,  # type: ignore[arg-type]
     )
+
+
+def described(step: Step, threads: int = 1) -> Description:
+    """What a step's results depend on, as it is now."""
+    return describe(step, identify_step(step, ws.Pipeline([0])), threads)
 
 
 def expected(

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.pipeline.making import check, expected, plan_of, same
-from warmstore.pipeline.keys import describe_step, difference
+from tests.pipeline.making import described as step_described
 
 import warmstore as ws
+from warmstore.pipeline.identities import difference_of
 from warmstore.pipeline.steps import Step
 
 dali = pytest.importorskip("nvidia.dali")
@@ -232,14 +233,14 @@ def test_what_a_key_covers(program: Any) -> None:
     module = program(source)
 
     def described(**options: Any) -> Any:
-        return describe_step(Step(ws.Dali(module.define, **options), name="step"))
+        return step_described(Step(ws.Dali(module.define, **options), name="step"))
 
     plain = described()
     used = ws.Dali(module.define)
     used(np.zeros((4, 4, 3), np.uint8))
-    assert describe_step(Step(used, name="step")) == described() == plain
-    assert f"{dali.__version__}" in plain["packages"]["nvidia"]
-    assert difference([plain], [described(flip=1)])
-    assert difference([plain], [described(fields="image")])
+    assert step_described(Step(used, name="step")) == described() == plain
+    assert any(place.startswith("version of nvidia") for place in plain["facts"])
+    assert difference_of([plain], [described(flip=1)])
+    assert difference_of([plain], [described(fields="image")])
     module = program(source.replace("(8, 8)", "(8, 9)"))
-    assert difference([plain], [described()])
+    assert difference_of([plain], [described()])

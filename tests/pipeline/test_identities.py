@@ -12,20 +12,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.pipeline.making import described
 from torch.utils.data import ConcatDataset, Subset
 
 import warmstore as ws
 from warmstore.identity.samples import identify_samples
-from warmstore.pipeline.identities import Description, describe, difference_of, identify_step, key_of
+from warmstore.pipeline.identities import difference_of, key_of
 from warmstore.pipeline.steps import Step
 
 
-def describe_step(step: Step) -> Description:
-    return describe(step, identify_step(step, ws.Pipeline([0])), 1)
-
-
 def key(function: Any, **arguments: Any) -> str:
-    return key_of([describe_step(Step(function, arguments, name="step"))])
+    return key_of([described(Step(function, arguments, name="step"))])
 
 
 def name_of_source(source: Any) -> str:
@@ -290,8 +287,8 @@ def test_arguments_and_the_random_flag() -> None:
         key(step, size=[1, {"a": Path("c")}]),
         key(step, how=np.add),
         key(step, how=np.subtract),
-        key_of([describe_step(Step(step, random=True, name="step"))]),
-        key_of([describe_step(Step(step, name="other"))]),
+        key_of([described(Step(step, random=True, name="step"))]),
+        key_of([described(Step(step, name="other"))]),
     ]
     assert len(set(keys)) == len(keys)
     assert key(step, size=np.zeros(2)) == keys[4]
@@ -321,7 +318,7 @@ def test_differences_in_words() -> None:
         return x + size
 
     def said(before: Step, after: Step) -> str:
-        return difference_of([describe_step(before)], [describe_step(after)])
+        return difference_of([described(before)], [described(after)])
 
     sized = Step(one, {"size": 1}, name="s")
     assert said(sized, Step(one, {"size": 2}, name="s")) == "step 's': `s(size)` was 1, is 2"

@@ -4,10 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.pipeline.making import described
 from threadpoolctl import threadpool_info, threadpool_limits
-from warmstore.pipeline.keys import describe_step, difference
 
 import warmstore as ws
+from warmstore.pipeline.identities import difference_of
 
 
 def pools(index: int) -> dict[str, int]:
@@ -62,8 +63,8 @@ def test_all_who_make_samples_agree_on_every_bit() -> None:
 
 def test_other_threads_are_other_results() -> None:
     step = ws.Pipeline(range(4)).step(product).steps[0]
-    one, other = describe_step(step, 1), describe_step(step, 2)
-    assert difference([one], [other]) == "step 'product' runs with 2 native threads and not 1"
+    one, other = described(step, 1), described(step, 2)
+    assert difference_of([one], [other]) == "step 'product' runs with 2 native threads and not 1"
 
 
 def test_threads_that_cannot_be() -> None:

@@ -78,6 +78,8 @@ class Watch:
         self._weights_before: dict[int, Any] = {}
         self._settled = _Settled((), (), (), (), ())
         self._leaves: bool | None = None  # while looking for what a call has changed: whether weights may be it
+        self.patches: Any = None
+        """What the last walk but those after calls has found in installed modules of the program's."""
         self._turn = 0
         self._last = clock()
         self._allowance = 0.0
@@ -94,7 +96,7 @@ class Watch:
         self._known, self._contents = self._contents or self._known, {}
         self._weights, self._weights_before = {}, self._weights
         self._is_stale = False
-        self._began = time.perf_counter(), self._hashing
+        self._began = self._clock(), self._hashing
 
     def add(self, container: Collection[Any]) -> None:
         """Watch what a list or set, or a dict as its values and keys, or a view of a dict hold."""
@@ -129,6 +131,11 @@ class Watch:
         finally:
             self._leaves = None
 
+    @property
+    def is_after_call(self) -> bool:
+        """Whether the walk that goes on looks for what a call has changed."""
+        return self._leaves is not None
+
     def text_of(self, value: Any, make: _Make, place: str = "") -> str:
         """The text of a tensor or array: that from before, if nothing has written to it through torch."""
         key = id(value)
@@ -159,7 +166,7 @@ class Watch:
         """From now on, what is held now is what was held."""
         self._settled = _Settled(self._containers, self._items, self._cells, self._probes, self._contents.values())
         self._known, self._weights_before, self._left_at = {}, {}, ()
-        self._walking = time.perf_counter() - self._began[0] - (self._hashing - self._began[1])
+        self._walking = self._clock() - self._began[0] - (self._hashing - self._began[1])
 
     # For checks
 
@@ -197,7 +204,8 @@ class Watch:
             at_all: have all walked again after all contents: what no container shows is found then.
         """
         now = self._clock()
-        most = max(self._size / self._rate, 1e-3) + self._walking  # after a pause, all may be looked at once
+        # After a pause, all may be looked at once.
+        most = max(self._size / self._rate, 1e-3) + (self._walking if at_all else 0.0)
         self._allowance = min(self._allowance + SHARE * (now - self._last), most)
         self._last = now
         contents = [content for content in self._contents.values() if content.text != LEFT]
@@ -236,9 +244,9 @@ class Watch:
         return self._hashed / self._hashing if self._hashing > 1e-3 else _RATE
 
     def _timed(self, value: Any, make: _Make) -> str:
-        began = time.perf_counter()
+        began = self._clock()
         text = make(value)
-        self._hashing += time.perf_counter() - began
+        self._hashing += self._clock() - began
         self._hashed += _size(value)
         return text
 
