@@ -130,7 +130,7 @@ def read_module(walk: Walk, place: Place, module: ModuleType, origin: Origin) ->
         return
     if origin.folder:
         walk.checkouts.setdefault(program_root(origin.folder))
-    walk.watch(vars(module).values())
+    walk.watch(vars(module))
     names = sorted(name for name in vars(module) if name not in _OF_MODULES)
     walk.fact(place, f"module with {names}" if len(names) < 200 else f"module with {len(names)} names")
     for name in names:
@@ -248,7 +248,7 @@ def _defaults(walk: Walk, place: Place, function: FunctionType, facts: CodeFacts
 
 
 def _attributes(walk: Walk, place: Place, function: FunctionType) -> None:
-    walk.watch(function.__dict__.values())
+    walk.watch(function.__dict__)
     for name, value in sorted(function.__dict__.items()):
         walk.whole(place + f".{name}", value)
 
@@ -342,7 +342,7 @@ def _environment(walk: Walk, place: Place, value: Any, name: str, chain: Chain, 
             else:
                 at, _ = walk.root(("environment", constant), f"environment variable {constant}")
                 walk.fact(at, repr(os.environ.get(constant)))
-                walk.watch_cell(partial(os.environ.get, constant))
+                walk.watch_probe(partial(os.environ.get, constant))
         return True
     if target is importlib.import_module:
         return _computed_import(walk, place, name, chain, facts)

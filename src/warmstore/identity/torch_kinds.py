@@ -9,6 +9,7 @@ import io
 import re
 import sys
 import zipfile
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,6 +61,9 @@ def rule_of(kind: type) -> Rule | None:
 
 def _tensor(walk: Walk, place: Place, value: Any) -> None:
     kind = type(value)
+    if torch.nn.parameter.is_lazy(value):
+        walk.cannot_tell(place, "it has no values yet; call the module once before")
+        return
     if kind not in (torch.Tensor, nn.Parameter, nn.Buffer):
         inner = getattr(value, "__tensor_flatten__", None)
         walk.fact(place, f"object of {walk.cls(kind)}")
@@ -71,9 +75,9 @@ def _tensor(walk: Walk, place: Place, value: Any) -> None:
             for name in names:
                 walk.whole(place + f".{name}", getattr(value, name))
         else:
-            walk.fact(place + ".<tensor>", walk.tensor_text(value))
+            walk.fact(place + ".<tensor>", walk.tensor_text(place + ".<tensor>", value))
         return
-    text = walk.tensor_text(value)
+    text = walk.tensor_text(place, value)
     if walk.settings.tensors == "layout":
         text += f" {kind.__name__} {'grad' if value.requires_grad else ''} {'leaf' if value.is_leaf else ''}".rstrip()
     walk.fact(place, text)
@@ -145,10 +149,10 @@ def _module(walk: Walk, place: Place, value: Any) -> None:
         return
     walk.fact(place, f"module of {walk.cls(type(value))}{_mode(value)}")
     state = vars(value)
-    walk.watch(state.values())
+    walk.watch_items(state, [name for name in state if name not in _OF_EVERY_MODULE or name == "training"])
     for holder in _HOLDERS:
         if holder in state:
-            walk.watch(state[holder].values())
+            walk.watch(state[holder])
     skipped = _OF_EVERY_MODULE | _OF_GRAPHS if isinstance(value, torch.fx.GraphModule) else _OF_EVERY_MODULE
     for name, attribute in sorted(state.items()):
         if name not in skipped:
@@ -157,7 +161,9 @@ def _module(walk: Walk, place: Place, value: Any) -> None:
         inside = state.get(holder) or {}
         walk.fact(place + f".<{holder[1:]}>", f"{list(inside)}")
         for name, part in inside.items():
-            if type(part).__qualname__ != "GuardsFn":  # of torch.export: it looks at inputs and makes nothing of them
+            if isinstance(part, torch.Tensor) and name not in state["_non_persistent_buffers_set"]:
+                walk.weight(place + f".{name}", part)
+            elif type(part).__qualname__ != "GuardsFn":  # of torch.export: it looks at inputs and makes nothing of them
                 walk.whole(place + f".{name}", part)
     for holder in _HOLDERS[3:]:
         hooks = state.get(holder) or {}
@@ -217,6 +223,11 @@ def _script(walk: Walk, place: Place, value: Any) -> None:
         return
     walk.origin(origin_of_name("torch"))
     walk.fact(place, f"{type(value).__name__} {_saved_text(buffer.getvalue())}")
+    if isinstance(value, torch.jit.ScriptModule):
+        for name, tensor in (*value.named_parameters(), *value.named_buffers()):
+            walk.weight(place + f".{name}", tensor)
+        for child in value.modules():
+            walk.watch_cell(partial(getattr, child, "training", None))
 
 
 def _saved_text(data: bytes) -> str:
@@ -233,12 +244,11 @@ def _script_object(walk: Walk, place: Place, value: Any) -> None:
     """An object of C++: packed parameters of quantised layers by what they were packed from."""
     walk.origin(origin_of_name("torch"))
     try:
-        state = value.__getstate__()
+        state = walk.apart(value.__getstate__())  # made anew each time
     except Exception as error:
         walk.cannot_tell(place, f"a {value._type()} does not tell its state ({type(error).__name__})")
         return
-    walk.fact(place, f"object of {value._type()}")
-    walk.whole(place + ".<state>", state)
+    walk.fact(place, f"object of {value._type()} {xxhash.xxh3_128_hexdigest(state.encode())}")
 
 
 def _named(walk: Walk, place: Place, value: Any) -> None:
@@ -267,7 +277,11 @@ def _definition_of(namespace: str) -> str | None:
 
 
 def _random_generator(walk: Walk, place: Place, value: Any) -> None:
-    walk.fact(place, f"torch.Generator {xxhash.xxh3_128_hexdigest(tensor_bytes(value.get_state()))}")
+    def text() -> str:
+        return f"torch.Generator {xxhash.xxh3_128_hexdigest(tensor_bytes(value.get_state()))}"
+
+    walk.fact(place, text())
+    walk.watch_probe(text)
 
 
 def _inert(walk: Walk, place: Place, value: Any) -> None:
