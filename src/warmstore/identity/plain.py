@@ -241,9 +241,14 @@ def slots_of(cls: type) -> tuple[str, ...]:
     return known
 
 
+def has_identity(cls: type) -> bool:
+    """Whether a class says itself what stands for its objects."""
+    return any("__identity__" in vars(base) for base in cls.__mro__)
+
+
 def has_plain_state(cls: type) -> bool:
     """Whether the state of objects is their attributes: nothing says otherwise how to copy or pickle them."""
-    if cls in copyreg.dispatch_table or hasattr(cls, "__identity__"):
+    if cls in copyreg.dispatch_table or has_identity(cls):
         return False
     for base in cls.__mro__:
         if base is object:
@@ -268,7 +273,13 @@ def array_text(array: np.ndarray[Any, Any]) -> str:
     if array.dtype.hasobject:
         raise NotPlain
     content = xxhash.xxh3_128_hexdigest(contiguous_bytes(array))
-    return f"array {dtype_text(array.dtype)} {array.shape}{order_text(array.shape, array.strides)} {content}"
+    return f"{layout_text(array)} {content}"
+
+
+def layout_text(array: np.ndarray[Any, Any]) -> str:
+    """The text of an array without its content."""
+    order = order_text(array.shape, array.strides, is_contiguous=array.flags.c_contiguous)
+    return f"array {dtype_text(array.dtype)} {array.shape}{order}"
 
 
 def dtype_text(dtype: np.dtype[Any]) -> str:
@@ -282,11 +293,9 @@ def contiguous_bytes(array: np.ndarray[Any, Any]) -> Any:
     return flat.view(np.uint8).data if flat.itemsize and flat.size else b""
 
 
-def order_text(shape: tuple[int, ...], strides: tuple[int, ...]) -> str:
-    """How the axes of an array lie in memory; "" where they do in C order. Kernels may sum in that order."""
-    wide = [axis for axis, size in enumerate(shape) if size > 1]
-    order = sorted(wide, key=lambda axis: -abs(strides[axis]))
-    return "" if order == wide else f" axes {order}"
+def order_text(shape: tuple[int, ...], strides: tuple[int, ...], *, is_contiguous: bool) -> str:
+    """How an array lies in memory; "" where it does in C order. Kernels may sum in that order."""
+    return "" if is_contiguous else f" strides {tuple(s for n, s in zip(shape, strides, strict=True) if n > 1)}"
 
 
 def _object(plain: Plain, value: Any, depth: int) -> str:

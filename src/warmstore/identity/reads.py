@@ -15,6 +15,7 @@ from functools import partial
 from types import BuiltinFunctionType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from warmstore.identity.classes import documentation
 from warmstore.identity.code import WHOLE, Chain, CodeFacts, facts_of, parameters_of
 from warmstore.identity.origin import (
     Origin,
@@ -25,7 +26,7 @@ from warmstore.identity.origin import (
     origin_of_name,
     program_root,
 )
-from warmstore.identity.plain import atom_text
+from warmstore.identity.plain import atom_text, has_identity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -186,7 +187,14 @@ def read(walk: Walk, value: Any, place: Place, chain: Chain) -> None:
         walk.whole(place, value)
         return
     name, rest = chain[0], chain[1:]
-    if name in _LOOKS_AROUND:
+    if name == "__doc__":
+        walk.fact(place + ".__doc__", repr(getattr(value, "__doc__", None)))
+    elif name in ("__annotations__", "__name__", "__qualname__", "__module__") and isinstance(
+        value, FunctionType | type
+    ):
+        walk.fact(place + f".{name}", documentation(value, {_INTROSPECTS[name]}))
+        walk.whole(place, value)
+    elif name in _LOOKS_AROUND:
         walk.cannot_tell(place + f".{name}", f"{name} goes where no reading of code follows")
     elif isinstance(value, ModuleType) and type(value) is ModuleType:
         _read_module(walk, value, place, name, rest)
@@ -228,7 +236,9 @@ def _implementations(function: FunctionType) -> dict[Any, Any] | None:
 
 def _introspection(walk: Walk, place: Place, function: FunctionType, facts: CodeFacts) -> None:
     """Texts and annotations count as soon as some code asks for such."""
-    asked = {_INTROSPECTS[name] for name in (*facts.names, *facts.strings) if name in _INTROSPECTS}
+    asked = {_INTROSPECTS[name] for name in (*facts.loose, *facts.strings) if name in _INTROSPECTS}
+    asked |= {_INTROSPECTS[name] for name in facts.globals if name in _INTROSPECTS and name[:2] != "__"}
+    asked |= {_INTROSPECTS[name] for name in facts.names if name in ("getdoc", "get_type_hints", "get_annotations")}
     walk.introspects |= asked
     for name in facts.names | set(facts.strings):
         if name in _LOOKS_AROUND:
@@ -542,8 +552,8 @@ def _is_narrow(kind: type) -> bool:
     from warmstore.identity.kinds import has_rule, is_module
 
     if is_module(kind):
-        return not hasattr(kind, "__identity__")
-    if has_rule(kind) or not origin_of_class(kind).is_program or hasattr(kind, "__identity__"):
+        return not has_identity(kind)
+    if has_rule(kind) or not origin_of_class(kind).is_program or has_identity(kind):
         return False
     return not any(
         name in vars(base) for base in kind.__mro__[:-1] for name in ("__getattr__", "__getattribute__", "__setattr__")
