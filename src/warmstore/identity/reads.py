@@ -15,7 +15,7 @@ from functools import partial
 from types import BuiltinFunctionType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from warmstore.identity.classes import documentation
+from warmstore.identity.classes import documentation, static
 from warmstore.identity.code import WHOLE, Chain, CodeFacts, facts_of, parameters_of
 from warmstore.identity.origin import (
     Origin,
@@ -173,7 +173,7 @@ def read_called(walk: Walk, place: Place, function: Any) -> None:
     if (
         not isinstance(function, FunctionType | MethodType | BuiltinFunctionType | type)
         and origin_of_class(kind).is_program
-        and isinstance(_static(kind, "__call__"), FunctionType)
+        and isinstance(static(kind, "__call__"), FunctionType)
     ):
         walk.fact(place, f"called object of {walk.name_of(kind)[0]}")
         read(walk, function, place, ("__call__",))
@@ -514,7 +514,7 @@ def _read_class(walk: Walk, cls: type, place: Place, name: str, rest: Chain) -> 
     """Note one attribute of a class."""
     origin = origin_of_class(cls)
     kind = type(cls)
-    if name in _WHOLE_NAMES or (origin_of_class(kind).is_program) or _static(kind, name) is not None:
+    if name in _WHOLE_NAMES or (origin_of_class(kind).is_program) or static(kind, name) is not None:
         if name == "__name__" and not origin_of_class(kind).is_program:
             walk.fact(place + ".__name__", repr(cls.__name__))
             return
@@ -525,8 +525,8 @@ def _read_class(walk: Walk, cls: type, place: Place, name: str, rest: Chain) -> 
         return
     if not origin.is_program:
         walk.cls(cls)
-    raw = _static(cls, name)
-    walk.watch_cell(partial(_static, cls, name))
+    raw = static(cls, name)
+    walk.watch_cell(partial(static, cls, name))
     named, module = walk.name_of(cls)
     at = walk.root(("attribute", id(cls), name), f"{named}.{name}", module, cls)[0]
     if raw is None:
@@ -565,7 +565,7 @@ def _read_object(walk: Walk, value: Any, place: Place, name: str, rest: Chain) -
     from warmstore.identity.kinds import is_module
 
     kind = type(value)
-    raw = _static(kind, name)
+    raw = static(kind, name)
     own = getattr(value, "__dict__", None) or {}
     if is_module(kind):
         if name in own and raw is None and not name.startswith("_"):
@@ -631,14 +631,6 @@ def _bound(walk: Walk, place: Place, function: Any, owner: Any, owner_place: Pla
     chains = _uses(facts, first)
     _read_all(walk, owner, owner_place, chains)
     for name in sorted(facts.stored.get(first, ())):
-        raw = _static(owner if isinstance(owner, type) else type(owner), name)
+        raw = static(owner if isinstance(owner, type) else type(owner), name)
         if raw is not None and hasattr(type(raw), "__set__") and not isinstance(raw, MemberDescriptorType):
             walk.whole(owner_place, owner)  # a setter runs
-
-
-def _static(cls: type, name: str) -> Any:
-    """An attribute of a class as it stands in the class or one of its bases; None where there is none."""
-    for base in cls.__mro__:
-        if name in vars(base):
-            return vars(base)[name]
-    return None
