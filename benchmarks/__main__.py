@@ -38,6 +38,7 @@ NAMES = (
     "artifacts",
     "remote",
     "remote_stores",
+    "staleness",
 )
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "benchmarks.md"
