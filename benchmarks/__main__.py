@@ -39,6 +39,7 @@ NAMES = (
     "remote",
     "remote_stores",
     "staleness",
+    "identity",
 )
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "benchmarks.md"

@@ -25,6 +25,7 @@ import xxhash
 
 _LONGEST = 200
 _DEEPEST = 40
+_WORD = 1 << 64
 _SAME_TYPE = 16  # lists longer than that are looked at as one where all items are of one type
 
 
@@ -48,8 +49,15 @@ def shortened(text: str) -> str:
     return f"{text[:40]}... {len(text)} {digest}"
 
 
-def _named_repr(value: Any) -> str:
-    return f"{type(value).__module__}.{value!r}"
+def _int(value: int) -> str:
+    if -_WORD < value < _WORD:
+        return repr(value)
+    return shortened(hex(value))  # of any length, and Python refuses to write that in decimals
+
+
+def _str(value: str) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST else shortened(text)
 
 
 def _datetime(value: Any) -> str:
@@ -76,10 +84,10 @@ ATOMS: dict[type, Callable[[Any], str]] = {
     type(NotImplemented): repr,
     type(...): repr,
     bool: repr,
-    int: lambda value: shortened(repr(value)) if -(10**100) < value < 10**100 else shortened(hex(value)),
+    int: _int,
     float: _float,
     complex: _complex,
-    str: lambda value: shortened(repr(value)),
+    str: _str,
     bytes: lambda value: shortened(repr(value)) if len(value) < _LONGEST else _long_bytes(value),
     range: repr,
     datetime.date: repr,
@@ -189,6 +197,8 @@ class Plain:
             if kind in _CHEAP and kind is not float:
                 return shortened(repr(list(values)))
         depth += 1
+        if all(map(_CHEAP.__contains__, map(type, values))):
+            return ", ".join(map(_text_of_cheap, values))
         return ", ".join([self.text(one, depth) for one in values])
 
     def _sorted(self, values: Any, depth: int) -> list[str]:
@@ -197,6 +207,10 @@ class Plain:
         if len(self._numbers) != before:
             raise NotPlain  # objects would be numbered in an order that differs in each process
         return found
+
+
+def _text_of_cheap(value: Any) -> str:
+    return ATOMS[type(value)](value)
 
 
 def text_of_strings(values: Any) -> str:
@@ -304,7 +318,7 @@ def _object(plain: Plain, value: Any, depth: int) -> str:
     name = f"{kind.__module__}.{kind.__qualname__}" if plain.by_content else number
     state = attributes_of(value)
     depth += 1
-    return f"object {name}{{{', '.join([f'{name}={plain.text(state[name], depth)}' for name in sorted(state)])}}}"
+    return f"object {name}{{{', '.join([f'{label}={plain.text(state[label], depth)}' for label in sorted(state)])}}}"
 
 
 def array_of(plain: Plain, value: Any, depth: int) -> str:
