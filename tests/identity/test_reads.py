@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from tests.identity.engine import identify
 from tests.identity.leaves import Leaf, changed, other_code, reached
-from tests.identity.worlds import PROGRAMS, Examples, World, run
 from tests.identity.reads import Reads, reads_of
+from tests.identity.worlds import PROGRAMS, Examples, World, run
 
 from warmstore.identity import Identity
 
