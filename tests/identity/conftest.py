@@ -32,6 +32,12 @@ def interpreters() -> FreshInterpreters:
     return FreshInterpreters()
 
 
+@pytest.fixture(scope="session")
+def compilers() -> FreshInterpreters:
+    """Starts an interpreter for each run of what is really compiled, as compilers have threads of their own."""
+    return FreshInterpreters(hash_seed="0")
+
+
 def one_in(count: int, name: str, shift: int = 0) -> bool:
     """Whether a case is in a sample of one in so many, which is the same everywhere."""
     return zlib.crc32(name.encode()) % count == shift

@@ -13,7 +13,7 @@ from tests.identity.cases import Case
 from tests.identity.edits import arrays, callables, classes, containers, modules, plain, programs, tensors
 from tests.identity.edits.edit import Edit
 from tests.identity.places import PLACES, Place
-from tests.identity.programs import filled_in, program_of, program_of_text
+from tests.identity.programs import filled_in, program_of, program_of_text, uncounted
 
 GROUPS = {
     "plain": plain.EDITS,
@@ -29,6 +29,14 @@ EVERYWHERE = {
     "int", "list element", "dict value", "argparse.Namespace", "attribute of an object", "method", "enum method",
     "helper", "lambda", "array content", "tensor dtype", "weight",
 }  # fmt: skip
+_COMPILED = [
+    ("plain", "int", places.ATTRIBUTE),
+    ("plain", "float", places.GLOBAL),
+    ("callables", "helper", places.ATTRIBUTE),
+    ("classes", "method", places.OTHER_MODULE),
+    ("tensors", "tensor content", places.ATTRIBUTE),
+    ("tensors", "tensor dtype", places.ATTRIBUTE),
+]
 EACH = {"step": 2, "module": 1, "compiled": 1}  # places that any other edit is tried in
 
 
@@ -36,6 +44,7 @@ def cases() -> Iterator[Case]:
     """All of the table, but for edits of what is not installed."""
     yield from _of_programs()
     yield from _of_values()
+    yield from _compiled_for_real()
 
 
 def _of_programs() -> Iterator[Case]:
@@ -62,6 +71,15 @@ def _of_programs() -> Iterator[Case]:
                 yield replace(same, when="same process")
                 if system == "step":
                     yield replace(same, when="before first use")
+
+
+def _compiled_for_real() -> Iterator[Case]:
+    """A few edits that go through a real compiler."""
+    for group, name, place in _COMPILED:
+        edit = next(edit for edit in GROUPS[group] if edit.name == name)
+        case = _case(edit, group, place, "compiled", "next process")
+        first, neutral, second = map(uncounted, (case.first, case.neutral, case.second))
+        yield replace(case, system="compiler", first=first, neutral=neutral, second=second, slow=True)
 
 
 def _of_values() -> Iterator[Case]:
