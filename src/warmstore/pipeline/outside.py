@@ -7,6 +7,7 @@ They are found by counting references: the interpreter knows how many an object 
 how many of them are the value's own.
 """
 
+import functools
 import sys
 import types
 from collections.abc import Iterator
@@ -15,7 +16,9 @@ from operator import is_
 from typing import Any
 
 import numpy as np
+import xxhash
 
+from warmstore.pipeline.sharing import bounds
 from warmstore.pipeline.values import names_of_parts
 from warmstore.records.arrays import is_tensor, to_numpy
 from warmstore.records.buffers import Lease
@@ -23,6 +26,7 @@ from warmstore.records.buffers import Lease
 _SIMPLE = frozenset({int, float, complex, bool, str, bytes, type(None), type, types.FunctionType, types.ModuleType})
 _CONTAINERS = (list, tuple, set, frozenset)
 _MOST = 2000  # objects of a value that are looked at
+_BLOCK = 1 << 16  # bytes
 _LARGE = 16 << 20  # bytes of a part from which it is compared for a few samples only
 
 
@@ -50,9 +54,11 @@ class Objects:
         self._beside = beside
         self._found: list[Any] = []
         self._references: dict[int, int] = {}
+        self._direct: set[int] = set()  # ids of what more refers to than views of it
         self._below: dict[int, list[int]] = {}  # ids of what an object refers to
         self._storages: dict[int, Any] = {}  # of tensors, by what stands for their id
         self._tensors: dict[int, set[int]] = {}  # ids of those with the same storage
+        self._viewed: set[int] = set()  # ids of tensors that views are of
         self._unknown: set[int] = set()  # memory of which nobody says who refers to it
         self._walk(values)
 
@@ -60,6 +66,8 @@ class Objects:
         """Mutable parts in memory from outside, or perhaps from there; and whether that is certain."""
         outside = self._reached(self._referred_to())
         for part in self._found:
+            if id(part) not in self._direct:
+                continue
             if isinstance(part, np.ndarray) or is_tensor(part):
                 chain = [id(part)]
                 while below := self._below.get(chain[-1]):
@@ -81,6 +89,8 @@ class Objects:
                 self._below.setdefault(id(at), []).append(id(child))
                 if self._enter(child) and len(self._found) < _MOST * max(len(values), 1):
                     todo.append(child)
+                if not isinstance(at, np.ndarray):
+                    self._direct.add(id(child))
                 if id(at) not in known:
                     self._references[id(child)] += 1
 
@@ -109,9 +119,7 @@ class Objects:
 
     def _enter_storage(self, tensor: Any) -> None:
         """A tensor refers to its storage, and a view to the tensor it is of: no references that Python counts."""
-        import torch
-
-        if tensor.layout != torch.strided or tensor.device.type != "cpu":
+        if tensor.layout is not _strided() or tensor.device.type != "cpu":
             return
         storage = tensor.untyped_storage()
         key = -storage._cdata
@@ -119,12 +127,17 @@ class Objects:
             self._storages[key] = storage
             self._tensors[key] = set() if self._beside is None else self._beside._tensors.get(key, set()).copy()
             if not storage.resizable():
-                self._unknown.add(key)  # of `torch.from_numpy`, for example
+                self._unknown.add(key)  # perhaps an array's, as of `torch.from_numpy`
         self._tensors[key].add(id(tensor))
         self._below[id(tensor)] = [key]
         viewed = tensor._base
-        if viewed is not None and self._enter(viewed):
+        if viewed is None:
+            return
+        if self._enter(viewed):
             self._enter_storage(viewed)
+        if id(viewed) not in self._viewed and (self._beside is None or id(viewed) not in self._beside._viewed):
+            self._viewed.add(id(viewed))
+            self._references[id(viewed)] += _references_by_views()
 
     def _referred_to(self) -> list[int]:
         """Ids of what is referred to from elsewhere."""
@@ -135,7 +148,7 @@ class Objects:
         return found + [
             key
             for key, storage in self._storages.items()
-            if key not in self._unknown and _users(storage) > len(self._tensors[key]) + 1  # `storage` itself
+            if _users(storage) > len(self._tensors[key]) + 1  # `storage` itself
         ]
 
     def _known(self) -> dict[int, int]:
@@ -153,12 +166,20 @@ class Objects:
 
 @dataclass
 class _Seen:
-    """A part as it was. at: in the watch's list. stage: of the steps after which it was first seen."""
+    """A part as it was.
+
+    at: in the watch's list. stage: the number of steps after which it was first seen. content: None where its memory
+    is within that of a part that was seen before.
+    """
 
     at: int
     stage: int
-    content: Any
+    content: "_Bits | _Entries | None"
     certain: bool
+
+    def differs(self, part: Any) -> bool:
+        """Whether the part holds something else now."""
+        return self.content is not None and self.content.differs(part)
 
 
 class Watch:
@@ -168,21 +189,26 @@ class Watch:
 
     Args:
         beside: what can be reached from the list of raw values that the sample's is one of.
-        large: whether parts of many bytes are compared too.
+        thorough: whether parts of many bytes, and memory of which nobody says who refers to it, are watched too.
+        copies: whether the parts can be restored.
     """
 
-    def __init__(self, values: list[Any], beside: Objects | None = None, *, large: bool = True) -> None:
+    def __init__(
+        self, values: list[Any], beside: Objects | None = None, *, thorough: bool = True, copies: bool = False
+    ) -> None:
         self.values = values
         self._beside = beside
-        self._large = large
+        self._thorough = thorough
+        self._copies = copies
         self._seen: dict[int, _Seen] = {}
+        self._bounds: list[tuple[int, int]] = []
 
     def __bool__(self) -> bool:
         return bool(self._seen)
 
     def look(self, stage: int) -> None:
         """See what the values share with the outside after so many steps."""
-        if not _are_private(self.values):
+        if not _are_private(self.values, _LISTED, self._thorough):
             self.add(stage, list(Objects(self.values, self._beside).parts()))
 
     def add(self, stage: int, parts: list[tuple[Any, bool]]) -> None:
@@ -191,9 +217,22 @@ class Watch:
             seen = self._seen.get(id(part))
             if seen is not None:
                 seen.certain |= certain
-            elif self._large or _nbytes(part) < _LARGE:
-                self._seen[id(part)] = _Seen(len(self.values), stage, _content(part), certain)
+            elif self._thorough or (certain and getattr(part, "nbytes", 0) < _LARGE):
+                content = None if self._covers(part) else _content(part, self._copies)
+                self._seen[id(part)] = _Seen(len(self.values), stage, content, certain)
                 self.values.append(part)
+
+    def _covers(self, part: Any) -> bool:
+        """Whether the memory of an array or tensor is watched already; else it will be."""
+        if not (isinstance(part, np.ndarray) or is_tensor(part)) or not part.nbytes:
+            return False
+        array = _array(part)
+        low, high = bounds(array)
+        if any(first <= low and high <= last for first, last in self._bounds):
+            return True
+        if array.flags.c_contiguous and not array.dtype.hasobject:
+            self._bounds.append((low, high))
+        return False
 
     def parts(self, *, certain: bool) -> list[Any]:
         """Those of which it is certain that they come from outside, or those of which it is not."""
@@ -205,22 +244,151 @@ class Watch:
         for seen in self._seen.values():
             seen.certain = True
 
-    def written(self) -> int | None:
-        """The first stage after which a part was seen that has been written since; None if none has."""
-        stages = [seen.stage for seen in self._seen.values() if _differs(self.values[seen.at], seen.content)]
-        return min(stages, default=None)
+    def written(self) -> list[int]:
+        """The numbers of steps after which parts were first seen that have been written since, in ascending order."""
+        return sorted({seen.stage for seen in self._seen.values() if seen.differs(self.values[seen.at])})
 
-    def again(self) -> "Watch":
-        """A watch of the same parts, as they are now."""
-        watch = Watch([])
+    def now(self) -> "Watch":
+        """A watch of the same parts as they are now, which can restore them."""
+        watch = Watch([], copies=True)
         watch.add(0, [(self.values[seen.at], seen.certain) for seen in self._seen.values()])
         return watch
 
     def restore(self) -> None:
         """Make all parts what they were when they were first seen."""
         for seen in reversed(self._seen.values()):
-            if _differs(self.values[seen.at], seen.content):
-                _restore(self.values[seen.at], seen.content)
+            part = self.values[seen.at]
+            if seen.content is not None and seen.content.differs(part):
+                seen.content.restore(part)
+
+
+class _Bits:
+    """What an array, tensor or bytearray holds: a hash of it, and a copy if there is to be one."""
+
+    def __init__(self, part: Any, copy: bool) -> None:
+        array = _array(part)
+        self._hash = _hash(array)
+        self._copy = array.copy() if copy else None
+
+    def differs(self, part: Any) -> bool:
+        """Whether it holds something else now."""
+        return _hash(_array(part)) != self._hash
+
+    def restore(self, part: Any) -> None:
+        """Write the copy back."""
+        assert self._copy is not None
+        if isinstance(part, bytearray):
+            part[:] = self._copy.tobytes()
+        else:
+            _array(part)[...] = self._copy
+
+
+class _Entries:
+    """The very objects that a container refers to, and their names where they have any."""
+
+    def __init__(self, part: Any) -> None:
+        self._names, self._entries = _entries(part)
+
+    def differs(self, part: Any) -> bool:
+        """Whether it refers to other objects now."""
+        names, entries = _entries(part)
+        return len(entries) != len(self._entries) or names != self._names or not all(map(is_, entries, self._entries))
+
+    def restore(self, part: Any) -> None:
+        """Have it refer to the same objects again."""
+        if isinstance(part, np.ndarray):
+            for at, entry in enumerate(self._entries):
+                part.flat[at] = entry
+        elif isinstance(part, list):
+            part[:] = self._entries
+        elif isinstance(part, set):
+            part.clear()
+            part.update(self._entries)
+        else:
+            held = part if isinstance(part, dict) else vars(part)
+            held.clear()
+            held.update(zip(self._names, self._entries, strict=True))
+
+
+def _content(part: Any, copy: bool) -> _Bits | _Entries:
+    if is_tensor(part) or isinstance(part, bytearray) or (isinstance(part, np.ndarray) and not part.dtype.hasobject):
+        return _Bits(part, copy)
+    return _Entries(part)
+
+
+def _entries(part: Any) -> tuple[list[Any], list[Any]]:
+    if isinstance(part, np.ndarray):
+        return [], part.ravel().tolist()
+    if isinstance(part, list | set):
+        return [], list(part)
+    held = part if isinstance(part, dict) else vars(part)
+    return list(held), list(held.values())
+
+
+def _array(part: Any) -> np.ndarray[Any, Any]:
+    """The memory of an array, tensor or bytearray."""
+    return to_numpy(part.detach() if is_tensor(part) else part)
+
+
+def _hash(array: np.ndarray[Any, Any]) -> int:
+    """Of the bits of an array; block by block where they do not lie together, since a copy of all would cost more."""
+    if array.flags.c_contiguous:
+        return xxhash.xxh3_64_intdigest(array.reshape(-1).view(np.uint8).data)
+    array = array.transpose(sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis])))
+    digest = xxhash.xxh3_64()
+    rows = max(1, _BLOCK * len(array) // max(array.nbytes, 1))
+    for first in range(0, len(array), rows):
+        digest.update(np.ascontiguousarray(array[first : first + rows]).reshape(-1).view(np.uint8).data)
+    return digest.intdigest()
+
+
+def _are_private(values: list[Any], alone: int, thorough: bool) -> bool:
+    """Whether it is plain to see that nobody else refers to some values, or to what they hold: the usual case.
+
+    Args:
+        alone: references to a value that only its holder has, while they are counted.
+        thorough: see `Watch`.
+    """
+    if _SIMPLE.issuperset(map(type, values)):
+        return True
+    for value, count in zip(values, _references(values), strict=True):
+        kind = type(value)
+        if kind in _SIMPLE:
+            continue
+        if count > alone:
+            return False
+        if kind is np.ndarray:
+            if value.base is not None or not value.flags.owndata:
+                return False
+        elif kind is dict or kind is list or kind is tuple:
+            held = list(value.values()) if kind is dict else list(value)
+            if not _are_private(held, _LISTED + 1, thorough):  # what holds them, and this list
+                return False
+        elif not (is_tensor(value) and _is_private_tensor(value, thorough)):
+            return False
+    return True
+
+
+def _is_private_tensor(tensor: Any, thorough: bool) -> bool:
+    if tensor.layout is not _strided() or tensor._base is not None:
+        return False
+    storage = tensor.untyped_storage()
+    return (not thorough or storage.resizable()) and _users(storage) == 2  # the tensor and `storage`
+
+
+@functools.cache
+def _references_by_views() -> int:
+    """How many references to a tensor Python counts for all views of it together: 1 or 0, by torch's version."""
+    import torch
+
+    view = torch.zeros(2)[1:]
+    return _references([view._base])[0] - _LISTED
+
+
+def _strided() -> Any:
+    import torch
+
+    return torch.strided
 
 
 def _users(storage: Any) -> int:
@@ -229,80 +397,11 @@ def _users(storage: Any) -> int:
     return int(torch._C._storage_Use_Count(storage._cdata))
 
 
-def _are_private(values: list[Any]) -> bool:
-    """Whether it is plain to see that nobody else refers to some values: the usual case."""
-    counts = _references(values)
-    return all(
-        type(value) in _SIMPLE
-        or (type(value) is np.ndarray and value.base is None and value.flags.owndata and count == _LISTED)
-        for value, count in zip(values, counts, strict=True)
-    )
-
-
 def _can_be_written(part: Any) -> bool:
     if isinstance(part, np.ndarray):
         return bool(part.flags.writeable)
     if is_tensor(part):
-        return part.device.type == "cpu" and not part.is_sparse and not part.is_quantized
+        return part.layout is _strided() and part.device.type == "cpu" and not part.is_quantized
     if isinstance(part, tuple):
         return False
     return isinstance(part, list | dict | set | bytearray) or bool(names_of_parts(part))
-
-
-def _nbytes(part: Any) -> int:
-    return int(getattr(part, "nbytes", 0))
-
-
-def _content(part: Any) -> Any:
-    """What a part holds: bits of arrays; the objects themselves that containers refer to."""
-    if isinstance(part, np.ndarray):
-        return part.copy()
-    if is_tensor(part):
-        return _array(part).copy()
-    if isinstance(part, dict):
-        return list(part.items())
-    if isinstance(part, bytearray):
-        return bytes(part)
-    return list(part) if isinstance(part, list | set) else list(vars(part).items())
-
-
-def _differs(part: Any, content: Any) -> bool:
-    if isinstance(part, np.ndarray):
-        return not _is_equal(part, content)
-    if is_tensor(part):
-        return not _is_equal(_array(part), content)
-    if isinstance(part, bytearray):
-        return bool(part != content)
-    now = _content(part)
-    if len(now) != len(content):
-        return True
-    if now and isinstance(part, list | set):
-        return not all(map(is_, now, content))
-    return any(key != name or value is not old for (key, value), (name, old) in zip(now, content, strict=True))
-
-
-def _restore(part: Any, content: Any) -> None:
-    if isinstance(part, np.ndarray):
-        part[...] = content
-    elif is_tensor(part):
-        _array(part)[...] = content
-    elif isinstance(part, list | bytearray):
-        part[:] = content
-    else:
-        held: Any = part if isinstance(part, dict | set) else vars(part)
-        held.clear()
-        held.update(content)
-
-
-def _array(tensor: Any) -> np.ndarray[Any, Any]:
-    return to_numpy(tensor.detach())
-
-
-def _is_equal(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
-    """Whether two arrays of one dtype are equal bit for bit."""
-    if one.shape != other.shape:
-        return False
-    if one.dtype.hasobject or one.dtype.itemsize not in (1, 2, 4, 8):
-        return one.tobytes() == other.tobytes()
-    bits = f"u{one.dtype.itemsize}"
-    return bool((one.view(bits) == other.view(bits)).all())
