@@ -19,9 +19,10 @@ from tests.pipeline.making import check, expected, plan_of, same
 from tests.pipeline.recipes import SAMPLES, plots
 
 import warmstore as ws
-from warmstore.pipeline import outside, shelf, trial
-from warmstore.pipeline.outside import Objects, Watch
+from warmstore.pipeline import shelf, trial, watch
+from warmstore.pipeline.outside import Objects
 from warmstore.pipeline.pipeline import Pipeline
+from warmstore.pipeline.watch import Watch
 
 COUNT = 40
 CALLS: Counter[str] = Counter()
@@ -261,7 +262,10 @@ def test_measuring_leaves_no_trace_and_the_plan_says_what_is_written() -> None:
     assert [bool(stage.trouble) for stage in found.stages] == [True, False, True, True]
     assert [bool(stage.stored) for stage in found.stages] == [False, True, False, False]
     text = " ".join(str(pipe.plan(profile=found, memory="100MB", workers=0)).split())
-    assert "what step 'pair' returns lies in memory that the source, an argument, a global or a memo refers to" in text
+    assert (
+        "what step 'pair' returns shares memory with the source, an argument, a global or a memo, and a step writes"
+        in text
+    )
 
 
 def scaled(pair: Any) -> Any:
@@ -278,7 +282,7 @@ def test_a_sample_of_which_a_part_is_written_only_now_and_then_is_found_by_measu
 def test_what_is_not_kept_is_said_once(tmp_path: Path) -> None:
     pipe = counts().step(blank, table=image(0), at=17).step(add)
     with pipe.loader(plan_of(pipe, [(1, "memory", "raw")], [COUNT]), 8, workers=0) as loader:
-        with pytest.warns(RuntimeWarning, match="what step 'blank' returns lies in memory that") as said:
+        with pytest.warns(RuntimeWarning, match="what step 'blank' returns shares memory with") as said:
             list(loader)
         assert len(said) == 1
         list(loader)
@@ -356,21 +360,20 @@ CONTENTS = {
 
 @pytest.mark.parametrize(("part", "change"), CONTENTS.values(), ids=CONTENTS)
 def test_what_is_written_is_seen_and_put_back(part: Any, change: Callable[[Any], Any]) -> None:
-    watch = Watch([part], copies=True)
-    watch.look(3)
-    assert watch
-    assert watch.written() == []
-    before = watch.now()
+    found = Watch([part], copies=True)
+    found.look(3)
+    assert found
+    assert found.written() == []
+    before = found.now()
     change(part)
-    assert watch.written() == [3]
+    assert found.written() == [3]
     assert before.written() == [0]
-    watch.restore()
-    assert watch.written() == before.written() == []
+    found.restore()
+    assert found.written() == before.written() == []
 
 
-def test_memory_of_which_nobody_says_who_refers_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_which_nobody_says_who_refers_to_it() -> None:
     """It is looked at now and then, and once it is found to come from outside, always."""
-    monkeypatch.setattr(trial, "_FIRST", 3)
     table = np.stack(images())
     for made, kept in ((counts().step(counted), True), (counts().step(look_up, table=table), False)):
         CALLS.clear()
@@ -379,17 +382,21 @@ def test_memory_of_which_nobody_says_who_refers_to_it(monkeypatch: pytest.Monkey
             warnings.simplefilter("ignore", RuntimeWarning)
             _, rows = run(pipe, plan_of(pipe, [(2, "memory", "raw")], [COUNT]), epochs=1)
         assert rows.all() == kept
-        assert not kept or CALLS["made"] <= COUNT + 3 + 2 * 8  # the first few twice, and the examples
+        assert not kept or CALLS["made"] <= COUNT + 4 + 8 + 4  # the first few twice, and the examples
     assert same(table, np.stack(images()) + 1)
 
 
-def test_large_parts_are_compared_for_the_first_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outside, "_LARGE", 8)
+def test_large_parts_are_compared_for_a_few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "_LARGE", 8)
     part = image(0)
-    for thorough in (True, False):
-        watch = Watch([part], thorough=thorough)
-        watch.look(0)
-        assert bool(watch) == thorough
+    for large in (True, False):
+        found = Watch([part], large=large)
+        found.look(0)
+        assert found.parts(certain=True)[0] is part
+        part += 1
+        assert bool(found.written()) == large
+    doubt = trial.Doubt()
+    assert [at for at in range(1, 70) if doubt.next()["large"]] == [1, 2, 3, 4, 8, 16, 32, 64]
 
 
 def test_next_process(tmp_path: Path) -> None:

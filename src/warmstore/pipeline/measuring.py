@@ -11,12 +11,12 @@ import numpy as np
 
 from warmstore.errors import UnsupportedType
 from warmstore.loading.draws import Int64
-from warmstore.pipeline.outside import Watch
 from warmstore.pipeline.profile import CODECS, Codec, Stage, Stored
 from warmstore.pipeline.schema import Schema
 from warmstore.pipeline.staging import block_of
 from warmstore.pipeline.trial import changes
 from warmstore.pipeline.values import Structure, take_apart
+from warmstore.pipeline.watch import Watch
 from warmstore.records.fields import Fields
 from warmstore.records.record_batch import batch_size
 from warmstore.records.rows import Rows
@@ -114,7 +114,7 @@ def _compare(pipe: "Pipeline", run: Run, index: int) -> None:
     changed, reasons = changes(pipe, index)
     for stage, differs, reason in zip(run.stages, changed, reasons, strict=True):
         stage.trouble = stage.trouble or (reason if differs else "")
-    if any(changed) and (changed[-1] or not any(reasons)):
+    if any(changed) and not any(reasons):
         run.stages[changed.index(True)].varies = True
 
 

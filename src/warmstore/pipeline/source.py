@@ -17,12 +17,13 @@ from warmstore.loading.source import Source
 from warmstore.owner import Owner
 from warmstore.pipeline.batch import Batch, Uneven
 from warmstore.pipeline.native_threads import native_threads
-from warmstore.pipeline.outside import Objects, Watch
+from warmstore.pipeline.outside import Objects
 from warmstore.pipeline.room import Hold
 from warmstore.pipeline.shelf import LOST, Place, Shelf
 from warmstore.pipeline.tiers import MemoryTier
 from warmstore.pipeline.trial import Doubt, Trial, WrittenOutside, raw_values, reachable
 from warmstore.pipeline.values import Marked
+from warmstore.pipeline.watch import Watch
 
 if TYPE_CHECKING:
     from warmstore.pipeline.pipeline import Pipeline
@@ -98,8 +99,8 @@ class PipelineSource(Source):
             whole = shelves.read_stacked(positions, len(self._pipe.steps))
             if whole is not None:
                 return whole
-        raws = dict(zip(missing.tolist(), self._raw(positions[missing]), strict=True))
-        beside = None if shelves is None else reachable(list(raws.values()))
+        raws, number = self._raw(positions[missing]), {place: at for at, place in enumerate(missing.tolist())}
+        beside = None if shelves is None else reachable(raws)
         size = len(positions) if shelves is None else shelves.at_once()
         for few in np.split(np.arange(len(positions)), range(size, len(positions), size)):
             found = {} if shelves is None else shelves.read(positions[few])
@@ -107,7 +108,7 @@ class PipelineSource(Source):
                 index = int(positions[place])
                 value = self._go_on(epoch, index, *found.pop(at)) if at in found else LOST
                 if value is LOST:
-                    raw = [raws[place]] if place in raws else self._raw(positions[place : place + 1])
+                    raw = [raws[number[place]]] if place in number else self._raw(positions[place : place + 1])
                     value = self._compute(epoch, index, raw, beside)
                 batch.put(place, value)
         return batch.stacked()

@@ -12,8 +12,9 @@ import numpy as np
 import xxhash
 
 from warmstore.errors import BadSource, UnsupportedType
-from warmstore.pipeline.outside import Objects, Watch, is_simple
+from warmstore.pipeline.outside import Objects, is_simple
 from warmstore.pipeline.values import Structure, take_apart, to_bytes
+from warmstore.pipeline.watch import Watch
 from warmstore.records.arrays import is_tensor, to_numpy
 
 if TYPE_CHECKING:
@@ -24,24 +25,28 @@ _log = logging.getLogger("warmstore")
 Taken = tuple[Structure, list[Any]]
 """A value that was taken apart."""
 
-_FIRST = 16
-_EVERY = 64
+_FIRST = 4  # samples that are looked at closely, and then
+_EVERY = 64  # one in so many
 
 
 class Doubt:
-    """What one process has learned of memory of which nobody says who refers to it, such as that of `from_numpy`.
+    """How closely one process looks at its samples, and what it has learned.
 
-    outside: some of it was found to come from outside the samples.
+    outside: some memory of which nobody says who refers to it, as that of `from_numpy`, comes from outside the samples.
     """
 
     def __init__(self) -> None:
         self.outside = False
         self._trials = 0
 
-    def is_due(self) -> bool:
-        """Whether to look closely at the next sample."""
+    def next(self) -> dict[str, bool]:
+        """What to watch in the next sample; see `Watch`. It takes a while for large parts: ever more seldom."""
         self._trials += 1
-        return self._trials <= _FIRST or self._trials % _EVERY == 0
+        first = self._trials <= _FIRST
+        return {
+            "large": first or self._trials & (self._trials - 1) == 0,
+            "unknown": first or self._trials % _EVERY == 0 or self.outside,
+        }
 
 
 class Trial:
@@ -63,13 +68,14 @@ class Trial:
         *,
         traceless: bool = False,
     ) -> None:
-        self.watch = Watch(raw, beside, thorough=doubt.is_due() or doubt.outside, copies=traceless)
+        self.watch = Watch(raw, beside, **doubt.next(), copies=traceless)
         self._pipe = pipe
         self._index = index
         self._doubt = doubt
         self._done = 0
         self._bits: Any = None
-        self.watch.look(0)
+        if beside is None or not beside.are_private:
+            self.watch.look(0)
 
     @property
     def value(self) -> Any:
@@ -181,7 +187,7 @@ def raw_values(source: Any, positions: list[int]) -> list[Any]:
 
 
 def reachable(raws: list[Any]) -> Objects | None:
-    """What can be reached from raw values; None where that is nothing that changes."""
+    """What can be reached from a list of raw values; None where nothing of it changes."""
     return None if all(map(is_simple, raws)) else Objects(raws)
 
 
@@ -245,8 +251,8 @@ def _bits(taken: Taken) -> Any:
 def _said(pipe: "Pipeline", stage: int) -> str:
     what = f"what step {pipe.steps[stage - 1].name!r} returns" if stage else "a sample of the source"
     return (
-        f"{what} lies in memory that the source, an argument, a global or a memo refers to as well, and a step writes "
-        "there, so that the next epoch finds something else: have it write into a copy"
+        f"{what} shares memory with the source, an argument, a global or a memo, and a step writes there: have it "
+        "write into a copy"
     )
 
 
