@@ -27,6 +27,9 @@ RULES = 1
 _SHOWN = 3
 _REFERS = ("function @", "class ", "module ", "object ", "member ", "same as @", "stands for")
 _LONGEST = 120
+_MODE = " in "
+TOGETHER = "together "
+"""With this begins a fact that stands for many."""
 
 
 @dataclass(frozen=True)
@@ -245,6 +248,11 @@ def _said(place: str, old: str | None, new: str | None) -> str:
             if before == after
             else (f"the tensor `{place}` was {before[7:]}, is {after[7:]}")
         )
+    if old.startswith(TOGETHER) and new.startswith(TOGETHER):
+        return f"something in `{place}` changed"
+    (kind, _, mode), (other_kind, _, other_mode) = old.rpartition(_MODE), new.rpartition(_MODE)
+    if kind == other_kind and kind.startswith("module "):
+        return f"the train/eval mode of `{place}` was {mode}, is {other_mode}"
     return f"`{place}` was {_short(old)}, is {_short(new)}"
 
 

@@ -74,6 +74,8 @@ class Watch:
         self._probes: list[Callable[[], Any]] = []
         self._contents: dict[int, _Content] = {}
         self._known: dict[int, _Content] = {}
+        self._in_turn: list[_Content] = []
+        self._size = 0
         self._weights: dict[int, Any] = {}
         self._weights_before: dict[int, Any] = {}
         self._settled = _Settled((), (), (), (), ())
@@ -165,6 +167,8 @@ class Watch:
     def settle(self) -> None:
         """From now on, what is held now is what was held."""
         self._settled = _Settled(self._containers, self._items, self._cells, self._probes, self._contents.values())
+        self._in_turn = [content for content in self._contents.values() if content.text != LEFT]
+        self._size = sum(_size(content.value) for content in self._in_turn)
         self._known, self._weights_before, self._left_at = {}, {}, ()
         self._walking = self._clock() - self._began[0] - (self._hashing - self._began[1])
 
@@ -208,7 +212,7 @@ class Watch:
         most = max(self._size / self._rate, 1e-3) + (self._walking if at_all else 0.0)
         self._allowance = min(self._allowance + SHARE * (now - self._last), most)
         self._last = now
-        contents = [content for content in self._contents.values() if content.text != LEFT]
+        contents = self._in_turn
         if self._allowance <= 0 or not (contents or at_all):
             return False
         self._turn = (self._turn + 1) % (len(contents) + at_all)
@@ -234,10 +238,6 @@ class Watch:
     def window(self) -> float:
         """Seconds within which a write that leaves no trace is found, if there is a check now and then."""
         return (self._size / self._rate + self._walking) / SHARE
-
-    @property
-    def _size(self) -> int:
-        return sum(_size(content.value) for content in self._contents.values() if content.text != LEFT)
 
     @property
     def _rate(self) -> float:
