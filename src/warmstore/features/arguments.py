@@ -131,7 +131,7 @@ class Arguments:
         if self._is_batch(value, wanted, "an argument"):
             return _BATCH
         if is_mapping(value):
-            parts = {key: self._rest(child, wanted) for key, child in value.items()}
+            parts = {key: self._rest(child, wanted) for key, child in value.items() if key != "cache_ids"}
             return parts if any(part is not _BATCH for part in parts.values()) else _BATCH
         if isinstance(value, list | tuple):
             rests = [self._rest(child, wanted) for child in value]

@@ -39,6 +39,7 @@ class ChangeDetector:
         version: str | None,
         ignore: frozenset[str],
         recorded: Recorded | None = None,
+        *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._module = module
@@ -77,13 +78,23 @@ class ChangeDetector:
         return _copy, (self._module, self._version, self._ignore, self._recorded)
 
 
-def detector_of(module: nn.Module, version: str | None = None, ignore: Collection[str] = ()) -> ChangeDetector:
-    """The detector of a module, which all share who vouch for and leave out the same."""
+def detector_of(
+    module: nn.Module,
+    version: str | None = None,
+    ignore: Collection[str] = (),
+    *,
+    clock: Callable[[], float] = time.monotonic,
+) -> ChangeDetector:
+    """The detector of a module, which all share who vouch for and leave out the same.
+
+    Args:
+        clock: seconds that pass, for who makes the first.
+    """
     left_out = frozenset([ignore] if isinstance(ignore, str) else ignore)
     key = (id(module), version, left_out)
     found = _live.get(key)
     if found is None:
-        found = _live[key] = ChangeDetector(module, version, left_out)
+        found = _live[key] = ChangeDetector(module, version, left_out, clock=clock)
     return found
 
 

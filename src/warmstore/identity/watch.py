@@ -81,7 +81,7 @@ class Watch:
         self._settled = _Settled((), (), (), (), ())
         self._leaves: bool | None = None  # while looking for what a call has changed: whether weights may be it
         self.patches: Any = None
-        """What the last walk but those after calls has found in installed modules of the program's."""
+        """What a walk has found in installed modules of the program's: it takes long, and is looked for in turn."""
         self._turn = 0
         self._last = clock()
         self._allowance = 0.0
@@ -132,11 +132,6 @@ class Watch:
             yield
         finally:
             self._leaves = None
-
-    @property
-    def is_after_call(self) -> bool:
-        """Whether the walk that goes on looks for what a call has changed."""
-        return self._leaves is not None
 
     def text_of(self, value: Any, make: _Make, place: str = "") -> str:
         """The text of a tensor or array: that from before, if nothing has written to it through torch."""
@@ -198,6 +193,7 @@ class Watch:
 
     def forget(self, *, arrays_only: bool = False) -> None:
         """Have the next walk hash contents again: to arrays anybody may write without a trace."""
+        self.patches = self.patches if arrays_only else None
         for content in self._contents.values():
             content.is_known = arrays_only and content.stamp is not None
 
@@ -228,7 +224,7 @@ class Watch:
     @contextmanager
     def charged(self) -> Iterator[None]:
         """While there is a walk in turn."""
-        began = self._clock()
+        began, self.patches = self._clock(), None
         try:
             yield
         finally:
@@ -328,7 +324,7 @@ def _size(value: Any) -> int:
 
 def _stamp(value: Any) -> Any:
     """What changes when torch writes to a tensor, or puts other memory below it; None of arrays."""
-    if not hasattr(value, "_version"):
+    if not hasattr(value, "is_inference"):
         return None
     version = -1 if value.is_inference() else value._version
     try:
