@@ -40,8 +40,9 @@ from warmstore.identity.plain import (
     array_text,
     attributes_of,
     dtype_text,
+    has_identity,
     has_plain_state,
-    order_text,
+    layout_text,
     shortened,
     slots_of,
 )
@@ -96,9 +97,8 @@ def look(walk: Walk, place: Place, value: Any) -> None:
     if given is not None:
         _stands_for(walk, place, value, given)
         return
-    own = None if kind in _rules else getattr(kind, "__identity__", None)
-    if own is not None:
-        _stands_for(walk, place, value, own)
+    if kind not in _rules and has_identity(kind):
+        _stands_for(walk, place, value, kind.__identity__)
         return
     rule = _rules.get(kind) or _family_of(kind) or _object
     rule(walk, place, value)
@@ -289,11 +289,7 @@ def _array(walk: Walk, place: Place, value: Any) -> None:
         walk.watch(value.flat)
         walk.whole(place + ".<elements>", value.reshape(-1).tolist())
         return
-    walk.fact(place, _layout_of(value) if walk.settings.tensors == "layout" else walk.array_text(place, value))
-
-
-def _layout_of(value: np.ndarray[Any, Any]) -> str:
-    return f"array {dtype_text(value.dtype)} {value.shape}{order_text(value.shape, value.strides)}"
+    walk.fact(place, layout_text(value) if walk.settings.tensors == "layout" else walk.array_text(place, value))
 
 
 @rule(np.memmap)

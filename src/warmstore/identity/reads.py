@@ -15,9 +15,18 @@ from functools import partial
 from types import BuiltinFunctionType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from warmstore.identity.classes import documentation, static
 from warmstore.identity.code import WHOLE, Chain, CodeFacts, facts_of, parameters_of
-from warmstore.identity.origin import Origin, is_found, origin_of, origin_of_class, origin_of_function, program_root
-from warmstore.identity.plain import atom_text
+from warmstore.identity.origin import (
+    Origin,
+    is_found,
+    origin_of,
+    origin_of_class,
+    origin_of_function,
+    origin_of_name,
+    program_root,
+)
+from warmstore.identity.plain import atom_text, has_identity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -86,7 +95,7 @@ def read_function(walk: Walk, place: Place, function: FunctionType, origin: Orig
         return
     if not origin.is_program:
         walk.fact(place, f"function {function.__module__}.{function.__qualname__}")
-        if is_found(function):
+        if is_found(function) and not origin_of_name(str(function.__module__)).is_program:
             return
         # Made by a library for the program: what it closes over may be the program's.
         names = function.__code__.co_freevars
@@ -164,7 +173,7 @@ def read_called(walk: Walk, place: Place, function: Any) -> None:
     if (
         not isinstance(function, FunctionType | MethodType | BuiltinFunctionType | type)
         and origin_of_class(kind).is_program
-        and isinstance(_static(kind, "__call__"), FunctionType)
+        and isinstance(static(kind, "__call__"), FunctionType)
     ):
         walk.fact(place, f"called object of {walk.name_of(kind)[0]}")
         read(walk, function, place, ("__call__",))
@@ -178,7 +187,14 @@ def read(walk: Walk, value: Any, place: Place, chain: Chain) -> None:
         walk.whole(place, value)
         return
     name, rest = chain[0], chain[1:]
-    if name in _LOOKS_AROUND:
+    if name == "__doc__":
+        walk.fact(place + ".__doc__", repr(getattr(value, "__doc__", None)))
+    elif name in ("__annotations__", "__name__", "__qualname__", "__module__") and isinstance(
+        value, FunctionType | type
+    ):
+        walk.fact(place + f".{name}", documentation(value, {_INTROSPECTS[name]}))
+        walk.whole(place, value)
+    elif name in _LOOKS_AROUND:
         walk.cannot_tell(place + f".{name}", f"{name} goes where no reading of code follows")
     elif isinstance(value, ModuleType) and type(value) is ModuleType:
         _read_module(walk, value, place, name, rest)
@@ -220,7 +236,9 @@ def _implementations(function: FunctionType) -> dict[Any, Any] | None:
 
 def _introspection(walk: Walk, place: Place, function: FunctionType, facts: CodeFacts) -> None:
     """Texts and annotations count as soon as some code asks for such."""
-    asked = {_INTROSPECTS[name] for name in (*facts.names, *facts.strings) if name in _INTROSPECTS}
+    asked = {_INTROSPECTS[name] for name in (*facts.loose, *facts.strings) if name in _INTROSPECTS}
+    asked |= {_INTROSPECTS[name] for name in facts.globals if name in _INTROSPECTS and name[:2] != "__"}
+    asked |= {_INTROSPECTS[name] for name in facts.names if name in ("getdoc", "get_type_hints", "get_annotations")}
     walk.introspects |= asked
     for name in facts.names | set(facts.strings):
         if name in _LOOKS_AROUND:
@@ -496,7 +514,7 @@ def _read_class(walk: Walk, cls: type, place: Place, name: str, rest: Chain) -> 
     """Note one attribute of a class."""
     origin = origin_of_class(cls)
     kind = type(cls)
-    if name in _WHOLE_NAMES or (origin_of_class(kind).is_program) or _static(kind, name) is not None:
+    if name in _WHOLE_NAMES or (origin_of_class(kind).is_program) or static(kind, name) is not None:
         if name == "__name__" and not origin_of_class(kind).is_program:
             walk.fact(place + ".__name__", repr(cls.__name__))
             return
@@ -507,8 +525,8 @@ def _read_class(walk: Walk, cls: type, place: Place, name: str, rest: Chain) -> 
         return
     if not origin.is_program:
         walk.cls(cls)
-    raw = _static(cls, name)
-    walk.watch_cell(partial(_static, cls, name))
+    raw = static(cls, name)
+    walk.watch_cell(partial(static, cls, name))
     named, module = walk.name_of(cls)
     at = walk.root(("attribute", id(cls), name), f"{named}.{name}", module, cls)[0]
     if raw is None:
@@ -534,8 +552,8 @@ def _is_narrow(kind: type) -> bool:
     from warmstore.identity.kinds import has_rule, is_module
 
     if is_module(kind):
-        return not hasattr(kind, "__identity__")
-    if has_rule(kind) or not origin_of_class(kind).is_program or hasattr(kind, "__identity__"):
+        return not has_identity(kind)
+    if has_rule(kind) or not origin_of_class(kind).is_program or has_identity(kind):
         return False
     return not any(
         name in vars(base) for base in kind.__mro__[:-1] for name in ("__getattr__", "__getattribute__", "__setattr__")
@@ -547,7 +565,7 @@ def _read_object(walk: Walk, value: Any, place: Place, name: str, rest: Chain) -
     from warmstore.identity.kinds import is_module
 
     kind = type(value)
-    raw = _static(kind, name)
+    raw = static(kind, name)
     own = getattr(value, "__dict__", None) or {}
     if is_module(kind):
         if name in own and raw is None and not name.startswith("_"):
@@ -613,14 +631,6 @@ def _bound(walk: Walk, place: Place, function: Any, owner: Any, owner_place: Pla
     chains = _uses(facts, first)
     _read_all(walk, owner, owner_place, chains)
     for name in sorted(facts.stored.get(first, ())):
-        raw = _static(owner if isinstance(owner, type) else type(owner), name)
+        raw = static(owner if isinstance(owner, type) else type(owner), name)
         if raw is not None and hasattr(type(raw), "__set__") and not isinstance(raw, MemberDescriptorType):
             walk.whole(owner_place, owner)  # a setter runs
-
-
-def _static(cls: type, name: str) -> Any:
-    """An attribute of a class as it stands in the class or one of its bases; None where there is none."""
-    for base in cls.__mro__:
-        if name in vars(base):
-            return vars(base)[name]
-    return None

@@ -82,6 +82,8 @@ def _tensor(walk: Walk, place: Place, value: Any) -> None:
     text = walk.tensor_text(place, value)
     if walk.settings.tensors == "layout":
         text += f" {kind.__name__} {'grad' if value.requires_grad else ''} {'leaf' if value.is_leaf else ''}".rstrip()
+    elif value.requires_grad and kind is torch.Tensor:  # of parameters it makes no difference to what modules give
+        text += " grad"
     walk.fact(place, text)
     for name, attribute in sorted(vars(value).items()):
         if not name.startswith("_"):
@@ -94,12 +96,15 @@ def tensor_text(value: torch.Tensor, how: str = "content") -> str:
         head = f"tensor {str(value.dtype)[6:]} {tuple(value.shape)}"
         if how == "layout" or value.device.type == "meta":
             strides = value.stride() if value.layout == torch.strided else ""
-            return f"{head} {strides} {value.layout} {value.device}"
+            return f"{head} {strides}{_order(value)} {value.layout} {value.device}"
         return f"{head}{_order(value)} {_content(value.detach())}"
 
 
 def _order(value: torch.Tensor) -> str:
-    return order_text(tuple(value.shape), value.stride()) if value.layout == torch.strided else f" {value.layout}"
+    if value.layout != torch.strided:
+        return f" {value.layout}{' coalesced' if value.layout == torch.sparse_coo and value.is_coalesced() else ''}"
+    flags = (" conj" if value.is_conj() else "") + (" neg" if value.is_neg() else "")
+    return order_text(tuple(value.shape), value.stride(), is_contiguous=value.is_contiguous()) + flags
 
 
 def _content(value: torch.Tensor) -> str:

@@ -101,7 +101,7 @@ class Walk:
         self._names: dict[str, int] = {}
         self._seen: dict[tuple[int, object], Place] = {}
         self._alive: list[object] = []
-        self._work: deque[Callable[[], None]] = deque()
+        self._work: deque[tuple[Place, Callable[[], None]]] = deque()
         self._origins: dict[str, Origin] = {}
         self._ignored: set[Place] = set()
 
@@ -111,8 +111,7 @@ class Walk:
 
     def run(self) -> None:
         """Do all that is waiting. It is a queue and no recursion: programs are deeper than Python's stack."""
-        while self._work:
-            self._work.popleft()()
+        self._work_off()
         self._look_at_patches()
         if self.introspects:
             from warmstore.identity.classes import documentation
@@ -128,11 +127,20 @@ class Walk:
                     place, is_new = self.root(("patch", shown), shown, "", function)
                     if is_new:
                         self.whole(place, function)
-        while self._work:
-            self._work.popleft()()
+        self._work_off()
 
-    def later(self, work: Callable[[], None]) -> None:
-        self._work.append(work)
+    def later(self, place: Place, work: Callable[[], None]) -> None:
+        """Have something done that tells what is at a place."""
+        self._work.append((place, work))
+
+    def _work_off(self) -> None:
+        # Objects run code of all kinds as they are looked at. One that raises does not tell what it is.
+        while self._work:
+            place, work = self._work.popleft()
+            try:
+                work()
+            except Exception as error:
+                self.cannot_tell(place, f"looking at it raised {type(error).__name__}: {error}")
 
     def shown(self, place: Place) -> str:
         """A place as a person reads it."""
@@ -250,7 +258,7 @@ class Walk:
 
     def whole(self, place: Place, value: Any) -> None:
         """Have all of a value looked at."""
-        self.later(lambda: self.look(place, value))
+        self.later(place, lambda: self.look(place, value))
 
     def look(self, place: Place, value: Any) -> None:
         """Look at all of a value now."""
@@ -325,7 +333,7 @@ class Walk:
         place, is_new = self.root(("thing", id(function)), *self.name_of(function), function)
         if is_new:
             self.origin(origin)
-            self.later(lambda: read_function(self, place, function, origin))
+            self.later(place, lambda: read_function(self, place, function, origin))
         return f"function {self.said(place)}"
 
     def cls(self, cls: type) -> str:
@@ -336,7 +344,7 @@ class Walk:
         place, is_new = self.root(("thing", id(cls)), *self.name_of(cls), cls)
         if is_new:
             self.origin(origin)
-            self.later(lambda: read_class(self, place, cls, origin))
+            self.later(place, lambda: read_class(self, place, cls, origin))
         return f"class {self.said(place)}"
 
     def module(self, module: ModuleType) -> str:
@@ -347,7 +355,7 @@ class Walk:
         place, is_new = self.root(("thing", id(module)), "<module>", module.__name__, module)
         if is_new:
             self.origin(origin)
-            self.later(lambda: read_module(self, place, module, origin))
+            self.later(place, lambda: read_module(self, place, module, origin))
         return f"module {self.said(place)}"
 
     def name_of(self, thing: Any) -> tuple[str, str]:
