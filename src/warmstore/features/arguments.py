@@ -9,17 +9,23 @@ Everything else goes to the module as it is, and is a setting of the call.
 import copy
 from collections import UserDict
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-import xxhash
 
 from warmstore.errors import AmbiguousBatch, BadIds
-from warmstore.fingerprint import describe
+from warmstore.identity import Identity
+from warmstore.identity.files import Places
+from warmstore.identity.identity import finished, walk_over
+from warmstore.identity.plain import atom_text
+from warmstore.identity.torch_kinds import tensor_text
 
 BatchArgs = Collection[int | str] | None
 _ARRAYS = (torch.Tensor, np.ndarray)
+_BATCH = "a batch"
+_PLACES = Places()
 
 
 class Arguments:
@@ -67,14 +73,12 @@ class Arguments:
                 return found.device
         return None
 
-    def fixed(self) -> str:
-        """A hash of everything that is not per sample; "" when there is nothing."""
-        parts = [
-            f"{key}={text}"
-            for key, value in (*enumerate(self.args), *self.kwargs.items())
-            if (text := self._describe(value, self._wanted(key)))
-        ]
-        return xxhash.xxh3_128_hexdigest(";".join(parts).encode()) if parts else ""
+    def fixed(self) -> dict[str, Any]:
+        """By argument, what is the same for all samples: the value, with a mark in the place of batches in it."""
+        rests = (
+            (key, self._rest(value, self._wanted(key))) for key, value in (*enumerate(self.args), *self.kwargs.items())
+        )
+        return {f"argument {key}": rest for key, rest in rests if rest is not _BATCH}
 
     def take(self, which: torch.Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments for some of the samples.
@@ -123,16 +127,40 @@ class Arguments:
             return type(value)(self._cut(child, wanted, which, f"{name}[{at}]") for at, child in enumerate(value))
         return value
 
-    def _describe(self, value: Any, wanted: bool | None) -> str:
+    def _rest(self, value: Any, wanted: bool | None) -> Any:
         if self._is_batch(value, wanted, "an argument"):
-            return ""
+            return _BATCH
         if is_mapping(value):
-            parts = {key: self._describe(child, wanted) for key, child in value.items()}
-            return repr({key: text for key, text in parts.items() if text}) if any(parts.values()) else ""
+            parts = {key: self._rest(child, wanted) for key, child in value.items() if key != "cache_ids"}
+            return parts if any(part is not _BATCH for part in parts.values()) else _BATCH
         if isinstance(value, list | tuple):
-            texts = [self._describe(child, wanted) for child in value]
-            return repr(texts) if any(texts) else ""
-        return describe(value)
+            rests = [self._rest(child, wanted) for child in value]
+            return rests if any(part is not _BATCH for part in rests) else _BATCH
+        return value
+
+
+def setting(name: str, value: Any, version: str | None, ignore: Collection[str]) -> Identity:
+    """The identity of an argument, or part of one, that is the same for all samples.
+
+    Raises:
+        NoFingerprint: it cannot be told whether it changes.
+    """
+    walk = walk_over(value, name=name, ignore=ignore, called=False, patches={})
+    return finished(walk, version if walk.unknown else None).require()
+
+
+def text_of_setting(value: Any) -> str:
+    """A text that differs where the identities of such arguments do. Called for every batch."""
+    text = atom_text(value)
+    if text is not None:
+        return text + (_PLACES.stamp(str(value)) if isinstance(value, str | Path) else "")
+    if type(value) is torch.Tensor:
+        return tensor_text(value)
+    if type(value) is dict:
+        return repr([(atom_text(key) or key, text_of_setting(child)) for key, child in value.items()])
+    if type(value) is list:
+        return repr([text_of_setting(child) for child in value])
+    return setting("", value, "any", ()).digest
 
 
 def _rows_of(value: torch.Tensor, which: torch.Tensor) -> torch.Tensor:

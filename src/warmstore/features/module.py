@@ -6,20 +6,22 @@ are no batches, autocast) is watched: when it changes, the cache refuses instead
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import nn
 
-from warmstore.errors import BadIds, NotStateless, StaleCache
-from warmstore.features import fingerprint
-from warmstore.features.arguments import Arguments, BatchArgs, is_mapping
+from warmstore.errors import BadIds, StaleCache
+from warmstore.features.arguments import Arguments, BatchArgs, is_mapping, setting, text_of_setting
 from warmstore.features.cache import FeatureCache
+from warmstore.features.detector import detector_of
 from warmstore.features.session import Session
+from warmstore.features.stateless import check_stateless
 from warmstore.features.structure import put_together
-from warmstore.features.watch import Watch
+from warmstore.features.versions import fingerprint_of
+from warmstore.identity import register
 from warmstore.records.keys import Keys, as_keys
 
 _KEY = "cache_ids"
@@ -43,9 +45,13 @@ class CachedModule(nn.Module):
         batch_args: positions and names of the arguments that carry one value per sample; told by their length if None.
         enforce_stateless: refuse a module with trainable parameters, or one that is random in training mode.
         map_location: the device of the outputs; that of the input if None.
+        version: stands for what cannot be told of the module and of arguments: give another one whenever that changes.
+        ignore: places that do not count, as errors and logs show them, such as "module.logger".
 
     Raises:
         NotStateless: see `enforce_stateless`.
+        NoFingerprint: it cannot be told whether some part of the module changes; the message says which, and what to
+            do.
     """
 
     def __init__(
@@ -58,6 +64,8 @@ class CachedModule(nn.Module):
         batch_args: BatchArgs = None,
         enforce_stateless: bool = True,
         map_location: torch.device | str | None = None,
+        version: str | None = None,
+        ignore: Collection[str] = (),
     ) -> None:
         super().__init__()
         self.module = module
@@ -66,9 +74,13 @@ class CachedModule(nn.Module):
         self._key_from_batch = key_from_batch
         self._batch_args = batch_args
         self._device = None if map_location is None else torch.device(map_location)
+        self._stands_for_unknown = version
+        self._ignore = frozenset([ignore] if isinstance(ignore, str) else ignore)
         if enforce_stateless:
-            _check_stateless(module)
-        self._watch = Watch(module)
+            check_stateless(module)
+        self._detector = detector_of(module, version, self._ignore)
+        self._detector.identity()  # raises where something cannot be told
+        cache.detectors.add(self._detector)
         self._bound: dict[Any, Session] = {}  # by all that a call's outputs depend on: the version they are in
         self.register_state_dict_post_hook(_strip_prefix)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_add_prefix)  # type: ignore[no-untyped-call]
@@ -79,13 +91,15 @@ class CachedModule(nn.Module):
         Raises:
             BadIds: no ids, or more or fewer than samples.
             BadIdType: an id that is neither str nor int.
-            StaleCache: weights, code, settings, other arguments or autocast differ from what filled the cache.
+            StaleCache: the module, other arguments or autocast differ from what filled the cache.
+            NoFingerprint: it cannot be told whether an argument, or what the program put into the module, changes.
             SchemaMismatch: an output of another structure, dtype or shape than the cache holds.
             AmbiguousBatch: what belongs to single samples cannot be told.
             WriteFailed: an earlier write in the background failed; its samples still wait.
         """
         if not self.enabled:
-            return self.module(*args, **kwargs)
+            with self._detector.calling():
+                return self.module(*args, **kwargs)
         if torch.compiler.is_compiling():
             return torch.compiler.disable(self._call)(args, kwargs, cache_ids)  # files and locks are no graph
         return self._call(args, kwargs, cache_ids)
@@ -96,11 +110,11 @@ class CachedModule(nn.Module):
         arguments.check()
         where = arguments.device()
         if where is not None and where.type == "meta":  # shapes without values: nothing to keep or to compare
-            with torch.no_grad():
+            with torch.no_grad(), self._detector.calling():
                 return self.module(*args, **kwargs)
         session = self._bind(arguments)
         if not len(keys):
-            with torch.no_grad():
+            with torch.no_grad(), self._detector.calling():
                 return self.module(*args, **kwargs)
         device = self._device or where or _device_of(self.module)
         values, missing = session.fetch(keys)
@@ -127,10 +141,10 @@ class CachedModule(nn.Module):
         else:
             args, kwargs = arguments.take(torch.from_numpy(which))
         began = time.perf_counter()
-        with torch.no_grad():
+        with torch.no_grad(), self._detector.calling():
             output = self.module(*args, **kwargs)
         session.computed(time.perf_counter() - began, len(which))
-        if self._bind(arguments) is not session:
+        if not self._is_bound(arguments, session):
             raise StaleCache(
                 "the module's weights changed while it computed, so its outputs belong to no version of the cache. "
                 "Call module.eval() before wrapping it, or do not train it while it computes"
@@ -174,38 +188,32 @@ class CachedModule(nn.Module):
         )
 
     def _bind(self, arguments: Arguments) -> Session:
-        call = (self._watch.version(), arguments.fixed(), _autocast(arguments.device() or _device_of(self.module)))
+        identity = self._detector.identity()
+        fixed = arguments.fixed()
+        autocast = _autocast(arguments.device() or _device_of(self.module))
+        call = identity.digest, *(text_of_setting(value) for value in fixed.values()), *fixed, autocast
         found = self._bound.get(call)
         if found is None:
-            parts = self._watch.fingerprint()
-            whole = {**parts, "arguments that are not batches": call[1], "autocast": call[2]}
-            found = self.cache.bind(whole).session
+            settings = {
+                name: setting(name, value, self._stands_for_unknown, self._ignore) for name, value in fixed.items()
+            }
+            found = self.cache.bind(fingerprint_of(identity, settings, autocast)).session
             self._bound[call] = found
         return found
 
+    def _is_bound(self, arguments: Arguments, session: Session) -> bool:
+        """Whether outputs still belong to a version of the cache, after they were computed."""
+        try:
+            return self._bind(arguments) is session
+        except StaleCache:
+            return False
+
     def __getstate__(self) -> dict[str, Any]:
-        # A copy's watch counts from the start: what it calls the first version may be another one here.
         return {**self.__dict__, "_bound": {}}
 
-
-def _check_stateless(module: nn.Module) -> None:
-    trainable = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
-    if trainable:
-        few = ", ".join(trainable[:3]) + (", ..." if len(trainable) > 3 else "")
-        raise NotStateless(
-            f"the module has trainable parameters ({few}): its outputs change as it learns. Freeze it with "
-            "module.requires_grad_(False), or pass enforce_stateless=False if it is not trained"
-        )
-    random = [
-        type(child).__name__
-        for child in fingerprint.mode_sensitive(module)
-        if child.training and fingerprint.random_in_training(child)
-    ]
-    if random:
-        raise NotStateless(
-            f"the module is in training mode and has {random[0]}, whose outputs differ from call to call. Call "
-            "module.eval() before wrapping it, or pass enforce_stateless=False"
-        )
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self.cache.detectors.add(self._detector)
 
 
 def _autocast(device: torch.device | None) -> str:
@@ -243,3 +251,6 @@ def _add_prefix(module: nn.Module, state: dict[str, Any], prefix: str, *rest: An
 def _rename(state: dict[str, Any], old: str, new: str) -> None:
     for key in [key for key in state if key.startswith(old)]:
         state[new + key[len(old) :]] = state.pop(key)
+
+
+register(CachedModule, lambda cached: cached.module)  # it computes what its module does

@@ -4,6 +4,7 @@ FeatureCache is the face; this is what happens behind it. The store is opened wh
 first commit, and its folder may turn out to be another version's: nobody else needs to know of that.
 """
 
+import logging
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,7 +31,14 @@ from warmstore.features.reader import DAMAGED, MISSING, Reader, merge, no_values
 from warmstore.features.schema import KEY, Schema
 from warmstore.features.statistics import Cost
 from warmstore.features.structure import Leaf, Structure, check_structure, nbytes_of, take_apart
-from warmstore.features.versions import Fingerprint, differing, version_folder
+from warmstore.features.versions import (
+    Fingerprint,
+    are_equal,
+    difference,
+    have_same_rules,
+    read_versions,
+    version_folder,
+)
 from warmstore.records.files import Files
 from warmstore.records.keys import Keys
 from warmstore.records.manifest import NAME
@@ -43,7 +51,12 @@ if TYPE_CHECKING:
     from warmstore.features.joining import Joined
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
+_log = logging.getLogger("warmstore")
 _NOWHERE = np.zeros(0, np.int64)
+
+
+class _OtherRules(StaleCache):
+    """A cache was filled under other rules of identity, so that nothing can be said of its fingerprint."""
 
 
 class Session:
@@ -298,14 +311,17 @@ class Session:
     def bind(self, fingerprint: Fingerprint) -> bool:
         """Whether this is the version of a fingerprint, which it becomes if it is nobody's yet."""
         if self._options.versions != "new":
-            self._tie(fingerprint)
+            try:
+                self._tie(fingerprint)
+            except _OtherRules:
+                self._leave(fingerprint)
             return True
         if self._fingerprint is None and self.writes:
             self.blocks.flush(self.commit)  # put in by hand, before any module was bound
         with self.lock:
             if self._fingerprint is None and not len(self.blocks):
                 self._become(fingerprint)
-            return self._fingerprint is not None and not differing(self._fingerprint, fingerprint)
+            return self._fingerprint is not None and are_equal(self._fingerprint, fingerprint)
 
     def _tie(self, fingerprint: Fingerprint) -> None:
         with self.lock:
@@ -320,13 +336,37 @@ class Session:
         self._compare(known, fingerprint)
 
     def _compare(self, known: Fingerprint, fingerprint: Fingerprint) -> None:
-        parts = differing(known, fingerprint)
-        if parts and self._options.versions != "ignore":
-            raise StaleCache(
-                f"the cache {self._id!r} in {self.folder} was filled with other {' and '.join(parts)} than the "
-                "module has now, so its outputs are not this module's. Use another cache id for the changed module, "
-                f"pass versions='new' to keep both, restore what changed, or remove {self.path}"
+        changed = difference(known, fingerprint)
+        if changed and self._options.versions != "ignore":
+            kind = StaleCache if have_same_rules(known, fingerprint) else _OtherRules
+            raise kind(
+                f"the cache {self._id!r} in {self.folder} holds outputs of another computation than this: {changed}. "
+                "Use another cache id for the changed module, pass versions='new' to keep both, restore what changed, "
+                f"or remove {self.path}"
             )
+
+    def _leave(self, fingerprint: Fingerprint) -> None:
+        """Go on in a version beside a cache that was filled under other rules of identity, which stays as it is.
+
+        Raises:
+            StaleCache: there is one beside it for another fingerprint of the same rules.
+        """
+        if self.writes:
+            self.blocks.flush(self.commit)  # put in by hand
+        own = version_folder(self.folder, self.name, fingerprint)
+        if not (own / NAME).exists():
+            for version in read_versions(self.folder, self.name):
+                if version.fingerprint is not None and have_same_rules(version.fingerprint, fingerprint):
+                    self._compare(version.fingerprint, fingerprint)
+        _log.warning(
+            "the cache %r in %s was filled under other rules of identity: it stays as it is, and samples are computed "
+            "anew into %s",
+            self._id, self.folder, own.name,
+        )  # fmt: skip
+        with self.lock:
+            self._fingerprint = None
+            self._move(own)
+            self._tie(fingerprint)
 
     def _become(self, fingerprint: Fingerprint) -> None:
         """Be the version of a fingerprint: its own folder if it has one, else the first one if that is free or its."""
@@ -361,11 +401,11 @@ class Session:
             return False
         try:
             self._adopt(self._open_store())
-        except StaleCache:
+        except StaleCache as error:
             # Another process filled the first version meanwhile; ours is another one, and nothing of it is written yet.
             assert self._fingerprint is not None
             own = version_folder(self.folder, self.name, self._fingerprint)
-            if self._options.versions != "new" or self.path == own:
+            if (self._options.versions != "new" and type(error) is not _OtherRules) or self.path == own:
                 raise
             self._move(own)
             return self._find_store()

@@ -27,6 +27,9 @@ RULES = 1
 _SHOWN = 3
 _REFERS = ("function @", "class ", "module ", "object ", "member ", "same as @", "stands for")
 _LONGEST = 120
+_MODE = " in "
+TOGETHER = "together "
+"""With this begins a fact that stands for many."""
 
 
 @dataclass(frozen=True)
@@ -122,8 +125,8 @@ def walk_over(
     left_out = frozenset([ignore] if isinstance(ignore, str) else ignore)
     if watch is not None:
         watch.begin()
-    if patches is None and watch is not None:
-        patches = watch.patches = find_patches() if watch.patches is None or not watch.is_after_call else watch.patches
+    if patches is None and watch is not None and tensors == "content":
+        patches = watch.patches = find_patches() if watch.patches is None else watch.patches
     if patches is None:
         patches = find_patches() if tensors == "content" else {}
     walk = Walk(name, Settings(left_out, below, files, tensors, watch, folders, frozenset(elsewhere), patches))
@@ -238,13 +241,17 @@ def _said(place: str, old: str | None, new: str | None) -> str:
         if before != after:
             return f"the code of `{place}` was edited: its constants were {_short(before)}, are {_short(after)}"
         return f"the code of `{place}` was edited"
-    if old.startswith("tensor ") and new.startswith("tensor "):
-        before, after = old.rpartition(" ")[0], new.rpartition(" ")[0]
-        return (
-            f"the values of the tensor `{place}` changed"
-            if before == after
-            else (f"the tensor `{place}` was {before[7:]}, is {after[7:]}")
-        )
+    for kind in ("tensor", "array"):
+        if old.startswith(f"{kind} ") and new.startswith(f"{kind} "):
+            (before, _, _), (after, _, _) = old.rpartition(" "), new.rpartition(" ")
+            if before == after:
+                return f"the values of the {kind} `{place}` changed"
+            return f"the {kind} `{place}` was {before.partition(' ')[2]}, is {after.partition(' ')[2]}"
+    if old.startswith(TOGETHER) and new.startswith(TOGETHER):
+        return f"something in `{place}` changed"
+    (kind, _, mode), (other_kind, _, other_mode) = old.rpartition(_MODE), new.rpartition(_MODE)
+    if kind == other_kind and kind.startswith("module "):
+        return f"the train/eval mode of `{place}` was {mode}, is {other_mode}"
     return f"`{place}` was {_short(old)}, is {_short(new)}"
 
 

@@ -97,20 +97,24 @@ class Memory:
 _memories: dict[int, tuple[weakref.ref[Any], dict[Any, Memory]]] = {}
 
 
-def memory_of(function: Any, key: Any) -> Memory:
+def memory_of(function: Any, key: Any, memory: Memory | None = None) -> Memory:
     """The memory of a function with the arguments and settings that `key` stands for: one for all who call it.
 
     What cannot be referenced weakly has a new one each time.
+
+    Args:
+        memory: to begin with, where nobody has called it.
     """
+    memory = Memory() if memory is None else memory
     number = id(function)
     known = _memories.get(number)
     if known is None or known[0]() is not function:
         try:
             known = weakref.ref(function, lambda gone: _forget(number, gone)), {}
         except TypeError:
-            return Memory()
+            return memory
         _memories[number] = known
-    return known[1].setdefault(key, Memory())
+    return known[1].setdefault(key, memory)
 
 
 def _forget(number: int, gone: weakref.ref[Any]) -> None:
