@@ -92,7 +92,7 @@ def pipeline(program: Program, folder: Path, calls: Calls) -> Answers:
     """A step that is forced onto the disk, under a plan with the shortest profile there is."""
     import warmstore as ws
 
-    with refused_by_error(), refused_in_log("warmstore", "it cannot be told whether"):
+    with refused_by_error():
         pipe = ws.Pipeline(program.values).step(program.step, cache="disk", **program.arguments)
         profile = pipe.profile(samples=len(program.values), seconds=0.01, most_workers=0, progress=False)
         plan = pipe.plan(profile=profile, disk=_DISK, folder=folder, workers=0)

@@ -96,9 +96,16 @@ def _next_process(case: Case, runner: Runner, folder: Path) -> Outcome:
 
 def _same_process(case: Case, runner: Runner, folder: Path) -> Outcome:
     again = ("again",) if case.again else ()
-    actions = ("build", "use", "plain", "use", "plain", case.change, *again, "use", "plain")
-    reply = _run(case, runner, folder, case.first, *actions)
-    return _broken([reply]) or judge(case, *reply.uses)
+    before = ("use", "plain", "use", "plain")
+    if case.system == "compiled":  # it remembers no state from before the program's own calls
+        before = ("use", "use", "plain", "plain")
+    reply = _run(case, runner, folder, case.first, "build", *before, case.change, *again, "use", "plain")
+    if reply.error:
+        return Outcome(Verdict.BROKEN, reply.error)
+    uses = list(reply.uses)
+    if case.system == "compiled":
+        uses[1], uses[2] = uses[2], uses[1]
+    return judge(case, *uses)
 
 
 def _before_first_use(case: Case, runner: Runner, folder: Path) -> Outcome:
@@ -171,8 +178,7 @@ def _refusal(case: Case, words: str) -> Outcome:
 
 
 def _broken(replies: Sequence[Reply]) -> Outcome | None:
-    errors = [reply.error for reply in replies if reply.error]
-    return Outcome(Verdict.BROKEN, errors[0]) if errors else None
+    return next((Outcome(Verdict.BROKEN, reply.error) for reply in replies if reply.error), None)
 
 
 def _shown(values: Any) -> str:

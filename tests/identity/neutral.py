@@ -309,7 +309,7 @@ class Neutral:
         moved: the second process finds the program in another folder. linked: reached through a link.
         seed: the second process has another seed of hashes. cwd: another working directory.
         main: both load the program so; see `Task`.
-        without: programs that it does not fit, and why it does not. systems: those it fits.
+        without: programs that it does not fit: what a copy of them remembers counts. systems: those it fits.
     """
 
     name: str
@@ -381,9 +381,10 @@ NEUTRAL = [
     Neutral("imported again", second=("reload", "build", "use", "plain")),
     Neutral("imported again in the process that filled", first=("build", "use", "reload", "again", "use")),
     Neutral("copy", second=(_CLONE, "build", "use", "plain")),
-    Neutral("copy in the process that filled", first=("build", "use", _CLONE, "again", "use")),
+    Neutral("copy in the process that filled", first=("build", "use", _CLONE, "again", "use"), without=("memory",)),
     Neutral("pickled", second=(_PICKLED, "build", "use", "plain"), without=("hooks",)),
-    Neutral("pickled in the process that filled", first=("build", "use", _PICKLED, "again", "use"), without=("hooks",)),
+    Neutral("pickled in the process that filled", first=("build", "use", _PICKLED, "again", "use"),
+            without=("hooks", "memory")),
     Neutral("script", main="script"),
     Neutral("script in a moved checkout", main="script", moved=True),
     Neutral("script with a comment", _each(lambda text: "# A comment.\n" + text), main="script"),
