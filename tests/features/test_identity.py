@@ -11,6 +11,7 @@ import enum
 import functools
 import logging
 import pickle
+import random
 import threading
 import types
 import warnings
@@ -520,6 +521,23 @@ for m in (Model(), Bare()):
 def test_same_in_every_process(run_script):
     assert run_script(SCRIPT, PYTHONHASHSEED="1") == "0\n0\n"
     assert run_script(SCRIPT, PYTHONHASHSEED="2") == "2\n2\n"
+
+
+def test_code_that_draws_where_it_is_not_called(tmp_path):
+    """As layers do when they are made, and as others do in training."""
+
+    class Drawing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(3) * random.random() * np.random.rand(), requires_grad=False)
+            self.weight.fill_(2)
+
+        def forward(self, x):
+            return x * torch.rand(3) if self.training else torch.dropout(x * self.weight, 0.5, self.training)
+
+    filled = fill(tmp_path, Drawing().eval())
+    torch.rand(7), random.random(), np.random.rand()
+    assert torch.equal(reused(tmp_path, Drawing().eval()), filled)
 
 
 def test_logging_and_locks_make_no_difference(tmp_path):

@@ -107,4 +107,5 @@ def _copy(module: nn.Module, version: str | None, ignore: frozenset[str], record
 
 
 def _look(module: nn.Module, ignore: frozenset[str], watch: Watch) -> Walk:
-    return walk_over(module, name="module", ignore=ignore, watch=watch, called=False)
+    # Modules that are random are refused. Code that draws, as in an `__init__`, does so when it is not called.
+    return walk_over(module, name="module", ignore=ignore, watch=watch, called=False, draws=False)

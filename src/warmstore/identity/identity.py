@@ -7,8 +7,9 @@ caches refuses it unless the user vouches for it with a version, or leaves it ou
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, Self
 
@@ -111,6 +112,7 @@ def walk_over(
     folders: bool = False,
     elsewhere: Collection[str] = (),
     patches: Patches | None = None,
+    draws: bool = True,
 ) -> Walk:
     """The walk that an identity is made of; see `identify`.
 
@@ -120,6 +122,7 @@ def walk_over(
         folders: whether the files that lie in folders which arguments name count, if they are few.
         elsewhere: absolute paths of folders whose files count in other ways.
         patches: what the program has put into installed modules; None: looked for now, unless `tensors` is "layout".
+        draws: whether the state of default random generators counts where code draws from them.
     """
     below = None if root is None else os.path.abspath(root)  # noqa: PTH100  it must not follow links
     left_out = frozenset([ignore] if isinstance(ignore, str) else ignore)
@@ -129,7 +132,7 @@ def walk_over(
         patches = watch.patches = find_patches() if watch.patches is None else watch.patches
     if patches is None:
         patches = find_patches() if tensors == "content" else {}
-    walk = Walk(name, Settings(left_out, below, files, tensors, watch, folders, frozenset(elsewhere), patches))
+    walk = Walk(name, Settings(left_out, below, files, tensors, watch, folders, frozenset(elsewhere), patches, draws))
     _begin(walk, thing, called)
     walk.run()
     if watch is not None:
@@ -155,13 +158,15 @@ def finished(walk: Walk, version: str | None = None) -> Identity:
 class Found:
     """What a walk has found, by places as they count, and the names of those. It keeps no object alive.
 
-    weights: places of the parameters and buffers of modules.
+    weights: places of the parameters and buffers of modules. roots: the places of functions, classes and modules, by
+    which of them they are in this process.
     """
 
     facts: dict[str, str]
     unknown: dict[str, str]
     names: Names
     weights: frozenset[str] = frozenset()
+    roots: dict[Any, tuple[str, weakref.ref[Any]]] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, walk: Walk) -> Found:
@@ -171,7 +176,12 @@ class Found:
             {walk.said(place): reason for place, reason in walk.unknown.items()},
             walk.names,
             frozenset(map(walk.said, walk.weights)),
+            walk.roots,
         )
+
+    def elsewhere(self) -> Found:
+        """What was found, as another process can be told of it."""
+        return replace(self, roots={})
 
     def identity(self, version: str | None = None) -> Identity:
         """The identity of so many facts."""
