@@ -119,9 +119,10 @@ def _rendered(node: Structure, path: str, schema: Schema) -> str:
     if kind == "pickled":
         return "pickled"
     if kind in ("tensor", "ndarray", "values"):
-        return says(schema.fields[path or "output"])
+        field = says(schema.fields[path or "output"])
+        return f"{field}, samples in dimension {node['dim']}" if "dim" in node else field
     if kind == "constant":
-        return repr(node["value"])
+        return f"{node['array']['dtype']} {node['array']['shape']} for all" if "array" in node else repr(node["value"])
     if kind == "items":
         return f"[{_rendered(node['item'], path, schema)} per sample]"
     keys = node.get("keys", range(len(node["children"])))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Union
 import numpy as np
 
 from warmstore.errors import ReadOnly, SchemaMismatch, StaleCache
-from warmstore.features.opening import schema_of
+from warmstore.features.opening import is_settled, schema_of
 from warmstore.features.reader import Reader, open_index, select
 from warmstore.features.schema import KEY, Schema
 from warmstore.features.structure import Leaf, check_structure
@@ -54,7 +54,7 @@ def merge_caches(
         target = _target(cache, path, store.metadata.get("fingerprint"))
         if target.path.absolute() == store.path:
             raise ValueError(f"{path} cannot be merged into itself; name another cache")
-        check_same(target.session.expect(schema), schema)
+        check_same(target.session.expect(schema, settled=is_settled(store.metadata)), schema)
         index = open_index(store, Files())
         try:
             index.catch_up(store.snapshot.rows)
