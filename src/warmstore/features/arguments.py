@@ -11,9 +11,9 @@ open.
 """
 
 import copy
+import os
 from collections import UserDict
 from collections.abc import Collection, Iterator
-from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -281,10 +281,10 @@ class Arguments:
         return value
 
     def _rest(self, value: Any, path: Path) -> Any:
-        if _is_sized(value) and self._is_batch(path):
+        if value is self._ids or path[-1] == IDS or (_is_sized(value) and self._is_batch(path)):
             return _BATCH
         if is_mapping(value):
-            parts = {key: self._rest(child, (*path, key)) for key, child in value.items() if key != IDS}
+            parts = {key: self._rest(child, (*path, key)) for key, child in value.items()}
             return parts if any(part is not _BATCH for part in parts.values()) else _BATCH
         if isinstance(value, list | tuple):
             rests = [self._rest(child, (*path, key)) for key, child in _children(value)]
@@ -306,7 +306,7 @@ def text_of_setting(value: Any) -> str:
     """A text that differs where the identities of such arguments do. Called for every batch."""
     text = atom_text(value)
     if text is not None:
-        return text + (_PLACES.stamp(str(value)) if isinstance(value, str | PurePath) else "")
+        return text + (_PLACES.stamp(str(value)) if isinstance(value, str | os.PathLike) else "")
     if type(value) is torch.Tensor:
         return tensor_text(value)
     if type(value) is dict:

@@ -59,9 +59,9 @@ class CachedModule(nn.Module):
 
     Raises:
         NotStateless: see `enforce_stateless`.
+        ValueError: `out_dims` holds something else than ints and None.
         NoFingerprint: it cannot be told whether some part of the module changes; the message says which, and what to
             do.
-        ValueError: `out_dims` holds something else than ints and None.
     """
 
     def __init__(
@@ -125,8 +125,7 @@ class CachedModule(nn.Module):
         keys, arguments = self._read(args, kwargs, cache_ids)
         where = arguments.device()
         if not len(keys) or (where is not None and where.type == "meta"):  # shapes without values: nothing to keep
-            with torch.no_grad(), self._detector.calling():
-                return self.module(*args, **kwargs)
+            return self._compute(args, kwargs)
         if arguments.open is not None:
             name, value = arguments.open
             shape = tuple(value.shape) if hasattr(value, "shape") else f"({len(value)},)"
@@ -175,8 +174,7 @@ class CachedModule(nn.Module):
         else:
             args, kwargs = arguments.take(torch.from_numpy(which))
         began = time.perf_counter()
-        with torch.no_grad(), self._detector.calling():
-            output = self.module(*args, **kwargs)
+        output = self._compute(args, kwargs)
         session.computed(time.perf_counter() - began, len(which))
         if not self._is_bound(arguments, session):
             raise StaleCache(
@@ -217,8 +215,8 @@ class CachedModule(nn.Module):
         args, kwargs = arguments.take(torch.from_numpy(which))
         where = arguments.device()
         devices = [where] if where is not None and where.type == "cuda" else []
-        with torch.random.fork_rng(devices), torch.no_grad(), self._detector.calling():
-            return self.module(*args, **kwargs)
+        with torch.random.fork_rng(devices):
+            return self._compute(args, kwargs)
 
     def settle(self, *args: Any, cache_ids: Any = None, **kwargs: Any) -> None:
         """Find out where samples lie in a cache that was filled in batches of one: run the module on a sample twice.
@@ -234,8 +232,11 @@ class CachedModule(nn.Module):
                 session.confirm(self._run_some(arguments, np.zeros(2, np.int64)), 2)
 
     def _compute_only(self, arguments: Arguments) -> Any:
+        return _moved(self._compute(arguments.args, arguments.kwargs), self._device)
+
+    def _compute(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with torch.no_grad(), self._detector.calling():
-            return _moved(self.module(*arguments.args, **arguments.kwargs), self._device)
+            return self.module(*args, **kwargs)
 
     def _say(self, about: str, text: str) -> None:
         """Log something once."""
@@ -301,8 +302,7 @@ class CachedModule(nn.Module):
         if self._recalled or not session.is_fixed:
             return
         self._recalled = True
-        known = (session.fingerprint or {}).get("module")
-        if session.stored_roles and known == self._detector.identity().digest:
+        if session.stored_roles and (session.fingerprint or {}).get("module") == self._detector.identity().digest:
             self._roles.update({path: role for path, role in session.stored_roles.items() if path not in self._roles})
 
     def __getstate__(self) -> dict[str, Any]:
