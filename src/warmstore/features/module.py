@@ -275,9 +275,9 @@ class CachedModule(nn.Module):
 
     def _recall_roles(self) -> None:
         """What arguments are, from the cache's metadata, where it was filled by this module."""
-        session = self.cache.session
-        if self._recalled or not session.is_fixed:
+        if self._recalled or not self.cache.session.is_fixed:
             return
+        session = self.cache.session
         self._recalled = True
         if not session.stored_roles:
             return
