@@ -166,7 +166,7 @@ class CachedModule(nn.Module):
         began = time.perf_counter()
         with torch.no_grad():
             output = self.module(*args, **kwargs)
-        session.computed(time.perf_counter() - began, len(which))
+        session.computed(time.perf_counter() - began, len(computed))
         if self._bind(arguments) is not session:
             raise StaleCache(
                 "the module's weights changed while it computed, so its outputs belong to no version of the cache. "
