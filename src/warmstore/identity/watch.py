@@ -237,7 +237,7 @@ class Watch:
 
     @property
     def _rate(self) -> float:
-        return self._hashed / self._hashing if self._hashing > 1e-3 else _RATE
+        return self._hashed / self._hashing if self._hashing > 1e-3 and self._hashed else _RATE
 
     def _timed(self, value: Any, make: _Make) -> str:
         began = self._clock()
