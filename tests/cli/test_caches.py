@@ -79,7 +79,7 @@ def test_inspect_recognises_a_cache(folder: Path) -> None:
         '{"y": (float32 [3], float32), "names": [Json per sample], "kind": \'test\'}',
         "4 hits, 4 misses: 50.0%",
         "1: the later one",
-        "weights ",
+        " facts",
         "a%2Fb@",
     ):
         assert part in said, part

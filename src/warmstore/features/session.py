@@ -443,13 +443,13 @@ class Session:
             for version in read_versions(self.folder, self.name):
                 if version.fingerprint is not None and have_same_rules(version.fingerprint, fingerprint):
                     self._compare(version.fingerprint, fingerprint)
-        self._say_other_rules(own)
+            self._say_left(own)
         with self.lock:
             self._fingerprint = None
             self._move(own)
             self._tie(fingerprint)
 
-    def _say_other_rules(self, own: Path) -> None:
+    def _say_left(self, own: Path) -> None:
         _log.warning(
             "the cache %r in %s was filled under other rules of identity: it stays as it is, and samples are computed "
             "anew into %s",
@@ -466,8 +466,8 @@ class Session:
         except StaleCache as error:
             if self.path == own:
                 raise  # two fingerprints of one digest
-            if isinstance(error, _OtherRules):
-                self._say_other_rules(own)
+            if type(error) is _OtherRules:
+                self._say_left(own)
             self._move(own)
             self._tie(fingerprint)
         self._fingerprint = fingerprint
