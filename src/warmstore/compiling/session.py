@@ -326,7 +326,9 @@ class Session:
                     self._used[artifact.key] = artifact
                 except (OSError, LookupError, ValueError) as error:
                     reasons.append(str(error))
-        self._note(Lookup(path, bool(found), tuple(reasons)))
+        if found:
+            self._explanations.forget(path)
+        self._note(Lookup(path, bool(found), tuple(reasons), () if found else self._why(path)))
         return found
 
     def keep(self, path: str, kind: str, data: bytes, seconds: float) -> None:
@@ -335,6 +337,7 @@ class Session:
             path, kind, data, environment=self.environment, requirements=self._requirements, seconds=seconds
         )
         self._offer(self._used[path])
+        self._explanations.keep(path)
 
     def _offer(self, artifact: Artifact) -> None:
         if self._remote is not None:

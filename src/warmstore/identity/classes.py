@@ -46,7 +46,7 @@ def read_class(walk: Walk, place: Place, cls: type, origin: Origin) -> None:
     order = list(getattr(cls, "_fields", ())) or list(getattr(cls, "__dataclass_fields__", ()))
     walk.fact(place, f"class ({bases}){metaclass} {order or ''}".rstrip())
     walk.described.append((place, cls))
-    walk.watch(vars(cls).values())
+    walk.watch(vars(cls).values(), is_code=True)
     members: Any = cls.__members__ if isinstance(cls, enum.EnumMeta) else {}
     is_enum = isinstance(cls, enum.EnumMeta)
     if is_enum:

@@ -68,6 +68,8 @@ class Walk:
         self.unknown: dict[Place, str] = {}
         self.introspects: set[str] = set()  # what code asks for: "doc", "name", "annotations"
         self.described: list[tuple[Place, Any]] = []
+        self.memory: dict[int, Place] = {}  # where the memory of tensors was met first
+        self.functions: list[FunctionType] = []  # those of the program whose code was read
         self.checkouts: dict[str, None] = {}
         self._roots: list[str] = ["@0:"]
         self._prefixes: list[str] = [""]
@@ -115,10 +117,10 @@ class Walk:
         """Note what is at a place."""
         self.facts[place] = text
 
-    def watch(self, values: Iterable[Any]) -> None:
-        """Have a container watched: a list, or the live values of a dict."""
+    def watch(self, values: Iterable[Any], *, is_code: bool = False) -> None:
+        """Have a container watched: a list, or the live values of a dict. `is_code`: it holds methods or hooks."""
         if self.settings.watch is not None:
-            self.settings.watch.add(values)
+            self.settings.watch.add(values, is_code=is_code)
 
     def watch_cell(self, read: Callable[[], Any]) -> None:
         """Have a single variable watched."""
@@ -246,6 +248,7 @@ class Walk:
         for value in values:
             other = Walk("", self.settings)
             other._seen = dict(self._seen)
+            other.functions = self.functions
             other.look(other.start, value)
             other.run()
             self.introspects |= other.introspects

@@ -20,9 +20,14 @@ _RATE = 2e9  # bytes/s that are hashed, until it was measured
 
 
 class Watch:
-    """What a walk has read, and the texts of the tensors and arrays in it."""
+    """What a walk has read, and the texts of the tensors and arrays in it.
 
-    def __init__(self) -> None:
+    Args:
+        only_code: leave out what data is held: attributes of objects, items of containers. Variables are watched.
+    """
+
+    def __init__(self, *, only_code: bool = False) -> None:
+        self._only_code = only_code
         self._views: list[Iterable[Any]] = []
         self._cells: list[Callable[[], Any]] = []
         self._held: list[Any] = []
@@ -39,9 +44,10 @@ class Watch:
         self._views, self._cells = [], []
         self._known, self._found = self._found or self._known, {}
 
-    def add(self, values: Iterable[Any]) -> None:
+    def add(self, values: Iterable[Any], *, is_code: bool = False) -> None:
         """Watch what a list, or the live values of a dict, hold."""
-        self._views.append(values)
+        if is_code or not self._only_code:
+            self._views.append(values)
 
     def add_cell(self, read: Callable[[], Any]) -> None:
         """Watch what a function without effects gives."""
