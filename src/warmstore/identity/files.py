@@ -24,6 +24,25 @@ _BLOCK = 1 << 20
 _LARGEST_OF_PROGRAM = 16 << 20
 
 
+_MOST_LISTED = 256
+
+
+def listing(folder: str) -> str:
+    """The files that lie directly in a folder, with sizes and times; "" where they are many, or it is no folder."""
+    found = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_file() and not entry.name.startswith((".", "profile-")):
+                    state = entry.stat()
+                    found.append(f"{entry.name} {state.st_size} {state.st_mtime_ns}")
+                    if len(found) > _MOST_LISTED:
+                        return ""
+    except OSError:
+        return ""
+    return xxhash.xxh3_128_hexdigest("\n".join(sorted(found)).encode("utf-8", "surrogatepass")) if found else ""
+
+
 def may_be_path(text: str) -> bool:
     """Whether a text could be the path of a file."""
     return 0 < len(text) <= _LONGEST and "\0" not in text and "\n" not in text
@@ -56,7 +75,9 @@ def file_text(path: str, files: Files, root: str | None, checkouts: tuple[str, .
     absolute = os.path.abspath(path)  # noqa: PTH100  it must not follow links
     place, inside = _place(absolute, root, checkouts)
     if found is None or not stat.S_ISREG(found.st_mode):
-        return f"{place} folder" if found is not None else place if place != absolute else ""
+        if place != absolute:
+            return place
+        return f"{place} folder" if found is not None and os.sep in path.strip("./") else ""
     if files == "content" or (inside and found.st_size <= _LARGEST_OF_PROGRAM):
         return f"{place} file {content_of(absolute, found.st_size, found.st_mtime_ns, found.st_ino)}"
     return f"{place} file of {found.st_size} bytes at {found.st_mtime_ns}"

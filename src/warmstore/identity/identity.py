@@ -17,6 +17,7 @@ import xxhash
 from warmstore.errors import NoFingerprint
 from warmstore.identity.files import Files
 from warmstore.identity.origin import PYTHON_ORIGIN
+from warmstore.identity.patches import Patches, find_patches
 from warmstore.identity.walk import Settings, Walk
 from warmstore.identity.watch import Watch
 
@@ -104,18 +105,26 @@ def walk_over(
     tensors: Literal["content", "layout"] = "content",
     watch: Watch | None = None,
     called: bool = True,
+    folders: bool = False,
+    elsewhere: Collection[str] = (),
+    patches: Patches | None = None,
 ) -> Walk:
     """The walk that an identity is made of; see `identify`.
 
     Args:
         watch: told what to look at for changes.
         called: whether a callable is called, and nothing else; else all of it counts.
+        folders: whether the files that lie in folders which arguments name count, if they are few.
+        elsewhere: absolute paths of folders whose files count in other ways.
+        patches: what the program has put into installed modules; None: looked for now, unless `tensors` is "layout".
     """
     below = None if root is None else os.path.abspath(root)  # noqa: PTH100  it must not follow links
     left_out = frozenset([ignore] if isinstance(ignore, str) else ignore)
     if watch is not None:
         watch.begin()
-    walk = Walk(name, Settings(left_out, below, files, tensors, watch))
+    if patches is None:
+        patches = find_patches() if tensors == "content" else {}
+    walk = Walk(name, Settings(left_out, below, files, tensors, watch, folders, frozenset(elsewhere), patches))
     _begin(walk, thing, called)
     walk.run()
     if watch is not None:

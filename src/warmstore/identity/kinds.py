@@ -121,6 +121,8 @@ def _family_of(kind: type) -> Rule | None:
     for base, family in _BASES:
         if issubclass(kind, base):
             return family
+    if kind.__module__ in _INERT_MODULES or kind.__module__.startswith("tqdm."):
+        return _inert
     if kind.__module__ == "datasets.arrow_dataset":
         return _hugging_face
     if kind.__module__.partition(".")[0] == "pandas" and hasattr(kind, "to_numpy"):
@@ -422,6 +424,12 @@ def _builtin(walk: Walk, place: Place, value: Any) -> None:
         if module:
             walk.origin(origin_of_name(module))
         walk.fact(place, f"builtin {module}.{name}")
+        if module == "torch" or name.startswith("_VariableFunctionsClass."):
+            from warmstore.identity import torch_kinds
+
+            if torch_kinds.draws(name.rpartition(".")[2]):
+                state, _ = walk.root(("settings", "generator"), "default generator of torch")
+                walk.fact(state, torch_kinds.default_generator_text())
         return
     walk.fact(place, f"builtin method {value.__name__}")
     walk.whole(place + ".__self__", owner)
@@ -709,6 +717,9 @@ _BASES: tuple[tuple[Any, Rule], ...] = (
     (np.dtype, _dtype),
 )
 _rules[dataclasses.Field] = _dataclass_field
+_INERT_MODULES = frozenset(
+    ("multiprocessing.synchronize", "concurrent.futures.thread", "concurrent.futures.process", "logging.handlers")
+)
 _NEW_OBJECT = vars(copyreg)["__newobj__"]
 _VALUES = frozenset(
     (tuple, slice, types.BuiltinFunctionType, types.WrapperDescriptorType, types.MethodDescriptorType,

@@ -134,7 +134,7 @@ class Plain:
         self.alive: list[Any] = []
         self.cycles = False  # whether something was met within itself
         self._is_simple = is_simple
-        self._by_content = by_content
+        self.by_content = by_content
         self._numbers: dict[int, int] = {}
         self._texts: dict[int, str] = {}
         self._simple: dict[type, bool] = {}
@@ -167,14 +167,14 @@ class Plain:
             rule_of = _object
         known = self._numbers.get(id(value))
         if known is not None:
-            if self._by_content and id(value) in self._texts:
+            if self.by_content and id(value) in self._texts:
                 return self._texts[id(value)]
             self.cycles = True
             return f"same as {known}"
         self._numbers[id(value)] = len(self._numbers)
         self.alive.append(value)
         text = rule_of(self, value, depth)
-        if self._by_content:
+        if self.by_content:
             if len(text) > _LONGEST:
                 text = xxhash.xxh3_128_hexdigest(text.encode("utf-8", "surrogatepass"))
             self._texts[id(value)] = text
@@ -290,10 +290,12 @@ def order_text(shape: tuple[int, ...], strides: tuple[int, ...]) -> str:
 
 
 def _object(plain: Plain, value: Any, depth: int) -> str:
-    number = plain.classes.setdefault(type(value), len(plain.classes))
+    kind = type(value)
+    number = plain.classes.setdefault(kind, len(plain.classes))
+    name = f"{kind.__module__}.{kind.__qualname__}" if plain.by_content else number
     state = attributes_of(value)
     depth += 1
-    return f"object {number}{{{', '.join([f'{name}={plain.text(state[name], depth)}' for name in sorted(state)])}}}"
+    return f"object {name}{{{', '.join([f'{name}={plain.text(state[name], depth)}' for name in sorted(state)])}}}"
 
 
 def array_of(plain: Plain, value: Any, depth: int) -> str:

@@ -360,6 +360,8 @@ def _imports(walk: Walk, function: FunctionType, facts: CodeFacts) -> None:
     for name, listed, level in facts.imports:
         at, _ = walk.root(("import", package if level else "", level, name, listed), f"import {'.' * level}{name}")
         module = _imported("." * level + name, package if level else "")
+        if module is not None and not origin_of(module).is_program:
+            _patched_names(walk, at, module, facts)
         if module is None:
             walk.fact(at, "cannot be imported")
         elif not listed and "." in name and not level:
@@ -373,6 +375,14 @@ def _imports(walk: Walk, function: FunctionType, facts: CodeFacts) -> None:
                 if not hasattr(module, one):
                     _imported(f".{one}", module.__name__)
                 read(walk, module, at, (one,))
+
+
+def _patched_names(walk: Walk, place: Place, module: ModuleType, facts: CodeFacts) -> None:
+    """Note what the program has put into an installed module, under names that the code uses."""
+    for name in sorted(facts.names):
+        value = vars(module).get(name)
+        if isinstance(value, FunctionType) and origin_of_function(value).is_program:
+            walk.whole(place + f".{name}", value)
 
 
 def _imported(name: str, package: str) -> ModuleType | None:
@@ -403,7 +413,8 @@ def _files_beside(walk: Walk, place: Place, function: FunctionType, facts: CodeF
     for text in facts.strings:
         if not text or len(text) > 1024 or "\n" in text:
             continue
-        walk.file(place + f".<{text[:80]!r}>", text)
+        if text.strip("./") and os.path.isfile(text):  # noqa: PTH113
+            walk.file(place + f".<{text[:80]!r}>", text)
         for folder in folders:
             if folder and not os.path.isabs(text):  # noqa: PTH117
                 path = os.path.join(folder, text)  # noqa: PTH118

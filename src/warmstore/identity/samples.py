@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import PosixPath
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import xxhash
@@ -30,17 +30,25 @@ _STATE = (".<file>", ".<files>", ".<state>", ".filename")
 _PATHS = frozenset((str, PosixPath))
 
 
+class Look(Protocol):
+    """Looks at some samples of a source again, which is how it was looked at first."""
+
+    def __call__(self, samples: Sequence[Any]) -> UInt64:
+        """Their hashes, uint64 [n]."""
+
+
 @dataclass(frozen=True)
 class Samples:
     """The identity of a source and of its samples.
 
     name: 16 hex digits. each: uint64 [samples]. identity: of what all samples have in common: their classes, or the
-    source as a whole.
+    source as a whole. look: gives the hashes of some samples as they are now; None of a source that counts as a whole.
     """
 
     name: str
     each: UInt64 = field(repr=False)
     identity: Identity = field(repr=False)
+    look: Look | None = field(default=None, repr=False)
 
 
 def identify_samples(
@@ -88,11 +96,26 @@ def _of_paths(texts: Sequence[str], source: Any, places: files_module.Places) ->
     hashes = _hashes(texts)
     name = xxhash.xxh3_128(f"{type(source).__name__} of {len(texts)} texts".encode())
     name.update(hashes.data)
-    if any(places.stamp(text) for text in texts[:_FIRST]) or any(map(_looks_like_a_path, texts[:_FIRST])):
+    first = texts[:_FIRST]
+    look = _Paths(places, any(map(places.stamp, first)) or any(map(_looks_like_a_path, first)))
+    if look.are_files:
         hashes = mixed(hashes, _hashes(list(map(places.stamp, texts))))
-        if not all(text.startswith("/") for text in texts[:_FIRST]) and places.root is None:
+        if not all(text.startswith("/") for text in first) and places.root is None:
             name.update(os.getcwd().encode())  # noqa: PTH109  relative paths are others elsewhere
-    return Samples(name.hexdigest()[:16], hashes, _nothing())
+    return Samples(name.hexdigest()[:16], hashes, _nothing(), look)
+
+
+@dataclass(frozen=True)
+class _Paths:
+    """Looks at texts again, and at the files that they name, if they do."""
+
+    places: files_module.Places
+    are_files: bool
+
+    def __call__(self, samples: Sequence[Any]) -> UInt64:
+        texts = list(map(str, samples))
+        hashes = _hashes(texts)
+        return mixed(hashes, _hashes(list(map(self.places.stamp, texts)))) if self.are_files else hashes
 
 
 def _hashes(texts: Sequence[str]) -> UInt64:
@@ -122,22 +145,11 @@ def mixed(one: UInt64, other: UInt64) -> UInt64:
 def _one_by_one(
     samples: Sequence[Any], source: Any, places: files_module.Places, root: str | None, files: Files
 ) -> Samples | None:
-    """Plain data and simple objects; None where some samples are neither, or know each other in other ways."""
+    """Plain data and simple objects; None where samples are better looked at as a whole."""
     walk = Walk("source")
     plain = Plain(walk.is_simple, by_content=True)
-    texts: list[str] = []
-    states: list[str] = []
     try:
-        for sample in samples:
-            before = len(plain.strings)
-            try:
-                text = plain.text(sample)
-            except NotPlain:
-                del plain.strings[before:]
-                text = _walked(sample, root, files)
-            texts.append(text)
-            named = plain.strings[before:]
-            states.append("".join([places.stamp(str(one)) for one in named]) if named else "")
+        texts, states = _texts(samples, plain, places, root, files)
     except _TooMuchError:
         return None
     for cls in plain.classes:
@@ -146,15 +158,54 @@ def _one_by_one(
     identity = Found.of(walk).identity()
     common = "" if not plain.classes and not plain.cycles else identity.digest
     if plain.cycles:  # samples that know each other: a change of one may be a change of all
-        common += xxhash.xxh3_128_hexdigest("\\n".join(chain(texts, states)).encode("utf-8", "surrogatepass"))
+        common += xxhash.xxh3_128_hexdigest("\n".join(chain(texts, states)).encode("utf-8", "surrogatepass"))
     named_by = xxhash.xxh3_128(f"{type(source).__name__} of {len(texts)}".encode())
     for text in texts:
         named_by.update(f"{len(text)} {text}".encode("utf-8", "surrogatepass"))
-    whole = [
-        f"{common}{text} {state}".encode("utf-8", "surrogatepass") for text, state in zip(texts, states, strict=True)
-    ]
-    hashes = np.fromiter(map(xxhash.xxh3_64_intdigest, whole), np.uint64, len(whole))
-    return Samples(named_by.hexdigest()[:16], hashes, identity)
+    hashes = _hashes([f"{common}{text} {state}" for text, state in zip(texts, states, strict=True)])
+    look = None if plain.cycles else _Values(places, root, files, common)
+    return Samples(named_by.hexdigest()[:16], hashes, identity, look)
+
+
+@dataclass(frozen=True)
+class _Values:
+    """Looks at values again, and at the files that they name. common: what counts of all of them."""
+
+    places: files_module.Places
+    root: str | None
+    files: Files
+    common: str
+
+    def __call__(self, samples: Sequence[Any]) -> UInt64:
+        plain = Plain(Walk("source").is_simple, by_content=True)
+        try:
+            texts, states = _texts(samples, plain, self.places, self.root, self.files)
+        except _TooMuchError:
+            return np.zeros(len(samples), np.uint64)  # they are no longer what they were
+        return _hashes([f"{self.common}{text} {state}" for text, state in zip(texts, states, strict=True)])
+
+
+def _texts(
+    samples: Sequence[Any], plain: Plain, places: files_module.Places, root: str | None, files: Files
+) -> tuple[list[str], list[str]]:
+    """Texts of samples, and of the files that each names.
+
+    Raises:
+        _TooMuchError: a sample leads far, or something of it cannot be told.
+    """
+    texts: list[str] = []
+    states: list[str] = []
+    for sample in samples:
+        before = len(plain.strings)
+        try:
+            text = plain.text(sample)
+        except NotPlain:
+            del plain.strings[before:]
+            text = _walked(sample, root, files)
+        texts.append(text)
+        named = plain.strings[before:]
+        states.append("".join([places.stamp(str(one)) for one in named]) if named else "")
+    return texts, states
 
 
 class _TooMuchError(Exception):
@@ -162,7 +213,7 @@ class _TooMuchError(Exception):
 
 
 def _walked(sample: Any, root: str | None, files: Files) -> str:
-    walk = walk_over(sample, name="sample", root=root, files=files, called=False)
+    walk = walk_over(sample, name="sample", root=root, files=files, called=False, patches={})
     if len(walk.facts) > _MOST_FACTS:
         raise _TooMuchError
     if walk.unknown:

@@ -317,6 +317,27 @@ def settings_text() -> str:
     )
 
 
+def global_hooks() -> list[Any]:
+    """Hooks that run in every module."""
+    holders = (nn.modules.module._global_forward_pre_hooks, nn.modules.module._global_forward_hooks)
+    return [hook for holder in holders for hook in holder.values()]
+
+
+def draws(name: str) -> bool:
+    """Whether a function of torch draws from the default generator."""
+    return name.rstrip("_") in _DRAWS
+
+
+def default_generator_text() -> str:
+    """The state of torch's default generator."""
+    return xxhash.xxh3_128_hexdigest(tensor_bytes(torch.default_generator.get_state()))
+
+
+_DRAWS = frozenset(
+    ("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "bernoulli", "multinomial",
+     "normal", "poisson", "dropout", "alpha_dropout", "feature_dropout", "rrelu", "binomial", "uniform", "exponential")
+)  # fmt: skip
+
 _RULES: tuple[tuple[Any, Rule], ...] = (
     ((torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo, torch.Size), _named),
     ((torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator), _operator),

@@ -9,6 +9,7 @@ narrowly: one attribute of it, where all code that was followed reads no more (s
 from __future__ import annotations
 
 import builtins
+import os
 import re
 import sys
 from collections import deque
@@ -22,6 +23,7 @@ from warmstore.identity.origin import Origin, edited_files, origin_of, origin_of
 from warmstore.identity.plain import NAMES_A_FILE, NotPlain, Plain, array_text, atom_text, has_plain_state
 
 if TYPE_CHECKING:
+    from warmstore.identity.patches import Patches
     from warmstore.identity.watch import Watch
 
 _EXPANDED = 64  # containers with more items are one fact each
@@ -46,7 +48,8 @@ class Settings:
     """How to walk.
 
     ignore: places, as facts show them. tensors: "content", or "layout" for what is compiled. watch: is told what to
-    look at for changes, and remembers the texts of tensors and arrays.
+    look at for changes, and remembers the texts of tensors and arrays. folders: whether files in folders that arguments
+    name count; elsewhere: folders whose files count in other ways. patches: what the program has put into installed modules.
     """
 
     ignore: frozenset[str] = frozenset()
@@ -54,6 +57,9 @@ class Settings:
     files: files_module.Files = "stat"
     tensors: str = "content"
     watch: Watch | None = None
+    folders: bool = False
+    elsewhere: frozenset[str] = frozenset()
+    patches: Patches | None = None
 
 
 @dataclass
@@ -89,11 +95,23 @@ class Walk:
         """Do all that is waiting. It is a queue and no recursion: programs are deeper than Python's stack."""
         while self._work:
             self._work.popleft()()
+        self._look_at_patches()
         if self.introspects:
             from warmstore.identity.classes import documentation
 
             for place, thing in self.described:
                 self.fact(place + ".<described>", documentation(thing, self.introspects))
+
+    def _look_at_patches(self) -> None:
+        """Note what the program has put into the installed packages that were met."""
+        for name, patches in sorted((self.settings.patches or {}).items()):
+            if name in self._origins:
+                for shown, function in patches:
+                    place, is_new = self.root(("patch", shown), shown, "", function)
+                    if is_new:
+                        self.whole(place, function)
+        while self._work:
+            self._work.popleft()()
 
     def later(self, work: Callable[[], None]) -> None:
         self._work.append(work)
@@ -189,10 +207,12 @@ class Walk:
             place, _ = self.root(("version", origin.name), f"version of {origin.name}")
             self.fact(place, (origin.text + " " + edited_files(origin)).strip())
             if origin.name == "torch":
-                from warmstore.identity.torch_kinds import settings_text
+                from warmstore.identity.torch_kinds import global_hooks, settings_text
 
                 place, _ = self.root(("settings", "torch"), "settings of torch")
                 self.fact(place, settings_text())
+                for at, hook in enumerate(global_hooks()):
+                    self.whole(place + f".<hook {at}>", hook)
 
     def whole(self, place: Place, value: Any) -> None:
         """Have all of a value looked at."""
@@ -300,6 +320,15 @@ class Walk:
         if type(value) is str and not files_module.may_be_path(path):
             return
         text = files_module.file_text(path, self.settings.files, self.settings.root, tuple(self.checkouts))
+        is_argument = place.root == 0 and place.suffix.startswith("(") and place.suffix.endswith(")")
+        if (
+            self.settings.folders
+            and is_argument
+            and (text.endswith(" folder") or text.startswith(files_module.MOVABLE))
+        ):
+            folder = os.path.abspath(path)  # noqa: PTH100
+            if folder not in self.settings.elsewhere and (listed := files_module.listing(folder)):
+                self.fact(place + ".<files in it>", listed)
         if text.startswith(files_module.MOVABLE):
             self.fact(place, text)  # the path itself is another elsewhere
         elif text:

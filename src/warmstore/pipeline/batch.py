@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from warmstore.loading.collate import stack
-from warmstore.loading.draws import Int64
 from warmstore.loading.shared_room import empty
 
 
@@ -22,7 +21,7 @@ class Batch:
     """
 
     def __init__(self, count: int, *, alike: bool) -> None:
-        self._done = np.zeros(count, np.bool_)
+        self._count = count
         self._alike = alike
         self._room: Any = None if alike else [None] * count
 
@@ -33,13 +32,8 @@ class Batch:
             Uneven: see the class.
         """
         if self._room is None:
-            self._room = _room(value, len(self._done))
+            self._room = _room(value, self._count)
         _put(self._room, place, value)
-        self._done[place] = True
-
-    def missing(self) -> Int64:
-        """Places that are still to be filled, int64 [n]."""
-        return np.flatnonzero(~self._done)
 
     def stacked(self) -> Any:
         """The batch, of which every place has been filled."""

@@ -1,6 +1,7 @@
 """A plan brought to life: its placements found or made, so that a source can read and fill them."""
 
 import logging
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from warmstore.pipeline.schema import Schema
 from warmstore.pipeline.shelf import Place
 from warmstore.pipeline.source import Kept, PipelineSource
 from warmstore.pipeline.tiers import MemoryTier, Wanted, disk_folder, open_place
-from warmstore.pipeline.values import take_apart
+from warmstore.pipeline.trial import examples
 
 if TYPE_CHECKING:
     from warmstore.pipeline.pipeline import Pipeline
@@ -31,8 +32,10 @@ def source_of(pipe: "Pipeline", plan: Plan | None, seed: int) -> PipelineSource:
     Raises:
         ValueError: the plan is for other samples or steps.
     """
-    pipe.identities.refresh()
+    pipe.identities.refresh(patches=True)
+    began = time.perf_counter()
     samples = pipe.identities.look_at_samples()
+    seconds = time.perf_counter() - began
     name = samples.name
     if plan is None:
         return PipelineSource(pipe, seed, name)
@@ -44,6 +47,8 @@ def source_of(pipe: "Pipeline", plan: Plan | None, seed: int) -> PipelineSource:
         opening.assignment,
         samples.each,
         opening.steps[: max((place.step for place in places), default=0)],
+        samples.look,
+        seconds,
     )
     source = PipelineSource(pipe, seed, name, kept, opening.held)
     if opening.renewed(source, places):
@@ -149,16 +154,9 @@ class _Opening:
             number = self._plan.placements.index(placement)
             members = np.flatnonzero(self.assignment == number)
             chosen = members[np.linspace(0, len(members) - 1, min(_EXAMPLES, len(members)), dtype=np.int64)]
-            examples = []
-            for index in chosen.tolist():
-                try:
-                    with self._pipe.identities.calling():
-                        value = self._pipe.run(self._pipe.source[index], index, last=step)
-                except Exception as error:  # it will be raised when the sample's turn comes
-                    _log.info("sample %s fails: %r", f"{index:,}", error)
-                    continue
-                examples.append(take_apart(value))
-            return Schema.of(examples, placement.codec)
+            with self._pipe.identities.calling():
+                found = list(examples(self._pipe, chosen.tolist(), step))
+            return Schema.of(found, placement.codec)
 
         return schema
 

@@ -16,9 +16,11 @@ import xxhash
 from warmstore.errors import NoFingerprint
 from warmstore.identity.identity import Found, Identity, difference, reasons, remedies, walk_over
 from warmstore.identity.memory import Recorded, memory_of
-from warmstore.identity.samples import Samples, identify_samples
+from warmstore.identity.patches import find_patches
+from warmstore.identity.samples import Look, Samples, identify_samples
 from warmstore.identity.walk import Walk
 from warmstore.identity.watch import Watch
+from warmstore.loading.draws import Int64, UInt64
 from warmstore.pipeline.steps import Step, deterministic
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ Description = dict[str, Any]
 """Of a step, as JSON: name, random, threads, digest of its identity, and the facts behind that."""
 
 _MOST_FACTS = 1_000
+_FIRST = 16
 
 
 class Identities:
@@ -36,7 +39,21 @@ class Identities:
     def __init__(self, pipe: "Pipeline") -> None:
         self._pipe = pipe
         self._samples: Samples | None = None
-        self._steps = [_recorded(step, pipe) for step in pipe.steps[: deterministic(pipe.steps)]]
+        self._patches = find_patches()
+        self._elsewhere = _folders_of_samples(pipe)
+        self._steps = [self._recorded(step) for step in pipe.steps[: deterministic(pipe.steps)]]
+
+    def _recorded(self, step: Step) -> Recorded:
+        pipe = self._pipe
+        arguments = tuple((name, id(value)) for name, value in sorted(step.arguments.items()))
+        memory = memory_of(step.function, (arguments, step.ignore, pipe.root, pipe.files))
+        return Recorded(partial(self._look, step), step.version, memory)
+
+    def _look(self, step: Step, watch: Watch) -> Walk:
+        pipe = self._pipe
+        return look_at_step(
+            step, root=pipe.root, files=pipe.files, watch=watch, elsewhere=self._elsewhere, patches=self._patches
+        )
 
     @property
     def samples(self) -> Samples:
@@ -53,6 +70,18 @@ class Identities:
             folders=_folders(pipe.steps),
         )  # fmt: skip
         return self._samples
+
+    def hashes(self, look: Look | None, indices: Int64 | None) -> UInt64:
+        """The hashes of some samples as they are now, or of all; of a source that counts as a whole one for all.
+
+        Args:
+            look: how they were looked at first. indices: int64 [n].
+        """
+        source = self._pipe.source
+        if look is None:
+            each = self.look_at_samples().each
+            return each if indices is None else each[indices]
+        return look(source if indices is None else [source[at] for at in indices.tolist()])
 
     @property
     def keepable(self) -> int:
@@ -87,8 +116,14 @@ class Identities:
             for step, one in zip(self._pipe.steps, self._steps, strict=False)
         )
 
-    def refresh(self) -> None:
-        """Look at the steps again, also at files and arrays."""
+    def refresh(self, *, patches: bool = False) -> None:
+        """Look at the steps again, also at files and arrays.
+
+        Args:
+            patches: and at what the program has put into installed modules.
+        """
+        if patches:
+            self._patches = find_patches()
         for one in self._steps:
             one.refresh(again=True)
 
@@ -118,7 +153,7 @@ class Identities:
             one.called()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_samples": None}  # they may be millions
+        return {**vars(self), "_samples": None, "_patches": {}}  # samples may be millions
 
     @property
     def window(self) -> float:
@@ -126,20 +161,27 @@ class Identities:
         return max((one.window for one in self._steps), default=0.0)
 
 
-def _recorded(step: Step, pipe: "Pipeline") -> Recorded:
-    arguments = tuple((name, id(value)) for name, value in sorted(step.arguments.items()))
-    key = (arguments, step.ignore, pipe.root, pipe.files)
-    return Recorded(partial(_look, step, pipe.root, pipe.files), step.version, memory_of(step.function, key))
-
-
 def identify_step(step: Step, pipe: "Pipeline") -> Identity:
     """What one step depends on now, whether it is random or not."""
-    return Found.of(_look(step, pipe.root, pipe.files, Watch())).identity(step.version)
+    elsewhere = _folders_of_samples(pipe)
+    walk = look_at_step(step, root=pipe.root, files=pipe.files, elsewhere=elsewhere)
+    return Found.of(walk).identity(step.version)
 
 
-def _look(step: Step, root: str | None, files: Any, watch: Watch) -> Walk:
+def look_at_step(step: Step, **options: Any) -> Walk:
+    """The walk over a step. options: of `walk_over`."""
     thing = partial(step.function, **step.arguments) if step.arguments else step.function
-    return walk_over(thing, name=step.name, ignore=step.ignore, root=root, files=files, watch=watch)
+    return walk_over(thing, name=step.name, ignore=step.ignore, folders=True, **options)
+
+
+def _folders_of_samples(pipe: "Pipeline") -> tuple[str, ...]:
+    """Of the folders that arguments name, those in which files lie that the first samples name."""
+    folders = _folders(pipe.steps)
+    try:
+        first = [str(pipe.source[at]) for at in range(min(len(pipe.source), _FIRST))] if folders else []
+    except Exception:  # sources raise anything; it will be raised when the sample's turn comes
+        return ()
+    return tuple(one for one in folders if any(os.path.exists(os.path.join(one, name)) for name in first))  # noqa: PTH110, PTH118
 
 
 def _folders(steps: Sequence[Step]) -> list[str]:

@@ -11,10 +11,12 @@ import numpy as np
 
 from warmstore.errors import UnsupportedType
 from warmstore.loading.draws import Int64
+from warmstore.pipeline.outside import Watch
 from warmstore.pipeline.profile import CODECS, Codec, Stage, Stored
 from warmstore.pipeline.schema import Schema
 from warmstore.pipeline.staging import block_of
-from warmstore.pipeline.values import Structure, take_apart, to_bytes
+from warmstore.pipeline.trial import changes
+from warmstore.pipeline.values import Structure, take_apart
 from warmstore.records.fields import Fields
 from warmstore.records.record_batch import batch_size
 from warmstore.records.rows import Rows
@@ -75,13 +77,14 @@ def run_steps(pipe: "Pipeline", indices: Int64, buckets: Sequence[int], until: f
             of samples.
     """
     run = Run([Measured() for _ in range(len(pipe.steps) + 1)], [], [])
-    before = _stages_of(pipe, int(indices[0]))  # what only the first call pays for
+    _compare(pipe, run, int(indices[0]))  # also what only the first call pays for
     size = _LEAST
     for first in range(0, len(indices), size):
         if first and time.perf_counter() > until:
             break
         few = indices[first : first + size].tolist()
         values: list[Any] = [None] * len(few)
+        watch = Watch(values)
         for k, stage in enumerate(run.stages):
             queued, began, worked = _seconds_in_queue(), time.perf_counter(), time.process_time()
             for at, index in enumerate(few):
@@ -90,37 +93,29 @@ def run_steps(pipe: "Pipeline", indices: Int64, buckets: Sequence[int], until: f
                 stage.seconds.append(time.process_time() - started)
             spent, took = time.process_time() - worked, time.perf_counter() - began
             stage.wait += [max(0.0, took - spent - (_seconds_in_queue() - queued)) / len(few)] * len(few)
-            for bucket, value in zip(buckets[first : first + size], values, strict=True):
-                _keep(stage, bucket, value, pipe.cacheable >= k)
-            if not first and not any(one.varies for one in run.stages):
-                stage.varies = not _is_same(before[k], _taken_apart(values[0]))
+            watch.look(k)
+            for at, bucket in enumerate(buckets[first : first + size]):
+                _keep(stage, bucket, values[at], pipe.cacheable >= k)
+        written = watch.written() is not None
+        watch.restore()
+        for index in few if written else ():
+            _compare(pipe, run, index)
         run.buckets += buckets[first : first + size]
         if sum(run.stages[-1].nbytes[:first]) < LAST:
-            run.last += values
+            run.last += values[: len(few)]
         tick(len(few))
     return run
 
 
-def _stages_of(pipe: "Pipeline", index: int) -> list[tuple[Structure, list[Any]] | None]:
-    """What a sample is after each step."""
-    value = pipe.source[index]
-    found = [_taken_apart(value)]
-    for k in range(len(pipe.steps)):
-        value = pipe.run(value, index, first=k, last=k + 1)
-        found.append(_taken_apart(value))
-    return found
-
-
-def _taken_apart(value: Any) -> tuple[Structure, list[Any]] | None:
-    try:
-        return take_apart(value)
-    except UnsupportedType:
-        return None
-
-
-def _is_same(one: tuple[Structure, list[Any]] | None, other: tuple[Structure, list[Any]] | None) -> bool:
-    """Whether two values are equal bit for bit; of what cannot be kept it does not matter."""
-    return one is None or other is None or to_bytes(*one) == to_bytes(*other)
+def _compare(pipe: "Pipeline", run: Run, index: int) -> None:
+    """Note which stages are another value each time a sample is made, unless some were found already."""
+    if any(stage.varies for stage in run.stages):
+        return
+    varying, reason = changes(pipe, index)
+    if varying is not None:
+        run.stages[varying].varies = True
+        for stage in run.stages[varying:] if reason else ():
+            stage.trouble = reason
 
 
 def _seconds_in_queue() -> float:

@@ -88,7 +88,7 @@ def plan(
         notes.append(f"The disk has room for {room:,} bytes only; the plan uses no more.")
         budget = replace(budget, disk=room)
     identities = pipe.identities
-    identities.refresh()
+    identities.refresh(patches=True)
     for at, step in enumerate(pipe.steps[: pipe.cacheable], 1):
         if step.cache in TIERS:
             identities.require(at)

@@ -16,7 +16,7 @@ Codec = Literal["raw", "zstd"]
 Tier = Literal["memory", "disk"]
 CODECS: tuple[Codec, ...] = ("raw", "zstd")
 TIERS: tuple[Tier, ...] = ("memory", "disk")
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ class Schema:
         )
 
     def decode(self, columns: dict[str, Any]) -> list[Any]:
-        """The values of some records, each in memory of its own.
+        """The values of some records, each in memory of its own; a `Marked` where the structure marks parts.
 
         Args:
             columns: as a gather of `names` gives them.
@@ -97,7 +97,7 @@ class Schema:
             return [from_bytes(data) for data in columns["value"]]
         leaves = [_leaves(columns[name]) for name in self.names]
         structure = self.structure
-        if structure[0] == "array":
+        if structure[0] == "array" and not structure[4]:
             return [ordered(leaf, structure) for leaf in leaves[0]]
         return [put_together(structure, iter(each).__next__) for each in zip(*leaves, strict=True)]
 
@@ -146,6 +146,8 @@ def _stacked(structure: Structure, columns: Any) -> Any:
     if kind in ("scalar", "number", "numbers"):
         column = next(columns)
         return column if column.dtype.num < 256 else None  # scalars of ml_dtypes are a list for `stack`
+    if kind == "outside":
+        return _stacked(structure[-1][0], columns)
     if kind not in ("dict", "tuple"):
         return None
     parts = [_stacked(child, columns) for child in structure[-1]]

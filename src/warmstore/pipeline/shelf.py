@@ -20,12 +20,12 @@ from warmstore.loading.draws import Int64, UInt64
 from warmstore.pipeline.room import Hold, Room, RoomFiles, is_over_budget
 from warmstore.pipeline.schema import SAMPLE, Schema
 from warmstore.pipeline.staging import Staging
-from warmstore.pipeline.values import take_apart
+from warmstore.pipeline.values import Structure, take_apart
 from warmstore.records.address_space import SLOT
 from warmstore.records.files import advise
 from warmstore.records.pending import largest_record
 from warmstore.records.record_batch import batch_size
-from warmstore.records.rows import Rows
+from warmstore.records.rows import Bools, Rows
 from warmstore.records.store import RecordStore
 from warmstore.records.values import compressed
 
@@ -80,7 +80,8 @@ class Shelf:
             the others; -1 where it is not. Shared with the other shelves, and written here.
         mine: bool [samples], which samples belong here.
         identities: uint64 [samples], hashes of what each sample is made from.
-        may_write: asked before what waits is written: whether the steps are still those that it is kept for.
+        may_write: of samples that wait, int64 [n], those that may be written, bool [n]: they and their steps are what
+            they were.
     """
 
     def __init__(
@@ -89,11 +90,12 @@ class Shelf:
         rows: np.ndarray[Any, np.dtype[np.int32]],
         mine: Any,
         identities: UInt64,
-        may_write: Callable[[], bool],
+        may_write: Callable[[Int64], Bools],
     ) -> None:
         self.place = place
         self.notes: list[str] = []
         self.writes = True
+        self._refuses = False
         self.stale = 0  # records of samples that have changed since, or belong elsewhere now
         self.records = 0
         self._rows = rows
@@ -122,6 +124,8 @@ class Shelf:
 
     def look(self) -> None:
         """See what others have added."""
+        if self._refuses:
+            return
         for kind, schema in enumerate(self._schemas):
             store = self._stores[kind]
             if store is None and schema is not None:
@@ -131,7 +135,10 @@ class Shelf:
                 self._take_in(kind, store)
 
     def read(self, rows: Int64) -> list[Any]:
-        """The values at some `rows`, each in memory of its own; `LOST` for what is damaged."""
+        """The values at some `rows`, each in memory of its own; `LOST` for what is damaged.
+
+        A `Marked` stands for a value of which parts lay in memory from outside its sample.
+        """
         values: list[Any] = [LOST] * len(rows)
         for kind, (store, schema) in enumerate(zip(self._stores, self._schemas, strict=True)):
             at = np.flatnonzero((rows & 1) == kind)
@@ -166,11 +173,27 @@ class Shelf:
     def add(self, index: int, value: Any) -> None:
         """Take a sample's value in. It is copied here and now, and written with others later."""
         try:
-            structure, leaves = take_apart(value, copy=False)
+            taken = take_apart(value, copy=False)
         except UnsupportedType as error:
-            self._note(f"{self.place.name}: sample {index:,} cannot be kept, so it is computed every time: {error}")
-            self._waiting.add(index)
-            return
+            self.leave_out(index, error)
+        else:
+            self.add_taken(index, *taken)
+
+    def leave_out(self, index: int, error: UnsupportedType) -> None:
+        """Have a sample computed every time."""
+        self._note(f"{self.place.name}: sample {index:,} cannot be kept, so it is computed every time: {error}")
+        self._waiting.add(index)
+
+    def refuse(self, reason: object) -> None:
+        """Keep nothing from now on, and forget what was kept."""
+        self.writes = False
+        self._refuses = True
+        self._forget()
+        self._rows[self._mine] = -1
+        self._note(f"{self.place.name}: nothing is kept here, and samples are computed every time: {reason}")
+
+    def add_taken(self, index: int, structure: Structure, leaves: list[Any]) -> None:
+        """Take a sample in that was taken apart."""
         alike = self._schemas[0]
         staging = self._staged[0 if alike is not None and alike.fits(structure, leaves) else 1]
         assert staging is not None
@@ -183,17 +206,16 @@ class Shelf:
         """Write what was taken in, as far as there is room."""
         if not any(self._staged):
             return
-        if not self._may_write():
-            self._waiting.clear()
-            self._forget()
-            return
         try:
             if self.writes:
                 self.look()
             for kind, staging in enumerate(self._staged):
                 if not staging or not self.writes:
                     continue
-                fresh = self._rows[staging.indices] < 0  # others may have been faster
+                indices = staging.indices
+                allowed = self._may_write(indices)
+                self._waiting.difference_update(indices[~allowed].tolist())
+                fresh = (self._rows[indices] < 0) & allowed  # others may have been faster
                 if fresh.any():
                     self._write(kind, staging.take(fresh))
         except (OSError, WarmstoreError) as error:

@@ -4,22 +4,30 @@ Whoever computes a sample that is to be kept puts it on its shelf. Every process
 processes share is the stores.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from warmstore.errors import BadSource
+from warmstore.errors import UnsupportedType
+from warmstore.identity.samples import Look
+from warmstore.identity.watch import SHARE
 from warmstore.loading.draws import Int64, UInt64
 from warmstore.loading.source import Source
 from warmstore.owner import Owner
 from warmstore.pipeline.batch import Batch, Uneven
 from warmstore.pipeline.identities import Description
 from warmstore.pipeline.native_threads import native_threads
+from warmstore.pipeline.outside import Objects, Watch
 from warmstore.pipeline.room import Hold
 from warmstore.pipeline.shelf import LOST, Place, Shelf
 from warmstore.pipeline.tiers import MemoryTier
+from warmstore.pipeline.trial import Doubt, Trial, WrittenOutside, raw_values, reachable
+from warmstore.pipeline.values import Marked
+from warmstore.records.rows import Bools
 
 if TYPE_CHECKING:
     from warmstore.pipeline.pipeline import Pipeline
@@ -29,14 +37,16 @@ if TYPE_CHECKING:
 class Kept:
     """What is kept where. places: by number of their placement. assignment: int16 [samples], the placement of each.
 
-    identities: uint64 [samples], hashes of what each sample is made from. steps: descriptions of those
-    whose results are kept.
+    identities: uint64 [samples], hashes of what each sample is made from. steps: descriptions of those whose results
+    are kept. look: gives the hashes of some samples as they are now, or None. seconds: that took for all of them.
     """
 
     places: tuple[Place, ...]
     assignment: np.ndarray[Any, np.dtype[np.int16]]
     identities: UInt64
     steps: tuple[Description, ...]
+    look: Look | None
+    seconds: float
 
 
 @final
@@ -68,8 +78,10 @@ class PipelineSource(Source):
         self._notes: list[str] = []
         self._epoch = -1
         self._looked = -1  # the epoch in which the steps were looked at
+        self._seen = time.monotonic()  # when the samples were
         self._alike = True  # so far
         self._changed = ""  # what tells the steps from those whose results are kept
+        self._doubt = Doubt()
 
     def __len__(self) -> int:
         return len(self._pipe)
@@ -90,45 +102,70 @@ class PipelineSource(Source):
             return self._batch(epoch, positions)
 
     def _batch(self, epoch: int, positions: Int64) -> Any:
+        """Make samples one after the other: one that changes memory from outside may change those after it."""
         batch = Batch(len(positions), alike=self._alike)
-        if self._kept is None or not self._is_current(epoch):
-            self._compute(epoch, positions, np.arange(len(positions)), batch)
-            return batch.stacked()
-        shelves = self._opened(epoch)
-        placed = self._kept.assignment[positions]
-        rows = shelves.rows[positions].astype(np.int64)
-        for number, shelf in shelves.by_number.items():
-            at = np.flatnonzero((placed == number) & (rows >= 0))
-            if len(at) == len(positions) and shelf.place.step == len(self._pipe.steps):
-                whole = shelf.read_stacked(rows)
-                if whole is not None:
-                    return whole
-            for few in np.split(at, range(shelf.at_once, len(at), shelf.at_once)):
-                self._go_on(epoch, positions, few, shelf, rows[few], batch)
-        self._compute(epoch, positions, batch.missing(), batch)
+        shelves = self._opened(epoch) if self._is_current(epoch) else None
+        missing = np.arange(len(positions)) if shelves is None else np.flatnonzero(shelves.rows[positions] < 0)
+        if shelves is not None and not len(missing):
+            whole = shelves.read_stacked(positions, len(self._pipe.steps))
+            if whole is not None:
+                return whole
+        raws = dict(zip(missing.tolist(), self._raw(positions[missing]), strict=True))
+        beside = None if shelves is None else reachable(list(raws.values()))
+        size = len(positions) if shelves is None else shelves.at_once()
+        for few in np.split(np.arange(len(positions)), range(size, len(positions), size)):
+            found = {} if shelves is None else shelves.read(positions[few])
+            for at, place in enumerate(few.tolist()):
+                index = int(positions[place])
+                value = self._go_on(epoch, index, found.pop(at)) if at in found else LOST
+                if value is LOST:
+                    raw = [raws[place]] if place in raws else self._raw(positions[place : place + 1])
+                    value = self._compute(epoch, index, raw, beside)
+                batch.put(place, value)
         return batch.stacked()
 
     def _is_current(self, epoch: int) -> bool:
         """Whether the steps are those whose results are kept.
 
-        In the first batch of an epoch files and arrays are looked at again, later what has moved is.
+        In the first batch of an epoch files, arrays and samples are looked at again, later what has moved is.
         """
         if self._kept is None:
             return False
         if epoch != self._looked:
             self._looked = epoch
             self._pipe.identities.refresh()
+            self._look_at_samples()
         changed = self._pipe.identities.changed(self._kept.steps)
         if changed and changed != self._changed:
             self.tell(f"{changed}, so samples are computed. Make a new loader to keep them as they are now")
         self._changed = changed
         return not changed
 
-    def _may_write(self) -> bool:
-        """Whether what waits was made by the steps as they were identified: files and arrays are looked at, too."""
+    def _look_at_samples(self) -> None:
+        """See which samples have changed, if that takes a hundredth of the time since it was seen last at most."""
+        assert self._kept is not None
+        now = time.monotonic()
+        if SHARE * (now - self._seen) < self._kept.seconds:
+            return
+        each = self._pipe.identities.hashes(self._kept.look, None)
+        self._seen = time.monotonic()
+        changed = np.flatnonzero(each != self._kept.identities)
+        if len(changed):
+            self._kept.identities[changed] = each[changed]
+            if self._shelves is not None:
+                for index in changed.tolist():
+                    self._shelves.lose(index)
+
+    def _may_write(self, indices: Int64) -> Bools:
+        """Which samples may be written: their steps are what they were, and so is what they are made from."""
         self._pipe.identities.called()
-        self._looked = -1
-        return self._is_current(self._epoch)
+        self._pipe.identities.refresh()
+        if self._kept is None or not self._is_current(self._looked):
+            return np.zeros(len(indices), np.bool_)
+        if self._kept.look is None:
+            return np.ones(len(indices), np.bool_)
+        same: Bools = self._pipe.identities.hashes(self._kept.look, indices) == self._kept.identities[indices]
+        return same
 
     def finish(self) -> None:
         if self._shelves is not None:
@@ -177,10 +214,16 @@ class PipelineSource(Source):
         if not self._is_current(0):
             return 0
         with native_threads(self._pipe.threads), self._pipe.identities.calling():
-            for index, raw in zip(missing.tolist(), self._raw(missing), strict=True):
+            raws = self._raw(missing)
+            beside = reachable(raws)
+            for number, index in enumerate(missing.tolist()):
                 shelf = self._shelf_of(index)
-                if shelf is not None:
-                    shelf.add(index, self._pipe.run(raw, index, last=shelf.place.step))
+                if shelf is not None and shelf.wants(index):
+                    trial = Trial(self._pipe, index, [raws[number]], self._doubt, beside)
+                    try:
+                        self._keep(trial, index, shelf, lambda value: value)
+                    finally:
+                        trial.watch.restore()  # training begins where it would have without
         return len(missing)
 
     def _opened(self, epoch: int) -> "Shelves":
@@ -191,61 +234,83 @@ class PipelineSource(Source):
             shelves.look()
         return shelves
 
-    def _go_on(self, epoch: int, positions: Int64, at: Int64, shelf: Shelf, rows: Int64, batch: Batch) -> None:
-        """Send kept samples through the steps that are left."""
-        first = shelf.place.step
-        for place, value in zip(at.tolist(), shelf.read(rows), strict=True):
-            index = int(positions[place])
-            if value is LOST:
-                shelf.lose(index)
-            else:
-                batch.put(place, self._pipe.run(value, index, epoch=epoch, seed=self._seed, first=first))
+    def _raw(self, positions: Int64) -> list[Any]:
+        return raw_values(self._pipe.source, positions.tolist())
 
-    def _compute(self, epoch: int, positions: Int64, at: Int64, batch: Batch) -> None:
-        """Make the samples at some places from their raw values on, those that are to be kept put on their shelves."""
-        run, seed = self._pipe.run, self._seed
-        for place, value in zip(at.tolist(), self._raw(positions[at]), strict=True):
-            index = int(positions[place])
-            shelf, first = self._shelf_of(index), 0
-            if shelf is not None:
-                first = shelf.place.step
-                value = run(value, index, last=first)
-                shelf.add(index, value)
-            batch.put(place, run(value, index, epoch=epoch, seed=seed, first=first))
+    def _go_on(self, epoch: int, index: int, value: Any) -> Any:
+        """Send a kept sample through the steps that are left; `LOST` if it is to be made anew."""
+        shelf = self._shelf_of(index)
+        assert shelf is not None
+        watch = Watch([])
+        if isinstance(value, Marked):
+            watch.add(0, [(part, True) for part in value.parts])
+            value = value.value
+        if value is not LOST:
+            value = self._pipe.run(value, index, epoch=epoch, seed=self._seed, first=shelf.place.step)
+        # What was written would have been written outside: it has to be.
+        if value is LOST or watch.written() is not None:
+            shelf.lose(index)
+            return LOST
+        return value
+
+    def _compute(self, epoch: int, index: int, raw: list[Any], beside: Objects | None) -> Any:
+        """Make a sample from its raw value on, and put it on its shelf if it is to be kept.
+
+        Args:
+            raw: a list with the raw value, to be taken over; beside: see `Trial`.
+        """
+        shelf = None if self._changed else self._shelf_of(index)
+        run = partial(self._pipe.run, index=index, epoch=epoch, seed=self._seed)
+        if shelf is None or not shelf.wants(index):
+            return run(raw[0])
+        trial = Trial(self._pipe, index, raw, self._doubt, beside)
+        return self._keep(trial, index, shelf, partial(run, first=shelf.place.step))
+
+    def _keep(self, trial: Trial, index: int, shelf: Shelf, go_on: Callable[[Any], Any]) -> Any:
+        """Keep a sample as its shelf wants it, unless it had better not be; give what `go_on` makes of it."""
+        trial.run(shelf.place.step)
+        if not trial.watch:
+            shelf.add(index, trial.value)
+            return go_on(trial.value)
+        try:
+            taken = trial.take()
+        except UnsupportedType as error:
+            shelf.leave_out(index, error)
+            return go_on(trial.value)
+        value = go_on(trial.value)
+        try:
+            shelf.add_taken(index, *trial.settled(taken))
+        except WrittenOutside as error:
+            self._refuse(error)
+        return value
+
+    def _refuse(self, error: WrittenOutside) -> None:
+        """Keep nothing from the stage on whose memory was written."""
+        assert self._shelves is not None
+        for shelf in self._shelves.by_number.values():
+            if shelf.place.step >= error.stage:
+                shelf.refuse(error)
 
     def _shelf_of(self, index: int) -> Shelf | None:
-        """Where a sample is to be kept and is not yet."""
-        if self._shelves is None or self._kept is None or self._changed:
+        """Where a sample is kept or is to be."""
+        if self._shelves is None or self._kept is None:
             return None
-        shelf = self._shelves.by_number.get(int(self._kept.assignment[index]))
-        return shelf if shelf is not None and shelf.wants(index) else None
-
-    def _raw(self, positions: Int64) -> Sequence[Any]:
-        source = self._pipe.source
-        many = getattr(source, "__getitems__", None)
-        if many is not None:
-            found = many(positions.tolist())
-            if isinstance(found, Mapping) or len(found) != len(positions):
-                raise BadSource(
-                    f"__getitems__ of {type(source).__name__} gave a {type(found).__name__} of {len(found):,} for "
-                    f"{len(positions):,} positions; it must give a list with a sample for each"
-                )
-            return list(found)
-        return [source[index] for index in positions.tolist()]
+        return self._shelves.by_number.get(int(self._kept.assignment[index]))
 
 
 class Shelves(Owner):
-    """One process's shelves. may_write: asked before what waits is written.
+    """One process's shelves. may_write: which samples may be written, of those that wait.
 
     by_number: of their placement; broken: those that cannot be opened. rows: int32 [samples], where each is; see
     `Shelf`.
     """
 
-    def __init__(self, kept: Kept, may_write: Callable[[], bool]) -> None:
+    def __init__(self, kept: Kept, may_write: Callable[[Int64], Bools]) -> None:
         self.rows = np.full(len(kept.assignment), -1, np.int32)
         self.by_number: dict[int, Shelf] = {}
         self.broken: list[int] = []
         self._notes: list[str] = []
+        self._assignment = kept.assignment
         for place in kept.places:
             try:
                 self.by_number[place.number] = Shelf(
@@ -261,11 +326,39 @@ class Shelves(Owner):
         self.closed = False
         self.own()
 
+    def at_once(self) -> int:
+        """How many samples had better be read at once, at most."""
+        return min((shelf.at_once for shelf in self.by_number.values()), default=1)
+
+    def read(self, positions: Int64) -> dict[int, Any]:
+        """The values of those of some samples that are kept, by their place in `positions`; see `Shelf.read`."""
+        rows, placed = self.rows[positions].astype(np.int64), self._assignment[positions]
+        found: dict[int, Any] = {}
+        for number, shelf in self.by_number.items():
+            at = np.flatnonzero((placed == number) & (rows >= 0))
+            if len(at):
+                found.update(zip(at.tolist(), shelf.read(rows[at]), strict=True))
+        return found
+
+    def read_stacked(self, positions: Int64, step: int) -> Any:
+        """The values of samples stacked as a batch; None where they are not all on one shelf, after so many steps."""
+        numbers = np.unique(self._assignment[positions])
+        shelf = self.by_number[int(numbers[0])]
+        if len(numbers) > 1 or shelf.place.step != step:
+            return None
+        return shelf.read_stacked(self.rows[positions].astype(np.int64))
+
     def look(self) -> None:
         """See what others have added."""
         for shelf in self.by_number.values():
             shelf.flush()
             shelf.look()
+
+    def lose(self, index: int) -> None:
+        """Forget a sample, so that it is computed and added again."""
+        self.rows[index] = -1
+        for shelf in self.by_number.values():
+            shelf.lose(index)
 
     def flush(self) -> None:
         """Write what waits."""

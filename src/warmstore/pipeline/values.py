@@ -2,17 +2,23 @@
 
 A value is taken apart into a structure, which is JSON and mostly the same for all samples, and leaves: arrays, bytes
 and texts. Nothing is pickled. What cannot come back as it was is refused.
+
+Mutable parts (arrays, tensors, lists, dicts, bytearrays, dataclass instances) are numbered in the order they are met.
+A part that occurs twice is one part when it comes back, and arrays that overlap come back as views of one buffer, so
+that writing into one changes the others as it did before.
 """
 
 import dataclasses
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from warmstore.errors import UnsupportedType
+from warmstore.pipeline.sharing import Member, share
 from warmstore.records.arrays import is_tensor, to_numpy, to_torch
 from warmstore.records.fields import dtype_name, numpy_dtype
 from warmstore.type_names import find_type, type_name
@@ -22,33 +28,53 @@ Structure = list[Any]
 
 _NUMBERS = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
 _TEXTS = {bytes: "bytes", bytearray: "bytearray", memoryview: "memoryview", str: "str"}
-_LEAVES = ("array", "tensor", "scalar", "number", "numbers", *_TEXTS.values())
+_FIXED = ("number", "scalar", "str", "bytes", "memoryview")  # leaves that nobody can change
+_LEAVES = ("array", "tensor", "numbers", "bytearray", *_FIXED)
+_BYTES = ("B", "b", "c")  # formats of memoryviews
 _KEYS = (str, int, bool, type(None))
 
 
-def take_apart(value: Any, *, copy: bool = True) -> tuple[Structure, list[Any]]:
+@dataclass(frozen=True)
+class Marked:
+    """A kept value of which some parts lay in memory from outside the sample.
+
+    parts: those parts, as they came back: in memory of the sample's own.
+    """
+
+    value: Any
+    parts: list[Any]
+
+
+def take_apart(value: Any, *, copy: bool = True, outside: Sequence[Any] = ()) -> tuple[Structure, list[Any]]:
     """The structure of a sample's value, and its leaves: arrays, in C order, bytes and str.
 
     Args:
         copy: the leaves share no memory with the value.
+        outside: mutable parts of the value that lie in memory from outside the sample; the structure says so.
 
     Raises:
         UnsupportedType: a part that would not come back as it is, by its place.
     """
-    leaves: list[Any] = []
-    structure = _split(value, "", leaves)
+    apart = _Apart()
+    structure = _split(value, "", apart)
+    leaves = share(apart.arrays, apart.leaves)
     if copy:
         leaves = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
-    return structure, leaves
+    marks = sorted(apart.numbers[id(part)] for part in outside if id(part) in apart.numbers)
+    return (["outside", marks, [structure]] if marks else structure), leaves
 
 
 def put_together(structure: Structure, leaf: Callable[[], Any]) -> Any:
-    """The inverse of `take_apart`.
+    """The inverse of `take_apart`; a `Marked` where the structure marks parts.
 
     Args:
         leaf: gives one leaf after the other, each in memory of its own.
     """
-    return _join(structure, leaf)
+    whole = _Whole(leaf)
+    if structure[0] != "outside":
+        return whole.join(structure)
+    value = whole.join(structure[-1][0])
+    return Marked(value, [whole.parts[number] for number in structure[1]])
 
 
 def leaves_of(structure: Structure) -> list[Structure]:
@@ -99,48 +125,109 @@ def ordered(array: Any, node: Structure) -> Any:
     return array.transpose(*range(lead), *(lead + int(at) for at in np.argsort(order)))
 
 
-def _split(value: Any, path: str, leaves: list[Any]) -> Structure:
+@dataclass
+class _Apart:
+    """A value that is being taken apart.
+
+    leaves: so far. numbers: of mutable parts, by id. arrays: all of them. entered: ids of the parts around the current
+    one.
+    """
+
+    leaves: list[Any] = field(default_factory=list)
+    numbers: dict[int, int] = field(default_factory=dict)
+    arrays: list[Member] = field(default_factory=list)
+    entered: set[int] = field(default_factory=set)
+
+
+def _split(value: Any, path: str, apart: _Apart) -> Structure:
     kind: Any = type(value)
-    if kind in (np.ndarray, np.memmap):
-        return _split_array("array", value, path, leaves)
-    if kind in _TEXTS:
-        leaves.append(value if kind in (str, bytes) else bytes(value))
+    if kind in (str, bytes):
         if kind is str:
             _check_unicode(value, path)
+        apart.leaves.append(value)
         return [_TEXTS[kind]]
     if kind in _NUMBERS and not (kind is int and not -(2**63) <= value < 2**63):
-        leaves.append(np.array(value, _NUMBERS[kind]))
+        apart.leaves.append(np.array(value, _NUMBERS[kind]))
         return ["number", _NUMBERS[kind]]
     if kind is int:
         return ["integer", str(value)]
     if value is None:
         return ["none"]
     if isinstance(value, np.generic):
-        leaves.append(np.array(value, _checked_dtype(np.asarray(value).dtype, path)))
+        apart.leaves.append(np.array(value, _checked_dtype(np.asarray(value).dtype, path)))
         return ["scalar", dtype_name(value.dtype)]
+    if kind is memoryview:
+        return _split_view(value, path, apart)
+    if isinstance(value, tuple):
+        return _split_tuple(value, path, apart)
+    return _split_mutable(value, path, apart)
+
+
+def _split_view(value: memoryview, path: str, apart: _Apart) -> Structure:
+    if not value.readonly or value.format not in _BYTES or value.ndim != 1:
+        raise UnsupportedType(
+            f"{_at(path)} is a memoryview that can be written or is not one of single bytes; return bytes(value)"
+        )
+    node = ["memoryview", value.format]
+    _append_bytes(value, node, path, apart)
+    return node
+
+
+def _append_bytes(value: bytearray | memoryview, node: Structure, path: str, apart: _Apart) -> None:
+    apart.arrays.append(Member(node, len(apart.leaves), np.asarray(value), _at(path)))
+    apart.leaves.append(bytes(value))
+
+
+def _split_tuple(value: tuple[Any, ...], path: str, apart: _Apart) -> Structure:
+    if type(value) is tuple:
+        return ["tuple", [_split(child, _under(path, at), apart) for at, child in enumerate(value)]]
+    return _split_named(value, path, apart)
+
+
+def _split_mutable(value: Any, path: str, apart: _Apart) -> Structure:
+    at = id(value)
+    if at in apart.entered:
+        raise UnsupportedType(f"{_at(path)} is a part of itself")
+    if at in apart.numbers:
+        return ["same", apart.numbers[at], []]
+    apart.numbers[at] = len(apart.numbers)
+    kind = type(value)
+    if kind in (np.ndarray, np.memmap):
+        return _split_array("array", value, path, apart)
     if is_tensor(value):
-        return _split_tensor(value, path, leaves)
-    return _split_container(value, path, leaves)
+        return _split_tensor(value, path, apart)
+    if kind is bytearray:
+        node = ["bytearray"]
+        _append_bytes(value, node, path, apart)
+        return node
+    apart.entered.add(at)
+    structure = _split_container(value, path, apart)
+    apart.entered.discard(at)
+    return structure
 
 
-def _split_container(value: Any, path: str, leaves: list[Any]) -> Structure:
+def _split_container(value: Any, path: str, apart: _Apart) -> Structure:
     kind = type(value)
     if kind in (dict, OrderedDict):
         for key in value:
             if type(key) not in _KEYS:
                 raise UnsupportedType(f"{_at(path)} has the key {key!r:.80}; keys must be str, int, bool or None")
-        children = [_split(child, _under(path, key), leaves) for key, child in value.items()]
+        children = [_split(child, _under(path, key), apart) for key, child in value.items()]
         return ["dict", kind is OrderedDict, list(value), children]
-    if kind is list:
-        dtype = _dtype_of_list(value)
-        if dtype is not None:
-            leaves.append(np.array(value, dtype))
-            return ["numbers", dtype]
-    if kind in (list, tuple):
-        return [kind.__name__, [_split(child, _under(path, at), leaves) for at, child in enumerate(value)]]
-    names = _names_of_parts(value)
+    if kind is not list:
+        return _split_named(value, path, apart)
+    dtype = _dtype_of_list(value)
+    if dtype is not None:
+        apart.leaves.append(np.array(value, dtype))
+        return ["numbers", dtype]
+    return ["list", [_split(child, _under(path, at), apart) for at, child in enumerate(value)]]
+
+
+def _split_named(value: Any, path: str, apart: _Apart) -> Structure:
+    kind = type(value)
+    names = names_of_parts(value)
     if names and find_type(*type_name(kind)) is kind:
-        children = [_split(getattr(value, name), _under(path, name), leaves) for name in names]
+        children = [_split(getattr(value, name), _under(path, name), apart) for name in names]
         return ["named", type_name(kind), names, children]
     raise UnsupportedType(
         f"{_at(path)} is a {'.'.join(type_name(kind))}; arrays, tensors, bytes, str, numbers, None, and dicts, lists, "
@@ -149,7 +236,7 @@ def _split_container(value: Any, path: str, leaves: list[Any]) -> Structure:
     )
 
 
-def _names_of_parts(value: Any) -> list[str]:
+def names_of_parts(value: Any) -> list[str]:
     """Names of a namedtuple's or dataclass's parts where these are all there is to it."""
     if isinstance(value, tuple):
         return list(getattr(value, "_fields", ()))
@@ -159,21 +246,23 @@ def _names_of_parts(value: Any) -> list[str]:
     return names if list(vars(value)) == names else []
 
 
-def _split_array(kind: str, array: Any, path: str, leaves: list[Any]) -> Structure:
+def _split_array(kind: str, array: Any, path: str, apart: _Apart) -> Structure:
     array = np.asarray(array)
     dtype = _checked_dtype(array.dtype, path)
-    order = None
+    order, leaf = None, array
     if not array.flags.c_contiguous:
         # The axes from the one with the longest strides to the one with the shortest: as they lie in memory. What
         # comes after may add up in that order.
         axes = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
         order = None if axes == list(range(array.ndim)) else axes
-        array = array.transpose(axes)
-    leaves.append(np.asarray(array, dtype, order="C"))
-    return [kind, dtype_name(dtype), array.ndim, order]
+        leaf = array.transpose(axes)
+    node = [kind, dtype_name(dtype), array.ndim, order, not array.flags.writeable]
+    apart.arrays.append(Member(node, len(apart.leaves), array, _at(path)))
+    apart.leaves.append(np.asarray(leaf, dtype, order="C"))
+    return node
 
 
-def _split_tensor(tensor: Any, path: str, leaves: list[Any]) -> Structure:
+def _split_tensor(tensor: Any, path: str, apart: _Apart) -> Structure:
     import torch
 
     if type(tensor) is not torch.Tensor or tensor.device.type != "cpu" or tensor.requires_grad:
@@ -181,9 +270,11 @@ def _split_tensor(tensor: Any, path: str, leaves: list[Any]) -> Structure:
             f"{_at(path)} is a {type(tensor).__name__} on {tensor.device}, requires_grad={tensor.requires_grad}; plain "
             "tensors on the CPU without gradients can be kept: return tensor.detach().cpu()"
         )
+    if tensor.is_conj() or tensor.is_neg():
+        raise UnsupportedType(f"{_at(path)} is a lazily conjugated or negated tensor; return tensor.resolve_conj()")
     if tensor.is_quantized or tensor.layout != torch.strided:
         raise UnsupportedType(f"{_at(path)} is a {tensor.layout} {tensor.dtype} tensor; only dense ones can be kept")
-    return _split_array("tensor", to_numpy(tensor), path, leaves)
+    return _split_array("tensor", to_numpy(tensor), path, apart)
 
 
 def _dtype_of_list(value: list[Any]) -> str | None:
@@ -198,36 +289,75 @@ def _dtype_of_list(value: list[Any]) -> str | None:
     return _NUMBERS[kind]
 
 
-def _join(structure: Structure, leaf: Callable[[], Any]) -> Any:
-    kind, *rest = structure
-    if kind in _LEAVES:
-        return _finished(structure, leaf())
-    if kind == "none":
-        return None
-    if kind == "integer":
-        return int(rest[0])
-    children = [_join(child, leaf) for child in rest[-1]]
-    if kind == "list":
-        return children
-    if kind == "tuple":
-        return tuple(children)
-    if kind == "dict":
-        items = zip(rest[1], children, strict=True)
-        return OrderedDict(items) if rest[0] else dict(items)
-    cls = find_type(*rest[0])
-    if cls is None:
-        raise UnsupportedType(f"a kept value is a {'.'.join(rest[0])}; import that module, so that it can be made")
-    if issubclass(cls, tuple):
-        return cls(*children)
-    made = object.__new__(cls)  # as it was, not as its constructor would make it
-    vars(made).update(zip(rest[1], children, strict=True))
-    return made
+class _Whole:
+    """A value that is being put together. parts: mutable ones, by number."""
+
+    def __init__(self, leaf: Callable[[], Any]) -> None:
+        self.parts: list[Any] = []
+        self._leaf = leaf
+        self._buffers: list[Any] = []
+
+    def join(self, structure: Structure) -> Any:
+        kind, *rest = structure
+        if kind in _FIXED:
+            return _finished(structure, self._leaf())
+        if kind == "none":
+            return None
+        if kind == "integer":
+            return int(rest[0])
+        if kind == "same":
+            return self.parts[rest[0]]
+        if kind == "tuple":
+            return tuple(map(self.join, rest[-1]))
+        if kind != "named":
+            return self._join_mutable(structure)
+        cls = find_type(*rest[0])
+        if cls is None:
+            raise UnsupportedType(f"a kept value is a {'.'.join(rest[0])}; import that module, so that it can be made")
+        if issubclass(cls, tuple):
+            return cls(*map(self.join, rest[-1]))
+        made = object.__new__(cls)  # as it was, not as its constructor would make it
+        self.parts.append(made)
+        vars(made).update(zip(rest[1], map(self.join, rest[-1]), strict=True))
+        return made
+
+    def _join_mutable(self, structure: Structure) -> Any:
+        kind, *rest = structure
+        if kind in _LEAVES:
+            made = _finished(structure, self._leaf())
+            self.parts.append(made)
+        elif kind == "view":
+            if rest[-1]:
+                self._buffers.append(self._leaf())
+            made = _view(structure, self._buffers)
+            self.parts.append(made)
+        elif kind == "list":
+            made = []
+            self.parts.append(made)
+            made.extend(map(self.join, rest[-1]))
+        else:
+            made = OrderedDict() if rest[0] else {}
+            self.parts.append(made)
+            made.update(zip(rest[1], map(self.join, rest[-1]), strict=True))
+        return made
+
+
+def _view(node: Structure, buffers: list[Any]) -> Any:
+    _, kind, dtype, shape, strides, offset, frozen, buffer, _ = node
+    array: Any = np.ndarray(shape, numpy_dtype(dtype), buffers[buffer], offset, strides)
+    return to_torch(array) if kind == "tensor" else _frozen(array, frozen)
+
+
+def _frozen(array: Any, frozen: bool) -> Any:
+    if frozen:
+        array.flags.writeable = False
+    return array
 
 
 def _finished(node: Structure, leaf: Any) -> Any:
     kind = node[0]
     if kind == "array":
-        return ordered(leaf, node)
+        return _frozen(ordered(leaf, node), node[4])
     if kind == "tensor":
         return to_torch(ordered(leaf, node))
     if kind == "number":
@@ -238,7 +368,7 @@ def _finished(node: Structure, leaf: Any) -> Any:
         return leaf[()]
     if kind == "bytearray":
         return bytearray(leaf)
-    return memoryview(leaf) if kind == "memoryview" else leaf
+    return memoryview(leaf).cast(node[1]) if kind == "memoryview" else leaf
 
 
 def _leaf_nodes(structure: Structure) -> Iterator[Structure]:

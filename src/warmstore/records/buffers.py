@@ -24,7 +24,7 @@ LARGE = 1 << 20
 _KEPT = 128 << 20
 
 
-class _Lease:
+class Lease:
     """Holds a block of memory for the arrays made over it, and gives it back after the last of them."""
 
     def __init__(self, block: Bytes, length: int, giver: "Recycler") -> None:
@@ -58,7 +58,7 @@ class Recycler:
         if block is None:
             # Untouched pages cost nothing: room for the somewhat larger batch that may come next.
             block = np.empty(length + length // 4, np.uint8)
-        return np.asarray(_Lease(block, length, self))
+        return np.asarray(Lease(block, length, self))
 
     def give_back(self, block: Bytes) -> None:
         """Keep a block for the next who asks, unless there is enough."""
