@@ -111,6 +111,17 @@ def test_code_on_features_runs_as_a_script(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("block", _blocks("docs/identity.md"), ids=lambda block: block.splitlines()[0])
+def test_code_on_identity_runs_as_a_script(block: str, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(block)
+    command = [sys.executable, "-W", "error", "script.py"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sys.path))}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
+    assert done.returncode == 0, done.stderr
+    for promised in re.findall(r"# .*?`(.*?)` was", block):
+        assert promised in done.stdout
+
+
 def test_distributed_script_in_documents_runs(tmp_path: Path) -> None:
     (script,) = (block for block in _blocks("docs/features.md") if block.startswith(SCRIPT))
     (tmp_path / "train.py").write_text(script)

@@ -95,15 +95,12 @@ def look(walk: Walk, place: Place, value: Any) -> None:
     if given is not None:
         _stands_for(walk, place, value, given)
         return
-    rule = _rules.get(kind) or _family_of(kind)
-    if rule is not None:
-        rule(walk, place, value)
-        return
-    own = getattr(kind, "__identity__", None)
+    own = None if kind in _rules else getattr(kind, "__identity__", None)
     if own is not None:
         _stands_for(walk, place, value, own)
         return
-    _object(walk, place, value)
+    rule = _rules.get(kind) or _family_of(kind) or _object
+    rule(walk, place, value)
 
 
 def rule(*kinds: type) -> Callable[[Rule], Rule]:

@@ -1,4 +1,4 @@
-"""What the program has put into installed modules and classes: functions that run where nothing that is read says so."""
+"""What the program has put into installed modules and classes: it runs where nothing that is read says so."""
 
 from __future__ import annotations
 

@@ -16,7 +16,15 @@ from types import BuiltinFunctionType, FunctionType, GetSetDescriptorType, Membe
 from typing import TYPE_CHECKING, Any
 
 from warmstore.identity.code import WHOLE, Chain, CodeFacts, facts_of, parameters_of
-from warmstore.identity.origin import Origin, is_found, origin_of, origin_of_class, origin_of_function, program_root
+from warmstore.identity.origin import (
+    Origin,
+    is_found,
+    origin_of,
+    origin_of_class,
+    origin_of_function,
+    origin_of_name,
+    program_root,
+)
 from warmstore.identity.plain import atom_text
 
 if TYPE_CHECKING:
@@ -86,7 +94,7 @@ def read_function(walk: Walk, place: Place, function: FunctionType, origin: Orig
         return
     if not origin.is_program:
         walk.fact(place, f"function {function.__module__}.{function.__qualname__}")
-        if is_found(function):
+        if is_found(function) and not origin_of_name(str(function.__module__)).is_program:
             return
         # Made by a library for the program: what it closes over may be the program's.
         names = function.__code__.co_freevars
@@ -535,7 +543,7 @@ def _is_narrow(kind: type) -> bool:
     from warmstore.identity.kinds import has_rule, is_module
 
     if is_module(kind):
-        return True
+        return not hasattr(kind, "__identity__")
     if has_rule(kind) or not origin_of_class(kind).is_program or hasattr(kind, "__identity__"):
         return False
     return not any(

@@ -49,7 +49,8 @@ class Settings:
 
     ignore: places, as facts show them. tensors: "content", or "layout" for what is compiled. watch: is told what to
     look at for changes, and remembers the texts of tensors and arrays. folders: whether files in folders that arguments
-    name count; elsewhere: folders whose files count in other ways. patches: what the program has put into installed modules.
+    name count; elsewhere: folders whose files count in other ways. patches: what the program has put into installed
+    modules.
     """
 
     ignore: frozenset[str] = frozenset()

@@ -89,7 +89,7 @@ class Watch:
         value, _, text, make = self._found[keys[self._turn]]
         if self._timed(value, make) == text:
             return False
-        self._found[keys[self._turn]] = (value, None, text, make)  # so that the next walk hashes it
+        self._found[keys[self._turn]] = (value, "written", text, make)  # so that the next walk hashes it
         return True
 
     @property

@@ -1,0 +1,123 @@
+"""What changes in our own calls keeps counting at the value that it had before; what the program changes counts."""
+
+import copy
+import pickle
+import types
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from warmstore.identity.identity import walk_over
+from warmstore.identity.memory import Memory, Recorded, memory_of
+from warmstore.identity.walk import Walk
+from warmstore.identity.watch import Watch
+
+MEMO: dict[int, int] = {}
+SETTINGS = types.SimpleNamespace(scale=2)
+TABLE = np.arange(4.0)
+
+
+def step(x: int) -> int:
+    if x not in MEMO:
+        MEMO[x] = x * SETTINGS.scale + int(TABLE[0])
+    return MEMO[x]
+
+
+def look(watch: Watch) -> Walk:
+    return walk_over(step, name="step", watch=watch, patches={})
+
+
+@pytest.fixture(autouse=True)
+def as_it_was() -> Any:
+    yield
+    MEMO.clear()
+    SETTINGS.scale = 2
+    TABLE[:] = np.arange(4.0)
+
+
+def test_what_we_fill_is_memory() -> None:
+    recorded = Recorded(look)
+    before = recorded.identity.digest
+    for x in range(3):
+        with recorded.calling():
+            step(x)
+        assert recorded.refresh().digest == before
+    assert recorded.refresh(again=True).digest == before
+    assert Recorded(look).identity.digest != before  # who looks first now finds it filled
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda: MEMO.update({99: 0}),
+        lambda: setattr(SETTINGS, "scale", 3),
+        lambda: TABLE.__setitem__(0, 5.0),
+    ],
+)
+def test_what_the_program_changes_counts(change: Callable[[], Any]) -> None:
+    recorded = Recorded(look)
+    before = recorded.identity
+    with recorded.calling():
+        step(1)
+    change()
+    after = recorded.refresh(again=True)
+    assert after.digest != before.digest
+    assert before.difference(after)
+
+
+def test_what_is_changed_back_is_the_same() -> None:
+    recorded = Recorded(look)
+    before = recorded.identity.digest
+    SETTINGS.scale = 3
+    assert recorded.refresh().digest != before
+    SETTINGS.scale = 2
+    assert recorded.refresh().digest == before
+
+
+def test_a_write_that_leaves_no_trace_is_found_in_turn() -> None:
+    recorded = Recorded(look)
+    before = recorded.identity.digest
+    TABLE[0] = 7.0
+    recorded._watch._began -= 1e6  # much time has passed
+    assert recorded.refresh().digest != before
+    assert recorded.window > 0
+
+
+def test_all_who_call_a_function_share_its_memory() -> None:
+    first = Recorded(look, memory=memory_of(step, "key"))
+    with first.calling():
+        step(5)
+    assert Recorded(look, memory=memory_of(step, "key")).identity.digest == first.identity.digest
+    assert memory_of(step, "another key").current is None
+    assert memory_of(partial(step), "key").current is None
+
+
+@pytest.mark.parametrize("twin", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_copies_carry_what_was_recorded(twin: Callable[[Recorded], Recorded]) -> None:
+    recorded = Recorded(look)
+    with recorded.calling():
+        step(4)
+    other = twin(recorded)
+    assert other.identity.digest == recorded.identity.digest
+    assert other.refresh(again=True).digest == recorded.identity.digest
+    SETTINGS.scale = 9
+    assert other.refresh().digest != recorded.identity.digest
+
+
+def test_a_function_that_is_gone_leaves_nothing() -> None:
+    import gc
+
+    from warmstore.identity import memory
+
+    def brief(x: int) -> int:
+        return x
+
+    assert memory_of(brief, "key") == Memory()
+    number = id(brief)
+    assert number in memory._memories
+    del brief
+    gc.collect()
+    assert number not in memory._memories

@@ -1,0 +1,121 @@
+"""Where code comes from: Python, an installed distribution by version and recorded hashes, or the program."""
+
+import base64
+import hashlib
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warmstore.identity import identify, origin
+
+CODE = "def scale(x):\n    return x * 2\ndef shift(x):\n    return x + 1\n"
+PROGRAM = "from my_package import helpers\ndef step(x):\n    return helpers.shift(helpers.scale(x))\n"
+
+
+def forget() -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("my_package", "my_program")]:
+        del sys.modules[name]
+    for cached in (origin._origin, origin._listed, origin._record, origin._without_record, origin._edited):
+        cached.cache_clear()
+    importlib.invalidate_caches()
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+    """Write a package, and what an installer writes beside it; give the step of a program that calls it."""
+
+    def install(
+        folder: str = "packages",
+        version: str = "1.0",
+        code: str = CODE,
+        recorded: str | None = None,
+        listed: bool = True,
+    ) -> Any:
+        place = tmp_path / folder
+        package, info = place / "my_package", place / f"other_name-{version}.dist-info"
+        for old in place.glob("*.dist-info/*"):
+            old.unlink()
+        for path, text in (
+            (package / "__init__.py", ""),
+            (package / "helpers.py", code),
+            (tmp_path / "program" / "my_program.py", PROGRAM),
+        ):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        if listed:
+            digest = base64.urlsafe_b64encode(hashlib.sha256(code.encode()).digest()).decode().rstrip("=")
+            lines = f"my_package/helpers.py,sha256={recorded or digest},{len(code)}\nmy_package/__init__.py,,\n"
+            info.mkdir(exist_ok=True)
+            (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: other-name\nVersion: {version}\n")
+            (info / "RECORD").write_text(f"{lines}../../bin/tool,sha256=abc,9\nmy_package/x.pyc,,\n")
+        monkeypatch.syspath_prepend(str(place))
+        monkeypatch.syspath_prepend(str(tmp_path / "program"))
+        monkeypatch.setattr(sys, "dont_write_bytecode", True)
+        forget()
+        return importlib.import_module("my_program").step
+
+    yield install
+    forget()
+
+
+def test_a_version_or_recorded_hashes_are_other_code(install: Callable[..., Any]) -> None:
+    before = identify(install())
+    assert any(place.startswith("version of other_name") for place in before.facts)
+    assert identify(install()).digest == before.digest
+    assert identify(install(folder="elsewhere")).digest == before.digest  # `pip install --target`
+    after = identify(install(version="1.1"))
+    assert "version of other_name was" in before.difference(after)
+    assert identify(install(recorded="bbbb")).digest != before.digest
+
+
+def test_installed_code_is_not_followed(install: Callable[..., Any]) -> None:
+    """What a library holds while a program runs, caches and lists of devices, is another in every process."""
+    facts = identify(install()).facts
+    assert not any("constants" in text for place, text in facts.items() if "my_package" in place)
+
+
+def test_an_installed_file_that_was_edited_counts(install: Callable[..., Any], tmp_path: Path) -> None:
+    before = identify(install())
+    file = tmp_path / "packages" / "my_package" / "helpers.py"
+    forget()
+    file.write_text(CODE.replace("x * 2", "x * 3"))
+    state = file.stat()
+    os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns + 10**10))
+    edited = identify(importlib.import_module("my_program").step)
+    assert edited.digest != before.digest
+    forget()
+    file.write_text(CODE)
+    os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns + 2 * 10**10))  # touched, and the same
+    assert identify(importlib.import_module("my_program").step).digest == before.digest
+
+
+@pytest.mark.parametrize("folder", ["packages", "site-packages"])
+def test_what_no_record_lists_is_the_program(install: Callable[..., Any], folder: str) -> None:
+    """Also in a folder called site-packages: names of folders decide nothing."""
+    before = identify(install(folder=folder, listed=False))
+    assert identify(install(folder=folder, listed=False)).digest == before.digest
+    after = identify(install(folder=folder, listed=False, code=CODE.replace("x * 2", "x * 3")))
+    assert before.difference(after) == "the code of `my_package.helpers.scale` was edited: its constants were 2, are 3"
+
+
+def test_a_module_named_as_one_of_pythons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    kept = sys.modules.pop("this", None)
+    found = []
+    for number in (1, 1, 2):
+        (tmp_path / "this.py").write_text(
+            f"def helper(x):\n    return x + {number}\ndef step(x):\n    return helper(x)\n"
+        )
+        sys.modules.pop("this", None)
+        importlib.invalidate_caches()
+        found.append(identify(importlib.import_module("this").step).digest)
+    sys.modules.pop("this", None)
+    if kept is not None:
+        sys.modules["this"] = kept
+    assert found[0] == found[1] != found[2]
