@@ -49,7 +49,7 @@ def key_of_call(
     Raises:
         NoKey: something cannot be told, or tensors are of a kind that no other process could compare.
     """
-    known = [*identities, identify(dict(options), name="options")]
+    known = [*identities, identify(dict(options), name="options", tensors="layout")]
     for one in known:
         if one.unknown:
             raise NoKey(f"{reasons(one.unknown)}. {remedies(one.unknown)}")
@@ -77,9 +77,11 @@ def details_of_call(identities: Iterable[Identity], key: Key, options: Mapping[s
     facts: dict[str, str] = {}
     for one in identities:
         facts |= one.facts
-    parts = facts_as_parts(facts) if len(facts) <= _MOST_FACTS else {}  # else it can be said only that there is a change
-    for at, one in enumerate(key.inputs):
-        said = {"type": one} if isinstance(one, str) else {name: str(value) for name, value in vars(one).items()}
+    parts = (
+        facts_as_parts(facts) if len(facts) <= _MOST_FACTS else {}
+    )  # else it can be said only that there is a change
+    for at, spec in enumerate(key.inputs):
+        said = {"type": spec} if isinstance(spec, str) else {name: str(value) for name, value in vars(spec).items()}
         parts |= {f"input {at}: {name}": value for name, value in said.items()}
     parts |= {f"option {name}": repr(value) for name, value in options.items()}
     parts |= dict(one.partition(" ")[::2] for one in key.modes)
@@ -134,11 +136,6 @@ def _same(objects: Iterable[object]) -> list[int]:
     """A number for each of some objects, the same for the same."""
     numbers: dict[int, int] = {}
     return [numbers.setdefault(id(one), len(numbers)) for one in objects]
-
-
-def _forward(kind: type) -> list[str]:
-    code = getattr(getattr(kind, "forward", None), "__code__", None)
-    return [] if code is None else [code_digest(code, parameters=False)]
 
 
 def _of_any_size(reader: Reader, value: object) -> InputSpec | str:

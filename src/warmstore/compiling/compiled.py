@@ -269,17 +269,17 @@ class _Prepared:
 
     def _say(self, reason: object) -> None:
         level = logging.WARNING if isinstance(reason, NoKey) else logging.INFO
-        _log.log(level, "%s is left to torch.compile: %s", getattr(self._function, "__qualname__", "a function"), reason)
+        _log.log(
+            level, "%s is left to torch.compile: %s", getattr(self._function, "__qualname__", "a function"), reason
+        )
         _log.debug("compile cache", exc_info=isinstance(reason, Exception))
 
-    def _find(self, session: Session, call: _Call) -> tuple[Loaded | None, list[Sizes]]:
+    def _find(self, session: Session, call: _Call, *, again: bool = False) -> tuple[Loaded | None, list[Sizes]]:
         """The package that fits, if there is one, and the sizes of all for calls that differ in nothing else."""
         function = getattr(self._function, "__func__", self._function)
-        found = session.find(call.path)
-        if _REFUSED in found:
-            raise Incompatible("another process found that it cannot be prepared")
+        found = session.find(call.path, again=again)
         packages = list(self._packages.get(call.path, ()))
-        for data in found:
+        for data in (one for one in found if one != _REFUSED):
             try:
                 packages.append(Package.from_bytes(data))
             except BadArtifact as error:
@@ -295,11 +295,13 @@ class _Prepared:
                 continue
             if loaded.fits(call.whole, call.kwargs):
                 return loaded, known
+        if _REFUSED in found:
+            raise Incompatible("another process found that it cannot be prepared")
         return None, known
 
     def _make(self, session: Session, call: _Call) -> Loaded | None:
         with session.alone(call.path):
-            loaded, others = self._find(session, call)
+            loaded, others = self._find(session, call, again=True)
             if loaded is not None:
                 return loaded  # made by another process meanwhile
             began = time.monotonic()

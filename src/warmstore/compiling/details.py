@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from warmstore.errors import BadArtifact
-from warmstore.identity.identity import difference
+from warmstore.identity.identity import differences
 
 _MOST = 1 << 20  # bytes of details, unpacked
 _SHOWN = 120  # letters of a value
@@ -78,8 +78,8 @@ class Details:
                 rest.append(_said(name, before, now))
             elif ":" not in name or (before and now):  # else it is no tensor on one side
                 inputs.setdefault(name.partition(":")[0], _said(name, before, now))
-        edits = difference(_facts(other.parts), _facts(self.parts))
-        return [*([edits] if edits else []), *inputs.values(), *self._operators_from(other), *rest]
+        edits = differences(_facts(other.parts), _facts(self.parts))
+        return [*edits, *inputs.values(), *self._operators_from(other), *rest]
 
     def _operators_from(self, other: Details) -> list[str]:
         new = Counter(self.operators) - Counter(other.operators)

@@ -42,6 +42,9 @@ class Identified:
         self._version = version
         self._ignore = ignore
         self._watch = Watch(only_code=True)
+        self._moves_itself = False
+        self._calls_to_see = 0
+        self.codes: dict[int, CodeType] = {}
         self.identity = self._look()
 
     def look(self) -> Identity:
@@ -94,7 +97,9 @@ class Arguments:
         if walk.functions:
             self.watch = Watch(only_code=True)
             classes = [one if isinstance(one, type) else type(one) for one in _each(objects.values())]
-            walk_over([*walk.functions, *classes], watch=self.watch)  # not what they hold: the next call has others
+            walk_over(
+                [*walk.functions, *classes], tensors="layout", watch=self.watch
+            )  # not what they hold: the next call has others
 
 
 def is_plain(value: object) -> bool:

@@ -21,14 +21,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from io import BytesIO
-from pathlib import Path
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from warmstore.compiling.operators import python_operators
 from warmstore.compiling.stable_names import BY_NAME, stable_name, value_summary
 from warmstore.errors import BadArtifact, Incompatible
-from warmstore.identity.origin import origin_of_name
+from warmstore.identity.origin import origin_of, origin_of_function
 
 if TYPE_CHECKING:
     from warmstore.identity.watch import Watch
@@ -47,7 +46,7 @@ class Package:
 
     Attributes:
         saved: What torch's `save_compiled_function` writes.
-        installed: Every module of installed packages whose code was traced, torch's left out, with its version.
+        installed: Every installed module whose code was traced, with what was in it, as `installed_text` says.
         identities: Expressions over `L`, the arguments by name, `G`, the globals, and `B`, the builtins, with the name
             of each object.
         values: Expressions as in `identities` whose values guards compare with, and that lead over a name; with a
@@ -95,14 +94,14 @@ class Package:
         )
 
     def check_versions(self) -> None:
-        """Compare the installed packages that were traced with those that are here.
+        """Compare the installed modules that were traced with those that are here.
 
         Raises:
-            Incompatible: one is of another version, or was edited.
+            Incompatible: one is of another version, or was changed.
         """
-        for module, version in self.installed:
-            if origin_of_name(module).text != version:
-                raise Incompatible(f"{module} is not of the version it was compiled with, {version}")
+        for module, said in self.installed:
+            if (now := installed_text(module)) != said:
+                raise Incompatible(f"{module} is {now or 'not loaded'}, and was {said} when it was compiled")
 
 
 def _pairs(said: Iterable[Sequence[object]]) -> tuple[tuple[str, str], ...]:
@@ -318,7 +317,7 @@ def make(
         raise Incompatible(f"nothing another process could find again: {', '.join(sorted(set(unknown)))}")
     return Package(
         AOTCompiledFunction.serialize(compiled).serialized_data,
-        installed,
+        tuple((name, installed_text(name)) for name in sorted(installed)),
         tuple(sorted(identities.items())),
         tuple(sorted(values.items())),
         tuple(sorted(names)),
@@ -398,20 +397,44 @@ def _dynamic(args: Sequence[Any], kwargs: dict[str, Any], sizes: Sizes) -> Itera
             vars(tensor).update(before)
 
 
-def _installed(
-    traced: Iterable[CodeType], identified: Mapping[int, CodeType], unknown: list[str]
-) -> tuple[tuple[str, str], ...]:
-    """The modules of installed packages that were traced, with their versions. What is neither of those nor identified
-    is unknown: whoever looks for the package could not tell whether it has changed."""
-    torch = str(Path(str(sys.modules["torch"].__file__)).parent) + "/"
+def _installed(traced: Iterable[CodeType], identified: Mapping[int, CodeType], unknown: list[str]) -> set[str]:
+    """The installed modules whose code was traced. What is neither in one of those nor identified is unknown: whoever
+    looks for the package could not tell whether it has changed."""
     found = set()
     for code in traced:
-        if code.co_filename.startswith(torch) or id(code) in identified:
-            continue  # of the same version wherever the package is used, or in the key
+        if id(code) in identified:
+            continue  # it is in the key
         module = inspect.getmodule(code)
-        origin = origin_of_name(module.__name__ if module is not None else "")
-        if module is None or origin.is_program:
+        if module is None or origin_of(module).is_program:
             unknown.append(f"the code of {code.co_qualname} in {code.co_filename}")
         else:
-            found.add((module.__name__, origin.text))
-    return tuple(sorted(found))
+            found.add(module.__name__)
+    return found
+
+
+def installed_text(name: str) -> str:
+    """The version of an installed module, and what the program has put into it; "" where it is not loaded."""
+    module = sys.modules.get(name)
+    if module is None:
+        return ""
+    patched = [
+        f"{owner} {attribute}"
+        for owner, held in _classes_of(module)
+        for attribute, value in held.items()
+        if _is_programs(value)
+    ]
+    return " ".join([origin_of(module).text, *sorted(patched)])
+
+
+def _classes_of(module: ModuleType) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """What a module holds, and what its classes hold."""
+    held = vars(module)
+    yield "", held
+    for name, value in list(held.items()):
+        if isinstance(value, type) and value.__module__ == module.__name__:
+            yield name, vars(value)
+
+
+def _is_programs(value: object) -> bool:
+    function = getattr(value, "__func__", value) if isinstance(value, staticmethod | classmethod) else value
+    return isinstance(function, FunctionType) and origin_of_function(function).is_program

@@ -313,8 +313,8 @@ class Session:
             if mine and self._flights is not None:
                 self._flights.end(path)
 
-    def find(self, path: str) -> list[bytes]:
-        """The bytes of every usable artifact below a path."""
+    def find(self, path: str, *, again: bool = False) -> list[bytes]:
+        """The bytes of every usable artifact below a path. `again`: that it was missing is known."""
         found, reasons = [], []
         if not self._has(path):
             self._fetched(path)
@@ -328,7 +328,8 @@ class Session:
                     reasons.append(str(error))
         if found:
             self._explanations.forget(path)
-        self._note(Lookup(path, bool(found), tuple(reasons), () if found else self._why(path)))
+        if found or not again:
+            self._note(Lookup(path, bool(found), tuple(reasons), () if found else self._why(path)))
         return found
 
     def keep(self, path: str, kind: str, data: bytes, seconds: float) -> None:

@@ -206,7 +206,9 @@ class Walk:
         if origin.name not in self._origins:
             self._origins[origin.name] = origin
             place, _ = self.root(("version", origin.name), f"version of {origin.name}")
-            self.fact(place, (origin.text + " " + edited_files(origin)).strip())
+            # Of what is compiled, each file that was traced is looked at (`compiling.packages`), and no others.
+            edited = edited_files(origin) if self.settings.tensors == "content" else ""
+            self.fact(place, f"{origin.text} {edited}".strip())
             if origin.name == "torch":
                 from warmstore.identity.torch_kinds import global_hooks, settings_text
 
