@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := pyproject.toml constraints.txt
 
-.PHONY: demo examples test test-slow test-servers lint format bench bench-quick bench-data clean
+.PHONY: demo examples test test-slow test-identity test-servers lint format bench bench-quick bench-data clean
 
 # REMOTE=1 shows two machines that share what they compile by a local S3 server.
 ifdef REMOTE
@@ -24,6 +24,10 @@ test: .venv/has-dev test-servers
 
 test-slow: .venv/has-dev test-servers
 	$(BIN)/python -m pytest -n auto --slow
+
+# Thousands of edits, none of which may be answered from a cache; FRESH=1 adds those in interpreters of their own.
+test-identity: .venv/has-dev
+	$(BIN)/python -m pytest tests/identity -n auto --slow $(if $(FRESH),--fresh)
 
 # nginx for the tests of remotes, unpacked into build/servers; needs apt-get and no root, and tests skip without it.
 test-servers: .venv/has-dev

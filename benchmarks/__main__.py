@@ -38,6 +38,8 @@ NAMES = (
     "artifacts",
     "remote",
     "remote_stores",
+    "staleness",
+    "identity",
 )
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "benchmarks.md"

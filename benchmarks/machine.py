@@ -21,6 +21,8 @@ PACKAGES = (
     "h5py",
     "zstandard",
     "grain",
+    "joblib",
+    "dask",
 )
 
 

@@ -222,13 +222,18 @@ def test_a_step_that_draws_in_secret_is_named(caplog: pytest.LogCaptureFixture) 
     def secret(value: np.ndarray) -> np.ndarray:
         return value + generator.random()
 
-    def in_place(value: np.ndarray) -> np.ndarray:
-        value += 1
-        return value
+    class Hidden:
+        """What nobody looks into."""
+
+        value = 0
+
+    def count(hidden: Hidden) -> int:
+        hidden.value += 1
+        return hidden.value
 
     drawn = ws.Pipeline(range(200)).step(heavy).step(secret).step(light)
-    changed = ws.Pipeline(list(np.zeros((20, 3)))).step(in_place)
-    for pipe, name, advice in ((drawn, "secret", "random=True"), (changed, "source", "copy first"), (PIPE, "", "")):
+    changed = ws.Pipeline([Hidden() for _ in range(20)]).step(count)
+    for pipe, name, advice in ((drawn, "secret", "random=True"), (changed, "count", "random=True"), (PIPE, "", "")):
         caplog.clear()
         found = measured(pipe)
         assert [stage.name for stage in found.stages if stage.varies] == ([name] if name else [])

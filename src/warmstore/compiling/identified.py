@@ -41,7 +41,7 @@ class Identified:
         self._name = type(thing).__qualname__ if isinstance(thing, nn.Module) else thing.__qualname__
         self._version = version
         self._ignore = ignore
-        self._watch = Watch(only_code=True)
+        self._watch = _CodeWatch()
         self._moves_itself = False
         self._calls_to_see = 0
         self.codes: dict[int, CodeType] = {}
@@ -77,6 +77,17 @@ class Identified:
         return finished(walk, self._version)
 
 
+class _CodeWatch(Watch):
+    """Watches variables that code reads, methods and hooks. Data that objects hold is left out: of what was read of it
+    there are guards, and programs set attributes at every step."""
+
+    def add(self, container: Collection[Any]) -> None:
+        """Left out."""
+
+    def add_items(self, mapping: dict[str, Any], names: Collection[str]) -> None:
+        """Left out."""
+
+
 class Arguments:
     """The arguments of a call that are neither tensors nor plain, identified, with the classes of all that hold them.
 
@@ -95,7 +106,7 @@ class Arguments:
         self.codes = codes_of(walk.functions)
         self.watch: Watch | None = None
         if walk.functions:
-            self.watch = Watch(only_code=True)
+            self.watch = _CodeWatch()
             classes = [one if isinstance(one, type) else type(one) for one in _each(objects.values())]
             walk_over(
                 [*walk.functions, *classes], tensors="layout", watch=self.watch

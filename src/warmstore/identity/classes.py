@@ -43,10 +43,11 @@ def read_class(walk: Walk, place: Place, cls: type, origin: Origin) -> None:
         return
     bases = ", ".join(walk.cls(base) for base in cls.__bases__)
     metaclass = f" of {walk.cls(type(cls))}" if type(cls) is not type else ""
-    order = list(getattr(cls, "_fields", ())) or list(getattr(cls, "__dataclass_fields__", ()))
-    walk.fact(place, f"class ({bases}){metaclass} {order or ''}".rstrip())
+    fields = static(cls, "_fields") or static(cls, "__dataclass_fields__")
+    order = list(fields) if isinstance(fields, tuple | dict) else ""
+    walk.fact(place, f"class ({bases}){metaclass} {order}".rstrip())
     walk.described.append((place, cls))
-    walk.watch(vars(cls).values(), is_code=True)
+    walk.watch_code(vars(cls))
     members: Any = cls.__members__ if isinstance(cls, enum.EnumMeta) else {}
     is_enum = isinstance(cls, enum.EnumMeta)
     if is_enum:
@@ -62,6 +63,14 @@ def read_class(walk: Walk, place: Place, cls: type, origin: Origin) -> None:
     own_hash = vars(cls).get("__hash__")
     if isinstance(own_hash, FunctionType):
         walk.whole(place + ".__hash__", own_hash)
+
+
+def static(cls: type, name: str) -> Any:
+    """An attribute of a class as it stands in the class or one of its bases; None where there is none."""
+    for base in cls.__mro__:
+        if name in vars(base):
+            return vars(base)[name]
+    return None
 
 
 def _members(walk: Walk, place: Place, members: Any) -> None:

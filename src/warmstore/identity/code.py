@@ -58,7 +58,8 @@ class CodeFacts:
     parameters, other locals and what the code closes over. stored: attributes that are set, by variable. imports:
     module, names and level of every import. names: every name of an attribute or global. strings: constants that are
     text. asked: for variables and chains that look things up by a name (`os.environ`, `import_module`), the constant
-    that follows, or None where none does. sees_locals: local variables may be asked for by their names.
+    that follows, or None where none does. loose: names of attributes of values that no name stands for. sees_locals:
+    local variables may be asked for by their names.
     """
 
     digest: str
@@ -70,6 +71,7 @@ class CodeFacts:
     names: frozenset[str]
     strings: tuple[str, ...]
     asked: frozenset[tuple[str, Chain, str | None]]
+    loose: frozenset[str]
     sees_locals: bool
 
 
@@ -88,6 +90,7 @@ def facts_of(code: CodeType) -> CodeFacts:
         frozenset(reader.names),
         tuple(dict.fromkeys(reader.strings)),
         frozenset(reader.asked),
+        frozenset(reader.loose),
         bool(_SEES_LOCAL_NAMES & reader.names),
     )
 
@@ -147,6 +150,7 @@ class _Reader:
         self.names: set[str] = set()
         self.strings: list[str] = []
         self.asked: set[tuple[str, Chain, str | None]] = set()
+        self.loose: set[str] = set()
 
     def read(self, code: CodeType) -> str:
         found = list(instructions(code))
@@ -191,13 +195,16 @@ class _Reader:
 
     def _uses(self, code: CodeType, found: list[Instruction]) -> None:
         cells = {*code.co_cellvars, *code.co_freevars}
+        named: set[int] = set()  # attributes of what globals and closures hold
         self.names |= {*code.co_names}
         if "__class__" in code.co_freevars:  # super() without arguments takes both
             for name in ("__class__", *code.co_varnames[:1]):
                 self.variables.setdefault(name, set()).add(WHOLE)
         for at, one in enumerate(found):
             if one.name in _LOADS_GLOBAL:
-                self.globals.setdefault(str(one.value), set()).update(self._chain(found, at, str(one.value)))
+                chains = self._chain(found, at, str(one.value))
+                self.globals.setdefault(str(one.value), set()).update(chains)
+                named.update(range(at + 1, at + 1 + max(map(len, chains), default=0)))
             elif one.name in _LOADS_LOCAL or one.name in _LOADS_FREE:
                 name = str(one.value)
                 if one.name in _LOADS_LOCAL and name in cells:
@@ -207,6 +214,8 @@ class _Reader:
                 self.variables.setdefault(str(one.value), set()).add(WHOLE)  # another object from here on
             elif one.name == "IMPORT_NAME":
                 self._import(found, at)
+            elif one.name in _LOADS_ATTRIBUTE and at not in named:
+                self.loose.add(str(one.value))
 
     def _chain(self, found: list[Instruction], at: int, variable: str) -> set[Chain]:
         """The attributes that are read of what instruction `at` loads."""

@@ -7,7 +7,7 @@ caches refuses it unless the user vouches for it with a version, or leaves it ou
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, Self
@@ -18,7 +18,7 @@ from warmstore.errors import NoFingerprint
 from warmstore.identity.files import Files
 from warmstore.identity.origin import PYTHON_ORIGIN
 from warmstore.identity.patches import Patches, find_patches
-from warmstore.identity.walk import Settings, Walk
+from warmstore.identity.walk import Names, Settings, Walk
 from warmstore.identity.watch import Watch
 
 RULES = 1
@@ -122,6 +122,8 @@ def walk_over(
     left_out = frozenset([ignore] if isinstance(ignore, str) else ignore)
     if watch is not None:
         watch.begin()
+    if patches is None and watch is not None:
+        patches = watch.patches = find_patches() if watch.patches is None or not watch.is_after_call else watch.patches
     if patches is None:
         patches = find_patches() if tensors == "content" else {}
     walk = Walk(name, Settings(left_out, below, files, tensors, watch, folders, frozenset(elsewhere), patches))
@@ -148,11 +150,15 @@ def finished(walk: Walk, version: str | None = None) -> Identity:
 
 @dataclass(frozen=True)
 class Found:
-    """What a walk has found, by places as they count. in_words: makes texts for people of those."""
+    """What a walk has found, by places as they count, and the names of those. It keeps no object alive.
+
+    weights: places of the parameters and buffers of modules.
+    """
 
     facts: dict[str, str]
     unknown: dict[str, str]
-    in_words: Callable[[str], str]
+    names: Names
+    weights: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, walk: Walk) -> Found:
@@ -160,7 +166,8 @@ class Found:
         return cls(
             {walk.said(place): text for place, text in walk.facts.items()},
             {walk.said(place): reason for place, reason in walk.unknown.items()},
-            walk.in_words,
+            walk.names,
+            frozenset(map(walk.said, walk.weights)),
         )
 
     def identity(self, version: str | None = None) -> Identity:
@@ -169,13 +176,13 @@ class Found:
         digest = xxhash.xxh3_128(f"identity {RULES}\n".encode())
         for place, text in sorted(self.facts.items()):
             digest.update(f"{len(place)} {len(text)} {place} {text}\n".encode("utf-8", "surrogatepass"))
-            shown, said = self.in_words(place), text
+            shown, said = self.names.in_words(place), text
             if text.startswith(_REFERS):
-                said = self.in_words(text)
+                said = self.names.in_words(text)
                 if said.partition(" ")[2] == shown:
                     continue  # it only leads on
             facts[shown if facts.get(shown, said) == said else f"{shown} (2)"] = said
-        unknown = {self.in_words(place): reason for place, reason in self.unknown.items()}
+        unknown = {self.names.in_words(place): reason for place, reason in self.unknown.items()}
         if version is not None:
             facts["version"] = repr(version)
             digest.update(f"version {version!r} for {sorted(self.unknown)}".encode())

@@ -40,9 +40,11 @@ from warmstore.identity.plain import (
     array_text,
     attributes_of,
     dtype_text,
+    has_identity,
     has_plain_state,
-    order_text,
+    layout_text,
     shortened,
+    slots_of,
 )
 
 if TYPE_CHECKING:
@@ -95,9 +97,8 @@ def look(walk: Walk, place: Place, value: Any) -> None:
     if given is not None:
         _stands_for(walk, place, value, given)
         return
-    own = None if kind in _rules else getattr(kind, "__identity__", None)
-    if own is not None:
-        _stands_for(walk, place, value, own)
+    if kind not in _rules and has_identity(kind):
+        _stands_for(walk, place, value, kind.__identity__)
         return
     rule = _rules.get(kind) or _family_of(kind) or _object
     rule(walk, place, value)
@@ -143,6 +144,15 @@ def _stands_for(walk: Walk, place: Place, value: Any, rule: Callable[[Any], Any]
         return
     walk.fact(place, f"stands for {type(value).__qualname__}")
     walk.whole(place + ".__identity__", given)
+    watch_attributes(walk, value)
+    if walk.settings.watch is not None:
+        walk.watch_probe(lambda: walk.apart(rule(value)))
+
+
+def _state(walk: Walk, place: Place, text: Callable[[], str]) -> None:
+    """Note a state that changes in place."""
+    walk.fact(place, text())
+    walk.watch_probe(text)
 
 
 # Containers.
@@ -168,24 +178,26 @@ def _deque(walk: Walk, place: Place, value: Any) -> None:
 @rule(dict, OrderedDict, Counter, types.MappingProxyType)
 def _dict(walk: Walk, place: Place, value: Any) -> None:
     walk.watch(value.keys())
-    walk.watch(value.values())
+    walk.watch(value)
     walk.pairs(place, type(value).__name__, value.items())
 
 
 @rule(defaultdict)
 def _defaultdict(walk: Walk, place: Place, value: Any) -> None:
-    walk.watch(value.values())
+    walk.watch(value)
     walk.pairs(place, "defaultdict", value.items())
     walk.whole(place + ".default_factory", value.default_factory)
 
 
 @rule(ChainMap)
 def _chain_map(walk: Walk, place: Place, value: Any) -> None:
+    walk.watch(value.maps)
     walk.items(place, "ChainMap", value.maps)
 
 
 @rule(set, frozenset)
 def _set(walk: Walk, place: Place, value: Any) -> None:
+    walk.watch(value)
     walk.unordered(place, type(value).__name__, value)
 
 
@@ -197,7 +209,7 @@ def _view(walk: Walk, place: Place, value: Any) -> None:
 @rule(types.SimpleNamespace)
 def _namespace(walk: Walk, place: Place, value: Any) -> None:
     walk.fact(place, "SimpleNamespace")
-    walk.watch(vars(value).values())
+    walk.watch(vars(value))
     _attributes(walk, place, vars(value))
 
 
@@ -227,17 +239,17 @@ def _slice(walk: Walk, place: Place, value: Any) -> None:
 
 @rule(bytearray)
 def _bytearray(walk: Walk, place: Place, value: Any) -> None:
-    walk.fact(place, f"bytearray {shortened(bytes(value).hex())}")
+    _state(walk, place, lambda: f"bytearray {shortened(bytes(value).hex())}")
 
 
 @rule(memoryview)
 def _memoryview(walk: Walk, place: Place, value: Any) -> None:
-    walk.fact(place, f"memoryview {value.format} {value.shape} {shortened(value.tobytes().hex())}")
+    _state(walk, place, lambda: f"memoryview {value.format} {value.shape} {shortened(value.tobytes().hex())}")
 
 
 @rule(io.BytesIO, io.StringIO)
 def _memory_file(walk: Walk, place: Place, value: Any) -> None:
-    walk.items(place, type(value).__name__, (value.getvalue(), value.tell()))
+    _state(walk, place, lambda: f"{type(value).__name__} {shortened(repr(value.getvalue()))} {value.tell()}")
 
 
 @rule(re.Pattern)
@@ -247,17 +259,17 @@ def _pattern(walk: Walk, place: Place, value: Any) -> None:
 
 @rule(random.Random)
 def _random(walk: Walk, place: Place, value: Any) -> None:
-    walk.fact(place, f"random.Random {shortened(repr(value.getstate()))}")
+    _state(walk, place, lambda: f"random.Random {shortened(repr(value.getstate()))}")
 
 
 @rule(np.random.Generator)
 def _generator(walk: Walk, place: Place, value: Any) -> None:
-    walk.fact(place, f"numpy.random.Generator {shortened(_with_arrays(value.bit_generator.state))}")
+    _state(walk, place, lambda: f"numpy.random.Generator {shortened(_with_arrays(value.bit_generator.state))}")
 
 
 @rule(np.random.RandomState)
 def _random_state(walk: Walk, place: Place, value: Any) -> None:
-    walk.fact(place, f"numpy.random.RandomState {shortened(_with_arrays(value.get_state(legacy=False)))}")
+    _state(walk, place, lambda: f"numpy.random.RandomState {shortened(_with_arrays(value.get_state(legacy=False)))}")
 
 
 def _with_arrays(state: Any) -> str:
@@ -274,13 +286,10 @@ def _with_arrays(state: Any) -> str:
 def _array(walk: Walk, place: Place, value: Any) -> None:
     if value.dtype.hasobject:
         walk.fact(place, f"array {dtype_text(value.dtype)} {value.shape}")
+        walk.watch(value.flat)
         walk.whole(place + ".<elements>", value.reshape(-1).tolist())
         return
-    walk.fact(place, _layout_of(value) if walk.settings.tensors == "layout" else walk.array_text(value))
-
-
-def _layout_of(value: np.ndarray[Any, Any]) -> str:
-    return f"array {dtype_text(value.dtype)} {value.shape}{order_text(value.shape, value.strides)}"
+    walk.fact(place, layout_text(value) if walk.settings.tensors == "layout" else walk.array_text(place, value))
 
 
 @rule(np.memmap)
@@ -483,7 +492,7 @@ def _environ(walk: Walk, place: Place, value: Any) -> None:
 
 @rule(decimal.Context)
 def _decimal_context(walk: Walk, place: Place, value: Any) -> None:
-    walk.fact(place, repr(value).partition(", flags")[0])
+    _state(walk, place, lambda: repr(value).partition(", flags")[0])
 
 
 # Inert: what makes no difference to values.
@@ -609,10 +618,10 @@ def _object(walk: Walk, place: Place, value: Any) -> None:
     kind = type(value)
     if has_plain_state(kind):
         walk.fact(place, f"object of {walk.cls(kind)}")
-        _watch_attributes(walk, value)
+        watch_attributes(walk, value)
         _attributes(walk, place, attributes_of(value))
         return
-    _watch_attributes(walk, value)
+    watch_attributes(walk, value)
     base = next((base for base in _EXTENDED if isinstance(value, base)), None)
     reducer = copyreg.dispatch_table.get(kind)
     if base is not None and reducer is None and not _says_how(kind, base):
@@ -670,13 +679,16 @@ def _global_name(walk: Walk, place: Place, value: Any, name: str) -> None:
     walk.fact(place, f"object {module}.{name}")
 
 
-def _watch_attributes(walk: Walk, value: Any) -> None:
+def watch_attributes(walk: Walk, value: Any) -> None:
+    """Have the attributes of an object watched and, in subclasses of builtin containers, what it contains."""
     own = getattr(value, "__dict__", None)
     if type(own) is dict:
-        walk.watch(own.values())
+        walk.watch(own)
+    for name in slots_of(type(value)):
+        walk.watch_cell(functools.partial(getattr, value, name, _MISSING))
     if isinstance(value, dict):
         walk.watch(dict.values(value))
-    elif isinstance(value, list | deque):
+    elif isinstance(value, list | deque | set):
         walk.watch(value)
 
 
@@ -718,6 +730,7 @@ _INERT_MODULES = frozenset(
     ("multiprocessing.synchronize", "concurrent.futures.thread", "concurrent.futures.process", "logging.handlers")
 )
 _NEW_OBJECT = vars(copyreg)["__newobj__"]
+_MISSING = object()
 _VALUES = frozenset(
     (tuple, slice, types.BuiltinFunctionType, types.WrapperDescriptorType, types.MethodDescriptorType,
      types.ClassMethodDescriptorType, types.MethodType, types.MethodWrapperType, types.CodeType, np.ufunc, re.Pattern)

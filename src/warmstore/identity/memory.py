@@ -7,28 +7,91 @@ and counts.
 
 from __future__ import annotations
 
+import os
+import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import replace
 from typing import Any
+from weakref import WeakValueDictionary
 
 from warmstore.identity.identity import Found, Identity
 from warmstore.identity.walk import Walk
-from warmstore.identity.watch import Watch
+from warmstore.identity.watch import LEFT, Watch
 
 
-@dataclass
 class Memory:
     """What is known of a thing that is called: its facts when it was last looked at, and its memory.
 
-    before: by place, the facts that our own calls have changed since, as they were before; None where there was none.
+    changed: by place, the facts that our own calls have changed: before the first of them, and after the last. None
+    stands for no fact. left: tensors and arrays that our calls have made or written to, by their ids. calls: how many
+    are going on.
     """
 
-    current: Found | None = None
-    before: dict[str, str | None] = field(default_factory=dict)
-    was_called: bool = False
+    def __init__(self) -> None:
+        self.current: Found | None = None
+        self.changed: dict[str, tuple[str | None, str | None]] = {}
+        self.was_called = False
+        self.left: WeakValueDictionary[int, Any] = WeakValueDictionary()
+        self._begin()
+
+    def _begin(self) -> None:
+        self.calls = 0
+        self._process = os.getpid()
+        self._lock = threading.RLock()
+
+    @property
+    def lock(self) -> threading.RLock:
+        """Held while what is known changes. Threads that held it, or called the thing, are none in a forked child."""
+        if self._process != os.getpid():
+            self._begin()
+        return self._lock
+
+    def learn(self, now: Found, *, weights_too: bool) -> bool:
+        """Take what is others now than when the thing was last looked at for changed by our own calls.
+
+        Returns:
+            Whether weights have changed that are no memory.
+        """
+        last = {} if self.current is None else self.current.facts
+        changed = [place for place in {**last, **now.facts} if now.facts.get(place) != last.get(place)]
+        fixed = () if weights_too or self.current is None else now.weights | self.current.weights
+        for place in changed:
+            if place not in fixed:
+                before, after = self.changed.get(place, (None, None))
+                if place not in self.changed or after != last.get(place):
+                    before = last.get(place)
+                self.changed[place] = before, now.facts.get(place)
+        self.current, self.was_called = now, True
+        return any(place in fixed for place in changed)
+
+    def before_calls(self, now: Found) -> Found:
+        """What was found now, with what our own calls have left as it was before them."""
+        if not self.changed:
+            return now
+        facts, unknown = dict(now.facts), dict(now.unknown)
+        for place, (before, after) in self.changed.items():
+            if facts.get(place) == after:  # else the program has written to it since
+                facts.pop(place, None)
+                unknown.pop(place, None)
+                if before is not None:
+                    facts[place] = before
+        return replace(now, facts=facts, unknown=unknown)
+
+    @property
+    def left_at(self) -> frozenset[str]:
+        """Where the tensors and arrays are that our calls have left."""
+        return frozenset(place for place, (_, after) in self.changed.items() if after == LEFT)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"current": self.current, "changed": dict(self.changed), "was_called": self.was_called}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.left = WeakValueDictionary()
+        self._begin()
 
 
 _memories: dict[int, tuple[weakref.ref[Any], dict[Any, Memory]]] = {}
@@ -43,95 +106,130 @@ def memory_of(function: Any, key: Any) -> Memory:
     known = _memories.get(number)
     if known is None or known[0]() is not function:
         try:
-            reference = weakref.ref(function, partial(_forget, _memories, number))
+            known = weakref.ref(function, lambda gone: _forget(number, gone)), {}
         except TypeError:
             return Memory()
-        known = _memories[number] = (reference, {})
+        _memories[number] = known
     return known[1].setdefault(key, Memory())
 
 
-def _forget(memories: dict[int, Any], number: int, _: Any) -> None:
-    memories.pop(number, None)
+def _forget(number: int, gone: weakref.ref[Any]) -> None:
+    if number in _memories and _memories[number][0] is gone:
+        del _memories[number]
 
 
 class Recorded:
     """The identity of something that is called by us, and may be changed by the program meanwhile.
 
-    Copies and pickles carry what was recorded.
+    Copies and pickles carry what was recorded. Safe to use from several threads: what changes while one of them calls
+    the thing is memory, whichever thread looks.
 
     Args:
         look: walks over the thing, telling a watch.
         version: stands for what cannot be told.
         memory: what is known of the thing already.
+        is_strict: parameters and buffers never are memory, and what no watch shows is looked at again in turn.
+        clock: seconds that pass.
     """
 
-    def __init__(self, look: Callable[[Watch], Walk], version: str | None = None, memory: Memory | None = None) -> None:
+    def __init__(
+        self,
+        look: Callable[[Watch], Walk],
+        version: str | None = None,
+        memory: Memory | None = None,
+        *,
+        is_strict: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._look = look
         self._version = version
-        self._watch = Watch()
-        self._memory = Memory() if memory is None else memory
+        self._is_strict = is_strict
+        self.memory = Memory() if memory is None else memory
+        self._watch = Watch(self.memory.left, clock)
+        self._known: list[tuple[Found, Identity]] = []
         self.identity = self._settled(self._found())
 
-    def refresh(self, *, again: bool = False) -> Identity:
+    def refresh(self, *, again: bool = False, exactly: bool = False) -> Identity:
         """The identity as it is now, without what our own calls have changed.
 
         Args:
             again: look also where nothing seems to have moved: at files, and at arrays that leave no trace of writes.
+            exactly: look also at small arrays, into large containers, and at what takes longer to see.
         """
-        if again or self._watch.has_moved() or self._watch.hash_in_turn():
+        with self.memory.lock:
             if again:
-                self._watch = Watch()
-            self.identity = self._settled(self._found())
-        return self.identity
+                self._watch.forget()
+                self._look_again()
+            elif self._watch.has_moved(exactly=exactly):
+                self._look_again()
+            elif self._watch.look_in_turn(at_all=self._is_strict):
+                with self._watch.charged():
+                    self._look_again()
+            return self.identity
 
     @contextmanager
     def calling(self) -> Iterator[Identity]:
         """While the thing is called by us: what changes meanwhile is its memory."""
-        yield self.refresh()
-        self.called()
+        identity = self.refresh(exactly=self._is_strict)
+        with self.memory.lock:
+            self.memory.calls += 1
+        try:
+            yield identity
+        finally:
+            try:
+                self.called()
+            finally:
+                with self.memory.lock:
+                    self.memory.calls -= 1
 
-    def called(self) -> None:
-        """What has changed since we last looked was changed by our calls."""
-        memory = self._memory
-        if memory.was_called and not self._watch.has_moved():
-            return
-        if not memory.was_called:
-            self._watch = Watch()  # arrays too
-        memory.was_called = True
-        now = self._found()
-        before = {} if memory.current is None else memory.current.facts
-        for place in {place for place in (*now.facts, *before) if now.facts.get(place) != before.get(place)}:
-            memory.before.setdefault(place, before.get(place))
-        memory.current = now
+    def called(self) -> bool:
+        """What has changed since we last looked was changed by our calls. Says whether anything has."""
+        with self.memory.lock:
+            if not self.memory.was_called:
+                self._watch.forget(arrays_only=True)
+            elif not self._watch.has_moved(exactly=self._is_strict):
+                return False
+            last = self.memory.current
+            self._learn()
+            now = self.memory.current
+            return last is None or now is None or now.facts != last.facts
 
     @property
     def window(self) -> float:
-        """Seconds within which a write to an array that leaves no trace is found."""
+        """Seconds within which a write that leaves no trace is found."""
         return self._watch.window
+
+    def _look_again(self) -> None:
+        if self.memory.calls:
+            self._learn()
+        else:
+            self.identity = self._settled(self._found())
+
+    def _learn(self) -> None:
+        """Look for what a call has changed."""
+        with self._watch.after_call(weights_too=not self._is_strict):
+            now = self._found()
+        if self.memory.learn(now, weights_too=not self._is_strict):
+            self.identity = self._settled(now)
 
     def _found(self) -> Found:
         return Found.of(self._look(self._watch))
 
     def _settled(self, now: Found) -> Identity:
         """The identity of what was found now, its memory put back to what it was before."""
-        memory = self._memory
-        known = {} if memory.current is None else memory.current.facts
-        for place in [place for place in memory.before if now.facts.get(place) != known.get(place)]:
-            del memory.before[place]  # the program has written to what our calls had changed
-        memory.current = now
-        if not memory.before:
-            return now.identity(self._version)
-        facts = {place: text for place, text in now.facts.items() if place not in memory.before}
-        facts |= {place: text for place, text in memory.before.items() if text is not None}
-        unknown = {place: reason for place, reason in now.unknown.items() if place not in memory.before}
-        return replace(now, facts=facts, unknown=unknown).identity(self._version)
+        self.memory.current = now
+        found = self.memory.before_calls(now)
+        for known, identity in self._known:
+            if found.facts == known.facts and found.unknown == known.unknown:
+                return identity
+        identity = found.identity(self._version)
+        self._known = [*self._known[:1], (found, identity)]  # the first and the last
+        return identity
 
     def __getstate__(self) -> dict[str, Any]:
-        current = None if self._memory.current is None else replace(self._memory.current, in_words=str)
-        return {**vars(self), "_watch": None, "_memory": replace(self._memory, current=current)}
+        return {**vars(self), "_watch": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._watch = Watch()
-        self._watch.add_cell(object)  # it has moved, as far as this process knows
-        self._watch.settle()
+        # It has moved, as far as this process knows, and tensors that our calls have left are known by their places.
+        self._watch = Watch(self.memory.left, left_at=self.memory.left_at, is_stale=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from functools import lru_cache
 from types import FunctionType, ModuleType
 
 from warmstore.identity.origin import OURS, Origin, origin_of
@@ -17,29 +18,43 @@ def find_patches() -> Patches:
 
     It takes some 20 ms where PyTorch is loaded: who identifies several things asks once.
     """
-    modules = [(name, one) for name, one in list(sys.modules.items()) if type(one) is ModuleType]
-    origins = [(name, one, origin_of(one)) for name, one in modules]
-    theirs = {id(vars(one)) for _, one, origin in origins if not origin.is_program}
+    modules, theirs = _installed(len(sys.modules))
     found: Patches = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # modules warn of what is deprecated in them
-        for name, module, origin in origins:
-            if not origin.is_program and origin.name != OURS:
-                _look_into(name, module, origin, theirs, found)
+        for name, module, origin in modules:
+            _look_into(name, module, origin, theirs, found)
     return found
 
 
+@lru_cache(maxsize=1)
+def _installed(_: int) -> tuple[list[tuple[str, ModuleType, Origin]], set[int]]:
+    """The installed modules that are loaded, and the ids of their namespaces. They change as modules come."""
+    modules = [(name, one, origin_of(one)) for name, one in list(sys.modules.items()) if type(one) is ModuleType]
+    theirs = [(name, one, origin) for name, one, origin in modules if not origin.is_program]
+    return [one for one in theirs if one[2].name != OURS], {id(vars(one)) for _, one, _ in theirs}
+
+
 def _look_into(name: str, module: ModuleType, origin: Origin, theirs: set[int], found: Patches) -> None:
-    for attribute, value in list(vars(module).items()):
+    own = vars(module)
+    for attribute, value in list(own.items()):
         kind = type(value)
         if kind is FunctionType:
-            if id(value.__globals__) not in theirs and _is_programs(value):
+            namespace = value.__globals__
+            if namespace is not own and id(namespace) not in theirs and _is_programs(value):
                 found.setdefault(origin.name, []).append((f"{name}.{attribute}", value))
-        elif issubclass(kind, type) and vars(value).get("__module__") == name:
-            for own, member in list(vars(value).items()):
-                function = member.__func__ if type(member) in (staticmethod, classmethod) else member
-                if type(function) is FunctionType and id(function.__globals__) not in theirs and _is_programs(function):
-                    found.setdefault(origin.name, []).append((f"{name}.{attribute}.{own}", function))
+        elif kind is type or isinstance(value, type):
+            members = vars(value)
+            if members.get("__module__") == name:
+                for label, member in list(members.items()):
+                    kind = type(member)
+                    if kind is staticmethod or kind is classmethod:
+                        member = member.__func__
+                    elif kind is not FunctionType:
+                        continue
+                    namespace = getattr(member, "__globals__", own)
+                    if namespace is not own and id(namespace) not in theirs and _is_programs(member):
+                        found.setdefault(origin.name, []).append((f"{name}.{attribute}.{label}", member))
 
 
 def _is_programs(function: FunctionType) -> bool:

@@ -25,6 +25,7 @@ import xxhash
 
 _LONGEST = 200
 _DEEPEST = 40
+_WORD = 1 << 64
 _SAME_TYPE = 16  # lists longer than that are looked at as one where all items are of one type
 
 
@@ -48,8 +49,15 @@ def shortened(text: str) -> str:
     return f"{text[:40]}... {len(text)} {digest}"
 
 
-def _named_repr(value: Any) -> str:
-    return f"{type(value).__module__}.{value!r}"
+def _int(value: int) -> str:
+    if -_WORD < value < _WORD:
+        return repr(value)
+    return shortened(hex(value))  # of any length, and Python refuses to write that in decimals
+
+
+def _str(value: str) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST else shortened(text)
 
 
 def _datetime(value: Any) -> str:
@@ -76,10 +84,10 @@ ATOMS: dict[type, Callable[[Any], str]] = {
     type(NotImplemented): repr,
     type(...): repr,
     bool: repr,
-    int: lambda value: shortened(repr(value)) if -(10**100) < value < 10**100 else shortened(hex(value)),
+    int: _int,
     float: _float,
     complex: _complex,
-    str: lambda value: shortened(repr(value)),
+    str: _str,
     bytes: lambda value: shortened(repr(value)) if len(value) < _LONGEST else _long_bytes(value),
     range: repr,
     datetime.date: repr,
@@ -189,6 +197,8 @@ class Plain:
             if kind in _CHEAP and kind is not float:
                 return shortened(repr(list(values)))
         depth += 1
+        if all(map(_CHEAP.__contains__, map(type, values))):
+            return ", ".join(map(_text_of_cheap, values))
         return ", ".join([self.text(one, depth) for one in values])
 
     def _sorted(self, values: Any, depth: int) -> list[str]:
@@ -197,6 +207,10 @@ class Plain:
         if len(self._numbers) != before:
             raise NotPlain  # objects would be numbered in an order that differs in each process
         return found
+
+
+def _text_of_cheap(value: Any) -> str:
+    return ATOMS[type(value)](value)
 
 
 def text_of_strings(values: Any) -> str:
@@ -241,9 +255,14 @@ def slots_of(cls: type) -> tuple[str, ...]:
     return known
 
 
+def has_identity(cls: type) -> bool:
+    """Whether a class says itself what stands for its objects."""
+    return any("__identity__" in vars(base) for base in cls.__mro__)
+
+
 def has_plain_state(cls: type) -> bool:
     """Whether the state of objects is their attributes: nothing says otherwise how to copy or pickle them."""
-    if cls in copyreg.dispatch_table or hasattr(cls, "__identity__"):
+    if cls in copyreg.dispatch_table or has_identity(cls):
         return False
     for base in cls.__mro__:
         if base is object:
@@ -268,7 +287,13 @@ def array_text(array: np.ndarray[Any, Any]) -> str:
     if array.dtype.hasobject:
         raise NotPlain
     content = xxhash.xxh3_128_hexdigest(contiguous_bytes(array))
-    return f"array {dtype_text(array.dtype)} {array.shape}{order_text(array.shape, array.strides)} {content}"
+    return f"{layout_text(array)} {content}"
+
+
+def layout_text(array: np.ndarray[Any, Any]) -> str:
+    """The text of an array without its content."""
+    order = order_text(array.shape, array.strides, is_contiguous=array.flags.c_contiguous)
+    return f"array {dtype_text(array.dtype)} {array.shape}{order}"
 
 
 def dtype_text(dtype: np.dtype[Any]) -> str:
@@ -282,11 +307,9 @@ def contiguous_bytes(array: np.ndarray[Any, Any]) -> Any:
     return flat.view(np.uint8).data if flat.itemsize and flat.size else b""
 
 
-def order_text(shape: tuple[int, ...], strides: tuple[int, ...]) -> str:
-    """How the axes of an array lie in memory; "" where they do in C order. Kernels may sum in that order."""
-    wide = [axis for axis, size in enumerate(shape) if size > 1]
-    order = sorted(wide, key=lambda axis: -abs(strides[axis]))
-    return "" if order == wide else f" axes {order}"
+def order_text(shape: tuple[int, ...], strides: tuple[int, ...], *, is_contiguous: bool) -> str:
+    """How an array lies in memory; "" where it does in C order. Kernels may sum in that order."""
+    return "" if is_contiguous else f" strides {tuple(s for n, s in zip(shape, strides, strict=True) if n > 1)}"
 
 
 def _object(plain: Plain, value: Any, depth: int) -> str:
@@ -295,7 +318,7 @@ def _object(plain: Plain, value: Any, depth: int) -> str:
     name = f"{kind.__module__}.{kind.__qualname__}" if plain.by_content else number
     state = attributes_of(value)
     depth += 1
-    return f"object {name}{{{', '.join([f'{name}={plain.text(state[name], depth)}' for name in sorted(state)])}}}"
+    return f"object {name}{{{', '.join([f'{label}={plain.text(state[label], depth)}' for label in sorted(state)])}}}"
 
 
 def array_of(plain: Plain, value: Any, depth: int) -> str:

@@ -15,6 +15,7 @@ from functools import partial
 from types import BuiltinFunctionType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from warmstore.identity.classes import documentation, static
 from warmstore.identity.code import WHOLE, Chain, CodeFacts, facts_of, parameters_of
 from warmstore.identity.origin import (
     Origin,
@@ -25,7 +26,7 @@ from warmstore.identity.origin import (
     origin_of_name,
     program_root,
 )
-from warmstore.identity.plain import atom_text
+from warmstore.identity.plain import atom_text, has_identity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -131,7 +132,7 @@ def read_module(walk: Walk, place: Place, module: ModuleType, origin: Origin) ->
         return
     if origin.folder:
         walk.checkouts.setdefault(program_root(origin.folder))
-    walk.watch(vars(module).values())
+    walk.watch(vars(module))
     names = sorted(name for name in vars(module) if name not in _OF_MODULES)
     walk.fact(place, f"module with {names}" if len(names) < 200 else f"module with {len(names)} names")
     for name in names:
@@ -173,7 +174,7 @@ def read_called(walk: Walk, place: Place, function: Any) -> None:
     if (
         not isinstance(function, FunctionType | MethodType | BuiltinFunctionType | type)
         and origin_of_class(kind).is_program
-        and isinstance(_static(kind, "__call__"), FunctionType)
+        and isinstance(static(kind, "__call__"), FunctionType)
     ):
         walk.fact(place, f"called object of {walk.name_of(kind)[0]}")
         read(walk, function, place, ("__call__",))
@@ -187,7 +188,14 @@ def read(walk: Walk, value: Any, place: Place, chain: Chain) -> None:
         walk.whole(place, value)
         return
     name, rest = chain[0], chain[1:]
-    if name in _LOOKS_AROUND:
+    if name == "__doc__":
+        walk.fact(place + ".__doc__", repr(getattr(value, "__doc__", None)))
+    elif name in ("__annotations__", "__name__", "__qualname__", "__module__") and isinstance(
+        value, FunctionType | type
+    ):
+        walk.fact(place + f".{name}", documentation(value, {_INTROSPECTS[name]}))
+        walk.whole(place, value)
+    elif name in _LOOKS_AROUND:
         walk.cannot_tell(place + f".{name}", f"{name} goes where no reading of code follows")
     elif isinstance(value, ModuleType) and type(value) is ModuleType:
         _read_module(walk, value, place, name, rest)
@@ -229,7 +237,9 @@ def _implementations(function: FunctionType) -> dict[Any, Any] | None:
 
 def _introspection(walk: Walk, place: Place, function: FunctionType, facts: CodeFacts) -> None:
     """Texts and annotations count as soon as some code asks for such."""
-    asked = {_INTROSPECTS[name] for name in (*facts.names, *facts.strings) if name in _INTROSPECTS}
+    asked = {_INTROSPECTS[name] for name in (*facts.loose, *facts.strings) if name in _INTROSPECTS}
+    asked |= {_INTROSPECTS[name] for name in facts.globals if name in _INTROSPECTS and name[:2] != "__"}
+    asked |= {_INTROSPECTS[name] for name in facts.names if name in ("getdoc", "get_type_hints", "get_annotations")}
     walk.introspects |= asked
     for name in facts.names | set(facts.strings):
         if name in _LOOKS_AROUND:
@@ -249,7 +259,7 @@ def _defaults(walk: Walk, place: Place, function: FunctionType, facts: CodeFacts
 
 
 def _attributes(walk: Walk, place: Place, function: FunctionType) -> None:
-    walk.watch(function.__dict__.values())
+    walk.watch(function.__dict__)
     for name, value in sorted(function.__dict__.items()):
         walk.whole(place + f".{name}", value)
 
@@ -343,7 +353,7 @@ def _environment(walk: Walk, place: Place, value: Any, name: str, chain: Chain, 
             else:
                 at, _ = walk.root(("environment", constant), f"environment variable {constant}")
                 walk.fact(at, repr(os.environ.get(constant)))
-                walk.watch_cell(partial(os.environ.get, constant))
+                walk.watch_probe(partial(os.environ.get, constant))
         return True
     if target is importlib.import_module:
         return _computed_import(walk, place, name, chain, facts)
@@ -505,7 +515,7 @@ def _read_class(walk: Walk, cls: type, place: Place, name: str, rest: Chain) -> 
     """Note one attribute of a class."""
     origin = origin_of_class(cls)
     kind = type(cls)
-    if name in _WHOLE_NAMES or (origin_of_class(kind).is_program) or _static(kind, name) is not None:
+    if name in _WHOLE_NAMES or (origin_of_class(kind).is_program) or static(kind, name) is not None:
         if name == "__name__" and not origin_of_class(kind).is_program:
             walk.fact(place + ".__name__", repr(cls.__name__))
             return
@@ -516,8 +526,8 @@ def _read_class(walk: Walk, cls: type, place: Place, name: str, rest: Chain) -> 
         return
     if not origin.is_program:
         walk.cls(cls)
-    raw = _static(cls, name)
-    walk.watch_cell(partial(_static, cls, name))
+    raw = static(cls, name)
+    walk.watch_cell(partial(static, cls, name))
     named, module = walk.name_of(cls)
     at = walk.root(("attribute", id(cls), name), f"{named}.{name}", module, cls)[0]
     if raw is None:
@@ -543,8 +553,8 @@ def _is_narrow(kind: type) -> bool:
     from warmstore.identity.kinds import has_rule, is_module
 
     if is_module(kind):
-        return not hasattr(kind, "__identity__")
-    if has_rule(kind) or not origin_of_class(kind).is_program or hasattr(kind, "__identity__"):
+        return not has_identity(kind)
+    if has_rule(kind) or not origin_of_class(kind).is_program or has_identity(kind):
         return False
     return not any(
         name in vars(base) for base in kind.__mro__[:-1] for name in ("__getattr__", "__getattribute__", "__setattr__")
@@ -556,7 +566,7 @@ def _read_object(walk: Walk, value: Any, place: Place, name: str, rest: Chain) -
     from warmstore.identity.kinds import is_module
 
     kind = type(value)
-    raw = _static(kind, name)
+    raw = static(kind, name)
     own = getattr(value, "__dict__", None) or {}
     if is_module(kind):
         if name in own and raw is None and not name.startswith("_"):
@@ -622,14 +632,6 @@ def _bound(walk: Walk, place: Place, function: Any, owner: Any, owner_place: Pla
     chains = _uses(facts, first)
     _read_all(walk, owner, owner_place, chains)
     for name in sorted(facts.stored.get(first, ())):
-        raw = _static(owner if isinstance(owner, type) else type(owner), name)
+        raw = static(owner if isinstance(owner, type) else type(owner), name)
         if raw is not None and hasattr(type(raw), "__set__") and not isinstance(raw, MemberDescriptorType):
             walk.whole(owner_place, owner)  # a setter runs
-
-
-def _static(cls: type, name: str) -> Any:
-    """An attribute of a class as it stands in the class or one of its bases; None where there is none."""
-    for base in cls.__mro__:
-        if name in vars(base):
-            return vars(base)[name]
-    return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import PosixPath
 from typing import Any, Protocol
@@ -228,7 +228,7 @@ def _as_a_whole(
     found = Found.of(walk)
     identity = found.identity(version)
     lasting = {place: text for place, text in found.facts.items() if not _is_state(place)}
-    name = Found(lasting, found.unknown, found.in_words).identity(version).digest[:16]
+    name = replace(found, facts=lasting).identity(version).digest[:16]
     return Samples(name, np.full(count, int(identity.digest[:16], 16), np.uint64), identity)
 
 

@@ -9,6 +9,7 @@ import io
 import re
 import sys
 import zipfile
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -62,6 +63,9 @@ def rule_of(kind: type) -> Rule | None:
 
 def _tensor(walk: Walk, place: Place, value: Any) -> None:
     kind = type(value)
+    if torch.nn.parameter.is_lazy(value):
+        walk.cannot_tell(place, "it has no values yet; call the module once before")
+        return
     if kind not in (torch.Tensor, nn.Parameter, nn.Buffer):
         inner = getattr(value, "__tensor_flatten__", None)
         walk.fact(place, f"object of {walk.cls(kind)}")
@@ -73,12 +77,14 @@ def _tensor(walk: Walk, place: Place, value: Any) -> None:
             for name in names:
                 walk.whole(place + f".{name}", getattr(value, name))
         else:
-            walk.fact(place + ".<tensor>", walk.tensor_text(value))
+            walk.fact(place + ".<tensor>", walk.tensor_text(place + ".<tensor>", value))
         return
-    text = walk.tensor_text(value)
+    text = walk.tensor_text(place, value)
     if walk.settings.tensors == "layout":
         text += f" {kind.__name__} {'grad' if value.requires_grad else ''} {'leaf' if value.is_leaf else ''}".rstrip()
         _memory(walk, place, value)
+    elif value.requires_grad and kind is torch.Tensor:  # of parameters it makes no difference to what modules give
+        text += " grad"
     walk.fact(place, text)
     for name, attribute in sorted(vars(value).items()):
         if not name.startswith("_"):
@@ -100,12 +106,15 @@ def tensor_text(value: torch.Tensor, how: str = "content") -> str:
         head = f"tensor {str(value.dtype)[6:]} {tuple(value.shape)}"
         if how == "layout" or value.device.type == "meta":
             strides = value.stride() if value.layout == torch.strided else ""
-            return f"{head} {strides} {value.layout} {value.device}"
+            return f"{head} {strides}{_order(value)} {value.layout} {value.device}"
         return f"{head}{_order(value)} {_content(value.detach())}"
 
 
 def _order(value: torch.Tensor) -> str:
-    return order_text(tuple(value.shape), value.stride()) if value.layout == torch.strided else f" {value.layout}"
+    if value.layout != torch.strided:
+        return f" {value.layout}{' coalesced' if value.layout == torch.sparse_coo and value.is_coalesced() else ''}"
+    flags = (" conj" if value.is_conj() else "") + (" neg" if value.is_neg() else "")
+    return order_text(tuple(value.shape), value.stride(), is_contiguous=value.is_contiguous()) + flags
 
 
 def _content(value: torch.Tensor) -> str:
@@ -157,10 +166,10 @@ def _module(walk: Walk, place: Place, value: Any) -> None:
         return
     walk.fact(place, f"module of {walk.cls(type(value))}{_mode(value)}")
     state = vars(value)
-    walk.watch(state.values())
+    walk.watch_items(state, [name for name in state if name not in _OF_EVERY_MODULE or name == "training"])
     for holder in _HOLDERS:
         if holder in state:
-            walk.watch(state[holder].values())
+            walk.watch(state[holder])
     hooks = (*_HOOKS, *_BACKWARD_HOOKS) if walk.settings.tensors == "layout" else _HOOKS  # gradients are compiled too
     skipped = _OF_EVERY_MODULE | _OF_GRAPHS if isinstance(value, torch.fx.GraphModule) else _OF_EVERY_MODULE
     for name, attribute in sorted(state.items()):
@@ -170,12 +179,14 @@ def _module(walk: Walk, place: Place, value: Any) -> None:
         inside = state.get(holder) or {}
         walk.fact(place + f".<{holder[1:]}>", f"{list(inside)}")
         for name, part in inside.items():
-            if type(part).__qualname__ != "GuardsFn":  # of torch.export: it looks at inputs and makes nothing of them
+            if isinstance(part, torch.Tensor) and name not in state["_non_persistent_buffers_set"]:
+                walk.weight(place + f".{name}", part)
+            elif type(part).__qualname__ != "GuardsFn":  # of torch.export: it looks at inputs and makes nothing of them
                 walk.whole(place + f".{name}", part)
     for holder in hooks:
         if holder not in state:
             continue
-        walk.watch(state[holder].values(), is_code=True)
+        walk.watch_code(state[holder])
         flags = [[key in (state.get(flag) or ()) for flag in _FLAGS] for key in state[holder]]
         if flags:
             walk.fact(place + f".{holder}", f"{len(flags)} {flags}")
@@ -232,6 +243,11 @@ def _script(walk: Walk, place: Place, value: Any) -> None:
         return
     walk.origin(origin_of_name("torch"))
     walk.fact(place, f"{type(value).__name__} {_saved_text(buffer.getvalue())}")
+    if isinstance(value, torch.jit.ScriptModule):
+        for name, tensor in (*value.named_parameters(), *value.named_buffers()):
+            walk.weight(place + f".{name}", tensor)
+        for child in value.modules():
+            walk.watch_cell(partial(getattr, child, "training", None))
 
 
 def _saved_text(data: bytes) -> str:
@@ -248,12 +264,11 @@ def _script_object(walk: Walk, place: Place, value: Any) -> None:
     """An object of C++: packed parameters of quantised layers by what they were packed from."""
     walk.origin(origin_of_name("torch"))
     try:
-        state = value.__getstate__()
+        state = walk.apart(value.__getstate__())  # made anew each time
     except Exception as error:
         walk.cannot_tell(place, f"a {value._type()} does not tell its state ({type(error).__name__})")
         return
-    walk.fact(place, f"object of {value._type()}")
-    walk.whole(place + ".<state>", state)
+    walk.fact(place, f"object of {value._type()} {xxhash.xxh3_128_hexdigest(state.encode())}")
 
 
 def _named(walk: Walk, place: Place, value: Any) -> None:
@@ -282,7 +297,11 @@ def _definition_of(namespace: str) -> str | None:
 
 
 def _random_generator(walk: Walk, place: Place, value: Any) -> None:
-    walk.fact(place, f"torch.Generator {xxhash.xxh3_128_hexdigest(tensor_bytes(value.get_state()))}")
+    def text() -> str:
+        return f"torch.Generator {xxhash.xxh3_128_hexdigest(tensor_bytes(value.get_state()))}"
+
+    walk.fact(place, text())
+    walk.watch_probe(text)
 
 
 def _inert(walk: Walk, place: Place, value: Any) -> None:

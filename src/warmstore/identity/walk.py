@@ -13,10 +13,13 @@ import os
 import re
 import sys
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from functools import partial
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from warmstore.identity import files as files_module
 from warmstore.identity.origin import Origin, edited_files, origin_of, origin_of_class, origin_of_function, program_root
@@ -41,6 +44,21 @@ class Place:
 
     def __add__(self, suffix: str) -> Place:
         return Place(self.root, self.suffix + suffix)
+
+
+@dataclass(frozen=True)
+class Names:
+    """The name of the thing that a walk starts from, and the names of modules by their numbers."""
+
+    start: str
+    modules: tuple[str, ...]
+
+    def in_words(self, said: str) -> str:
+        """A place or a text with the names of modules for their numbers."""
+        return _ROOT.sub(self._named, said).lstrip(".")
+
+    def _named(self, match: re.Match[str]) -> str:
+        return self.modules[int(match[1])] + match[2] if match[2] else self.start
 
 
 @dataclass(frozen=True)
@@ -73,6 +91,7 @@ class Walk:
     def __post_init__(self) -> None:
         self.facts: dict[Place, str] = {}
         self.unknown: dict[Place, str] = {}
+        self.weights: set[Place] = set()
         self.introspects: set[str] = set()  # what code asks for: "doc", "name", "annotations"
         self.described: list[tuple[Place, Any]] = []
         self.memory: dict[int, Place] = {}  # where the memory of tensors was met first
@@ -84,7 +103,7 @@ class Walk:
         self._names: dict[str, int] = {}
         self._seen: dict[tuple[int, object], Place] = {}
         self._alive: list[object] = []
-        self._work: deque[Callable[[], None]] = deque()
+        self._work: deque[tuple[Place, Callable[[], None]]] = deque()
         self._origins: dict[str, Origin] = {}
         self._ignored: set[Place] = set()
 
@@ -94,8 +113,7 @@ class Walk:
 
     def run(self) -> None:
         """Do all that is waiting. It is a queue and no recursion: programs are deeper than Python's stack."""
-        while self._work:
-            self._work.popleft()()
+        self._work_off()
         self._look_at_patches()
         if self.introspects:
             from warmstore.identity.classes import documentation
@@ -111,53 +129,82 @@ class Walk:
                     place, is_new = self.root(("patch", shown), shown, "", function)
                     if is_new:
                         self.whole(place, function)
-        while self._work:
-            self._work.popleft()()
+        self._work_off()
 
-    def later(self, work: Callable[[], None]) -> None:
-        self._work.append(work)
+    def later(self, place: Place, work: Callable[[], None]) -> None:
+        """Have something done that tells what is at a place."""
+        self._work.append((place, work))
+
+    def _work_off(self) -> None:
+        # Objects run code of all kinds as they are looked at. One that raises does not tell what it is.
+        while self._work:
+            place, work = self._work.popleft()
+            try:
+                work()
+            except Exception as error:
+                self.cannot_tell(place, f"looking at it raised {type(error).__name__}: {error}")
 
     def shown(self, place: Place) -> str:
         """A place as a person reads it."""
-        return self.in_words(self.said(place))
+        return self.names.in_words(self.said(place))
 
     def said(self, place: Place) -> str:
         """A place as it counts: modules have numbers, in the order in which they are met, and no names."""
         return f"{self._roots[place.root]}|{place.suffix}"
 
-    def in_words(self, said: str) -> str:
-        """A place or a text with the names of modules for their numbers."""
-        return _ROOT.sub(self._in_words, said).lstrip(".")
-
-    def _in_words(self, match: re.Match[str]) -> str:
-        return self._prefixes[int(match[1])] + match[2] if match[2] else self.name
+    @property
+    def names(self) -> Names:
+        """What is called how in words."""
+        return Names(self.name, tuple(self._prefixes))
 
     def fact(self, place: Place, text: str) -> None:
         """Note what is at a place."""
         self.facts[place] = text
 
-    def watch(self, values: Iterable[Any], *, is_code: bool = False) -> None:
-        """Have a container watched: a list, or the live values of a dict. `is_code`: it holds methods or hooks."""
+    def watch(self, container: Collection[Any]) -> None:
+        """Have a list, set, dict or view of a dict watched."""
         if self.settings.watch is not None:
-            self.settings.watch.add(values, is_code=is_code)
+            self.settings.watch.add(container)
+
+    def watch_code(self, container: Collection[Any]) -> None:
+        """Have a dict watched that holds methods or hooks."""
+        if self.settings.watch is not None:
+            self.settings.watch.add_code(container)
+
+    def watch_items(self, mapping: dict[str, Any], names: Collection[str]) -> None:
+        """Have some items of a dict watched."""
+        if self.settings.watch is not None:
+            self.settings.watch.add_items(mapping, names)
 
     def watch_cell(self, read: Callable[[], Any]) -> None:
-        """Have a single variable watched."""
+        """Have a single variable watched, which gives the same object while nothing has changed."""
         if self.settings.watch is not None:
             self.settings.watch.add_cell(read)
 
-    def tensor_text(self, value: Any) -> str:
+    def watch_probe(self, read: Callable[[], Any]) -> None:
+        """Have a state watched that no container or variable shows: equal objects while nothing has changed."""
+        if self.settings.watch is not None:
+            self.settings.watch.add_probe(read)
+
+    def weight(self, place: Place, value: Any) -> None:
+        """Have all of a parameter or buffer looked at, and know it for one."""
+        self.weights.add(place)
+        if self.settings.watch is not None:
+            self.settings.watch.add_weight(value)
+        self.whole(place, value)
+
+    def tensor_text(self, place: Place, value: Any) -> str:
         """The text of a tensor, from memory while nothing has written to it."""
         from warmstore.identity.torch_kinds import tensor_text
 
         if self.settings.watch is not None and self.settings.tensors == "content":
-            return self.settings.watch.text_of(value, tensor_text)
+            return self.settings.watch.text_of(value, tensor_text, self.said(place))
         return tensor_text(value, self.settings.tensors)
 
-    def array_text(self, value: Any) -> str:
+    def array_text(self, place: Place, value: Any) -> str:
         """The text of an array."""
         if self.settings.watch is not None:
-            return self.settings.watch.text_of(value, array_text)
+            return self.settings.watch.text_of(value, array_text, self.said(place))
         return array_text(value)
 
     def cannot_tell(self, place: Place, reason: str) -> None:
@@ -214,12 +261,13 @@ class Walk:
 
                 place, _ = self.root(("settings", "torch"), "settings of torch")
                 self.fact(place, settings_text())
+                self.watch_probe(settings_text)
                 for at, hook in enumerate(global_hooks()):
                     self.whole(place + f".<hook {at}>", hook)
 
     def whole(self, place: Place, value: Any) -> None:
         """Have all of a value looked at."""
-        self.later(lambda: self.look(place, value))
+        self.later(place, lambda: self.look(place, value))
 
     def look(self, place: Place, value: Any) -> None:
         """Look at all of a value now."""
@@ -265,6 +313,13 @@ class Walk:
         # The order of keys counts, and the places alone do not say it.
         self.fact(place, f"{tag} of {[atom_text(key) or '' for key, _ in list(pairs)][:_EXPANDED]} {count}")
 
+    def apart(self, value: Any) -> str:
+        """The text of a value that is looked at by itself."""
+        other = Walk("", replace(self.settings, watch=None))
+        other.look(other.start, value)
+        other.run()
+        return repr(sorted((other.said(at), text) for at, text in other.facts.items()))
+
     def unordered(self, place: Place, tag: str, values: Any) -> None:
         """Elements of a set, whose order differs in each process: each has an identity of its own."""
         digests = []
@@ -288,7 +343,7 @@ class Walk:
         place, is_new = self.root(("thing", id(function)), *self.name_of(function), function)
         if is_new:
             self.origin(origin)
-            self.later(lambda: read_function(self, place, function, origin))
+            self.later(place, lambda: read_function(self, place, function, origin))
         return f"function {self.said(place)}"
 
     def cls(self, cls: type) -> str:
@@ -299,7 +354,7 @@ class Walk:
         place, is_new = self.root(("thing", id(cls)), *self.name_of(cls), cls)
         if is_new:
             self.origin(origin)
-            self.later(lambda: read_class(self, place, cls, origin))
+            self.later(place, lambda: read_class(self, place, cls, origin))
         return f"class {self.said(place)}"
 
     def module(self, module: ModuleType) -> str:
@@ -310,7 +365,7 @@ class Walk:
         place, is_new = self.root(("thing", id(module)), "<module>", module.__name__, module)
         if is_new:
             self.origin(origin)
-            self.later(lambda: read_module(self, place, module, origin))
+            self.later(place, lambda: read_module(self, place, module, origin))
         return f"module {self.said(place)}"
 
     def name_of(self, thing: Any) -> tuple[str, str]:
@@ -322,7 +377,7 @@ class Walk:
         path = str(value)
         if type(value) is str and not files_module.may_be_path(path):
             return
-        text = files_module.file_text(path, self.settings.files, self.settings.root, tuple(self.checkouts))
+        text = self._file_text(path)
         is_argument = place.root == 0 and place.suffix.startswith("(") and place.suffix.endswith(")")
         if (
             self.settings.folders
@@ -336,6 +391,11 @@ class Walk:
             self.fact(place, text)  # the path itself is another elsewhere
         elif text:
             self.fact(place + ".<file>", text)
+        if text:
+            self.watch_probe(partial(self._file_text, path))
+
+    def _file_text(self, path: str) -> str:
+        return files_module.file_text(path, self.settings.files, self.settings.root, tuple(self.checkouts))
 
     def _plain(self, place: Place, value: Any) -> bool:
         """Note a container of plain data, in one fact where it is large."""
@@ -359,21 +419,24 @@ class Walk:
 
     def watch_plain(self, value: Any) -> None:
         """Have a container of plain data watched."""
-        if isinstance(value, dict):
-            self.watch(value.values())
-        elif isinstance(value, list):
+        if isinstance(value, dict | list | set | deque):
             self.watch(value)
-        elif hasattr(value, "__dict__"):
-            self.watch(vars(value).values())
-        elif self.settings.watch is not None and not isinstance(value, set | frozenset | tuple):
-            self.settings.watch.text_of(value, array_text)
+        elif isinstance(value, np.ndarray):
+            if self.settings.watch is not None:
+                self.settings.watch.text_of(value, array_text)
+        elif isinstance(value, bytearray):
+            self.watch_probe(partial(bytes, value))
+        else:
+            from warmstore.identity.kinds import watch_attributes
+
+            watch_attributes(self, value)
 
     def strings(self, place: Place, strings: list[Any]) -> None:
         """Note the files that many texts name."""
         found = []
         for one in strings:
             if type(one) is not str or len(strings) <= _EXPANDED or "/" in one or "." in one:
-                text = files_module.file_text(str(one), self.settings.files, self.settings.root, tuple(self.checkouts))
+                text = self._file_text(str(one))
                 found += [text] if text else []
         if found:
             self.fact(place + ".<files>", f"{len(found)} {_hash(repr(found))}")

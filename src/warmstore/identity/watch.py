@@ -1,115 +1,333 @@
 """Notices that something moved since an identity was made, without making it again.
 
 A walk tells a watch of every container and variable that it read; a check compares what they hold now with what they
-held, object by object. Writes through torch raise a tensor's version. Writes that leave no trace, into NumPy arrays and
-through `.data`, are found by hashing contents again, one after the other, in a hundredth of the time.
+held, object by object, in loops that run in C. Writes through torch raise a tensor's version. Writes that leave no
+trace, into NumPy arrays and through `.data`, are found by hashing contents again, one after the other, in a hundredth
+of the time.
 """
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterator, MutableMapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import chain
-from operator import is_
+from operator import attrgetter, call, is_, itemgetter, methodcaller
+from types import MappingProxyType
 from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
 
 SHARE = 0.01
-"""Of the time that passes, what hashing contents again may take."""
+"""Of the time that passes, what looking again at contents may take."""
+
+LEFT = "left by a call"
+"""The text of a tensor or array that one of our own calls has made or written to."""
 
 _RATE = 2e9  # bytes/s that are hashed, until it was measured
+_LARGE = 1024  # containers with more items are compared by their length, and item by item only where that is asked for
+_SMALL = 1 << 20  # bytes of arrays that are hashed where exactness is asked for
+
+_version_of, _strides_of = attrgetter("_version"), methodcaller("stride")
+_Make = Callable[[Any], str]
+
+
+@dataclass
+class _Content:
+    """A tensor or array, what changes as torch writes to it, and its text, which may have to be made again."""
+
+    value: Any
+    stamp: Any
+    text: str
+    make: _Make
+    is_known: bool = True
 
 
 class Watch:
     """What a walk has read, and the texts of the tensors and arrays in it.
 
     Args:
-        only_code: leave out what data is held: attributes of objects, items of containers. Variables are watched.
+        left: tensors and arrays that our own calls have made or written to, by their ids. Their contents do not count.
+        clock: seconds that pass.
+        left_at: places of others that do not count either.
+        is_stale: whether all is to be read again.
     """
 
-    def __init__(self, *, only_code: bool = False) -> None:
-        self._only_code = only_code
-        self._views: list[Iterable[Any]] = []
+    def __init__(
+        self,
+        left: MutableMapping[int, Any] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        left_at: Collection[str] = (),
+        is_stale: bool = False,
+    ) -> None:
+        self._left: MutableMapping[int, Any] = WeakValueDictionary() if left is None else left
+        self._clock = clock
+        self._left_at = left_at
+        self._is_stale = is_stale
+        self._containers: list[Collection[Any]] = []
+        self._items: list[tuple[dict[str, Any], tuple[str, ...]]] = []
         self._cells: list[Callable[[], Any]] = []
-        self._held: list[Any] = []
-        self._values: list[Any] = []
-        self._known: dict[int, tuple[Any, Any, str, Callable[[Any], str]]] = {}
-        self._found: dict[int, tuple[Any, Any, str, Callable[[Any], str]]] = {}
+        self._probes: list[Callable[[], Any]] = []
+        self._contents: dict[int, _Content] = {}
+        self._known: dict[int, _Content] = {}
+        self._weights: dict[int, Any] = {}
+        self._weights_before: dict[int, Any] = {}
+        self._settled = _Settled((), (), (), (), ())
+        self._leaves: bool | None = None  # while looking for what a call has changed: whether weights may be it
+        self.patches: Any = None
+        """What the last walk but those after calls has found in installed modules of the program's."""
         self._turn = 0
-        self._began = time.monotonic()
-        self._spent = 0.0
+        self._last = clock()
+        self._allowance = 0.0
+        self._hashing = 0.0
         self._hashed = 0
+        self._began = (0.0, 0.0)
+        self._walking = 0.0
+
+    # For walks
 
     def begin(self) -> None:
         """Forget what the walk before has read; texts are remembered."""
-        self._views, self._cells = [], []
-        self._known, self._found = self._found or self._known, {}
+        self._containers, self._items, self._cells, self._probes = [], [], [], []
+        self._known, self._contents = self._contents or self._known, {}
+        self._weights, self._weights_before = {}, self._weights
+        self._is_stale = False
+        self._began = self._clock(), self._hashing
 
-    def add(self, values: Iterable[Any], *, is_code: bool = False) -> None:
-        """Watch what a list, or the live values of a dict, hold."""
-        if is_code or not self._only_code:
-            self._views.append(values)
+    def add(self, container: Collection[Any]) -> None:
+        """Watch what a list or set, or a dict as its values and keys, or a view of a dict hold."""
+        self._containers.append(container)
+
+    def add_code(self, container: Collection[Any]) -> None:
+        """Watch a dict of methods or hooks."""
+        self._containers.append(container)
+
+    def add_items(self, mapping: dict[str, Any], names: Collection[str]) -> None:
+        """Watch some items of a dict, and how many there are. What other items hold, exact checks alone see."""
+        self._items.append((mapping, tuple(names)))
 
     def add_cell(self, read: Callable[[], Any]) -> None:
-        """Watch what a function without effects gives."""
+        """Watch which object a function without effects gives."""
         self._cells.append(read)
 
-    def text_of(self, value: Any, make: Callable[[Any], str]) -> str:
+    def add_probe(self, read: Callable[[], Any]) -> None:
+        """Watch what a function gives that makes an equal object each time. Exact checks alone ask it."""
+        self._probes.append(read)
+
+    def add_weight(self, value: Any) -> None:
+        """Say that a tensor is a parameter or buffer."""
+        self._weights[id(value)] = value
+
+    @contextmanager
+    def after_call(self, *, weights_too: bool) -> Iterator[None]:
+        """While a walk looks for what one of our own calls has changed: contents that it made do not count.
+
+        Args:
+            weights_too: nor do contents of parameters and buffers that it has written to.
+        """
+        self._leaves = weights_too
+        try:
+            yield
+        finally:
+            self._leaves = None
+
+    @property
+    def is_after_call(self) -> bool:
+        """Whether the walk that goes on looks for what a call has changed."""
+        return self._leaves is not None
+
+    def text_of(self, value: Any, make: _Make, place: str = "") -> str:
         """The text of a tensor or array: that from before, if nothing has written to it through torch."""
-        stamp = _stamp(value)
-        known = self._known.get(id(value)) or self._found.get(id(value))
-        is_same = known is not None and known[0] is value and known[1] == stamp
-        text = known[2] if known is not None and is_same else self._timed(value, make)
-        self._found[id(value)] = (value, stamp, text, make)
-        return text
+        key = id(value)
+        now = self._contents.get(key)
+        if now is None or now.value is not value:
+            stamp, known = _stamp(value), self._known.get(key)
+            if known is not None and known.value is not value:
+                known = None
+            text = self._text(value, stamp, known, make, place in self._left_at)
+            if text == LEFT:
+                self._left[key] = value
+            now = self._contents[key] = _Content(value, stamp, text, make)
+        return now.text
+
+    def _text(self, value: Any, stamp: Any, known: _Content | None, make: _Make, is_left: bool) -> str:
+        if is_left or self._left.get(id(value)) is value:
+            return LEFT
+        is_weight = id(value) in self._weights or id(value) in self._weights_before
+        counts = self._leaves is None or (is_weight and not self._leaves)
+        if known is None or known.stamp != stamp:
+            return self._timed(value, make) if counts else LEFT
+        if known.is_known and (stamp is not None or _size(value) > _SMALL):
+            return known.text
+        text = self._timed(value, make)
+        return text if counts or text == known.text else LEFT
 
     def settle(self) -> None:
         """From now on, what is held now is what was held."""
-        self._held = [read() for read in self._cells]
-        self._values = list(chain.from_iterable(self._views))
+        self._settled = _Settled(self._containers, self._items, self._cells, self._probes, self._contents.values())
+        self._known, self._weights_before, self._left_at = {}, {}, ()
+        self._walking = self._clock() - self._began[0] - (self._hashing - self._began[1])
 
-    def has_moved(self) -> bool:
-        """Whether a variable or container holds something else, or a tensor was written to."""
-        cells = self._cells
-        if cells and not all(map(is_, [read() for read in cells], self._held)):
+    # For checks
+
+    def has_moved(self, *, exactly: bool = False) -> bool:
+        """Whether a variable or container holds something else, or a tensor was written to.
+
+        Args:
+            exactly: look also into large containers and small arrays, at keys of dicts, and at what only probes show.
+        """
+        if self._is_stale:
             return True
         try:
-            now = list(chain.from_iterable(self._views))
-        except RuntimeError:
-            return True  # a container grew meanwhile, in another thread
-        if len(now) != len(self._values) or not all(map(is_, now, self._values)):
-            return True
-        return any(stamp != _stamp(value) for value, stamp, _, _ in self._found.values())
+            return self._settled.has_moved(exactly) or (exactly and self._has_written())
+        except (RuntimeError, ValueError, KeyError):
+            return True  # an item is gone, a container grew in another thread, or a tensor has other memory
 
-    def hash_in_turn(self) -> bool:
-        """Hash contents again as long as a hundredth of the time allows; say whether any are others now."""
-        if not self._found or self._spent > SHARE * (time.monotonic() - self._began):
+    def _has_written(self) -> bool:
+        """Whether small arrays have other contents than they had."""
+        for content in self._contents.values():
+            if content.stamp is None and content.text != LEFT and _size(content.value) <= _SMALL:
+                text = self._timed(content.value, content.make)
+                if text != content.text:
+                    return True
+        return False
+
+    def forget(self, *, arrays_only: bool = False) -> None:
+        """Have the next walk hash contents again: to arrays anybody may write without a trace."""
+        for content in self._contents.values():
+            content.is_known = arrays_only and content.stamp is not None
+
+    def look_in_turn(self, *, at_all: bool = False) -> bool:
+        """Hash a tensor or array again, as long as a hundredth of the time allows; say whether to walk again.
+
+        Args:
+            at_all: have all walked again after all contents: what no container shows is found then.
+        """
+        now = self._clock()
+        # After a pause, all may be looked at once.
+        most = max(self._size / self._rate, 1e-3) + (self._walking if at_all else 0.0)
+        self._allowance = min(self._allowance + SHARE * (now - self._last), most)
+        self._last = now
+        contents = [content for content in self._contents.values() if content.text != LEFT]
+        if self._allowance <= 0 or not (contents or at_all):
             return False
-        keys = list(self._found)
-        self._turn = (self._turn + 1) % len(keys)
-        value, _, text, make = self._found[keys[self._turn]]
-        if self._timed(value, make) == text:
-            return False
-        self._found[keys[self._turn]] = (value, "written", text, make)  # so that the next walk hashes it
-        return True
+        self._turn = (self._turn + 1) % (len(contents) + at_all)
+        if self._turn == len(contents):
+            return True
+        content = contents[self._turn]
+        text = self._timed(content.value, content.make)
+        self._allowance -= self._clock() - now
+        if text != content.text:
+            content.text, self._is_stale = text, True
+        return self._is_stale
+
+    @contextmanager
+    def charged(self) -> Iterator[None]:
+        """While there is a walk in turn."""
+        began = self._clock()
+        try:
+            yield
+        finally:
+            self._allowance -= self._clock() - began
 
     @property
     def window(self) -> float:
-        """Seconds within which a write that leaves no trace is found."""
-        total = sum(map(_size, (value for value, _, _, _ in self._found.values())))
-        rate = self._hashed / self._spent if self._spent > 1e-3 else _RATE
-        return total / (SHARE * rate)
+        """Seconds within which a write that leaves no trace is found, if there is a check now and then."""
+        return (self._size / self._rate + self._walking) / SHARE
 
-    def _timed(self, value: Any, make: Callable[[Any], str]) -> str:
-        began = time.perf_counter()
+    @property
+    def _size(self) -> int:
+        return sum(_size(content.value) for content in self._contents.values() if content.text != LEFT)
+
+    @property
+    def _rate(self) -> float:
+        return self._hashed / self._hashing if self._hashing > 1e-3 else _RATE
+
+    def _timed(self, value: Any, make: _Make) -> str:
+        began = self._clock()
         text = make(value)
-        self._spent += time.perf_counter() - began
+        self._hashing += self._clock() - began
         self._hashed += _size(value)
         return text
 
 
+class _Settled:
+    """What is held where, at one moment."""
+
+    def __init__(
+        self,
+        containers: Collection[Collection[Any]],
+        items: Collection[tuple[dict[str, Any], tuple[str, ...]]],
+        cells: Collection[Callable[[], Any]],
+        probes: Collection[Callable[[], Any]],
+        contents: Collection[_Content],
+    ) -> None:
+        mappings = [one for one in containers if isinstance(one, dict | MappingProxyType)]
+        views = [one.values() if isinstance(one, dict | MappingProxyType) else one for one in containers]
+        self._sized = [*views, *(mapping for mapping, _ in items)]
+        self._sizes = [*map(len, self._sized)]
+        self._keys = [(mapping, tuple(mapping)) for mapping in (*mappings, *(mapping for mapping, _ in items))]
+        self._large = [(view, list(view)) for view in views if len(view) > _LARGE]
+        self._large += [(mapping.values(), list(mapping.values())) for mapping, _ in items]
+        self._views = [view for view in views if 0 < len(view) <= _LARGE]
+        self._dicts = [mapping for mapping, names in items if names]
+        self._getters = [itemgetter(*names, names[0]) for _, names in items if names]  # at least two: it gives tuples
+        self._count = sum(map(len, self._views)) + sum(len(names) + 1 for _, names in items if names)
+        self._held = self._objects()
+        self._cells = list(cells)
+        self._read = [read() for read in self._cells]
+        self._probes = [(probe, probe()) for probe in probes]
+        tensors = [one.value for one in contents if one.stamp is not None and one.text != LEFT]
+        # Tensors made in inference mode have no version; they cannot be written outside it either.
+        self._versioned = [one for one in tensors if not one.is_inference()]
+        self._strided = [one for one in tensors if _stamp(one)[1]]
+        # Memory that is let go of may become another tensor's, which would look the same.
+        self._alive = [one.untyped_storage() for one in self._strided]
+        self._strides = [*map(_strides_of, self._strided)]
+        torch = sys.modules.get("torch")
+        self._pointer_of: Callable[[Any], int] = torch.Tensor.data_ptr if torch is not None else id
+        self._stamps = self._stamps_now()
+
+    def has_moved(self, exactly: bool) -> bool:
+        """Whether something else is held anywhere."""
+        if [*map(len, self._sized)] != self._sizes:
+            return True
+        if not np.array_equal(_pointers(self._objects()), _pointers(self._held)):
+            return True
+        if not all(map(is_, [read() for read in self._cells], self._read)) or self._stamps_now() != self._stamps:
+            return True
+        return exactly and self._has_moved_inside()
+
+    def _has_moved_inside(self) -> bool:
+        return (
+            any(tuple(mapping) != keys for mapping, keys in self._keys)
+            or any(not all(map(is_, view, held)) for view, held in self._large)
+            or any(probe() != text for probe, text in self._probes)
+            or [*map(_strides_of, self._strided)] != self._strides
+        )
+
+    def _stamps_now(self) -> tuple[list[Any], ...]:
+        return [*map(_version_of, self._versioned)], [*map(self._pointer_of, self._strided)]
+
+    def _objects(self) -> Any:
+        parts = chain(self._views, map(call, self._getters, self._dicts))
+        return np.fromiter(chain.from_iterable(parts), object, self._count)
+
+
+def _pointers(objects: Any) -> Any:
+    """The addresses of objects, which compare a hundred times faster than the objects do."""
+    return np.frombuffer(objects, np.intp) if len(objects) else objects
+
+
 def _size(value: Any) -> int:
-    size = getattr(value, "nbytes", 0)
-    return int(size) if isinstance(size, int) else 0
+    try:
+        return int(value.nbytes)
+    except (AttributeError, RuntimeError, TypeError):  # sparse tensors have none, and nested ones have symbols
+        return 0
 
 
 def _stamp(value: Any) -> Any:
@@ -118,6 +336,6 @@ def _stamp(value: Any) -> Any:
         return None
     version = -1 if value.is_inference() else value._version
     try:
-        return version, value.data_ptr(), value.shape, value.dtype
+        return version, value.data_ptr(), value.stride(), value.dtype
     except RuntimeError:  # it has no memory of its own
-        return version, 0, value.shape, value.dtype
+        return version, 0, (), value.dtype

@@ -11,12 +11,12 @@ import numpy as np
 
 from warmstore.errors import UnsupportedType
 from warmstore.loading.draws import Int64
-from warmstore.pipeline.outside import Watch
 from warmstore.pipeline.profile import CODECS, Codec, Stage, Stored
 from warmstore.pipeline.schema import Schema
 from warmstore.pipeline.staging import block_of
 from warmstore.pipeline.trial import changes
 from warmstore.pipeline.values import Structure, take_apart
+from warmstore.pipeline.watch import Watch
 from warmstore.records.fields import Fields
 from warmstore.records.record_batch import batch_size
 from warmstore.records.rows import Rows
@@ -84,7 +84,7 @@ def run_steps(pipe: "Pipeline", indices: Int64, buckets: Sequence[int], until: f
             break
         few = indices[first : first + size].tolist()
         values: list[Any] = [None] * len(few)
-        watch = Watch(values)
+        watch = Watch(values, copies=True)
         for k, stage in enumerate(run.stages):
             queued, began, worked = _seconds_in_queue(), time.perf_counter(), time.process_time()
             for at, index in enumerate(few):
@@ -96,9 +96,9 @@ def run_steps(pipe: "Pipeline", indices: Int64, buckets: Sequence[int], until: f
             watch.look(k)
             for at, bucket in enumerate(buckets[first : first + size]):
                 _keep(stage, bucket, values[at], pipe.cacheable >= k)
-        written = watch.written() is not None
+        suspects = few if watch.written() else []
         watch.restore()
-        for index in few if written else ():
+        for index in suspects:
             _compare(pipe, run, index)
         run.buckets += buckets[first : first + size]
         if sum(run.stages[-1].nbytes[:first]) < LAST:
@@ -109,13 +109,13 @@ def run_steps(pipe: "Pipeline", indices: Int64, buckets: Sequence[int], until: f
 
 def _compare(pipe: "Pipeline", run: Run, index: int) -> None:
     """Note which stages are another value each time a sample is made, unless some were found already."""
-    if any(stage.varies for stage in run.stages):
+    if any(stage.varies or stage.trouble for stage in run.stages):
         return
-    varying, reason = changes(pipe, index)
-    if varying is not None:
-        run.stages[varying].varies = True
-        for stage in run.stages[varying:] if reason else ():
-            stage.trouble = reason
+    changed, reasons = changes(pipe, index)
+    for stage, differs, reason in zip(run.stages, changed, reasons, strict=True):
+        stage.trouble = stage.trouble or (reason if differs else "")
+    if any(changed) and not any(reasons):
+        run.stages[changed.index(True)].varies = True
 
 
 def _seconds_in_queue() -> float:

@@ -56,8 +56,8 @@ def share(members: Sequence[Member], leaves: list[Any]) -> list[Any]:
 
 def _views(group: list[Member], number: int) -> list[list[Any]]:
     """Make the members of a group views of a buffer. The buffer is the first one's leaf; the others have none."""
-    low = min(_bounds(member.array)[0] for member in group) // _ALIGNMENT * _ALIGNMENT
-    size = -(-(max(_bounds(member.array)[1] for member in group) - low) // _ALIGNMENT) * _ALIGNMENT
+    low = min(bounds(member.array)[0] for member in group) // _ALIGNMENT * _ALIGNMENT
+    size = -(-(max(bounds(member.array)[1] for member in group) - low) // _ALIGNMENT) * _ALIGNMENT
     if size > _SMALL and size > _SPREAD * sum(member.array.nbytes for member in group):
         raise UnsupportedType(f"{_named(group)} overlap in memory, spread over {size:,} bytes; return copies")
     buffer = np.zeros(size, np.uint8)
@@ -110,10 +110,10 @@ def _named(group: Sequence[Member]) -> str:
 
 def _clusters(members: Sequence[Member]) -> list[list[Member]]:
     """Members whose bounds overlap, directly or by way of others."""
-    bounds = [(_bounds(member.array), number) for number, member in enumerate(members)]
+    found = [(bounds(member.array), number) for number, member in enumerate(members)]
     clusters: list[list[Member]] = []
     end = -1
-    for (low, high), number in sorted(bounds):
+    for (low, high), number in sorted(found):
         if low >= end:
             clusters.append([])
         clusters[-1].append(members[number])
@@ -142,8 +142,8 @@ def _overlap(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
         return True
 
 
-def _bounds(array: np.ndarray[Any, Any]) -> tuple[int, int]:
-    """The addresses of the first byte, and of the one after the last."""
+def bounds(array: np.ndarray[Any, Any]) -> tuple[int, int]:
+    """The addresses of an array's first byte, and of the one after its last."""
     low = _address(array)
     high = low + array.itemsize
     for count, stride in zip(array.shape, array.strides, strict=True):

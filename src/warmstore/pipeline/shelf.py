@@ -193,14 +193,21 @@ class Shelf:
         self._note(f"{self.place.name}: nothing is kept here, and samples are computed every time: {reason}")
 
     def add_taken(self, index: int, structure: Structure, leaves: list[Any]) -> None:
-        """Take a sample in that was taken apart."""
+        """Take in a sample that was taken apart. The leaves are copied here and now."""
         alike = self._schemas[0]
         staging = self._staged[0 if alike is not None and alike.fits(structure, leaves) else 1]
         assert staging is not None
-        staging.add(index, int(self._identities[index]), structure, leaves)
-        self._waiting.add(index)
         if staging.is_full or sum(one.nbytes for one in self._staged if one is not None) >= self._limit:
             self.flush()
+        staging.add(index, int(self._identities[index]), structure, leaves)
+        self._waiting.add(index)
+
+    def replace(self, index: int, structure: Structure, leaves: list[Any]) -> None:
+        """Take in the sample that was added last as another value."""
+        for staging in self._staged:
+            if staging is not None:
+                staging.drop(index)
+        self.add_taken(index, structure, leaves)
 
     def flush(self) -> None:
         """Write what was taken in, as far as there is room."""

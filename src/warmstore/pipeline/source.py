@@ -21,12 +21,13 @@ from warmstore.owner import Owner
 from warmstore.pipeline.batch import Batch, Uneven
 from warmstore.pipeline.identities import Description
 from warmstore.pipeline.native_threads import native_threads
-from warmstore.pipeline.outside import Objects, Watch
+from warmstore.pipeline.outside import Objects
 from warmstore.pipeline.room import Hold
 from warmstore.pipeline.shelf import LOST, Place, Shelf
 from warmstore.pipeline.tiers import MemoryTier
 from warmstore.pipeline.trial import Doubt, Trial, WrittenOutside, raw_values, reachable
 from warmstore.pipeline.values import Marked
+from warmstore.pipeline.watch import Watch
 from warmstore.records.rows import Bools
 
 if TYPE_CHECKING:
@@ -110,16 +111,16 @@ class PipelineSource(Source):
             whole = shelves.read_stacked(positions, len(self._pipe.steps))
             if whole is not None:
                 return whole
-        raws = dict(zip(missing.tolist(), self._raw(positions[missing]), strict=True))
-        beside = None if shelves is None else reachable(list(raws.values()))
+        raws, number = self._raw(positions[missing]), {place: at for at, place in enumerate(missing.tolist())}
+        beside = None if shelves is None else reachable(raws)
         size = len(positions) if shelves is None else shelves.at_once()
         for few in np.split(np.arange(len(positions)), range(size, len(positions), size)):
             found = {} if shelves is None else shelves.read(positions[few])
             for at, place in enumerate(few.tolist()):
                 index = int(positions[place])
-                value = self._go_on(epoch, index, found.pop(at)) if at in found else LOST
+                value = self._go_on(epoch, index, *found.pop(at)) if at in found else LOST
                 if value is LOST:
-                    raw = [raws[place]] if place in raws else self._raw(positions[place : place + 1])
+                    raw = [raws[number[place]]] if place in number else self._raw(positions[place : place + 1])
                     value = self._compute(epoch, index, raw, beside)
                 batch.put(place, value)
         return batch.stacked()
@@ -219,7 +220,7 @@ class PipelineSource(Source):
             for number, index in enumerate(missing.tolist()):
                 shelf = self._shelf_of(index)
                 if shelf is not None and shelf.wants(index):
-                    trial = Trial(self._pipe, index, [raws[number]], self._doubt, beside)
+                    trial = Trial(self._pipe, index, [raws[number]], self._doubt, beside, traceless=True)
                     try:
                         self._keep(trial, index, shelf, lambda value: value)
                     finally:
@@ -237,19 +238,17 @@ class PipelineSource(Source):
     def _raw(self, positions: Int64) -> list[Any]:
         return raw_values(self._pipe.source, positions.tolist())
 
-    def _go_on(self, epoch: int, index: int, value: Any) -> Any:
+    def _go_on(self, epoch: int, index: int, shelf: Shelf, value: Any) -> Any:
         """Send a kept sample through the steps that are left; `LOST` if it is to be made anew."""
-        shelf = self._shelf_of(index)
-        assert shelf is not None
-        watch = Watch([])
+        watch = None
         if isinstance(value, Marked):
+            watch = Watch([])
             watch.add(0, [(part, True) for part in value.parts])
             value = value.value
         if value is not LOST:
             value = self._pipe.run(value, index, epoch=epoch, seed=self._seed, first=shelf.place.step)
-        # What was written would have been written outside: it has to be.
-        if value is LOST or watch.written() is not None:
-            shelf.lose(index)
+        if value is LOST or (watch is not None and watch.written()):
+            shelf.lose(index)  # what was written has to be written outside, too
             return LOST
         return value
 
@@ -273,15 +272,18 @@ class PipelineSource(Source):
             shelf.add(index, trial.value)
             return go_on(trial.value)
         try:
-            taken = trial.take()
+            shelf.add_taken(index, *trial.take())
         except UnsupportedType as error:
             shelf.leave_out(index, error)
             return go_on(trial.value)
         value = go_on(trial.value)
         try:
-            shelf.add_taken(index, *trial.settled(taken))
+            other = trial.settle()
         except WrittenOutside as error:
             self._refuse(error)
+        else:
+            if other is not None:
+                shelf.replace(index, *other)
         return value
 
     def _refuse(self, error: WrittenOutside) -> None:
@@ -330,14 +332,16 @@ class Shelves(Owner):
         """How many samples had better be read at once, at most."""
         return min((shelf.at_once for shelf in self.by_number.values()), default=1)
 
-    def read(self, positions: Int64) -> dict[int, Any]:
-        """The values of those of some samples that are kept, by their place in `positions`; see `Shelf.read`."""
+    def read(self, positions: Int64) -> dict[int, tuple[Shelf, Any]]:
+        """Those of some samples that are kept, by their place in `positions`: shelf, and value as of `Shelf.read`."""
         rows, placed = self.rows[positions].astype(np.int64), self._assignment[positions]
-        found: dict[int, Any] = {}
+        found: dict[int, tuple[Shelf, Any]] = {}
         for number, shelf in self.by_number.items():
             at = np.flatnonzero((placed == number) & (rows >= 0))
             if len(at):
-                found.update(zip(at.tolist(), shelf.read(rows[at]), strict=True))
+                found.update(
+                    (place, (shelf, value)) for place, value in zip(at.tolist(), shelf.read(rows[at]), strict=True)
+                )
         return found
 
     def read_stacked(self, positions: Int64, step: int) -> Any:

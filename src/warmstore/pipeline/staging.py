@@ -40,6 +40,7 @@ class Staging:
         """Forget the samples."""
         self.nbytes = 0
         self._whose: list[tuple[int, int]] = []
+        self._sizes: list[int] = []
         self._columns: list[Any] = []
 
     def add(self, index: int, identity: int, structure: Structure, leaves: Sequence[Any]) -> None:
@@ -58,8 +59,15 @@ class Staging:
                 column[at] = leaf
             else:  # over what an interrupted call may have left
                 column[at:] = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf]
-        self.nbytes += 64 + sum(leaf.nbytes if isinstance(leaf, np.ndarray) else len(leaf) for leaf in leaves)
+        self._sizes.append(64 + sum(leaf.nbytes if isinstance(leaf, np.ndarray) else len(leaf) for leaf in leaves))
+        self.nbytes += self._sizes[-1]
         self._whose.append((index, identity))
+
+    def drop(self, index: int) -> None:
+        """Forget the sample that was added last, if it is this one."""
+        if self._whose and self._whose[-1][0] == index:
+            self._whose.pop()
+            self.nbytes -= self._sizes.pop()
 
     def take(self, wanted: Bools | None = None) -> dict[str, Rows]:
         """The samples as rows of every field, not compressed; none are left.

@@ -9,10 +9,12 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import xxhash
 
 from warmstore.errors import BadSource, UnsupportedType
-from warmstore.pipeline.outside import Objects, Watch, is_simple
+from warmstore.pipeline.outside import Objects, is_simple
 from warmstore.pipeline.values import Structure, take_apart, to_bytes
+from warmstore.pipeline.watch import Watch
 from warmstore.records.arrays import is_tensor, to_numpy
 
 if TYPE_CHECKING:
@@ -23,30 +25,28 @@ _log = logging.getLogger("warmstore")
 Taken = tuple[Structure, list[Any]]
 """A value that was taken apart."""
 
-_FIRST = 16
-_EVERY = 64
+_FIRST = 4  # samples that are looked at closely, and then
+_EVERY = 64  # one in so many
 
 
 class Doubt:
-    """What one process has learned of memory of which nobody says who refers to it, such as that of `from_numpy`.
+    """How closely one process looks at its samples, and what it has learned.
 
-    outside: some of it was found to come from outside the samples.
+    outside: some memory of which nobody says who refers to it, as that of `from_numpy`, comes from outside the samples.
     """
 
     def __init__(self) -> None:
         self.outside = False
         self._trials = 0
-        self._asked = 0
 
-    def is_early(self) -> bool:
-        """Whether the next sample is one of the first, of which all is compared."""
+    def next(self) -> dict[str, bool]:
+        """What to watch in the next sample; see `Watch`. It takes a while for large parts: ever more seldom."""
         self._trials += 1
-        return self._trials <= _FIRST
-
-    def is_due(self) -> bool:
-        """Whether to make a sample twice, to see whether its memory is another each time."""
-        self._asked += 1
-        return self._asked <= _FIRST or self._asked % _EVERY == 0
+        first = self._trials <= _FIRST
+        return {
+            "large": first or self._trials & (self._trials - 1) == 0,
+            "unknown": first or self._trials % _EVERY == 0 or self.outside,
+        }
 
 
 class Trial:
@@ -55,17 +55,27 @@ class Trial:
     Args:
         raw: a list with what the source holds of it, which the trial takes over.
         beside: what can be reached from the list of raw values that it is one of.
+        traceless: the watch can restore what the steps change outside.
     """
 
     def __init__(
-        self, pipe: "Pipeline", index: int, raw: list[Any], doubt: Doubt, beside: Objects | None = None
+        self,
+        pipe: "Pipeline",
+        index: int,
+        raw: list[Any],
+        doubt: Doubt,
+        beside: Objects | None = None,
+        *,
+        traceless: bool = False,
     ) -> None:
-        self.watch = Watch(raw, beside, large=doubt.is_early())
+        self.watch = Watch(raw, beside, **doubt.next(), copies=traceless)
         self._pipe = pipe
         self._index = index
         self._doubt = doubt
         self._done = 0
-        self.watch.look(0)
+        self._bits: Any = None
+        if beside is None or not beside.are_private:
+            self.watch.look(0)
 
     @property
     def value(self) -> Any:
@@ -80,10 +90,6 @@ class Trial:
             self._done = number + 1
             self.watch.look(self._done)
 
-    def finish(self) -> None:
-        """Send a sample through the steps that are left, without looking."""
-        self._pipe.run(self.value, self._index, first=self._done)
-
     def stages(self) -> Iterator[bytes]:
         """The sample after each step, as bytes that are equal where samples are; b"" of what cannot be kept."""
         for last in range(len(self._pipe.steps) + 1):
@@ -97,36 +103,52 @@ class Trial:
         """Another trial of the same sample, which begins where the source does."""
         return Trial(self._pipe, self._index, raw_values(self._pipe.source, [self._index]), self._doubt)
 
-    def take(self) -> Taken:
+    def take(self, *, copy: bool = False) -> Taken:
         """The sample as it is now, taken apart, with its parts from outside marked.
+
+        Args:
+            copy: see `take_apart`.
 
         Raises:
             UnsupportedType: it cannot be kept.
         """
         self._decide()
-        return take_apart(self.value, outside=self.watch.parts(certain=True))
+        taken = take_apart(self.value, copy=copy, outside=self.watch.parts(certain=True))
+        self._bits = _bits(taken) if self.watch else None
+        return taken
 
-    def settled(self, taken: Taken) -> Taken:
-        """What to keep of a sample, after the steps that follow.
+    def settle(self) -> Taken | None:
+        """See whether a sample that was taken and then finished may be kept.
+
+        Returns:
+            None; or what to keep in its place, where steps have written into memory from outside to no effect.
 
         Raises:
-            UnsupportedType: a step wrote into memory from outside, so that the sample is another one now.
+            WrittenOutside: steps have written into memory from outside, and the sample is another one now.
         """
-        stage = self.watch.written()
-        if stage is None:
-            return taken
-        taken = unmarked(taken)
-        if not self._comes_again(taken):
-            raise WrittenOutside(stage, _said(self._pipe, stage))
-        return taken
+        written = self.watch.written()
+        if not written:
+            return None
+        now = self.watch.now()
+        try:
+            other = self.another()
+            other.run(self._done)
+            taken = take_apart(other.value)
+            if _bits(taken) == self._bits:
+                return taken
+        except Exception as error:  # steps raise anything
+            _log.info("sample %s cannot be made twice: %r", f"{self._index:,}", error)
+        finally:
+            now.restore()
+        raise WrittenOutside(written[-1], _said(self._pipe, written[-1]))
 
     def _decide(self) -> None:
         """Find out whether memory of which nobody says who refers to it comes from outside."""
         unsure = self.watch.parts(certain=False)
         if not unsure:
             return
-        if not self._doubt.outside and self._doubt.is_due():
-            now = self.watch.again()
+        if not self._doubt.outside:
+            now = self.watch.now()
             try:
                 other = self.another()
                 other.run(self._done)
@@ -136,18 +158,6 @@ class Trial:
             finally:
                 now.restore()
         self.watch.decide(outside=self._doubt.outside)
-
-    def _comes_again(self, taken: Taken) -> bool:
-        now = self.watch.again()
-        try:
-            other = self.another()
-            other.run(self._done)
-            return to_bytes(*take_apart(other.value)) == to_bytes(*taken)
-        except Exception as error:  # steps raise anything
-            _log.info("sample %s cannot be made twice: %r", f"{self._index:,}", error)
-            return False
-        finally:
-            now.restore()
 
 
 class WrittenOutside(UnsupportedType):
@@ -177,7 +187,7 @@ def raw_values(source: Any, positions: list[int]) -> list[Any]:
 
 
 def reachable(raws: list[Any]) -> Objects | None:
-    """What can be reached from raw values; None where that is nothing that changes."""
+    """What can be reached from a list of raw values; None where nothing of it changes."""
     return None if all(map(is_simple, raws)) else Objects(raws)
 
 
@@ -191,53 +201,58 @@ def examples(pipe: "Pipeline", indices: list[int], step: int) -> Iterator[Taken]
     raws = raw_values(pipe.source, indices)
     beside = reachable(raws)
     for at, index in enumerate(indices):
-        trial = Trial(pipe, index, [raws[at]], doubt, beside)
+        trial = Trial(pipe, index, [raws[at]], doubt, beside, traceless=True)
         try:
             try:
                 trial.run(step)
-                taken = trial.take()
-                if trial.watch:
-                    trial.finish()
+                taken = trial.take(copy=True)
             except UnsupportedType:
                 raise
             except Exception as error:  # it will be raised when the sample's turn comes
                 _log.info("sample %s fails: %r", f"{index:,}", error)
                 continue
-            yield trial.settled(taken)
+            yield trial.settle() or taken
         finally:
             trial.watch.restore()
 
 
-def changes(pipe: "Pipeline", index: int) -> tuple[int | None, str]:
+def changes(pipe: "Pipeline", index: int) -> tuple[list[bool], list[str]]:
     """Make a sample twice, and put back what that changes outside.
 
     Returns:
-        The first number of steps after which it is not the same again, or None; and, where the reason is a step that
-        writes into memory from outside, that reason.
+        For each number of steps whether the sample is another one the second time; and what steps write into memory
+        from outside that the sample had till then, "" where they do not.
     """
-    trial = Trial(pipe, index, raw_values(pipe.source, [index]), Doubt())
+    trial = Trial(pipe, index, raw_values(pipe.source, [index]), Doubt(), traceless=True)
     try:
         first = list(trial.stages())
         second = list(trial.another().stages())
-        varying = next((k for k, (one, other) in enumerate(zip(first, second, strict=True)) if one != other), None)
         trial.watch.decide(outside=True)
-        stage = trial.watch.written()
-        return varying, "" if varying is None or stage is None else _said(pipe, stage)
+        written = trial.watch.written()
     finally:
         trial.watch.restore()
+    seen = [[stage for stage in written if stage <= k] for k in range(len(first))]
+    return [one != other for one, other in zip(first, second, strict=True)], [
+        _said(pipe, stages[-1]) if stages else "" for stages in seen
+    ]
 
 
-def unmarked(taken: Taken) -> Taken:
-    """The same without marks of parts from outside."""
+def _bits(taken: Taken) -> Any:
+    """What is equal where two samples are equal bit for bit, but for marks."""
     structure, leaves = taken
-    return (structure[-1][0] if structure[0] == "outside" else structure), leaves
+    return structure[-1][0] if structure[0] == "outside" else structure, [
+        (leaf.shape, xxhash.xxh3_128_digest(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8).data))
+        if isinstance(leaf, np.ndarray)
+        else leaf
+        for leaf in leaves
+    ]
 
 
 def _said(pipe: "Pipeline", stage: int) -> str:
     what = f"what step {pipe.steps[stage - 1].name!r} returns" if stage else "a sample of the source"
     return (
-        f"{what} lies in memory that the source, an argument, a global or a memo refers to as well, and a step writes "
-        "there, so that the next epoch finds something else: have it write into a copy"
+        f"{what} shares memory with the source, an argument, a global or a memo, and a step writes there: have it "
+        "write into a copy"
     )
 
 

@@ -28,8 +28,8 @@ Structure = list[Any]
 
 _NUMBERS = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
 _TEXTS = {bytes: "bytes", bytearray: "bytearray", memoryview: "memoryview", str: "str"}
-_FIXED = ("number", "scalar", "str", "bytes", "memoryview")  # leaves that nobody can change
-_LEAVES = ("array", "tensor", "numbers", "bytearray", *_FIXED)
+_FIXED = ("number", "scalar", "str", "bytes", "memoryview")
+_LEAVES = ("array", "tensor", "numbers", "bytearray", *_FIXED)  # the others can be changed
 _BYTES = ("B", "b", "c")  # formats of memoryviews
 _KEYS = (str, int, bool, type(None))
 
@@ -298,9 +298,23 @@ class _Whole:
         self._buffers: list[Any] = []
 
     def join(self, structure: Structure) -> Any:
-        kind, *rest = structure
+        kind = structure[0]
         if kind in _FIXED:
             return _finished(structure, self._leaf())
+        if kind in _LEAVES:
+            return self._part(_finished(structure, self._leaf()))
+        if kind == "dict":
+            made = self._part(OrderedDict() if structure[1] else {})
+            made.update(zip(structure[2], map(self.join, structure[3]), strict=True))
+            return made
+        if kind == "list":
+            made = self._part([])
+            made.extend(map(self.join, structure[1]))
+            return made
+        return self._join_other(structure)
+
+    def _join_other(self, structure: Structure) -> Any:
+        kind, *rest = structure
         if kind == "none":
             return None
         if kind == "integer":
@@ -308,37 +322,21 @@ class _Whole:
         if kind == "same":
             return self.parts[rest[0]]
         if kind == "tuple":
-            return tuple(map(self.join, rest[-1]))
-        if kind != "named":
-            return self._join_mutable(structure)
+            return tuple(map(self.join, rest[0]))
+        if kind == "view":
+            self._buffers += [self._leaf() for _ in rest[-1]]
+            return self._part(_view(structure, self._buffers))
         cls = find_type(*rest[0])
         if cls is None:
             raise UnsupportedType(f"a kept value is a {'.'.join(rest[0])}; import that module, so that it can be made")
         if issubclass(cls, tuple):
             return cls(*map(self.join, rest[-1]))
-        made = object.__new__(cls)  # as it was, not as its constructor would make it
-        self.parts.append(made)
+        made = self._part(object.__new__(cls))  # as it was, not as its constructor would make it
         vars(made).update(zip(rest[1], map(self.join, rest[-1]), strict=True))
         return made
 
-    def _join_mutable(self, structure: Structure) -> Any:
-        kind, *rest = structure
-        if kind in _LEAVES:
-            made = _finished(structure, self._leaf())
-            self.parts.append(made)
-        elif kind == "view":
-            if rest[-1]:
-                self._buffers.append(self._leaf())
-            made = _view(structure, self._buffers)
-            self.parts.append(made)
-        elif kind == "list":
-            made = []
-            self.parts.append(made)
-            made.extend(map(self.join, rest[-1]))
-        else:
-            made = OrderedDict() if rest[0] else {}
-            self.parts.append(made)
-            made.update(zip(rest[1], map(self.join, rest[-1]), strict=True))
+    def _part(self, made: Any) -> Any:
+        self.parts.append(made)
         return made
 
 

@@ -1,0 +1,240 @@
+"""What a watch notices without another walk, what exact checks see, and what is found in turn."""
+
+import collections
+import gc
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from warmstore.identity.identity import walk_over
+from warmstore.identity.watch import LEFT, SHARE, Watch
+
+
+class Clock:
+    """Seconds that pass when they are told to."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+class Config:
+    def __init__(self, **values):
+        vars(self).update(values)
+
+
+class Slotted:
+    __slots__ = ("k",)
+
+    def __init__(self, k):
+        self.k = k
+
+
+def watched(thing, **options):
+    watch = Watch(**options)
+    walk_over(thing, watch=watch, called=False)
+    return watch
+
+
+def made():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)).eval().requires_grad_(False)
+    model.k = 3
+    model.config = Config(rate=0.5, layers=[1, 2], names={"a", "b"}, table={"x": 1}, slotted=Slotted(1))
+    model.recent = collections.deque([1, 2], maxlen=3)
+    model.plain = torch.ones(2)
+    model.array = np.ones(3)
+    return model
+
+
+NOTICED = {
+    "attribute": lambda m: setattr(m, "k", 4),
+    "equal value of another type": lambda m: setattr(m, "k", 3.0),
+    "new attribute": lambda m: setattr(m, "other", 4),
+    "attribute deleted": lambda m: delattr(m, "k"),
+    "attribute of an object": lambda m: setattr(m.config, "rate", 0.6),
+    "slot": lambda m: setattr(m.config.slotted, "k", 2),
+    "element of a list": lambda m: m.config.layers.__setitem__(0, 5),
+    "list grown": lambda m: m.config.layers.append(5),
+    "set": lambda m: m.config.names.add("c"),
+    "deque": lambda m: m.recent.append(7),
+    "dict value": lambda m: m.config.table.__setitem__("x", 2),
+    "dict key": lambda m: m.config.table.__setitem__("y", m.config.table.pop("x")),
+    "child replaced": lambda m: m.__setitem__(1, nn.Tanh()),
+    "hook": lambda m: m[0].register_forward_hook(lambda *given: None),
+    "pre-hook": lambda m: m[0].register_forward_pre_hook(lambda *given: None),
+    "forward": lambda m: setattr(m[0], "forward", lambda x: x),
+    "parameter written": lambda m: m[0].weight.mul_(2),
+    "one element written": lambda m: m[0].bias[0].mul_(2),
+    "parameter replaced": lambda m: setattr(m[0], "bias", nn.Parameter(torch.ones(3))),
+    "parameter's memory replaced": lambda m: setattr(m[0].weight, "data", torch.ones(3, 3)),
+    "no bias any more": lambda m: setattr(m[0], "bias", None),
+    "buffer": lambda m: m[1].running_mean.add_(1),
+    "mode": lambda m: m[1].train(),
+    "tensor that is no buffer": lambda m: m.plain.add_(1),
+    "array replaced": lambda m: setattr(m, "array", np.ones(3)),
+    "loaded": lambda m: m[0].load_state_dict(nn.Linear(3, 3).state_dict()),
+    "through half": lambda m: m.half().float(),
+}
+
+
+@pytest.mark.parametrize("change", NOTICED)
+def test_noticed_at_once(change):
+    model = made()
+    watch = watched(model)
+    assert not watch.has_moved()
+    NOTICED[change](model)
+    assert watch.has_moved()
+
+
+EXACTLY = {
+    "small array": lambda m: m.array.__setitem__(0, 7),
+    "attribute renamed": lambda m: vars(m.config).__setitem__("other", vars(m.config).pop("slotted")),
+    "hooks replaced at once": lambda m: setattr(m[0], "_forward_hooks", collections.OrderedDict()),
+    "deep in a large list": lambda m: m.large.__setitem__(1000, -1),
+    "memory seen in another way": lambda m: setattr(m[0].weight, "data", m[0].weight.data.t()),
+    "random state": lambda m: torch.rand(1, generator=m.generator),
+    "bytes": lambda m: m.bytes.__setitem__(0, 7),
+}
+
+
+@pytest.mark.parametrize("change", EXACTLY)
+def test_seen_by_exact_checks(change):
+    model = made()
+    model.large, model.generator, model.bytes = [*range(2000)], torch.Generator(), bytearray(10)
+    watch = watched(model)
+    assert not watch.has_moved(exactly=True)
+    EXACTLY[change](model)
+    assert watch.has_moved(exactly=True)
+
+
+def test_memory_that_was_freed_and_handed_out_again():
+    model = nn.Linear(512, 512, bias=False).requires_grad_(False)
+    watch = watched(model)
+    for _ in range(20):
+        del model.weight
+        gc.collect()
+        model.weight = nn.Parameter(torch.rand(512, 512), requires_grad=False)
+        assert watch.has_moved()
+        walk_over(model, watch=watch, called=False)
+
+
+def test_texts_are_remembered_while_nothing_is_written(monkeypatch):
+    hashed = []
+    text = __import__("warmstore.identity.torch_kinds", fromlist=["x"]).tensor_text
+    monkeypatch.setattr("warmstore.identity.torch_kinds.tensor_text", lambda value: hashed.append(value) or text(value))
+    model = made()
+    watch = watched(model)
+    before = len(hashed)
+    model[0].weight.add_(1)
+    walk_over(model, watch=watch, called=False)
+    assert len(hashed) == before + 1
+    assert hashed[-1] is model[0].weight
+
+
+class TestInTurn:
+    """Writes that leave no trace are found when their turn comes, in a hundredth of the time."""
+
+    @pytest.mark.parametrize(
+        "write", [lambda m: m[0].weight.data.add_(1), lambda m: m[0].weight.numpy().__setitem__((0, 0), 9.0)]
+    )
+    def test_found_within_one_round(self, write):
+        clock, model = Clock(), made()
+        watch = watched(model, clock=clock)
+        write(model)
+        assert not watch.has_moved(exactly=True)
+        looks = 0
+        while not watch.look_in_turn():
+            clock.now += 1.0
+            looks += 1
+            assert looks < 20
+        assert watch.has_moved()
+        facts = {
+            walk.said(place): text for walk in [walk_over(model, watch=watch)] for place, text in walk.facts.items()
+        }
+        assert facts["@0:|.0.weight"].endswith(text_of(model[0].weight))
+        assert not watch.has_moved()
+
+    def test_no_more_than_a_hundredth_of_the_time(self):
+        clock = Clock()
+        model = nn.Linear(2, 2, bias=False)
+        watch = watched(model, clock=clock)
+        hashed = []
+
+        def slow(value):
+            hashed.append(value)
+            clock.now += 0.5
+            return "the same"
+
+        for content in watch._contents.values():
+            content.text, content.make = "the same", slow
+        for _ in range(1000):
+            clock.now += 1.0
+            assert not watch.look_in_turn()
+        assert 0.5 * len(hashed) <= SHARE * (clock.now - 100) + 0.5
+        assert len(hashed) > 10
+
+    def test_a_pause_allows_one_round_and_no_more(self):
+        clock = Clock()
+        model = nn.ModuleList([nn.Linear(8, 8, bias=False) for _ in range(5)])
+        watch = watched(model, clock=clock)
+        hashed = []
+        for content in watch._contents.values():
+            content.make = lambda value: hashed.append(value) or setattr(clock, "now", clock.now + 1e-3) or "x"
+            content.text = "x"
+        clock.now += 1e6
+        for _ in range(100):
+            watch.look_in_turn()
+        assert 1 <= len(hashed) <= 20
+
+    def test_the_window_is_the_time_that_one_round_takes(self):
+        model = nn.Linear(1024, 1024)
+        watch = watched(model)
+        fastest, slowest = 2e11, 1e6  # bytes a second
+        assert model.weight.nbytes / fastest / SHARE < watch.window < model.weight.nbytes / slowest / SHARE + 10
+        assert watched(nn.Identity()).window < watch.window + 10
+
+
+def text_of(tensor):
+    from warmstore.identity.torch_kinds import tensor_text
+
+    return tensor_text(tensor).rpartition(" ")[2]
+
+
+class TestWhatCallsLeave:
+    def test_it_is_not_hashed_and_does_not_count(self):
+        model = made()
+        watch = watched(model)
+        model.last = torch.rand(4)
+        with watch.after_call(weights_too=False):
+            walk = walk_over(model, watch=watch, called=False)
+        assert walk.facts[walk.start + ".last"] == LEFT
+        model.last.add_(1)
+        assert not watch.has_moved(exactly=True)
+        model.last = torch.rand(4)
+        assert watch.has_moved()
+        walk = walk_over(model, watch=watch, called=False)
+        assert walk.facts[walk.start + ".last"].startswith("tensor ")
+
+    def test_weights_count_unless_told(self):
+        for weights_too, expected in ((False, "tensor "), (True, LEFT)):
+            model = made()
+            watch = watched(model)
+            model[0].weight.add_(1)
+            model.plain.add_(1)
+            with watch.after_call(weights_too=weights_too):
+                walk = walk_over(model, watch=watch, called=False)
+            assert walk.facts[walk.start + ".0.weight"].startswith(expected)
+            assert walk.facts[walk.start + ".plain"] == LEFT
+
+    def test_arrays_that_are_written_to(self):
+        model = made()
+        watch = watched(model)
+        model.array[0] = 7
+        with watch.after_call(weights_too=False):
+            walk = walk_over(model, watch=watch, called=False)
+        assert walk.facts[walk.start + ".array"] == LEFT
