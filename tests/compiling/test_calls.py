@@ -1,4 +1,4 @@
-"""Keys of calls: equal where the same may be compiled for, whatever its size; where that cannot be told, there are none."""
+"""Keys of calls: equal where the same may be compiled for, whatever its size. What cannot be told has none."""
 
 import enum
 import functools

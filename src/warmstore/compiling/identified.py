@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils._pytree import TreeSpec, tree_flatten
 
 from warmstore.identity.identity import Identity, finished, walk_over
+from warmstore.identity.walk import Walk
 from warmstore.identity.watch import Watch
 
 _PLAIN = frozenset((int, float, bool, str, bytes, type(None), np.ndarray))
@@ -70,7 +71,7 @@ class Identified:
                 self._watch.settle()
 
     def _look(self) -> Identity:
-        walk = walk_over(self._thing, name=self._name, ignore=self._ignore, tensors="layout", watch=self._watch)
+        walk = _walk(self._thing, name=self._name, ignore=self._ignore, watch=self._watch)
         self.codes = codes_of(walk.functions)
         self._moves_itself = False
         self._calls_to_see = 2
@@ -101,16 +102,19 @@ class Arguments:
         leaves, structure = tree_flatten((args, kwargs))
         objects: dict[object, Any] = {at: one for at, one in enumerate(leaves) if not is_plain(one)}
         objects |= {f"structure {at}": one for at, one in enumerate(_structures(structure))}
-        walk = walk_over(objects, name="arguments", ignore=ignore, tensors="layout")
+        walk = _walk(objects, name="arguments", ignore=ignore)
         self.identity = finished(walk, version)
         self.codes = codes_of(walk.functions)
         self.watch: Watch | None = None
         if walk.functions:
             self.watch = _CodeWatch()
             classes = [one if isinstance(one, type) else type(one) for one in _each(objects.values())]
-            walk_over(
-                [*walk.functions, *classes], tensors="layout", watch=self.watch
-            )  # not what they hold: the next call has others
+            _walk([*walk.functions, *classes], watch=self.watch)  # not what they hold: the next call has others
+
+
+def _walk(thing: Any, **options: Any) -> Walk:
+    # What the program has put into installed modules is compared where they were traced (`packages.installed_text`).
+    return walk_over(thing, tensors="layout", patches={}, **options)
 
 
 def is_plain(value: object) -> bool:

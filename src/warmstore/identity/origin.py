@@ -30,6 +30,7 @@ _RULES = 1
 _CODE = (".py", ".so", ".pyd", ".dylib")
 _MARKS = (".git", "pyproject.toml", "setup.py", "setup.cfg")
 _MOST_PARENTS = 4
+_FEW = 16
 
 
 @dataclass(frozen=True)
@@ -169,6 +170,7 @@ class _Record:
     def __init__(self, info: Path, text: str) -> None:
         self.folder = info.parent
         self.info = info
+        self._asked = 0
         self._content = f"\n{text}\n"
         self._written = (info / "RECORD").stat().st_mtime_ns if text else 0
         name, _, version = info.name.removesuffix(".dist-info").removesuffix(".egg-info").partition("-")
@@ -181,7 +183,7 @@ class _Record:
 
     @functools.cached_property
     def _files(self) -> dict[str, str]:
-        """Lines by files: for many questions. A few are answered faster by searching."""
+        """Lines by files. A few questions are answered faster by searching."""
         return {line.partition(",")[0]: line for line in self._content.splitlines() if line}
 
     def lists(self, place: str) -> bool:
@@ -189,7 +191,8 @@ class _Record:
         return bool(self._line_of(place))
 
     def _line_of(self, place: str) -> str:
-        if "_files" in vars(self):
+        self._asked += 1
+        if self._asked > _FEW:
             return self._files.get(place, "")
         start = self._content.find(f"\n{place},") + 1
         return self._content[start : self._content.find("\n", start)] if start else ""
@@ -292,7 +295,6 @@ def _edited(name: str, folder: str, modules: int) -> str:
     if info is None:
         return ""
     record, found = _record(Path(folder) / info), []
-    record._files  # noqa: B018  there are many questions
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
         if isinstance(file, str) and file.startswith(f"{folder}/") and record.lists(place := file[len(folder) + 1 :]):
