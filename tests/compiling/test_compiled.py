@@ -3,13 +3,17 @@
 import os
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from tests.compiling.programs import START, Report, run, with_torch_in
 
 import warmstore as ws
+from warmstore.compiling import compiled, packages
 from warmstore.compiling.compiled import generalised
+from warmstore.compiling.environment import Environment
+from warmstore.compiling.identified import Identified
 from warmstore.compiling.packages import Package, cover
 from warmstore.errors import BadArtifact, Incompatible
 
@@ -277,6 +281,86 @@ def test_what_surrounds_a_function_is_seen_while_it_runs(tmp_path: Path) -> None
     assert report.right
 
 
+class Asked:
+    """A session that knows nothing, and what was asked of it."""
+
+    is_open = True
+    environment = Environment()
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def __getattr__(self, name: str) -> object:
+        self.asked.append(name)
+        raise OSError("no store")
+
+
+def asked(function: Any, monkeypatch: pytest.MonkeyPatch, *args: Any, **options: Any) -> list[str]:
+    """What is looked for and kept as a function is called twice, which torch is said to have compiled."""
+    session = Asked()
+    monkeypatch.setattr(compiled, "_session", lambda: session)
+    wrapper = ws.compile(function, **options)
+    prepared = next(one.cell_contents for one in wrapper.__closure__ if hasattr(one.cell_contents, "_plain"))
+    prepared._plain = lambda *args: "torch's own"
+    assert [wrapper(*args), wrapper(*args)] == ["torch's own"] * 2
+    return session.asked
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
+def test_what_cannot_be_told_is_left_to_torch_and_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = (one for one in "ab")
+
+    def reads(x: torch.Tensor) -> torch.Tensor:
+        return x if next(given) else -x
+
+    assert asked(reads, monkeypatch, torch.ones(2)) == []
+    assert asked(lambda x, y: x, monkeypatch, torch.ones(2), given) == []
+    said = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert len(said) == 2
+    assert "reads is left to torch.compile: it cannot be told whether this changes: " in said[0]
+    assert "<given>: a generator does not tell what it will give. Pass version='1'" in said[0]
+    assert "arguments[1]: a generator does not tell" in said[1]
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
+def test_a_version_and_what_is_ignored_stand_for_what_cannot_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = (one for one in "ab")
+
+    def reads(x: torch.Tensor) -> torch.Tensor:
+        return x if next(given) else -x
+
+    place = next(iter(Identified(reads, None, ()).identity.unknown))
+    for vouched in ({"version": "1"}, {"ignore": (place,)}):
+        assert asked(reads, monkeypatch, torch.ones(2), **vouched) == ["describe"]
+
+
+def test_what_was_traced_and_is_not_in_the_key_makes_no_package() -> None:
+    code = [generalised.__code__, textwrap.dedent.__code__, torch.nn.functional.relu.__code__, used.__code__]
+    unknown: list[str] = []
+    assert packages._installed(code[:-1], {}, unknown) == {
+        "warmstore.compiling.compiled", "textwrap", "torch.nn.functional"
+    }  # fmt: skip
+    assert unknown == []
+    packages._installed(code, {}, unknown)
+    assert [one.partition(" in ")[0] for one in unknown] == ["the code of used"]
+    assert packages._installed(code[-1:], {id(used.__code__): used.__code__}, unknown) == set()
+
+
+def test_an_installed_module_that_was_traced_is_known_by_its_version_and_what_the_program_put_into_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = packages.installed_text("textwrap")
+    assert before.startswith("CPython")
+    monkeypatch.setattr(textwrap.TextWrapper, "fill", lambda self, text: text)
+    patched = packages.installed_text("textwrap")
+    assert patched != before
+    monkeypatch.setattr(textwrap, "dedent", lambda text: text)
+    assert packages.installed_text("textwrap") not in (before, patched)
+    assert packages.installed_text("no such module") == ""
+
+
 def test_without_a_model_it_is_a_decorator() -> None:
     @ws.compile(backend="eager")
     def doubled(x: torch.Tensor) -> torch.Tensor:
@@ -286,9 +370,9 @@ def test_without_a_model_it_is_a_decorator() -> None:
 
 
 def test_without_a_cache_it_is_torch_compile() -> None:
-    compiled = ws.compile(torch.nn.Linear(2, 2), backend="eager")
-    assert type(compiled).__name__ == "OptimizedModule"
-    assert compiled(torch.ones(1, 2)).shape == (1, 2)
+    model = ws.compile(torch.nn.Linear(2, 2), backend="eager")
+    assert type(model).__name__ == "OptimizedModule"
+    assert model(torch.ones(1, 2)).shape == (1, 2)
 
 
 def test_packages_survive_bytes_and_others_are_refused() -> None:
