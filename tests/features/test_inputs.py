@@ -59,7 +59,7 @@ class TestTexts:
         module = wrap(tmp_path, lambda texts, prompt: lengths(texts) + len(prompt))
         module(TEXTS[:2], "??", cache_ids=range(2))
         assert module(TEXTS, "??", cache_ids=range(6)).tolist() == [3, 4, 5, 6, 7, 8]
-        with pytest.raises(ws.StaleCache, match="arguments"):
+        with pytest.raises(ws.StaleCache, match="`argument "):
             module(TEXTS, "???", cache_ids=range(6))
 
     @pytest.mark.parametrize("kind", [list, tuple])
@@ -159,7 +159,7 @@ def test_objects_of_ones_own_are_an_error_and_nothing_wrong(tmp_path):
     module = wrap(tmp_path, lambda batch: batch.x * 2)
     x = torch.rand(4, 2)
     module(Batch(x[:2]), cache_ids=[0, 1])
-    with pytest.raises(ws.StaleCache, match="arguments"):
+    with pytest.raises(ws.StaleCache, match="`argument "):
         module(Batch(x), cache_ids=range(4))
     assert len(module.cache) == 2
 
@@ -195,7 +195,7 @@ class TestMappings:
     def test_settings_in_them_are_watched(self, tmp_path):
         module = wrap(tmp_path, lambda batch: batch["input_ids"].sum(1) * batch["scale"])
         module(self.batch([1, 2]) | {"scale": 2})
-        with pytest.raises(ws.StaleCache, match="arguments"):
+        with pytest.raises(ws.StaleCache, match="`argument "):
             module(self.batch([1, 2]) | {"scale": 3})
 
 

@@ -1,7 +1,7 @@
 """F3: what a module returns comes back as it was, from a hit as from a miss."""
 
 from collections import OrderedDict, namedtuple
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -45,7 +45,7 @@ def same(a: Any, b: Any) -> None:
         assert len(a) == len(b)
         for one, other in zip(a, b, strict=True):
             same(one, other)
-    elif isinstance(a, Boxes):
+    elif is_dataclass(a):
         same(vars(a), vars(b))
     else:
         assert a == b

@@ -20,7 +20,7 @@ from warmstore.identity.memory import Recorded, memory_of
 
 
 def look(thing, watch):
-    return walk_over(thing, name="module", watch=watch, called=False)
+    return walk_over(thing, name="module", watch=watch, called=False, draws=False)
 
 
 def recorded(thing, **options):
@@ -49,6 +49,20 @@ class Remembering(nn.Module):
         if self.calls == 3:
             self.late = nn.functional.relu
         return self.a(x)
+
+
+TABLES: dict[int, torch.Tensor] = {}
+
+
+class CountingAll(nn.Module):
+    """Counts in its class, and fills a global."""
+
+    calls = 0
+
+    def forward(self, x):
+        CountingAll.calls += 1
+        TABLES[CountingAll.calls] = torch.rand(2)
+        return x
 
 
 def call(one, model, rows=2):
@@ -91,6 +105,19 @@ class TestOwnCalls:
         del one
         gc.collect()
         assert recorded(model).identity == before
+
+    def test_are_known_to_others_who_read_what_they_have_changed(self):
+        """Globals and attributes of classes belong to no module."""
+        one = recorded(CountingAll())
+        before = one.identity
+        call(one, CountingAll())
+        other = recorded(CountingAll())
+        assert other.identity.digest == before.digest
+        call(other, CountingAll())
+        assert one.refresh(exactly=True).digest == other.refresh(exactly=True).digest == before.digest
+        CountingAll.calls += 1
+        assert recorded(CountingAll()).identity.digest != before.digest
+        assert one.refresh().digest != before.digest
 
     def test_weights_are_no_memory(self):
         model = nn.BatchNorm1d(3).requires_grad_(False)

@@ -13,7 +13,7 @@ from warmstore.errors import Damaged
 from warmstore.features.inspection import CacheState, duplicates, read_state
 from warmstore.features.schema import Schema
 from warmstore.features.structure import Structure
-from warmstore.features.versions import id_name, version_paths
+from warmstore.features.versions import Fingerprint, digest, id_name, version_paths
 from warmstore.records.store import RecordStore
 
 
@@ -40,7 +40,7 @@ def show_states(states: Sequence[CacheState], now: float, console: Console) -> N
         saved = duration(sum(state.seconds_saved for state in states))
         console.print(f"In all {size(sum(state.bytes for state in states))}, {saved} of computing saved.")
     if any(id_name(state.path) != state.path.name for state in states):
-        console.print("[dim]@: a version for other weights, code or settings.[/]")
+        console.print("[dim]@: a version for another module, or other arguments.[/]")
 
 
 def label(state: CacheState) -> str:
@@ -119,9 +119,10 @@ def _rendered(node: Structure, path: str, schema: Schema) -> str:
     if kind == "pickled":
         return "pickled"
     if kind in ("tensor", "ndarray", "values"):
-        return says(schema.fields[path or "output"])
+        field = says(schema.fields[path or "output"])
+        return f"{field}, samples in dimension {node['dim']}" if "dim" in node else field
     if kind == "constant":
-        return repr(node["value"])
+        return f"{node['array']['dtype']} {node['array']['shape']} for all" if "array" in node else repr(node["value"])
     if kind == "items":
         return f"[{_rendered(node['item'], path, schema)} per sample]"
     keys = node.get("keys", range(len(node["children"])))
@@ -137,7 +138,10 @@ def _rendered(node: Structure, path: str, schema: Schema) -> str:
     return f"[{', '.join(parts)}]" if kind == "list" else f"({', '.join(parts)})"
 
 
-def _fingerprint(fingerprint: dict[str, str] | None) -> str:
+def _fingerprint(fingerprint: Fingerprint | None) -> str:
     if fingerprint is None:
         return "none: filled by put_batch alone"
-    return ", ".join(f"{part} {value[:12]}" for part, value in fingerprint.items() if value)
+    if "rules" not in fingerprint:
+        parts = ", ".join(f"{part} {str(value)[:12]}" for part, value in fingerprint.items() if value)
+        return f"of other rules of identity: {parts}"
+    return f"{digest(fingerprint)}, of {len(fingerprint['facts']):,} facts"

@@ -1,63 +1,96 @@
 """The arguments of one call: which of them carry one value per sample, and how to cut those to the misses.
 
-A tensor or array whose first dimension is the number of ids is per sample, and so is a list of that length, or a tuple
-of so many strings, as torch's collate function makes them; dicts, mappings such as tokenisers return, other tuples and
-other lists are looked into.
-Everything else goes to the module as it is, and is a setting of the call.
+A tensor or array whose first dimension is the number of ids may be per sample, and so may a list of that length, or a
+tuple of so many strings, as torch's collate function makes them; dicts, mappings such as tokenisers return, other
+tuples and other lists are looked into. Everything else goes to the module as it is, and is a setting of the call.
+
+What a part is, is decided once and remembered in `Roles`. A part that once had another length than the batch is the
+same for all samples, whatever its length is later. A part that fitted two batches of different sizes is per sample.
+Until then a part is per sample if its shape speaks for that alone, and is not cut; if its shape speaks for both, it is
+open.
 """
 
 import copy
+import os
 from collections import UserDict
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
 import torch
-import xxhash
 
 from warmstore.errors import AmbiguousBatch, BadIds
-from warmstore.fingerprint import describe
+from warmstore.identity import Identity
+from warmstore.identity.files import Places
+from warmstore.identity.identity import finished, walk_over
+from warmstore.identity.plain import atom_text
+from warmstore.identity.torch_kinds import tensor_text
 
-BatchArgs = Collection[int | str] | None
+BatchArgs = Collection[int | str | tuple[Any, ...]] | None
+Path = tuple[Any, ...]
+"""Position or name of an argument, then the keys, names and positions inside of it."""
+
+Roles = dict[str, bool | int]
+"""By the path of a part, as a text: whether it is per sample, where that is proven. Where it fitted batches of one size
+only, that size: it is taken to be per sample; or minus that size: it is open."""
+
+IDS = "cache_ids"
+"""The key of the ids in a dict argument."""
+
 _ARRAYS = (torch.Tensor, np.ndarray)
+_BATCH = "a batch"
+_PLACES = Places()
+_NUMBERS = (int, float, bool, type(None))
+_FEW = 4  # numbers in a list that is a setting: a size, a range, a mean per channel
 
 
 class Arguments:
     """Positional and keyword arguments for `count` samples.
 
     Args:
-        batch_args: positions and names of the arguments that are per sample; None tells by length.
+        batch_args: positions and names of the arguments that are per sample, or the paths of parts of them; None tells
+            by length.
+        roles: what is known of parts from other calls; this call's are added to it by `check`.
+        ids: the object that the ids came in, which is per sample where it is a part of an argument.
     """
 
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], count: int, batch_args: BatchArgs) -> None:
+    def __init__(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        count: int,
+        batch_args: BatchArgs,
+        roles: Roles | None = None,
+        ids: Any = None,
+    ) -> None:
         self.args = args
         self.kwargs = kwargs
         self._count = count
-        self._batch_args = batch_args
+        self._told = None if batch_args is None else [one if isinstance(one, tuple) else (one,) for one in batch_args]
+        self._roles: Roles = {} if roles is None else roles
+        self._ids = ids
+        self._parts: dict[str, bool] | None = None  # of every part that could be per sample: whether it is
+        self._input: tuple[Path, Any] | None = None
+        self._arrays = 0  # that fit the batch
+        self._unproven = False
+        self.open: tuple[str, Any] | None = None
+        """A part that may be per sample or the same for all samples, which nothing tells; and its path."""
 
     def check(self) -> None:
-        """Raise BadIds when the first tensor, which is taken for the input, has another number of rows than ids.
+        """Decide what is per sample.
 
-        Where there is no tensor, the first list or tuple of strings is.
+        Raises:
+            BadIds: the first tensor, which is taken for the input, has another number of rows than ids. Where there
+                is no tensor, the first list or tuple of strings is.
+            AmbiguousBatch: a part that was per sample in an earlier batch has another length than this one.
         """
-        if self.args and self._batch_args is None and isinstance(self.args[0], torch.Tensor) and self.args[0].ndim:
-            self._check_rows(0, self.args[0].shape[0])  # what nearly every call is like
-            return
-        for texts in (False, True):
-            for key, value in (*enumerate(self.args), *self.kwargs.items()):
-                if self._batch_args is not None and key not in self._batch_args:
-                    continue
-                rows = _first_rows(value, texts)
-                if rows is not None:
-                    self._check_rows(key, rows)
-                    return
+        self._decide()
 
-    def _check_rows(self, key: object, rows: int) -> None:
-        if rows != self._count:
-            raise BadIds(
-                f"{self._count} cache_ids for {rows} samples (argument {key!r}): give one id per sample. "
-                "If that argument is not the batch, name the ones that are with batch_args="
-            )
+    @property
+    def may_cut(self) -> bool:
+        """Whether every part that is taken to be per sample is proven to be, so that some samples may be cut out."""
+        self._decide()
+        return not self._unproven
 
     def device(self) -> torch.device | None:
         """Where the first tensor is."""
@@ -67,14 +100,11 @@ class Arguments:
                 return found.device
         return None
 
-    def fixed(self) -> str:
-        """A hash of everything that is not per sample; "" when there is nothing."""
-        parts = [
-            f"{key}={text}"
-            for key, value in (*enumerate(self.args), *self.kwargs.items())
-            if (text := self._describe(value, self._wanted(key)))
-        ]
-        return xxhash.xxh3_128_hexdigest(";".join(parts).encode()) if parts else ""
+    def fixed(self) -> dict[str, Any]:
+        """By argument, what is the same for all samples: the value, with a mark in the place of batches in it."""
+        self._decide()
+        rests = ((key, self._rest(value, (key,))) for key, value in self._items())
+        return {f"argument {key}": rest for key, rest in rests if rest is not _BATCH}
 
     def take(self, which: torch.Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments for some of the samples.
@@ -82,57 +112,252 @@ class Arguments:
         Args:
             which: int64 [m], their positions.
         """
-        args = tuple(self._cut(value, self._wanted(at), which, f"argument {at}") for at, value in enumerate(self.args))
-        kwargs = {name: self._cut(value, self._wanted(name), which, name) for name, value in self.kwargs.items()}
-        return args, kwargs
+        self._decide()
+        args = tuple(self._cut(value, (at,), which) for at, value in enumerate(self.args))
+        return args, {name: self._cut(value, (name,), which) for name, value in self.kwargs.items()}
 
-    def _wanted(self, key: object) -> bool | None:
-        return None if self._batch_args is None else key in self._batch_args
+    def _items(self) -> Iterator[tuple[int | str, Any]]:
+        yield from enumerate(self.args)
+        yield from self.kwargs.items()
 
-    def _is_batch(self, value: Any, wanted: bool | None, name: str = "") -> bool:
-        if wanted is False:
-            return False
+    # Deciding
+
+    def _decide(self) -> None:
+        if self._parts is not None:
+            return
+        self._input = self._find_input()
+        if self._input is not None and len(self._input[1]) != self._count:
+            self._raise_rows(*self._input)
+        news: Roles = {}
+        parts: dict[str, bool] = {}
+        for key, value in self._items():
+            self._visit(value, (key,), parts, news)
+        self._parts = parts
+        if self._input is not None and self._arrays > 1:
+            self._doubt_input(news)
+        if any(parts.values()) and self._count:  # else nothing shows how many samples there are
+            self._roles.update(news)
+        self._unproven = any(batch and type(self._roles.get(path)) is int for path, batch in parts.items())
+
+    def _find_input(self) -> tuple[Path, Any] | None:
+        if self._told is None and self.args and isinstance(self.args[0], torch.Tensor) and self.args[0].ndim:
+            return (0,), self.args[0]  # what nearly every call is like
+        for kind in ("array", "texts"):
+            for key, value in self._items():
+                found = self._first(value, (key,), kind)
+                if found is not None:
+                    return found
+        candidates = (((key,), value) for key, value in self._items())
+        fitting = (one for one in candidates if isinstance(one[1], list) and len(one[1]) == self._count)
+        return next((one for one in fitting if self._is_told(one[0]) is not False), None)
+
+    def _first(self, value: Any, path: Path, kind: str) -> tuple[Path, Any] | None:
+        told = self._is_told(path)
+        if told is False:
+            return None
         if isinstance(value, _ARRAYS):
-            return value.ndim > 0 and len(value) == self._count
-        if isinstance(value, list) and len(value) == self._count:
-            nested = [one for one in value if isinstance(one, _ARRAYS)]
-            if nested and wanted is None and all(one.ndim > 0 and len(one) == self._count for one in nested):
-                raise AmbiguousBatch(
-                    f"{name} is a list of {len(value)} tensors of {self._count} rows each, for {self._count} samples: "
-                    "it may hold one tensor per sample or several batches. Pass a tuple for several batches, or stack "
-                    "the samples"
-                )
-            return True
-        return isinstance(value, tuple) and len(value) == self._count and all(type(one) is str for one in value)
+            return (path, value) if value.ndim and told != "inside" else None
+        if kind == "texts" and isinstance(value, list | tuple) and value and isinstance(value[0], str):
+            return (path, value) if told != "inside" else None
+        if isinstance(value, list):
+            return None  # one tensor per sample, of any length each
+        found = (self._first(child, (*path, key), kind) for key, child in _children(value))
+        return next((one for one in found if one is not None), None)
 
-    def _cut(self, value: Any, wanted: bool | None, which: torch.Tensor, name: str) -> Any:
-        if wanted is False:
-            return value
-        if self._is_batch(value, wanted, name):
+    def _raise_rows(self, path: Path, value: Any) -> None:
+        rows = len(value)
+        raise BadIds(
+            f"{self._count} cache_ids for {rows} samples ({_say(path)}): give one id per sample. "
+            "If that argument is not the batch, name the ones that are with batch_args="
+        )
+
+    def _visit(self, value: Any, path: Path, parts: dict[str, bool], news: Roles) -> None:
+        """Decide what a value and all that is in it are."""
+        told = self._is_told(path)
+        if told is False:
+            return
+        if told != "inside" and _is_sized(value):
+            batch = self._decide_part(value, path, told is True, news)
+            parts[_text(path)] = batch
+            if batch or isinstance(value, _ARRAYS):
+                return
+        for key, child in _children(value):
+            self._visit(child, (*path, key), parts, news)
+
+    def _decide_part(self, value: Any, path: Path, named: bool, news: Roles) -> bool:
+        at, rows, count = _text(path), len(value), self._count
+        if isinstance(value, _ARRAYS) and path in (self._told or ()):
+            if rows != count:
+                self._raise_rows(path, value)
+            return True
+        role = self._role(value, path, named)
+        news[at] = role
+        if role is False:
+            return False
+        if rows != count:
+            raise AmbiguousBatch(
+                f"{_say(path)} has {rows} rows for {count} samples, and had one per sample in an earlier batch. Name "
+                f"the arguments that are batches with CachedModule(batch_args=), such as {_example(path)}. Where they "
+                "are others than those taken for batches so far, use another cache id"
+            )
+        if type(role) is int and role < 0:
+            self.open = self.open or (_say(path), value)
+        self._arrays += isinstance(value, _ARRAYS)
+        return True
+
+    def _role(self, value: Any, path: Path, named: bool) -> bool | int:
+        """What a part is by now: as `Roles` has it."""
+        fits, count = len(value) == self._count, self._count
+        known = self._roles.get(_text(path))
+        if type(known) is bool:
+            return known
+        if known is not None:
+            return (known if abs(known) == count else True) if fits else known > 0
+        if not fits:
+            return False
+        if value is self._ids or path[-1] == IDS:
+            return True
+        nested = [one for one in value if isinstance(one, _ARRAYS)] if isinstance(value, list) else []
+        if nested and count > 1 and not named and all(one.ndim > 0 and len(one) == count for one in nested):
+            raise AmbiguousBatch(
+                f"{_say(path)} is a list of {len(value)} tensors of {count} rows each, for {count} samples: "
+                "it may hold one tensor per sample or several batches. Pass a tuple for several batches, or stack "
+                "the samples"
+            )
+        if self._input is not None and value is self._input[1]:
+            return count if nested else True  # tensors in a list may be several batches, or settings
+        return count if named or self._is_plain(value) else -count
+
+    def _is_plain(self, value: Any) -> bool:
+        """Whether a part that fits the batch looks per sample, and like nothing else."""
+        count = self._count
+        if self._input is not None and _likeness(value) == _likeness(self._input[1]):
+            return True  # such as the tensors of a tokeniser
+        if count == 1:
+            return False  # what is the same for all samples has size 1 as well
+        if isinstance(value, _ARRAYS):
+            return value.ndim < 2 or value.shape[1] != count  # else a mask [T, T], where T is the size of the batch
+        if isinstance(value, tuple):
+            return True
+        if count <= _FEW and all(isinstance(one, _NUMBERS) for one in value):
+            return False
+        return not all(isinstance(one, list | tuple) and len(one) == count for one in value)
+
+    def _doubt_input(self, news: Roles) -> None:
+        """A first tensor [n, n] beside another of n rows may be a table, and the other one the batch."""
+        assert self._input is not None
+        path, value = self._input
+        square = isinstance(value, _ARRAYS) and value.ndim > 1 and value.shape[1] == self._count
+        if square and _text(path) in news and _text(path) not in self._roles:
+            news[_text(path)] = self._count
+
+    def _is_told(self, path: Path) -> bool | str | None:
+        """Whether the part at a path was named in `batch_args`; "inside" where a part of it was, None without them."""
+        if self._told is None:
+            return None
+        if any(path[: len(one)] == one for one in self._told):
+            return True
+        return "inside" if any(one[: len(path)] == path for one in self._told) else False
+
+    # Using what was decided
+
+    def _is_batch(self, path: Path) -> bool:
+        assert self._parts is not None
+        return self._parts.get(_text(path), False)
+
+    def _cut(self, value: Any, path: Path, which: torch.Tensor) -> Any:
+        if _is_sized(value) and self._is_batch(path):
             if isinstance(value, torch.Tensor):
                 return _rows_of(value, which)
             if isinstance(value, np.ndarray):
                 return value[which.numpy()]
             return type(value)(value[at] for at in which.tolist())
         if is_mapping(value):
-            cut = {key: self._cut(child, wanted, which, f"{name}[{key!r}]") for key, child in value.items()}
+            cut = {key: self._cut(child, (*path, key), which) for key, child in value.items()}
             return cut if type(value) is dict else _same_type(value, cut)
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return type(value)(*(self._cut(child, wanted, which, name) for child in value))
         if isinstance(value, list | tuple):
-            return type(value)(self._cut(child, wanted, which, f"{name}[{at}]") for at, child in enumerate(value))
+            children = [self._cut(child, (*path, key), which) for key, child in _children(value)]
+            return type(value)(*children) if hasattr(value, "_fields") else type(value)(children)
         return value
 
-    def _describe(self, value: Any, wanted: bool | None) -> str:
-        if self._is_batch(value, wanted, "an argument"):
-            return ""
+    def _rest(self, value: Any, path: Path) -> Any:
+        if value is self._ids or path[-1] == IDS or (_is_sized(value) and self._is_batch(path)):
+            return _BATCH
         if is_mapping(value):
-            parts = {key: self._describe(child, wanted) for key, child in value.items()}
-            return repr({key: text for key, text in parts.items() if text}) if any(parts.values()) else ""
+            parts = {key: self._rest(child, (*path, key)) for key, child in value.items()}
+            return parts if any(part is not _BATCH for part in parts.values()) else _BATCH
         if isinstance(value, list | tuple):
-            texts = [self._describe(child, wanted) for child in value]
-            return repr(texts) if any(texts) else ""
-        return describe(value)
+            rests = [self._rest(child, (*path, key)) for key, child in _children(value)]
+            return rests if any(part is not _BATCH for part in rests) else _BATCH
+        return value
+
+
+def setting(name: str, value: Any, version: str | None, ignore: Collection[str]) -> Identity:
+    """The identity of an argument, or part of one, that is the same for all samples.
+
+    Raises:
+        NoFingerprint: it cannot be told whether it changes.
+    """
+    walk = walk_over(value, name=name, ignore=ignore, called=False, patches={})
+    return finished(walk, version if walk.unknown else None).require()
+
+
+def text_of_setting(value: Any) -> str:
+    """A text that differs where the identities of such arguments do. Called for every batch."""
+    text = atom_text(value)
+    if text is not None:
+        return text + (_PLACES.stamp(str(value)) if isinstance(value, str | os.PathLike) else "")
+    if type(value) is torch.Tensor:
+        return tensor_text(value)
+    if type(value) is dict:
+        return repr([(atom_text(key) or key, text_of_setting(child)) for key, child in value.items()])
+    if type(value) is list:
+        return repr([text_of_setting(child) for child in value])
+    return setting("", value, "any", ()).digest
+
+
+def is_mapping(value: Any) -> bool:
+    """Whether a value is a dict, or is used like one."""
+    return isinstance(value, dict | UserDict)
+
+
+def _is_sized(value: Any) -> bool:
+    """Whether a value could hold one thing per sample."""
+    if isinstance(value, _ARRAYS):
+        return value.ndim > 0
+    if isinstance(value, tuple):
+        return bool(value) and all(type(one) is str for one in value)
+    return isinstance(value, list)
+
+
+def _children(value: Any) -> list[tuple[Any, Any]]:
+    if is_mapping(value):
+        return list(value.items())
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return list(zip(value._fields, value, strict=True))
+    return list(enumerate(value)) if isinstance(value, list | tuple) else []
+
+
+def _likeness(value: Any) -> Any:
+    """What the parts of one batch have in common."""
+    if isinstance(value, _ARRAYS):
+        return str(value.dtype), tuple(value.shape)
+    inner = value[0] if value else None
+    if isinstance(inner, list | tuple):
+        return type(inner), len(value), len(inner)
+    return type(inner), len(value)
+
+
+def _text(path: Path) -> str:
+    return repr(path[0]) + "".join(f"[{key!r}]" for key in path[1:])
+
+
+def _say(path: Path) -> str:
+    return f"argument {_text(path)}"
+
+
+def _example(path: Path) -> list[Any]:
+    return [path if len(path) > 1 else path[0]]
 
 
 def _rows_of(value: torch.Tensor, which: torch.Tensor) -> torch.Tensor:
@@ -144,28 +369,11 @@ def _rows_of(value: torch.Tensor, which: torch.Tensor) -> torch.Tensor:
     return rows
 
 
-def is_mapping(value: Any) -> bool:
-    """Whether a value is a dict, or is used like one."""
-    return isinstance(value, dict | UserDict)
-
-
 def _same_type(value: Any, cut: dict[Any, Any]) -> Any:
     # transformers' BatchEncoding and friends: a dict with methods of its own.
     other = copy.copy(value)
     other.update(cut)
     return other
-
-
-def _first_rows(value: Any, texts: bool) -> int | None:
-    if isinstance(value, _ARRAYS):
-        return len(value) if value.ndim else None
-    if texts and isinstance(value, list | tuple) and value and isinstance(value[0], str):
-        return len(value)
-    if is_mapping(value) or isinstance(value, list | tuple):
-        children = value.values() if is_mapping(value) else value
-        first = next((rows for child in children if (rows := _first_rows(child, texts)) is not None), None)
-        return None if isinstance(value, list) else first  # one tensor per sample, of any length each
-    return None
 
 
 def _first_tensor(value: Any) -> torch.Tensor | None:

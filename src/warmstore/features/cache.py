@@ -8,6 +8,7 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from torch import nn
 
 from warmstore.errors import ReadOnly
 from warmstore.features.blocks import Block, Blocks
+from warmstore.features.detector import ChangeDetector
 from warmstore.features.filling import Call, fill
 from warmstore.features.merging import Merged, merge_caches
 from warmstore.features.options import CacheOptions
@@ -57,7 +59,7 @@ class FeatureCache(Owner):
             raises instead.
         lists: what a list of n things for n samples is: "per_sample" one thing each, "structure" a part of the output's
             structure such as one tensor per layer; "auto" tells them apart where it can and raises where not.
-        versions: what to do where weights, code or settings are others than those that filled the cache: "raise"
+        versions: what to do where what decides outputs is not what it was when the cache was filled: "raise"
             StaleCache; "new" keep one version of the cache for each, side by side; "ignore" use the cache as it is,
             whoever filled it, and get another module's outputs.
         writer_ranks: the ranks of a distributed job that write. The others read, compute what they miss and keep
@@ -130,6 +132,7 @@ class FeatureCache(Owner):
         blocks = Blocks(self._commit, flush_every, parse_size(max_pending), async_write)
         self.session = Session(id, here, self._options, blocks, self._joined, files)
         self._others: dict[str, FeatureCache] = {}  # versions opened beside this one, by digest
+        self.detectors: WeakSet[ChangeDetector] = WeakSet()  # of the modules that use it
         self.closed = False
         self.own()
 
@@ -175,6 +178,7 @@ class FeatureCache(Owner):
             hot_hits=sum(one.hot.hits for one in every if one.hot is not None),
             hot_bytes=sum(one.hot.nbytes for one in every if one.hot is not None),
             max_size=bound.max_size if bound is not None else None,
+            window=max((detector.window for detector in list(self.detectors)), default=None),
             evicted=sum(gaps.count for gaps in (store.snapshot.gaps for store in stores) if gaps is not None),
         )
 

@@ -38,6 +38,8 @@ def fill(
             computed += missing
             found += samples - missing
             bar.set_postfix(computed=computed, found=found, refresh=False)
+    if batches:
+        cached.settle(*args, **kwargs)
     cache.flush()
     return Filled(batches, computed, found)
 

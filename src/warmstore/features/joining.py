@@ -20,7 +20,7 @@ from warmstore.errors import (
 )
 from warmstore.features.options import CacheOptions
 from warmstore.features.schema import KEY
-from warmstore.features.versions import differing
+from warmstore.features.versions import difference
 from warmstore.records.address_space import BLOCK
 from warmstore.records.adoption import Keep, adopt
 from warmstore.records.files import Files
@@ -196,10 +196,10 @@ def _is_cache(manifest: Manifest) -> bool:
 def check_joins(mine: Manifest, head: Head, remote: Remote) -> None:
     """Raise where what another host wrote is not what this one's module gives."""
     theirs = head.manifest
-    parts = differing(mine.metadata.get("fingerprint") or {}, theirs.metadata.get("fingerprint") or {})
-    if parts:
+    changed = difference(theirs.metadata.get("fingerprint") or {}, mine.metadata.get("fingerprint") or {})
+    if changed:
         raise StaleCache(
-            f"{remote!r} was filled with other {' and '.join(parts)} than this cache. Use another cache id for the "
+            f"{remote!r} holds outputs of another computation than this cache: {changed}. Use another cache id for the "
             "changed module, or versions='new'"
         )
     if (

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Union
 import numpy as np
 
 from warmstore.errors import ReadOnly, SchemaMismatch, StaleCache
-from warmstore.features.opening import schema_of
+from warmstore.features.opening import is_settled, schema_of
 from warmstore.features.reader import Reader, open_index, select
 from warmstore.features.schema import KEY, Schema
 from warmstore.features.structure import Leaf, check_structure
+from warmstore.features.versions import Fingerprint, have_same_rules
 from warmstore.records.files import Files
 from warmstore.records.keys import Keys
 from warmstore.records.progress import progress_bar
@@ -53,7 +54,7 @@ def merge_caches(
         target = _target(cache, path, store.metadata.get("fingerprint"))
         if target.path.absolute() == store.path:
             raise ValueError(f"{path} cannot be merged into itself; name another cache")
-        check_same(target.session.expect(schema), schema)
+        check_same(target.session.expect(schema, settled=is_settled(store.metadata)), schema)
         index = open_index(store, Files())
         try:
             index.catch_up(store.snapshot.rows)
@@ -74,7 +75,13 @@ def check_same(known: Schema, given: Schema) -> None:
             )
 
 
-def _target(cache: "FeatureCache", path: Path, fingerprint: dict[str, str] | None) -> "FeatureCache":
+def _target(cache: "FeatureCache", path: Path, fingerprint: Fingerprint | None) -> "FeatureCache":
+    known = cache.fingerprint
+    if known is not None and fingerprint is not None and not have_same_rules(known, fingerprint):
+        raise StaleCache(
+            f"{path} was filled under other rules of identity than {cache.path}, so nothing says that its outputs are "
+            "those of the same module. Merge it into a cache of its own, or call put_batch with its values"
+        )
     if fingerprint is not None:
         return cache.bind(fingerprint)
     if cache.fingerprint is not None:

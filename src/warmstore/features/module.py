@@ -3,26 +3,33 @@
 A call looks all ids up at once, takes the hits from the cache, runs the module on the misses alone, and returns the
 batch as the module would have. What decides the outputs besides the sample (weights, code, settings, arguments that
 are no batches, autocast) is watched: when it changes, the cache refuses instead of handing out another module's work.
+Where a batch does not show what is per sample, the module computes it whole and nothing of it is kept.
 """
 
+import contextlib
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import nn
 
-from warmstore.errors import BadIds, NotStateless, StaleCache
-from warmstore.features import fingerprint
-from warmstore.features.arguments import Arguments, BatchArgs, is_mapping
+from warmstore.errors import BadIds, StaleCache
+from warmstore.features.arguments import IDS, Arguments, BatchArgs, Roles, is_mapping, setting, text_of_setting
 from warmstore.features.cache import FeatureCache
+from warmstore.features.detector import detector_of
+from warmstore.features.out_dims import UNTOLD, check_out_dims
 from warmstore.features.session import Session
+from warmstore.features.settling import Dimensions, is_guess
+from warmstore.features.stateless import check_stateless
 from warmstore.features.structure import put_together
-from warmstore.features.watch import Watch
+from warmstore.features.versions import fingerprint_of
+from warmstore.identity import register
 from warmstore.records.keys import Keys, as_keys
 
-_KEY = "cache_ids"
+_log = logging.getLogger("warmstore")
 
 
 class CachedModule(nn.Module):
@@ -40,12 +47,21 @@ class CachedModule(nn.Module):
         cache: where outputs are kept. Several modules may share it while their fingerprints agree.
         enabled: False calls the module and nothing else.
         key_from_batch: called with the arguments of `forward`; returns the ids.
-        batch_args: positions and names of the arguments that carry one value per sample; told by their length if None.
+        batch_args: positions and names of the arguments that carry one value per sample, such as `[0, "mask"]`; of a
+            part of an argument its path, such as `(0, "mask")`. Told by their length if None.
+        out_dims: the dimension of the samples in each tensor of the output, as for torch.vmap: an int, or ints in
+            tuples, lists and dicts that match the output or a prefix of it. None stands for a part that is the same for
+            all samples and in every batch. Dimension 0 where nothing is given.
         enforce_stateless: refuse a module with trainable parameters, or one that is random in training mode.
         map_location: the device of the outputs; that of the input if None.
+        version: stands for what cannot be told of the module and of arguments: give another one whenever that changes.
+        ignore: places that do not count, as errors and logs show them, such as "module.logger".
 
     Raises:
         NotStateless: see `enforce_stateless`.
+        ValueError: `out_dims` holds something else than ints and None.
+        NoFingerprint: it cannot be told whether some part of the module changes; the message says which, and what to
+            do.
     """
 
     def __init__(
@@ -56,8 +72,11 @@ class CachedModule(nn.Module):
         enabled: bool = True,
         key_from_batch: Callable[..., Any] | None = None,
         batch_args: BatchArgs = None,
+        out_dims: Any = None,
         enforce_stateless: bool = True,
         map_location: torch.device | str | None = None,
+        version: str | None = None,
+        ignore: Collection[str] = (),
     ) -> None:
         super().__init__()
         self.module = module
@@ -65,11 +84,21 @@ class CachedModule(nn.Module):
         self.enabled = enabled
         self._key_from_batch = key_from_batch
         self._batch_args = batch_args
+        check_out_dims(out_dims)
+        self._out_dims = UNTOLD if out_dims is None else out_dims
         self._device = None if map_location is None else torch.device(map_location)
+        self._stands_for_unknown = version
+        self._ignore = frozenset([ignore] if isinstance(ignore, str) else ignore)
         if enforce_stateless:
-            _check_stateless(module)
-        self._watch = Watch(module)
+            check_stateless(module)
+        self._detector = detector_of(module, version, self._ignore)
+        self._detector.identity()  # raises where something cannot be told
+        cache.detectors.add(self._detector)
         self._bound: dict[Any, Session] = {}  # by all that a call's outputs depend on: the version they are in
+        self._roles: Roles = {}
+        self._recalled = False  # the roles that the cache has
+        self._dimensions = Dimensions()
+        self._said: set[str] = set()
         self.register_state_dict_post_hook(_strip_prefix)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_add_prefix)  # type: ignore[no-untyped-call]
 
@@ -79,34 +108,50 @@ class CachedModule(nn.Module):
         Raises:
             BadIds: no ids, or more or fewer than samples.
             BadIdType: an id that is neither str nor int.
-            StaleCache: weights, code, settings, other arguments or autocast differ from what filled the cache.
+            StaleCache: the module, other arguments or autocast differ from what filled the cache.
+            NoFingerprint: it cannot be told whether an argument, or what the program put into the module, changes.
             SchemaMismatch: an output of another structure, dtype or shape than the cache holds.
-            AmbiguousBatch: what belongs to single samples cannot be told.
+            AmbiguousBatch: what belongs to single samples cannot be told, or is not what it was taken for.
             WriteFailed: an earlier write in the background failed; its samples still wait.
         """
         if not self.enabled:
-            return self.module(*args, **kwargs)
+            with self._detector.calling():
+                return self.module(*args, **kwargs)
         if torch.compiler.is_compiling():
             return torch.compiler.disable(self._call)(args, kwargs, cache_ids)  # files and locks are no graph
         return self._call(args, kwargs, cache_ids)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any], cache_ids: Any) -> Any:
-        keys = as_keys(self._ids(cache_ids, args, kwargs))
-        arguments = Arguments(args, kwargs, len(keys), self._batch_args)
-        arguments.check()
+        keys, arguments = self._read(args, kwargs, cache_ids)
         where = arguments.device()
-        if where is not None and where.type == "meta":  # shapes without values: nothing to keep or to compare
-            with torch.no_grad():
-                return self.module(*args, **kwargs)
+        if not len(keys) or (where is not None and where.type == "meta"):  # shapes without values: nothing to keep
+            return self._compute(args, kwargs)
+        if arguments.open is not None:
+            name, value = arguments.open
+            shape = tuple(value.shape) if hasattr(value, "shape") else f"({len(value)},)"
+            self._say(
+                name,
+                f"{name} of shape {shape} may hold one row for each of {len(keys)} samples, or be the same for all of "
+                "them: batches that do not tell are computed and not kept. Name the arguments that are batches with "
+                "CachedModule(batch_args=)",
+            )
+            return self._compute_only(arguments)
         session = self._bind(arguments)
-        if not len(keys):
-            with torch.no_grad():
-                return self.module(*args, **kwargs)
         device = self._device or where or _device_of(self.module)
         values, missing = session.fetch(keys)
-        if len(missing):
+        if self._out_dims is not UNTOLD:
+            session.check_dims(self._out_dims)
+        if len(missing) or not session.serves(len(keys)):
             return self._fill(session, arguments, keys, values, missing, device)
         return session.assemble(values, device)
+
+    def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any], cache_ids: Any) -> tuple[Keys, Arguments]:
+        ids = self._ids(cache_ids, args, kwargs)
+        keys = as_keys(ids)
+        self._recall_roles()
+        arguments = Arguments(args, kwargs, len(keys), self._batch_args, self._roles, ids)
+        arguments.check()
+        return keys, arguments
 
     def _fill(
         self,
@@ -121,32 +166,88 @@ class CachedModule(nn.Module):
         # An id that comes twice is computed once.
         first, inverse = keys.take(missing).distinct()
         which = missing[first]
-        everything = len(which) == len(keys)
-        if everything:
-            which, args, kwargs = np.arange(len(keys)), arguments.args, arguments.kwargs
+        settles = session.serves(len(keys)) or len(which) > 1  # else its samples would be put together on a guess
+        whole = len(which) == len(keys) or not arguments.may_cut or not settles
+        computed = np.arange(len(keys)) if whole else which
+        if whole:
+            args, kwargs = arguments.args, arguments.kwargs
         else:
             args, kwargs = arguments.take(torch.from_numpy(which))
         began = time.perf_counter()
-        with torch.no_grad():
-            output = self.module(*args, **kwargs)
+        output = self._compute(args, kwargs)
         session.computed(time.perf_counter() - began, len(which))
-        if self._bind(arguments) is not session:
+        if not self._is_bound(arguments, session):
             raise StaleCache(
                 "the module's weights changed while it computed, so its outputs belong to no version of the cache. "
                 "Call module.eval() before wrapping it, or do not train it while it computes"
             )
-        structure, leaves = session.put(keys.take(which), output)
-        if everything:
+        sure = self._out_dims is not UNTOLD or len(computed) > 1
+        if self._out_dims is UNTOLD:
+            doubt = self._doubt(session, output, arguments, computed, keys)
+            if doubt:
+                self._say("output", doubt)
+                return _moved(output, self._device) if whole else self._compute_only(arguments)
+            sure = sure or not is_guess(output, 1, session.lists)
+        kept = None if len(which) == len(computed) else which
+        structure, leaves = session.put(keys.take(computed), output, self._out_dims, kept, sure=sure)
+        if whole:
             by_path = {leaf.path: leaf.restored() for leaf in leaves}
-            return put_together(structure, lambda path: _detached(by_path[path], self._device))
+            return put_together(structure, lambda path: _detached(by_path[path], self._device), device)
         return session.assemble(session.completed(values, missing, leaves, inverse, len(keys)), device)
+
+    def _doubt(self, session: Session, output: Any, arguments: Arguments, computed: Any, keys: Keys) -> str:
+        """Why the output of the samples at some positions is not kept, or "": see `Dimensions`."""
+        count = len(computed)
+
+        def run(other_count: int) -> Any:
+            return self._run_some(arguments, computed[:other_count])
+
+        if not session.is_fixed:
+            doubt = self._dimensions.doubt(self.module, output, count, session.lists, run)
+            if doubt:
+                return doubt
+        if session.repeats.show(output, keys.take(computed)):
+            self._dimensions.check_again(output, count, session.lists, run, session.path)
+        return ""
+
+    def _run_some(self, arguments: Arguments, which: Any) -> Any:
+        """The module's output for some samples, which nobody gets. Random numbers go on as if it had not run."""
+        args, kwargs = arguments.take(torch.from_numpy(which))
+        where = arguments.device()
+        devices = [where] if where is not None and where.type == "cuda" else []
+        with torch.random.fork_rng(devices):
+            return self._compute(args, kwargs)
+
+    def settle(self, *args: Any, cache_ids: Any = None, **kwargs: Any) -> None:
+        """Find out where samples lie in a cache that was filled in batches of one: run the module on a sample twice.
+
+        Does nothing where that is known already, or where the module cannot compute such a batch.
+        """
+        keys, arguments = self._read(args, kwargs, cache_ids)
+        if not len(keys) or arguments.open:
+            return
+        session = self._bind(arguments)
+        if session.is_fixed and not session.is_settled:
+            with contextlib.suppress(Exception):  # then the first batch of several settles it, or raises
+                session.confirm(self._run_some(arguments, np.zeros(2, np.int64)), 2)
+
+    def _compute_only(self, arguments: Arguments) -> Any:
+        return _moved(self._compute(arguments.args, arguments.kwargs), self._device)
+
+    def _compute(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with torch.no_grad(), self._detector.calling():
+            return self.module(*args, **kwargs)
+
+    def _say(self, about: str, text: str) -> None:
+        """Log something once."""
+        if about not in self._said:
+            self._said.add(about)
+            _log.warning("%s", text)
 
     def count_missing(self, *args: Any, cache_ids: Any = None, **kwargs: Any) -> tuple[int, int]:
         """How many samples a call would return, and how many of them it would compute. Reads and computes nothing."""
-        keys = as_keys(self._ids(cache_ids, args, kwargs))
-        arguments = Arguments(args, kwargs, len(keys), self._batch_args)
-        arguments.check()
-        missing = self._bind(arguments).missing(keys)
+        keys, arguments = self._read(args, kwargs, cache_ids)
+        missing = np.arange(len(keys)) if arguments.open else self._bind(arguments).missing(keys)
         return len(keys), len(keys.take(missing).distinct()[0])
 
     def train(self, mode: bool = True) -> Self:
@@ -166,46 +267,50 @@ class CachedModule(nn.Module):
         if self._key_from_batch is not None:
             return self._key_from_batch(*args, **kwargs)
         for value in (*args, *kwargs.values()):
-            if is_mapping(value) and _KEY in value:
-                return value[_KEY]
+            if is_mapping(value) and IDS in value:
+                return value[IDS]
         raise BadIds(
             "cache_ids is missing: pass one stable id per sample as cache_ids=, put them into the batch dict under "
             "'cache_ids', or give CachedModule a key_from_batch function"
         )
 
     def _bind(self, arguments: Arguments) -> Session:
-        call = (self._watch.version(), arguments.fixed(), _autocast(arguments.device() or _device_of(self.module)))
+        identity = self._detector.identity()
+        fixed = arguments.fixed()
+        autocast = _autocast(arguments.device() or _device_of(self.module))
+        call = identity.digest, *(text_of_setting(value) for value in fixed.values()), *fixed, autocast
         found = self._bound.get(call)
         if found is None:
-            parts = self._watch.fingerprint()
-            whole = {**parts, "arguments that are not batches": call[1], "autocast": call[2]}
-            found = self.cache.bind(whole).session
+            settings = {
+                name: setting(name, value, self._stands_for_unknown, self._ignore) for name, value in fixed.items()
+            }
+            found = self.cache.bind(fingerprint_of(identity, settings, autocast)).session
+            found.roles = self._roles
             self._bound[call] = found
         return found
 
+    def _is_bound(self, arguments: Arguments, session: Session) -> bool:
+        """Whether outputs still belong to a version of the cache, after they were computed."""
+        try:
+            return self._bind(arguments) is session
+        except StaleCache:
+            return False
+
+    def _recall_roles(self) -> None:
+        """What arguments are, from the cache's metadata, where it was filled by this module."""
+        session = self.cache.session
+        if self._recalled or not session.is_fixed:
+            return
+        self._recalled = True
+        if session.stored_roles and (session.fingerprint or {}).get("module") == self._detector.identity().digest:
+            self._roles.update({path: role for path, role in session.stored_roles.items() if path not in self._roles})
+
     def __getstate__(self) -> dict[str, Any]:
-        # A copy's watch counts from the start: what it calls the first version may be another one here.
         return {**self.__dict__, "_bound": {}}
 
-
-def _check_stateless(module: nn.Module) -> None:
-    trainable = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
-    if trainable:
-        few = ", ".join(trainable[:3]) + (", ..." if len(trainable) > 3 else "")
-        raise NotStateless(
-            f"the module has trainable parameters ({few}): its outputs change as it learns. Freeze it with "
-            "module.requires_grad_(False), or pass enforce_stateless=False if it is not trained"
-        )
-    random = [
-        type(child).__name__
-        for child in fingerprint.mode_sensitive(module)
-        if child.training and fingerprint.random_in_training(child)
-    ]
-    if random:
-        raise NotStateless(
-            f"the module is in training mode and has {random[0]}, whose outputs differ from call to call. Call "
-            "module.eval() before wrapping it, or pass enforce_stateless=False"
-        )
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self.cache.detectors.add(self._detector)
 
 
 def _autocast(device: torch.device | None) -> str:
@@ -218,6 +323,10 @@ def _autocast(device: torch.device | None) -> str:
 def _device_of(module: nn.Module) -> torch.device | None:
     # Inputs without a tensor, such as texts: outputs are where the module is.
     return next((tensor.device for tensors in (module.parameters(), module.buffers()) for tensor in tensors), None)
+
+
+def _moved(output: Any, device: torch.device | None) -> Any:
+    return torch.utils._pytree.tree_map_only(torch.Tensor, lambda one: _detached(one, device), output)
 
 
 def _detached(values: Any, device: torch.device | None) -> Any:
@@ -243,3 +352,6 @@ def _add_prefix(module: nn.Module, state: dict[str, Any], prefix: str, *rest: An
 def _rename(state: dict[str, Any], old: str, new: str) -> None:
     for key in [key for key in state if key.startswith(old)]:
         state[new + key[len(old) :]] = state.pop(key)
+
+
+register(CachedModule, lambda cached: cached.module)  # it computes what its module does

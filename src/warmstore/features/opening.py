@@ -1,15 +1,21 @@
 """The record store under a cache: making one, opening one, and telling a cache's store from any other."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from warmstore.errors import ReadOnly, StoreExists
+from warmstore.features.arguments import Roles
 from warmstore.features.eviction import Bound
 from warmstore.features.schema import KEY, Schema
 from warmstore.features.versions import Fingerprint
 from warmstore.records.eviction import make_evictable
 from warmstore.records.files import Files, is_read_only
 from warmstore.records.store import RecordStore
+
+_BATCHES, _OF_ONE = "batches", "of one"  # in the metadata of a cache that was filled in batches of one at first
+SETTLED = "settled"
+"""In the metadata of such a cache, once a batch of several was computed."""
 
 
 def open_store(
@@ -45,8 +51,15 @@ def create_store(
     files: Files,
     bound: Bound | None = None,
     threads: int | None = None,
+    *,
+    roles: Roles | None = None,
+    settled: bool = True,
 ) -> RecordStore:
     """Make a cache's store.
+
+    Args:
+        roles: what the arguments of the module are that fills it.
+        settled: whether it is known where samples lie in outputs.
 
     Raises:
         StoreExists: the folder holds something already, maybe since another process was first.
@@ -54,7 +67,11 @@ def create_store(
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        metadata = {"structure": schema.structure, "fingerprint": fingerprint}
+        metadata: dict[str, Any] = {"structure": schema.structure, "fingerprint": fingerprint}
+        if roles is not None and len(roles) > 1:  # one argument is the input
+            metadata["arguments"] = dict(roles)
+        if not settled:
+            metadata[_BATCHES] = _OF_ONE
         return RecordStore.create(
             path, schema.store_fields(), metadata=metadata, files=files, **_writing(bound, threads)
         )
@@ -72,6 +89,11 @@ def _writing(bound: Bound | None, threads: int | None) -> dict[str, Any]:
 def is_cache(store: RecordStore) -> bool:
     """Whether a store is a feature cache."""
     return store.metadata.get("structure") is not None and KEY in store.fields
+
+
+def is_settled(metadata: Mapping[str, Any]) -> bool:
+    """Whether it is known where samples lie in the outputs of a cache with such metadata."""
+    return metadata.get(_BATCHES) != _OF_ONE or bool(metadata.get(SETTLED))
 
 
 def schema_of(store: RecordStore) -> Schema:

@@ -11,7 +11,7 @@ import torch
 
 from warmstore.errors import SchemaMismatch
 from warmstore.features.pickled import unpickled
-from warmstore.features.structure import Leaf, Structure, paths_of, put_together, ragged_of
+from warmstore.features.structure import Leaf, Structure, check_dims, paths_of, put_together, ragged_of
 from warmstore.records.arrays import to_torch
 from warmstore.records.fields import Array, Bytes, Field, Fields, Json, Ragged, numpy_dtype
 from warmstore.records.rows import Rows
@@ -74,6 +74,32 @@ class Schema:
         for leaf in leaves:
             _check(leaf, self.fields[leaf.path])
 
+    def check_dims(self, out_dims: Any) -> None:
+        """Raise SchemaMismatch, naming the leaf, where `out_dims` says another dimension of the samples."""
+        ndims = {
+            path: field.ndim if isinstance(field, Ragged) else len(field.shape)
+            for path, field in self.fields.items()
+            if isinstance(field, Array | Ragged)
+        }
+        check_dims(self.structure, out_dims, lambda path: ndims[path] + 1)
+
+    def check_growth(self, leaves: Sequence[Leaf], count: int) -> None:
+        """Raise SchemaMismatch where a dimension that is not the samples' has grown from 1 to their number with them.
+
+        Args:
+            leaves: of a batch of `count` samples, where this schema is that of a batch of one.
+        """
+        for leaf in leaves:
+            field = self.fields[leaf.path]
+            if leaf.stacked and isinstance(field, Array):
+                shape = tuple(leaf.values.shape)
+                if (1, count) in zip(field.shape, shape[1:], strict=False):
+                    raise SchemaMismatch(
+                        f"leaf {leaf.path!r} has shape {shape} for {count} samples and {(1, *field.shape)} for one: "
+                        "nothing shows in which dimension its samples lie. Say it with CachedModule(out_dims=), and "
+                        "use another cache id, or leave it out of the cached module"
+                    )
+
     def encode(self, leaves: Sequence[Leaf]) -> dict[str, Rows]:
         """Leaves that nobody else writes to as rows of the store's fields."""
         return {
@@ -113,7 +139,7 @@ class Schema:
                 given = _stack(path, given, pad_value, self.fields[path])
             return _finish(given, node, device)
 
-        return put_together(self.structure, leaf)
+        return put_together(self.structure, leaf, device)
 
 
 def _finish(array: Any, node: str, device: torch.device | None) -> Any:

@@ -4,6 +4,8 @@ FeatureCache is the face; this is what happens behind it. The store is opened wh
 first commit, and its folder may turn out to be another version's: nobody else needs to know of that.
 """
 
+import contextlib
+import logging
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +15,7 @@ import numpy as np
 import torch
 
 from warmstore.errors import (
+    AmbiguousBatch,
     Closed,
     Damaged,
     RemoteRefused,
@@ -21,16 +24,26 @@ from warmstore.errors import (
     StaleCache,
     StoreExists,
 )
+from warmstore.features.arguments import Roles
 from warmstore.features.blocks import Block, Blocks
 from warmstore.features.eviction import Bound, rebalance, tidy
-from warmstore.features.opening import create_store, open_store, schema_of
+from warmstore.features.opening import SETTLED, create_store, is_settled, open_store, schema_of
 from warmstore.features.options import CacheOptions, folder_name
+from warmstore.features.out_dims import UNTOLD
 from warmstore.features.ranks import WriterRanks
 from warmstore.features.reader import DAMAGED, MISSING, Reader, merge, no_values, open_index, select
 from warmstore.features.schema import KEY, Schema
+from warmstore.features.settling import Repeats
 from warmstore.features.statistics import Cost
 from warmstore.features.structure import Leaf, Structure, check_structure, nbytes_of, take_apart
-from warmstore.features.versions import Fingerprint, differing, version_folder
+from warmstore.features.versions import (
+    Fingerprint,
+    are_equal,
+    difference,
+    have_same_rules,
+    read_versions,
+    version_folder,
+)
 from warmstore.records.files import Files
 from warmstore.records.keys import Keys
 from warmstore.records.manifest import NAME
@@ -43,7 +56,12 @@ if TYPE_CHECKING:
     from warmstore.features.joining import Joined
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
+_log = logging.getLogger("warmstore")
 _NOWHERE = np.zeros(0, np.int64)
+
+
+class _OtherRules(StaleCache):
+    """A cache was filled under other rules of identity, so that nothing can be said of its fingerprint."""
 
 
 class Session:
@@ -76,12 +94,16 @@ class Session:
         self._id = id
         self._options = options
         self._read_only = options.read_only
+        self.lists = options.lists
+        self.roles: Roles = {}  # of the arguments of the module that is bound
+        self.repeats = Repeats()
         self._pad_value = options.pad_value
-        self._lists = options.lists
         self._writers = WriterRanks(options.writer_ranks)
         self._joined = joined
         self._schema: Schema | None = None
         self._fingerprint: Fingerprint | None = None
+        self._settled = True  # until the structure is fixed in a way that is not settled
+        self._checked: tuple[Any, Any] | None = None  # the structure that fits, and the out_dims
         self._handed = 0
         self._find_store()
         try:
@@ -90,6 +112,58 @@ class Session:
             if self.reader is not None:
                 self.reader.store.close()
             raise
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the structure of outputs is fixed, by what was kept or stored before."""
+        return self._schema is not None
+
+    @property
+    def stored_roles(self) -> Roles:
+        """What the arguments of the module are by which this cache was filled; empty where nobody wrote it down."""
+        return self.reader.store.metadata.get("arguments") or {} if self.reader is not None else {}
+
+    def check_dims(self, out_dims: Any) -> None:
+        """Raise SchemaMismatch where the cache holds outputs with samples in other dimensions than told."""
+        schema = self._schema
+        if schema is not None and (schema.structure, out_dims) != self._checked:
+            schema.check_dims(out_dims)
+            self._checked = (schema.structure, out_dims)
+            with self.lock:
+                self._settle()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is known, or was told, where samples lie in outputs. Batches of one do not show it."""
+        return self._schema is not None and self._settled
+
+    def serves(self, count: int) -> bool:
+        """Whether batches of `count` samples may be put together from what is cached."""
+        return count < 2 or self._settled
+
+    def confirm(self, outputs: Any, count: int) -> None:
+        """Take an output for several samples as the proof of where samples lie.
+
+        Raises:
+            SchemaMismatch: it does not fit what the cache holds.
+        """
+        with self.lock:
+            known = self._schema
+            assert known is not None
+            _, leaves = take_apart(outputs, count, known.structure, self.lists, allow_pickle=self._options.allow_pickle)
+            known.check_growth(leaves, count)
+            self._settle()
+
+    def _settle(self) -> None:
+        if not self._settled:
+            self._settled = True
+            if self.reader is not None:
+                self._write_settled(self.reader.store)
+
+    def _write_settled(self, store: RecordStore) -> None:
+        if store.mode == "a" and not is_settled(store.metadata):
+            with contextlib.suppress(OSError):  # the next process finds out by itself
+                store.annotate(SETTLED, True)
 
     # Looking up
 
@@ -189,12 +263,29 @@ class Session:
         """Leaves as `fetch` gives them, in the structure of an output."""
         assert self._schema is not None
         assert values is not None
+        if not self._settled and max(map(len, values.values())) > 1:
+            raise AmbiguousBatch(
+                f"the cache {self.path} was filled in batches of one, which do not show where samples lie in a batch "
+                "of several. Call the module with a batch of several samples once, or give CachedModule out_dims="
+            )
         return self._schema.assemble(values, self._pad_value, device, allow_pickle=self._options.allow_pickle)
 
     # Keeping
 
-    def put(self, keys: Keys, outputs: Any) -> tuple[Structure, list[Leaf]]:
-        """Keep the outputs of some keys, unless this process does not write. Returns them taken apart."""
+    def put(
+        self, keys: Keys, outputs: Any, out_dims: Any = UNTOLD, rows: Int64 | None = None, *, sure: bool = True
+    ) -> tuple[Structure, list[Leaf]]:
+        """Keep the outputs of some keys, unless this process does not write.
+
+        Args:
+            out_dims: see `take_apart`.
+            rows: which of them to keep; None for all.
+            sure: whether they show, or it was told, in which dimensions samples lie. Until then only batches of one are
+                served.
+
+        Returns:
+            All outputs, taken apart.
+        """
         self._check_open()
         with self.lock:
             if self.reader is None:
@@ -204,17 +295,24 @@ class Session:
                 outputs,
                 len(keys),
                 known.structure if known else None,
-                self._lists,
+                self.lists,
                 allow_pickle=self._options.allow_pickle,
+                out_dims=out_dims,
             )
+            if known is not None and sure and not self._settled:
+                known.check_growth(leaves, len(keys))
             if known is None:
                 self._schema = Schema.of_leaves(structure, leaves, self._options.variable, self._options.codec)
+                self._settled = sure
             elif self.reader is None:
                 self._schema = known.widened(leaves)
             else:
                 known.check(leaves)
-        if self.writes:
-            self._keep(Block.of(keys, tuple(leaf.to_host() for leaf in leaves)))
+            if sure:
+                self._settle()
+        if self.writes and (rows is None or len(rows)):
+            kept = leaves if rows is None else [leaf.take(rows) for leaf in leaves]
+            self._keep(Block.of(keys if rows is None else keys.take(rows), tuple(leaf.to_host() for leaf in kept)))
         return structure, leaves
 
     def _keep(self, block: Block) -> None:
@@ -227,13 +325,13 @@ class Session:
         self._check_open()
         self._keep(Block.of(keys, leaves))
 
-    def expect(self, schema: Schema) -> Schema:
+    def expect(self, schema: Schema, *, settled: bool) -> Schema:
         """What this cache holds; one that holds nothing yet takes the schema given."""
         with self.lock:
             if self.reader is None:
                 self._find_store()
             if self._schema is None:
-                self._schema = schema
+                self._schema, self._settled = schema, settled
             return self._schema
 
     def computed(self, seconds: float, samples: int) -> None:
@@ -298,14 +396,17 @@ class Session:
     def bind(self, fingerprint: Fingerprint) -> bool:
         """Whether this is the version of a fingerprint, which it becomes if it is nobody's yet."""
         if self._options.versions != "new":
-            self._tie(fingerprint)
+            try:
+                self._tie(fingerprint)
+            except _OtherRules:
+                self._leave(fingerprint)
             return True
         if self._fingerprint is None and self.writes:
             self.blocks.flush(self.commit)  # put in by hand, before any module was bound
         with self.lock:
             if self._fingerprint is None and not len(self.blocks):
                 self._become(fingerprint)
-            return self._fingerprint is not None and not differing(self._fingerprint, fingerprint)
+            return self._fingerprint is not None and are_equal(self._fingerprint, fingerprint)
 
     def _tie(self, fingerprint: Fingerprint) -> None:
         with self.lock:
@@ -320,13 +421,37 @@ class Session:
         self._compare(known, fingerprint)
 
     def _compare(self, known: Fingerprint, fingerprint: Fingerprint) -> None:
-        parts = differing(known, fingerprint)
-        if parts and self._options.versions != "ignore":
-            raise StaleCache(
-                f"the cache {self._id!r} in {self.folder} was filled with other {' and '.join(parts)} than the "
-                "module has now, so its outputs are not this module's. Use another cache id for the changed module, "
-                f"pass versions='new' to keep both, restore what changed, or remove {self.path}"
+        changed = difference(known, fingerprint)
+        if changed and self._options.versions != "ignore":
+            kind = StaleCache if have_same_rules(known, fingerprint) else _OtherRules
+            raise kind(
+                f"the cache {self._id!r} in {self.folder} holds outputs of another computation than this: {changed}. "
+                "Use another cache id for the changed module, pass versions='new' to keep both, restore what changed, "
+                f"or remove {self.path}"
             )
+
+    def _leave(self, fingerprint: Fingerprint) -> None:
+        """Go on in a version beside a cache that was filled under other rules of identity, which stays as it is.
+
+        Raises:
+            StaleCache: there is one beside it for another fingerprint of the same rules.
+        """
+        if self.writes:
+            self.blocks.flush(self.commit)  # put in by hand
+        own = version_folder(self.folder, self.name, fingerprint)
+        if not (own / NAME).exists():
+            for version in read_versions(self.folder, self.name):
+                if version.fingerprint is not None and have_same_rules(version.fingerprint, fingerprint):
+                    self._compare(version.fingerprint, fingerprint)
+        _log.warning(
+            "the cache %r in %s was filled under other rules of identity: it stays as it is, and samples are computed "
+            "anew into %s",
+            self._id, self.folder, own.name,
+        )  # fmt: skip
+        with self.lock:
+            self._fingerprint = None
+            self._move(own)
+            self._tie(fingerprint)
 
     def _become(self, fingerprint: Fingerprint) -> None:
         """Be the version of a fingerprint: its own folder if it has one, else the first one if that is free or its."""
@@ -347,6 +472,7 @@ class Session:
         if self.reader is not None:
             self.reader.store.take_back()
             self._schema = self.reader = None
+            self._settled = True
         self.path = path
         self.cost.move(path / "cost.json")
         if self._joined is not None:
@@ -361,11 +487,11 @@ class Session:
             return False
         try:
             self._adopt(self._open_store())
-        except StaleCache:
+        except StaleCache as error:
             # Another process filled the first version meanwhile; ours is another one, and nothing of it is written yet.
             assert self._fingerprint is not None
             own = version_folder(self.folder, self.name, self._fingerprint)
-            if self._options.versions != "new" or self.path == own:
+            if (self._options.versions != "new" and type(error) is not _OtherRules) or self.path == own:
                 raise
             self._move(own)
             return self._find_store()
@@ -385,7 +511,14 @@ class Session:
         assert self._schema is not None
         try:
             store = create_store(
-                self.path, self._schema, self._fingerprint, self.files, self.bound, self._options.threads
+                self.path,
+                self._schema,
+                self._fingerprint,
+                self.files,
+                self.bound,
+                self._options.threads,
+                roles=self.roles,
+                settled=self._settled,
             )
         except StoreExists:
             # Another process was first. Its schema and fingerprint stand; ours must fit them, or be another version.
@@ -408,7 +541,10 @@ class Session:
         except BaseException:
             store.close()
             raise
+        self._settled = is_settled(store.metadata) or (self._schema is not None and self._settled)
         self._schema, self.reader = schema, reader
+        if self._settled:
+            self._write_settled(store)
         return reader
 
     def _check_joins(self, store: RecordStore, schema: Schema) -> None:

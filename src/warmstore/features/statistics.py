@@ -21,6 +21,8 @@ class CacheStats:
     versions: those on the disk, also where this process has not used them. All other figures are sums over the
         versions that this cache has opened.
     hot_hits: of the hits those that came from the hot tier. hot_bytes: what that takes now, of memory or of the device.
+    window: seconds within which a write to a wrapped module that leaves no trace is found, such as one through NumPy;
+        None where no module is wrapped.
     max_size: the bound on the bytes of all versions, None for none. evicted: rows that went for it, since the last
         rebalance.
     """
@@ -39,6 +41,7 @@ class CacheStats:
     hot_bytes: int = 0
     max_size: int | None = None
     evicted: int = 0
+    window: float | None = None
 
     @property
     def hit_rate(self) -> float:

@@ -1,13 +1,14 @@
 """The shape of a module's output: which parts are per sample, and how to put a batch together again.
 
 An output is taken apart into leaves, each of which becomes a field of the cache's store. What is no container, no
-array and not one value per sample is a constant: it is part of the structure and must be the same in every batch.
+array and not one value per sample is a constant: it is part of the structure and must be the same in every batch. So
+are arrays that `out_dims` marks with None.
 """
 
 import dataclasses
 import json
 from collections import OrderedDict, namedtuple
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,8 @@ import numpy as np
 import torch
 
 from warmstore.errors import AmbiguousBatch, SchemaMismatch, UnsupportedType
+from warmstore.features.constants import constant_array, restored_array
+from warmstore.features.out_dims import UNTOLD, dimension, spread
 from warmstore.features.pickled import pickled, unpickled
 from warmstore.records.arrays import to_numpy
 from warmstore.records.fields import Array, Bytes, Field, Json, Ragged, dtype_name
@@ -22,7 +25,7 @@ from warmstore.type_names import find_type, type_name
 
 Structure = dict[str, Any]
 """A JSON tree. A "node" is a tensor, ndarray, values, pickled, items, constant, dict, list, tuple, namedtuple or
-dataclass."""
+dataclass. "dim" of a tensor or ndarray is the dimension of its samples, where that is not 0."""
 
 _CONSTANTS = frozenset((type(None), bool, int, float, str))
 
@@ -42,7 +45,8 @@ class Leaf:
     """One per-sample part of a batch of outputs.
 
     path: where it stands in the output, such as "hidden/0"; "output" for an output that is a single tensor.
-    values: an array or tensor [n, ...], or a list of n arrays, n JSON values, or n pickled objects as bytes.
+    values: an array or tensor [n, ...] whose samples come first, wherever they lie in the output; or a list of n
+    arrays, n JSON values, or n pickled objects as bytes.
     """
 
     path: str
@@ -69,6 +73,13 @@ class Leaf:
             return Leaf(self.path, [_own(value) for value in self.values])
         return self if self.is_pickled else Leaf(self.path, json.loads(json.dumps(self.values)))
 
+    def take(self, rows: "np.ndarray[Any, np.dtype[np.int64]]") -> "Leaf":
+        """The values of some samples."""
+        if isinstance(self.values, list):
+            return Leaf(self.path, [self.values[row] for row in rows.tolist()])
+        which = torch.from_numpy(rows).to(self.values.device) if isinstance(self.values, torch.Tensor) else rows
+        return Leaf(self.path, self.values[which])
+
     def field(self) -> Field:
         """The field that holds this leaf."""
         if self.stacked:
@@ -92,7 +103,13 @@ def ragged_of(dtype: str, ndim: int) -> Field:
 
 
 def take_apart(
-    output: Any, count: int, known: Structure | None, lists: str, *, allow_pickle: bool = False
+    output: Any,
+    count: int,
+    known: Structure | None,
+    lists: str,
+    *,
+    allow_pickle: bool = False,
+    out_dims: Any = UNTOLD,
 ) -> tuple[Structure, list[Leaf]]:
     """Split a batch of outputs into its structure and its per-sample leaves.
 
@@ -101,14 +118,15 @@ def take_apart(
         known: the structure that the cache has fixed already, which decides what could be read in two ways.
         lists: what a list of `count` things is: one per sample, or structure; "auto" decides where it can.
         allow_pickle: keep what is nothing else, one per sample, as pickled objects.
+        out_dims: the dimension of each array's samples, as a pytree prefix; `UNTOLD` for those of `known`, else 0.
 
     Raises:
-        SchemaMismatch: the output has another structure than `known`, or a part that is not per sample.
+        SchemaMismatch: the output has another structure than `known` or `out_dims`, or a part that is not per sample.
         AmbiguousBatch: a list may be one value per sample or a fixed structure, and nothing tells which.
         UnsupportedType: a part that cannot be stored.
     """
     leaves: list[Leaf] = []
-    structure = _split(output, "", count, known, _Rules(lists, allow_pickle), leaves)
+    structure = _split(output, "", count, known, out_dims, _Rules(lists, allow_pickle), leaves)
     if known is not None:
         check_structure(known, structure)
     paths = [leaf.path for leaf in leaves]
@@ -130,9 +148,44 @@ def check_structure(known: Structure, given: Structure) -> None:
         )
 
 
-def put_together(structure: Structure, leaf: Callable[[str], Any]) -> Any:
-    """The inverse of `take_apart`: `leaf(path)` gives the values of each leaf, `leaf` of per-sample lists a list."""
-    return _join(structure, "", leaf)
+def check_dims(structure: Structure, dims: Any, ndim: Callable[[str], int], path: str = "") -> None:
+    """Raise SchemaMismatch where `out_dims` says other dimensions of the samples than a structure has.
+
+    Args:
+        ndim: gives the number of dimensions of the array at a path, that of the samples included.
+    """
+    name, node = path or "output", structure["node"]
+    if node in ("tensor", "ndarray"):
+        has, told = structure.get("dim", 0), dims if dims is None else dimension(dims, ndim(name), name)
+    elif node == "constant":
+        has, told = None, dims if "array" in structure else None
+    elif node == "items":
+        has, told = 0, dims
+    else:
+        keys = structure.get("keys", range(len(structure["children"])))
+        each = spread(dims, keys, name, positional=node != "dict")
+        for key, child, below in zip(keys, structure["children"], each, strict=True):
+            check_dims(child, below, ndim, _under(path, key))
+        return
+    if has != told:
+        raise SchemaMismatch(
+            f"{name} has its samples in {_dimension(told)} by out_dims, and this cache was filled with them in "
+            f"{_dimension(has)}: use another cache id, or the out_dims that it was filled with"
+        )
+
+
+def _dimension(dim: int | None) -> str:
+    return "no dimension" if dim is None else f"dimension {dim}"
+
+
+def put_together(structure: Structure, leaf: Callable[[str], Any], device: torch.device | None = None) -> Any:
+    """The inverse of `take_apart`.
+
+    Args:
+        leaf: gives the values of the leaf at a path, its samples first; of per-sample lists a list.
+        device: where tensors that are constants are wanted; the CPU if None.
+    """
+    return _join(structure, "", leaf, device)
 
 
 def paths_of(structure: Structure) -> dict[str, tuple[str, bool]]:
@@ -140,46 +193,86 @@ def paths_of(structure: Structure) -> dict[str, tuple[str, bool]]:
     return dict(_paths(structure, "", False))
 
 
-def _split(value: Any, path: str, count: int, known: Structure | None, rules: _Rules, leaves: list[Leaf]) -> Structure:
+def _split(
+    value: Any, path: str, count: int, known: Structure | None, dims: Any, rules: _Rules, leaves: list[Leaf]
+) -> Structure:
     name = path or "output"
     if is_array(value):
-        if value.ndim == 0 or len(value) != count:
-            raise SchemaMismatch(
-                f"{name} has shape {tuple(value.shape)} for {count} samples: it is not one value per sample, "
-                "so it cannot be cached. Return per-sample values, or leave it out of the cached module"
-            )
-        leaves.append(Leaf(name, value))
-        return {"node": "tensor" if isinstance(value, torch.Tensor) else "ndarray"}
+        return _split_array(value, path, count, known, dims, leaves)
     if isinstance(value, dict):
         if type(value) is not dict and dataclasses.is_dataclass(value):
-            return _split_named(value, path, count, known, rules, leaves, "dataclass")
+            return _split_named(value, path, count, known, dims, rules, leaves, "dataclass")
         _check_keys(name, value)
+        told = spread(dims, list(value), name, positional=False)
         children = [
-            _split(v, _under(path, k), count, _child(known, i), rules, leaves) for i, (k, v) in enumerate(value.items())
+            _split(v, _under(path, k), count, _child(known, i), told[i], rules, leaves)
+            for i, (k, v) in enumerate(value.items())
         ]
         return {"node": "dict", **_type_of(value, dict), "keys": list(value), "children": children}
     if isinstance(value, list):
-        return _split_list(value, path, count, known, rules, leaves)
+        return _split_list(value, path, count, known, dims, rules, leaves)
     if isinstance(value, tuple):
         if hasattr(value, "_fields"):
-            return _split_named(value, path, count, known, rules, leaves, "namedtuple")
-        children = [_split(v, _under(path, i), count, _child(known, i), rules, leaves) for i, v in enumerate(value)]
+            return _split_named(value, path, count, known, dims, rules, leaves, "namedtuple")
+        children = _split_each(value, path, count, known, dims, rules, leaves)
         return {"node": "tuple", **_type_of(value, tuple), "children": children}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _split_named(value, path, count, known, rules, leaves, "dataclass")
+        return _split_named(value, path, count, known, dims, rules, leaves, "dataclass")
     if type(value) in _CONSTANTS:
         return {"node": "constant", "value": value}
     raise UnsupportedType(
-        f"{name} is a {type(value).__name__}; outputs may hold tensors, arrays, dicts, rules, tuples, dataclasses, "
+        f"{name} is a {type(value).__name__}; outputs may hold tensors, arrays, dicts, lists, tuples, dataclasses, "
         "None, bool, int, float and str. With allow_pickle=True a list may hold any object per sample"
     )
 
 
-def _split_list(
-    value: list[Any], path: str, count: int, known: Structure | None, rules: _Rules, leaves: list[Leaf]
+def _split_array(
+    value: Any, path: str, count: int, known: Structure | None, dims: Any, leaves: list[Leaf]
 ) -> Structure:
     name = path or "output"
-    if _is_per_sample(value, name, count, known, rules):
+    if dims is UNTOLD and known is not None:
+        dims = None if "array" in known else known.get("dim", 0)
+    if dims is None:
+        return {"node": "constant", "array": constant_array(name, _dtype_of(name, value), value)}
+    dim = dimension(dims, value.ndim, name) if value.ndim else 0
+    if value.ndim == 0 or value.shape[dim] != count:
+        raise SchemaMismatch(_not_per_sample(name, tuple(value.shape), count, dim, known is not None))
+    leaves.append(Leaf(name, _moved(value, dim, 0)))
+    return {"node": "tensor" if isinstance(value, torch.Tensor) else "ndarray", **({"dim": dim} if dim else {})}
+
+
+def _not_per_sample(name: str, shape: tuple[int, ...], count: int, dim: int, known: bool) -> str:
+    fitting = [at for at, size in enumerate(shape) if size == count]
+    hint = f" (dimension {fitting[0]} has {count} entries)" if fitting else ""
+    told = ". What the cache holds was taken for that: fill another cache id" if known else ""
+    return (
+        f"{name} has shape {shape} for {count} samples: it is not one value per sample in dimension {dim}, so it "
+        f"cannot be cached. Say with CachedModule(out_dims=) where its samples lie{hint}, return per-sample values, or "
+        f"leave it out of the cached module{told}"
+    )
+
+
+def _split_each(
+    value: Sequence[Any],
+    path: str,
+    count: int,
+    known: Structure | None,
+    dims: Any,
+    rules: _Rules,
+    leaves: list[Leaf],
+) -> list[Structure]:
+    told = spread(dims, range(len(value)), path or "output", positional=True)
+    return [
+        _split(child, _under(path, at), count, _child(known, at), told[at], rules, leaves)
+        for at, child in enumerate(value)
+    ]
+
+
+def _split_list(
+    value: list[Any], path: str, count: int, known: Structure | None, dims: Any, rules: _Rules, leaves: list[Leaf]
+) -> Structure:
+    name = path or "output"
+    if _is_per_sample(value, name, count, known, dims, rules):
         if len(value) != count:
             raise SchemaMismatch(f"{name} is a list of {len(value)} items for {count} samples; it held one per sample")
         # One structure for all samples; each sample's leaf becomes one entry of the leaf's list.
@@ -197,8 +290,7 @@ def _split_list(
         for at, leaf in enumerate(columns[0]):
             leaves.append(Leaf(leaf.path, [column[at].values for column in columns]))
         return {"node": "items", "item": item}
-    children = [_split(v, _under(path, i), count, _child(known, i), rules, leaves) for i, v in enumerate(value)]
-    return {"node": "list", "children": children}
+    return {"node": "list", "children": _split_each(value, path, count, known, dims, rules, leaves)}
 
 
 def _split_item(value: Any, path: str, leaves: list[Leaf], rules: _Rules, other: Structure | None = None) -> Structure:
@@ -251,12 +343,14 @@ def _is_json(value: Any) -> bool:
     return type(value) in _CONSTANTS
 
 
-def _is_per_sample(value: list[Any], name: str, count: int, known: Structure | None, rules: _Rules) -> bool:
+def _is_per_sample(value: list[Any], name: str, count: int, known: Structure | None, dims: Any, rules: _Rules) -> bool:
+    if dims is not UNTOLD and dims != 0:
+        return False  # dimensions of its parts were told
     if known is not None:
         return bool(known["node"] == "items")
     if rules.lists != "auto" or len(value) != count:
         return rules.lists == "per_sample" and len(value) == count
-    arrays = list(_arrays(value))
+    arrays = list(arrays_in(value))
     if arrays and any(array.ndim == 0 or len(array) != count for array in arrays):
         return True
     if not value:
@@ -268,11 +362,19 @@ def _is_per_sample(value: list[Any], name: str, count: int, known: Structure | N
 
 
 def _split_named(
-    value: Any, path: str, count: int, known: Structure | None, rules: _Rules, leaves: list[Leaf], node: str
+    value: Any,
+    path: str,
+    count: int,
+    known: Structure | None,
+    dims: Any,
+    rules: _Rules,
+    leaves: list[Leaf],
+    node: str,
 ) -> Structure:
     names = value._fields if node == "namedtuple" else [field.name for field in dataclasses.fields(value)]
+    told = spread(dims, names, path or "output", positional=True)
     children = [
-        _split(getattr(value, name), _under(path, name), count, _child(known, at), rules, leaves)
+        _split(getattr(value, name), _under(path, name), count, _child(known, at), told[at], rules, leaves)
         for at, name in enumerate(names)
     ]
     cls = type(value)
@@ -291,17 +393,30 @@ def _type_of(value: Any, plain: type) -> Structure:
     return {"type": type_name(cls)} if remade else {}
 
 
-def _join(structure: Structure, path: str, leaf: Callable[[str], Any]) -> Any:
+def _join(structure: Structure, path: str, leaf: Callable[[str], Any], device: torch.device | None) -> Any:
     node = structure["node"]
     if node in ("tensor", "ndarray"):
-        return leaf(path or "output")
+        return _moved(leaf(path or "output"), 0, structure.get("dim", 0))
     if node == "constant":
-        return structure["value"]
+        return restored_array(structure["array"], device) if "array" in structure else structure["value"]
     if node == "items":
         return _join_items(structure["item"], path, leaf)
     keys = structure.get("keys", range(len(structure["children"])))
-    children = [_join(child, _under(path, key), leaf) for key, child in zip(keys, structure["children"], strict=True)]
+    children = [
+        _join(child, _under(path, key), leaf, device) for key, child in zip(keys, structure["children"], strict=True)
+    ]
     return _container(structure, children)
+
+
+def _moved(array: Any, source: int, target: int) -> Any:
+    """An array with one dimension moved. Samples that lie elsewhere than first come contiguous."""
+    if source == target:
+        return array
+    if isinstance(array, torch.Tensor):
+        moved = array.movedim(source, target)
+        return moved.contiguous() if target else moved
+    moved = np.moveaxis(array, source, target)
+    return np.ascontiguousarray(moved) if target else moved
 
 
 def _join_items(structure: Structure, path: str, leaf: Callable[[str], Any]) -> list[Any]:
@@ -353,6 +468,10 @@ def _difference(known: Structure, given: Structure, path: str) -> str:
         return f"{name} was {_say(known)} and is {_say(given)}"
     if known["node"] == "items":
         return _difference(known["item"], given["item"], path)
+    if known.get("dim", 0) != given.get("dim", 0):
+        return f"{name} had its samples in dimension {known.get('dim', 0)} and has them in {given.get('dim', 0)}"
+    if known.get("array") != given.get("array"):
+        return f"{name} was the same for all samples (out_dims had None for it) and has other values now"
     for part in ("value", "dtype", "ndim", "type", "keys"):
         if known.get(part) != given.get(part) or type(known.get(part)) is not type(given.get(part)):
             return f"{name} had {part} {known.get(part)!r} and has {given.get(part)!r}"
@@ -370,7 +489,7 @@ def _say(structure: Structure) -> str:
         "items": "a list with one item per sample",
         "values": "a value",
         "pickled": "a pickled object",
-        "constant": repr(structure.get("value")),
+        "constant": "the same array for all samples" if "array" in structure else repr(structure.get("value")),
     }.get(node, f"a {node}")
 
 
@@ -395,15 +514,15 @@ def is_array(value: Any) -> bool:
     return isinstance(value, torch.Tensor | np.ndarray)
 
 
-def _arrays(value: Any) -> Iterator[Any]:
+def arrays_in(value: Any) -> Iterator[Any]:
     if is_array(value):
         yield value
     elif isinstance(value, dict):
         for child in value.values():
-            yield from _arrays(child)
+            yield from arrays_in(child)
     elif isinstance(value, list | tuple):
         for child in value:
-            yield from _arrays(child)
+            yield from arrays_in(child)
 
 
 def _dtype_of(path: str, value: Any) -> str:

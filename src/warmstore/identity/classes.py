@@ -10,7 +10,7 @@ from types import FunctionType, GetSetDescriptorType, MemberDescriptorType
 from typing import TYPE_CHECKING, Any
 
 from warmstore.identity.origin import Origin, origin_of_class, origin_of_function
-from warmstore.identity.plain import atom_text
+from warmstore.identity.plain import atom_text, full_name
 
 if TYPE_CHECKING:
     from warmstore.identity.walk import Place, Walk
@@ -19,7 +19,7 @@ _NEUTRAL = frozenset(
     ("__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__annotate__", "__annotate_func__",
      "__annotations_cache__", "__firstlineno__", "__static_attributes__", "__abstractmethods__", "_abc_impl",
      "__orig_bases__", "__parameters__", "__qualname__", "__match_args__", "__dataclass_params__",
-     "__classcell__", "__non_callable_proto_members__")
+     "__classcell__", "__slotnames__", "__non_callable_proto_members__")
 )  # fmt: skip
 _OF_ENUMS = frozenset(
     ("_member_map_", "_member_names_", "_value2member_map_", "_unhashable_values_", "_hashable_values_",
@@ -38,7 +38,7 @@ def read_class(walk: Walk, place: Place, cls: type, origin: Origin) -> None:
         walk.cannot_tell(place, reason)
         return
     if not origin.is_program:
-        walk.fact(place, f"class {cls.__module__}.{cls.__qualname__}")
+        walk.fact(place, f"class {full_name(cls)}")
         _patches(walk, place, cls)
         return
     bases = ", ".join(walk.cls(base) for base in cls.__bases__)
@@ -125,4 +125,4 @@ def _annotation(value: Any) -> str:
     text = atom_text(value)
     if text is not None:
         return text
-    return f"{value.__module__}.{value.__qualname__}" if isinstance(value, type) else repr(value)
+    return full_name(value) if isinstance(value, type) else repr(value)

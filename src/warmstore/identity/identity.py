@@ -7,8 +7,9 @@ caches refuses it unless the user vouches for it with a version, or leaves it ou
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, Self
 
@@ -27,6 +28,9 @@ RULES = 1
 _SHOWN = 3
 _REFERS = ("function @", "class ", "module ", "object ", "member ", "same as @", "stands for")
 _LONGEST = 120
+_MODE = " in "
+TOGETHER = "together "
+"""With this begins a fact that stands for many."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,7 @@ def walk_over(
     folders: bool = False,
     elsewhere: Collection[str] = (),
     patches: Patches | None = None,
+    draws: bool = True,
 ) -> Walk:
     """The walk that an identity is made of; see `identify`.
 
@@ -117,16 +122,17 @@ def walk_over(
         folders: whether the files that lie in folders which arguments name count, if they are few.
         elsewhere: absolute paths of folders whose files count in other ways.
         patches: what the program has put into installed modules; None: looked for now, unless `tensors` is "layout".
+        draws: whether the state of default random generators counts where code draws from them.
     """
     below = None if root is None else os.path.abspath(root)  # noqa: PTH100  it must not follow links
     left_out = frozenset([ignore] if isinstance(ignore, str) else ignore)
     if watch is not None:
         watch.begin()
-    if patches is None and watch is not None:
-        patches = watch.patches = find_patches() if watch.patches is None or not watch.is_after_call else watch.patches
+    if patches is None and watch is not None and tensors == "content":
+        patches = watch.patches = find_patches() if watch.patches is None else watch.patches
     if patches is None:
         patches = find_patches() if tensors == "content" else {}
-    walk = Walk(name, Settings(left_out, below, files, tensors, watch, folders, frozenset(elsewhere), patches))
+    walk = Walk(name, Settings(left_out, below, files, tensors, watch, folders, frozenset(elsewhere), patches, draws))
     _begin(walk, thing, called)
     walk.run()
     if watch is not None:
@@ -152,13 +158,15 @@ def finished(walk: Walk, version: str | None = None) -> Identity:
 class Found:
     """What a walk has found, by places as they count, and the names of those. It keeps no object alive.
 
-    weights: places of the parameters and buffers of modules.
+    weights: places of the parameters and buffers of modules. roots: the places of functions, classes and modules, by
+    which of them they are in this process.
     """
 
     facts: dict[str, str]
     unknown: dict[str, str]
     names: Names
     weights: frozenset[str] = frozenset()
+    roots: dict[Any, tuple[str, weakref.ref[Any]]] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, walk: Walk) -> Found:
@@ -168,7 +176,12 @@ class Found:
             {walk.said(place): reason for place, reason in walk.unknown.items()},
             walk.names,
             frozenset(map(walk.said, walk.weights)),
+            walk.roots,
         )
+
+    def elsewhere(self) -> Found:
+        """What was found, as another process can be told of it."""
+        return replace(self, roots={})
 
     def identity(self, version: str | None = None) -> Identity:
         """The identity of so many facts."""
@@ -243,13 +256,17 @@ def _said(place: str, old: str | None, new: str | None) -> str:
         if before != after:
             return f"the code of `{place}` was edited: its constants were {_short(before)}, are {_short(after)}"
         return f"the code of `{place}` was edited"
-    if old.startswith("tensor ") and new.startswith("tensor "):
-        before, after = old.rpartition(" ")[0], new.rpartition(" ")[0]
-        return (
-            f"the values of the tensor `{place}` changed"
-            if before == after
-            else (f"the tensor `{place}` was {before[7:]}, is {after[7:]}")
-        )
+    for kind in ("tensor", "array"):
+        if old.startswith(f"{kind} ") and new.startswith(f"{kind} "):
+            (before, _, _), (after, _, _) = old.rpartition(" "), new.rpartition(" ")
+            if before == after:
+                return f"the values of the {kind} `{place}` changed"
+            return f"the {kind} `{place}` was {before.partition(' ')[2]}, is {after.partition(' ')[2]}"
+    if old.startswith(TOGETHER) and new.startswith(TOGETHER):
+        return f"something in `{place}` changed"
+    (kind, _, mode), (other_kind, _, other_mode) = old.rpartition(_MODE), new.rpartition(_MODE)
+    if kind == other_kind and kind.startswith("module "):
+        return f"the train/eval mode of `{place}` was {mode}, is {other_mode}"
     return f"`{place}` was {_short(old)}, is {_short(new)}"
 
 

@@ -259,6 +259,9 @@ def _pattern(walk: Walk, place: Place, value: Any) -> None:
 
 @rule(random.Random)
 def _random(walk: Walk, place: Place, value: Any) -> None:
+    if not walk.settings.draws and value is vars(random)["_inst"]:
+        walk.fact(place, "default generator of random")
+        return
     _state(walk, place, lambda: f"random.Random {shortened(repr(value.getstate()))}")
 
 
@@ -269,6 +272,9 @@ def _generator(walk: Walk, place: Place, value: Any) -> None:
 
 @rule(np.random.RandomState)
 def _random_state(walk: Walk, place: Place, value: Any) -> None:
+    if not walk.settings.draws and value is vars(np.random.mtrand)["_rand"]:
+        walk.fact(place, "default generator of numpy")
+        return
     _state(walk, place, lambda: f"numpy.random.RandomState {shortened(_with_arrays(value.get_state(legacy=False)))}")
 
 
@@ -433,7 +439,7 @@ def _builtin(walk: Walk, place: Place, value: Any) -> None:
         if module == "torch" or name.startswith("_VariableFunctionsClass."):
             from warmstore.identity import torch_kinds
 
-            if torch_kinds.draws(name.rpartition(".")[2]):
+            if walk.settings.draws and torch_kinds.draws(name.rpartition(".")[2]):
                 state, _ = walk.root(("settings", "generator"), "default generator of torch")
                 walk.fact(state, torch_kinds.default_generator_text())
         return

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -26,15 +26,13 @@ class Memory:
     """What is known of a thing that is called: its facts when it was last looked at, and its memory.
 
     changed: by place, the facts that our own calls have changed: before the first of them, and after the last. None
-    stands for no fact. left: tensors and arrays that our calls have made or written to, by their ids. calls: how many
-    are going on.
+    stands for no fact. calls: how many are going on.
     """
 
     def __init__(self) -> None:
         self.current: Found | None = None
         self.changed: dict[str, tuple[str | None, str | None]] = {}
         self.was_called = False
-        self.left: WeakValueDictionary[int, Any] = WeakValueDictionary()
         self._begin()
 
     def _begin(self) -> None:
@@ -64,8 +62,30 @@ class Memory:
                 if place not in self.changed or after != last.get(place):
                     before = last.get(place)
                 self.changed[place] = before, now.facts.get(place)
+        self._share(now, [place for place in changed if place in self.changed and not place.startswith(_START)])
         self.current, self.was_called = now, True
         return any(place in fixed for place in changed)
+
+    def _share(self, now: Found, changed: Collection[str]) -> None:
+        """Tell others who read the same globals, classes and functions what our calls have changed of those."""
+        for key, (root, thing) in now.roots.items() if changed else ():
+            for place in changed:
+                before, after = self.changed[place]
+                if place.startswith(root) and "@" not in f"{before}{after}":
+                    known = _shared.get(key)
+                    if known is None or known[0]() is not thing():
+                        known = _shared[key] = thing, {}
+                    known[1][place[len(root) :]] = before, after
+
+    def take_shared(self, now: Found) -> None:
+        """Know what calls of other things have changed of what this one reads too."""
+        for key, (thing, facts) in list(_shared.items()):
+            root, other = now.roots.get(key, ("", None))
+            if other is not None and other() is thing():
+                for suffix, (before, after) in facts.items():
+                    text, own = now.facts.get(root + suffix), self.changed.get(root + suffix)
+                    if text == after and (own is None or own[1] != text):
+                        self.changed[root + suffix] = before, after
 
     def before_calls(self, now: Found) -> Found:
         """What was found now, with what our own calls have left as it was before them."""
@@ -86,31 +106,43 @@ class Memory:
         return frozenset(place for place, (_, after) in self.changed.items() if after == LEFT)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"current": self.current, "changed": dict(self.changed), "was_called": self.was_called}
+        current = None if self.current is None else self.current.elsewhere()
+        return {"current": current, "changed": dict(self.changed), "was_called": self.was_called}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self.left = WeakValueDictionary()
         self._begin()
 
+
+_left: WeakValueDictionary[int, Any] = WeakValueDictionary()
+"""Tensors and arrays that calls of ours have made or written to, by their ids."""
+
+_shared: dict[Any, tuple[weakref.ref[Any], dict[str, tuple[str | None, str | None]]]] = {}
+"""What calls of ours have changed of functions, classes and modules, which others may read too."""
+
+_START = "@0:|"
 
 _memories: dict[int, tuple[weakref.ref[Any], dict[Any, Memory]]] = {}
 
 
-def memory_of(function: Any, key: Any) -> Memory:
+def memory_of(function: Any, key: Any, memory: Memory | None = None) -> Memory:
     """The memory of a function with the arguments and settings that `key` stands for: one for all who call it.
 
     What cannot be referenced weakly has a new one each time.
+
+    Args:
+        memory: to begin with, where nobody has called it.
     """
+    memory = Memory() if memory is None else memory
     number = id(function)
     known = _memories.get(number)
     if known is None or known[0]() is not function:
         try:
             known = weakref.ref(function, lambda gone: _forget(number, gone)), {}
         except TypeError:
-            return Memory()
+            return memory
         _memories[number] = known
-    return known[1].setdefault(key, Memory())
+    return known[1].setdefault(key, memory)
 
 
 def _forget(number: int, gone: weakref.ref[Any]) -> None:
@@ -145,7 +177,7 @@ class Recorded:
         self._version = version
         self._is_strict = is_strict
         self.memory = Memory() if memory is None else memory
-        self._watch = Watch(self.memory.left, clock)
+        self._watch = Watch(_left, clock)
         self._known: list[tuple[Found, Identity]] = []
         self.identity = self._settled(self._found())
 
@@ -217,6 +249,7 @@ class Recorded:
 
     def _settled(self, now: Found) -> Identity:
         """The identity of what was found now, its memory put back to what it was before."""
+        self.memory.take_shared(now)
         self.memory.current = now
         found = self.memory.before_calls(now)
         for known, identity in self._known:
@@ -227,9 +260,10 @@ class Recorded:
         return identity
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_watch": None}
+        known = [(found.elsewhere(), identity) for found, identity in self._known]
+        return {**vars(self), "_watch": None, "_known": known}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         # It has moved, as far as this process knows, and tensors that our calls have left are known by their places.
-        self._watch = Watch(self.memory.left, left_at=self.memory.left_at, is_stale=True)
+        self._watch = Watch(_left, left_at=self.memory.left_at, is_stale=True)

@@ -213,6 +213,12 @@ def _text_of_cheap(value: Any) -> str:
     return ATOMS[type(value)](value)
 
 
+def full_name(thing: Any) -> str:
+    """The name of a function or class with that of its module, which spawned processes call otherwise."""
+    module = str(thing.__module__)
+    return f"{'__main__' if module == '__mp_main__' else module}.{thing.__qualname__}"
+
+
 def text_of_strings(values: Any) -> str:
     """One text for many strings: their hash and that of their lengths."""
     joined = "".join(values).encode("utf-8", "surrogatepass")
@@ -315,7 +321,7 @@ def order_text(shape: tuple[int, ...], strides: tuple[int, ...], *, is_contiguou
 def _object(plain: Plain, value: Any, depth: int) -> str:
     kind = type(value)
     number = plain.classes.setdefault(kind, len(plain.classes))
-    name = f"{kind.__module__}.{kind.__qualname__}" if plain.by_content else number
+    name = full_name(kind) if plain.by_content else number
     state = attributes_of(value)
     depth += 1
     return f"object {name}{{{', '.join([f'{label}={plain.text(state[label], depth)}' for label in sorted(state)])}}}"

@@ -26,7 +26,7 @@ from warmstore.identity.origin import (
     origin_of_name,
     program_root,
 )
-from warmstore.identity.plain import atom_text, has_identity
+from warmstore.identity.plain import atom_text, full_name, has_identity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -94,7 +94,7 @@ def read_function(walk: Walk, place: Place, function: FunctionType, origin: Orig
         walk.whole(place + ".<compiled>", inner)
         return
     if not origin.is_program:
-        walk.fact(place, f"function {function.__module__}.{function.__qualname__}")
+        walk.fact(place, f"function {full_name(function)}")
         if is_found(function) and not origin_of_name(str(function.__module__)).is_program:
             return
         # Made by a library for the program: what it closes over may be the program's.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import re
 import sys
+import warnings
 import zipfile
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -38,8 +39,9 @@ _HOLDERS = ("_parameters", "_buffers", "_modules")
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 _BACKWARD_HOOKS = ("_backward_pre_hooks", "_backward_hooks")
 _FLAGS = ("_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
-_MANGLED = re.compile(rb"___torch_mangle_\d+\.?")
-_NOT_CODE = (".debug_pkl", "/version", "/byteorder", "serialization_id")
+_MANGLED = re.compile(rb"[./]?___torch_mangle_(\d+)")
+_DEFINITION = re.compile(rb"^(?=class |def )", re.MULTILINE)
+_NOT_CODE = (b".debug_pkl", b"version", b"byteorder", b"serialization_id")
 
 
 def is_module(kind: type) -> bool:
@@ -237,7 +239,9 @@ def _script(walk: Walk, place: Place, value: Any) -> None:
     """What `torch.jit` made: the code and the tensors that it saves, without where they came from."""
     buffer = io.BytesIO()
     try:
-        torch.jit.save(value, buffer)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch calls it deprecated
+            torch.jit.save(value, buffer)
     except Exception as error:
         walk.cannot_tell(place, f"torch.jit cannot save it: {error}")
         return
@@ -251,12 +255,25 @@ def _script(walk: Walk, place: Place, value: Any) -> None:
 
 
 def _saved_text(data: bytes) -> str:
-    digest = xxhash.xxh3_128()
+    """The hash of what `torch.jit` saves: data, and code class by class.
+
+    Classes of one name get numbers, which count on through a process. They are left out; their order is the same.
+    """
+    parts: list[tuple[bytes, int, bytes]] = []
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        for name in sorted(archive.namelist()):
-            if not name.endswith(_NOT_CODE):
-                inside = name.partition("/")[2].encode()
-                digest.update(_MANGLED.sub(b"", inside) + b";" + _MANGLED.sub(b"", archive.read(name)))
+        for name in archive.namelist():
+            inside = name.partition("/")[2].encode()
+            if inside.endswith(_NOT_CODE) or inside.startswith(b"traced_inputs"):
+                continue
+            number = _MANGLED.search(inside)
+            place, content = _MANGLED.sub(b"", inside), _MANGLED.sub(b"", archive.read(name))
+            blocks = filter(None, _DEFINITION.split(content)) if inside.startswith(b"code/") else [content]
+            parts += [
+                (place + b" " + block.partition(b"\n")[0], int(number[1]) if number else -1, block) for block in blocks
+            ]
+    digest = xxhash.xxh3_128()
+    for place, _, block in sorted(parts):
+        digest.update(b"%b %d;" % (place, len(block)) + block)
     return digest.hexdigest()
 
 

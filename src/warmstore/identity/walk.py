@@ -12,6 +12,7 @@ import builtins
 import os
 import re
 import sys
+import weakref
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
@@ -68,7 +69,7 @@ class Settings:
     ignore: places, as facts show them. tensors: "content", or "layout" for what is compiled. watch: is told what to
     look at for changes, and remembers the texts of tensors and arrays. folders: whether files in folders that arguments
     name count; elsewhere: folders whose files count in other ways. patches: what the program has put into installed
-    modules.
+    modules. draws: whether the state of default random generators counts where code draws from them.
     """
 
     ignore: frozenset[str] = frozenset()
@@ -79,6 +80,7 @@ class Settings:
     folders: bool = False
     elsewhere: frozenset[str] = frozenset()
     patches: Patches | None = None
+    draws: bool = True
 
 
 @dataclass
@@ -100,6 +102,7 @@ class Walk:
         self._roots: list[str] = ["@0:"]
         self._prefixes: list[str] = [""]
         self._named: dict[object, int] = {}
+        self._things: list[object] = [None]
         self._names: dict[str, int] = {}
         self._seen: dict[tuple[int, object], Place] = {}
         self._alive: list[object] = []
@@ -151,6 +154,16 @@ class Walk:
     def said(self, place: Place) -> str:
         """A place as it counts: modules have numbers, in the order in which they are met, and no names."""
         return f"{self._roots[place.root]}|{place.suffix}"
+
+    @property
+    def roots(self) -> dict[object, tuple[str, weakref.ref[Any]]]:
+        """Named things by what they are in this process, and their places as they count."""
+        found: dict[object, tuple[str, weakref.ref[Any]]] = {}
+        for key, number in self._named.items():
+            thing = self._things[number]
+            if isinstance(thing, FunctionType | ModuleType | type):
+                found[key] = f"{self._roots[number]}|", weakref.ref(thing)
+        return found
 
     @property
     def names(self) -> Names:
@@ -222,7 +235,7 @@ class Walk:
         root = f"@{self._number_of(module)}:{name}"
         count = self._names[root] = self._names.get(root, 0) + 1
         self._roots.append(root if count == 1 else f"{root}#{count}")
-        self._alive.append(alive)
+        self._things.append(alive)
         number = self._named[key] = len(self._roots) - 1
         return Place(number), True
 

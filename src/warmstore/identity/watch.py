@@ -74,12 +74,14 @@ class Watch:
         self._probes: list[Callable[[], Any]] = []
         self._contents: dict[int, _Content] = {}
         self._known: dict[int, _Content] = {}
+        self._in_turn: list[_Content] = []
+        self._size = 0
         self._weights: dict[int, Any] = {}
         self._weights_before: dict[int, Any] = {}
         self._settled = _Settled((), (), (), (), ())
         self._leaves: bool | None = None  # while looking for what a call has changed: whether weights may be it
         self.patches: Any = None
-        """What the last walk but those after calls has found in installed modules of the program's."""
+        """What a walk has found in installed modules of the program's: it takes long, and is looked for in turn."""
         self._turn = 0
         self._last = clock()
         self._allowance = 0.0
@@ -135,11 +137,6 @@ class Watch:
         finally:
             self._leaves = None
 
-    @property
-    def is_after_call(self) -> bool:
-        """Whether the walk that goes on looks for what a call has changed."""
-        return self._leaves is not None
-
     def text_of(self, value: Any, make: _Make, place: str = "") -> str:
         """The text of a tensor or array: that from before, if nothing has written to it through torch."""
         key = id(value)
@@ -169,6 +166,8 @@ class Watch:
     def settle(self) -> None:
         """From now on, what is held now is what was held."""
         self._settled = _Settled(self._containers, self._items, self._cells, self._probes, self._contents.values())
+        self._in_turn = [content for content in self._contents.values() if content.text != LEFT]
+        self._size = sum(_size(content.value) for content in self._in_turn)
         self._known, self._weights_before, self._left_at = {}, {}, ()
         self._walking = self._clock() - self._began[0] - (self._hashing - self._began[1])
 
@@ -198,6 +197,7 @@ class Watch:
 
     def forget(self, *, arrays_only: bool = False) -> None:
         """Have the next walk hash contents again: to arrays anybody may write without a trace."""
+        self.patches = self.patches if arrays_only else None
         for content in self._contents.values():
             content.is_known = arrays_only and content.stamp is not None
 
@@ -212,7 +212,7 @@ class Watch:
         most = max(self._size / self._rate, 1e-3) + (self._walking if at_all else 0.0)
         self._allowance = min(self._allowance + SHARE * (now - self._last), most)
         self._last = now
-        contents = [content for content in self._contents.values() if content.text != LEFT]
+        contents = self._in_turn
         if self._allowance <= 0 or not (contents or at_all):
             return False
         self._turn = (self._turn + 1) % (len(contents) + at_all)
@@ -228,7 +228,7 @@ class Watch:
     @contextmanager
     def charged(self) -> Iterator[None]:
         """While there is a walk in turn."""
-        began = self._clock()
+        began, self.patches = self._clock(), None
         try:
             yield
         finally:
@@ -240,12 +240,8 @@ class Watch:
         return (self._size / self._rate + self._walking) / SHARE
 
     @property
-    def _size(self) -> int:
-        return sum(_size(content.value) for content in self._contents.values() if content.text != LEFT)
-
-    @property
     def _rate(self) -> float:
-        return self._hashed / self._hashing if self._hashing > 1e-3 else _RATE
+        return self._hashed / self._hashing if self._hashing > 1e-3 and self._hashed else _RATE
 
     def _timed(self, value: Any, make: _Make) -> str:
         began = self._clock()
@@ -332,7 +328,7 @@ def _size(value: Any) -> int:
 
 def _stamp(value: Any) -> Any:
     """What changes when torch writes to a tensor, or puts other memory below it; None of arrays."""
-    if not hasattr(value, "_version"):
+    if not hasattr(value, "is_inference"):
         return None
     version = -1 if value.is_inference() else value._version
     try:

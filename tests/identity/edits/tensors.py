@@ -66,7 +66,8 @@ EDITS = [
                  return torch.quantize_per_channel(torch.ones(2, 2), scales, torch.zeros(2), 0, torch.qint8)
          """),
     Edit("nested tensor", "torch.nested.nested_tensor([torch.ones(1), torch.ones(2)])",
-         "torch.nested.nested_tensor([torch.ones(1), torch.zeros(2)])", "v.unbind()[1][0]", layout=True, refusable=True),
+         "torch.nested.nested_tensor([torch.ones(1), torch.zeros(2)])", "v.unbind()[1][0]", layout=True,
+         refusable=True),
     Edit("attribute of a tensor", "made(3)", "made(4)", "v.tag", change="v.tag = 4",
          setup="def made(tag):\n    found = torch.ones(2)\n    found.tag = tag\n    return found\n"),
     Edit("attribute of a tensor subclass", "tagged(3)", "tagged(4)", "v.tag", _SUBCLASS, change="v.tag = 4"),

@@ -1,0 +1,45 @@
+"""Whether a module computes the same for a sample again: nothing in it learns, and nothing is random."""
+
+from torch import nn
+
+from warmstore.errors import NotStateless
+from warmstore.identity.torch_kinds import looks_at_training, names_used
+
+
+def check_stateless(module: nn.Module) -> None:
+    """Refuse a module that cannot be cached.
+
+    Raises:
+        NotStateless: it has trainable parameters, or is in training mode and random in it.
+    """
+    trainable = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+    if trainable:
+        few = ", ".join(trainable[:3]) + (", ..." if len(trainable) > 3 else "")
+        raise NotStateless(
+            f"the module has trainable parameters ({few}): its outputs change as it learns. Freeze it with "
+            "module.requires_grad_(False), or pass enforce_stateless=False if it is not trained"
+        )
+    random = [
+        type(child).__name__
+        for child in module.modules()
+        if child.training and looks_at_training(child) and is_random_in_training(child)
+    ]
+    if random:
+        raise NotStateless(
+            f"the module is in training mode and has {random[0]}, whose outputs differ from call to call. Call "
+            "module.eval() before wrapping it, or pass enforce_stateless=False"
+        )
+
+
+def is_random_in_training(module: nn.Module) -> bool:
+    """Whether a module whose code looks at `training` changes its outputs, or itself, from call to call in training."""
+    if isinstance(module, nn.modules.dropout._DropoutNd):
+        return module.p > 0
+    if isinstance(module, nn.modules.batchnorm._NormBase | nn.RReLU):
+        return True
+    return any(
+        "training" in names and any("dropout" in name.lower() for name in names)
+        for cls in type(module).__mro__
+        if cls is not nn.Module and issubclass(cls, nn.Module)
+        for names in names_used(cls)
+    )
