@@ -104,6 +104,7 @@ def read_function(walk: Walk, place: Place, function: FunctionType, origin: Orig
         _defaults(walk, place, function, None)
         _attributes(walk, place, function)
         return
+    walk.functions.append(function)
     walk.watch_cell(partial(getattr, function, "__code__"))
     walk.watch_cell(partial(getattr, function, "__defaults__"))
     walk.watch_cell(partial(getattr, function, "__kwdefaults__"))
