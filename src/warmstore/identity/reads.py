@@ -530,6 +530,8 @@ def _read_class(walk: Walk, cls: type, place: Place, name: str, rest: Chain) -> 
     walk.watch_cell(partial(static, cls, name))
     named, module = walk.name_of(cls)
     at = walk.root(("attribute", id(cls), name), f"{named}.{name}", module, cls)[0]
+    if raw is not None:
+        walk.fact(at + ".<kind>", type(raw).__name__)
     if raw is None:
         walk.fact(at, "missing")
     elif isinstance(raw, FunctionType):
@@ -575,6 +577,8 @@ def _read_object(walk: Walk, value: Any, place: Place, name: str, rest: Chain) -
             walk.whole(place, value)
         return
     at = place + f".{name}"
+    if raw is not None:
+        walk.fact(at + ".<kind>", type(raw).__name__)  # a property and a method may have the same body
     if own:
         walk.watch_cell(partial(own.get, name))
     if isinstance(raw, property):

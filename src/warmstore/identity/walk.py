@@ -142,6 +142,8 @@ class Walk:
         # Objects run code of all kinds as they are looked at. One that raises does not tell what it is.
         while self._work:
             place, work = self._work.popleft()
+            if self._is_ignored(place):
+                continue
             try:
                 work()
             except Exception as error:
