@@ -113,7 +113,7 @@ def program_of(edit: Edit, place: Place, system: str, *, edited: bool = False, n
         text += _UNRELATED if alone else ""
         if neutral:
             text = text.replace("\n\n\ndef ", _COMMENTS + "def ", 1).replace("\ndef use", _COMMENTS + "def use", 1)
-        number = "2" if neutral and alone else "1"
+        number = "2" if neutral and alone and "__doc__" not in edit.reading else "1"  # docstrings that are read count
         files[name] = headed(filled_in(text, number, edit, edited=edited), number)
     return Program(files)
 

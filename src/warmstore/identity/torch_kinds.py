@@ -157,6 +157,8 @@ def tensor_bytes(value: torch.Tensor) -> Any:
     value = value.resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
     if not value.numel():
         return b""
+    if value.numel() == 1:
+        value = value.as_strided((1,), (1,))  # one element counts as contiguous whatever its stride
     flat: np.ndarray[Any, Any] = value.view(torch.uint8).numpy()
     return flat.data
 
