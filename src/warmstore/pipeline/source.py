@@ -82,7 +82,7 @@ class PipelineSource(Source):
         self._seen = time.monotonic()  # when the samples were
         self._alike = True  # so far
         self._changed = ""  # what tells the steps from those whose results are kept
-        self._doubt = Doubt()
+        self._doubts: dict[int, Doubt] = {}  # by the step of a shelf
 
     def __len__(self) -> int:
         return len(self._pipe)
@@ -220,7 +220,7 @@ class PipelineSource(Source):
             for number, index in enumerate(missing.tolist()):
                 shelf = self._shelf_of(index)
                 if shelf is not None and shelf.wants(index):
-                    trial = Trial(self._pipe, index, [raws[number]], self._doubt, beside, traceless=True)
+                    trial = Trial(self._pipe, index, [raws[number]], self._doubt_of(shelf), beside, traceless=True)
                     try:
                         self._keep(trial, index, shelf, lambda value: value)
                     finally:
@@ -262,8 +262,11 @@ class PipelineSource(Source):
         run = partial(self._pipe.run, index=index, epoch=epoch, seed=self._seed)
         if shelf is None or not shelf.wants(index):
             return run(raw[0])
-        trial = Trial(self._pipe, index, raw, self._doubt, beside)
+        trial = Trial(self._pipe, index, raw, self._doubt_of(shelf), beside)
         return self._keep(trial, index, shelf, partial(run, first=shelf.place.step))
+
+    def _doubt_of(self, shelf: Shelf) -> Doubt:
+        return self._doubts.setdefault(shelf.place.step, Doubt())
 
     def _keep(self, trial: Trial, index: int, shelf: Shelf, go_on: Callable[[Any], Any]) -> Any:
         """Keep a sample as its shelf wants it, unless it had better not be; give what `go_on` makes of it."""
