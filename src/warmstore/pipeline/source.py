@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from warmstore.pipeline.pipeline import Pipeline
 
 
+_BRIEF = 0.02  # seconds in which all samples of a source may be looked at again at every epoch
+
+
 @dataclass(frozen=True)
 class Kept:
     """What is kept where. places: by number of their placement. assignment: int16 [samples], the placement of each.
@@ -134,7 +137,7 @@ class PipelineSource(Source):
             return False
         if epoch != self._looked:
             self._looked = epoch
-            self._pipe.identities.refresh()
+            self._pipe.identities.refresh(patches=True)
             self._look_at_samples()
         changed = self._pipe.identities.changed(self._kept.steps)
         if changed and changed != self._changed:
@@ -146,7 +149,7 @@ class PipelineSource(Source):
         """See which samples have changed, if that takes a hundredth of the time since it was seen last at most."""
         assert self._kept is not None
         now = time.monotonic()
-        if SHARE * (now - self._seen) < self._kept.seconds:
+        if SHARE * (now - self._seen) < self._kept.seconds > _BRIEF:
             return
         each = self._pipe.identities.hashes(self._kept.look, None)
         self._seen = time.monotonic()
