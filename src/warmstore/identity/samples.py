@@ -42,8 +42,8 @@ class Samples:
     """The identity of a source and of its samples.
 
     name: 16 hex digits. each: uint64 [samples]. identity: of what all samples have in common: their classes, or the
-    source as a whole. look: gives the hashes of some samples as they are now; None of a source that counts as a whole, and
-    of samples that a step may write into: what it writes is no change of the program's.
+    source as a whole. look: gives the hashes of some samples as they are now; None of a source that counts as a whole,
+    and of samples that a step may write into: what it writes is no change of the program's.
     """
 
     name: str
