@@ -84,10 +84,9 @@ def _tensor(walk: Walk, place: Place, value: Any) -> None:
     text = walk.tensor_text(place, value)
     if walk.settings.tensors == "layout":
         text += f" {kind.__name__} {'grad' if value.requires_grad else ''} {'leaf' if value.is_leaf else ''}".rstrip()
-    elif kind is not torch.Tensor:
-        text += f" {kind.__name__}"
-    elif value.requires_grad and kind is torch.Tensor:  # of parameters it makes no difference to what modules give
-        text += " grad"
+    elif kind is not torch.Tensor or value.requires_grad:  # of parameters that makes no difference to what modules give
+        head, _, content = text.rpartition(" ")
+        text = f"{head} {'grad' if kind is torch.Tensor else kind.__name__} {content}"
     _memory(walk, place, value)
     walk.fact(place, text)
     if kind is torch.Tensor and value.is_leaf and value.grad is not None:
