@@ -1,6 +1,7 @@
 """What a watch notices without another walk, what exact checks see, and what is found in turn."""
 
 import collections
+import functools
 import gc
 
 import numpy as np
@@ -27,6 +28,10 @@ class Config:
         vars(self).update(values)
 
 
+class Other(Config):
+    pass
+
+
 class Slotted:
     __slots__ = ("k",)
 
@@ -48,7 +53,36 @@ def made():
     model.recent = collections.deque([1, 2], maxlen=3)
     model.plain = torch.ones(2)
     model.array = np.ones(3)
+    model.partial = functools.partial(torch.mul, other=1)
+    model.defaults = collections.defaultdict(int)
+    model.hook = model[0].register_forward_hook(lambda *given: None)
+    model.function, model.count = functions()
     return model
+
+
+def functions():
+    counted = 0
+
+    def function(x, *, k=1):
+        return x * k + counted + NUMBERS[0]
+
+    def count():
+        nonlocal counted
+        counted += 1
+
+    return function, count
+
+
+NUMBERS = [1]
+HOOKS = []
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was():
+    yield
+    NUMBERS[:] = [1]
+    while HOOKS:
+        HOOKS.pop().remove()
 
 
 NOTICED = {
@@ -77,6 +111,16 @@ NOTICED = {
     "mode": lambda m: m[1].train(),
     "tensor that is no buffer": lambda m: m.plain.add_(1),
     "array replaced": lambda m: setattr(m, "array", np.ones(3)),
+    "class": lambda m: setattr(m.config, "__class__", Other),
+    "class of a child": lambda m: setattr(m[1], "__class__", nn.BatchNorm2d),
+    "keyword of a partial": lambda m: m.partial.keywords.__setitem__("other", 2),
+    "default of a keyword": lambda m: m.function.__kwdefaults__.__setitem__("k", 2),
+    "code of a function": lambda m: setattr(m.function, "__code__", functions()[0].__code__.replace(co_consts=(None, 7))),
+    "closure": lambda m: m.count(),
+    "default of a dict": lambda m: setattr(m.defaults, "default_factory", float),
+    "which hooks take keywords": lambda m: m[0]._forward_hooks_with_kwargs.__setitem__(m.hook.id, True),
+    "hook of all modules": lambda m: HOOKS.append(nn.modules.module.register_module_forward_hook(lambda *given: None)),
+    "global": lambda m: NUMBERS.append(3),
     "loaded": lambda m: m[0].load_state_dict(nn.Linear(3, 3).state_dict()),
     "through half": lambda m: m.half().float(),
 }
