@@ -115,7 +115,9 @@ NOTICED = {
     "class of a child": lambda m: setattr(m[1], "__class__", nn.BatchNorm2d),
     "keyword of a partial": lambda m: m.partial.keywords.__setitem__("other", 2),
     "default of a keyword": lambda m: m.function.__kwdefaults__.__setitem__("k", 2),
-    "code of a function": lambda m: setattr(m.function, "__code__", functions()[0].__code__.replace(co_consts=(None, 7))),
+    "code of a function": lambda m: setattr(
+        m.function, "__code__", functions()[0].__code__.replace(co_consts=(None, 7))
+    ),
     "closure": lambda m: m.count(),
     "default of a dict": lambda m: setattr(m.defaults, "default_factory", float),
     "which hooks take keywords": lambda m: m[0]._forward_hooks_with_kwargs.__setitem__(m.hook.id, True),
