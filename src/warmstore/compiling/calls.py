@@ -1,14 +1,15 @@
-"""Keys of calls that nobody has traced yet: what a function and its modules are, but for the sizes of arguments.
+"""Keys of calls that nobody has traced yet: all that tracing may look at, but for the sizes of arguments.
 
-`Key.of` needs a graph, and tracing one takes most of a warm start. A key of a call says as much as can be seen without:
-it says where to look, and the guards of what is found there decide whether it is right.
+`Key.of` needs a graph, and tracing one takes most of a warm start. A key of a call is made of identities instead. What
+is found there is checked by its guards in every call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.autograd import forward_ad
@@ -16,11 +17,14 @@ from torch.nn.modules.module import _has_any_global_hook
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
-from warmstore.compiling.described import code_digest, describe, describe_bound
+from warmstore.compiling.details import Details, facts_as_parts
 from warmstore.compiling.environment import Environment
+from warmstore.compiling.identified import is_plain, structure_text
 from warmstore.compiling.keys import DeviceClass, InputSpec, Key, Reader, Versions, digest, modes
 from warmstore.errors import NoKey
+from warmstore.identity.identity import Identity, identify, reasons, remedies
 
+_MOST_FACTS = 4_000
 _PASSES = (
     "post_grad_custom_pre_pass", "post_grad_custom_post_pass", "joint_custom_pre_pass", "joint_custom_post_pass",
     "pre_grad_custom_pass", "_pre_fusion_custom_pass", "_post_fusion_custom_pass",
@@ -28,32 +32,33 @@ _PASSES = (
 
 
 def key_of_call(
-    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], options: Mapping[str, Any], environment: Environment
+    identities: Iterable[Identity],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    options: Mapping[str, Any],
+    environment: Environment,
 ) -> Key:
-    """The key of calling a function, or the bound `forward` of a module, that is to be compiled with these options.
+    """The key of a call of what is to be compiled with these options.
 
-    Names of local variables do not count, nor do those of the function's parameters unless the call uses them; names of
-    modules and parameters do, for guards look at them.
+    Args:
+        identities: of what is called, and of the arguments.
+        args, kwargs: of the call. Shapes and numbers do not count.
+        options: those of `torch.compile`.
+        environment: of this process.
 
     Raises:
-        NoKey: tensors of a kind, defaults or a closure that no other process could compare.
+        NoKey: something cannot be told, or tensors are of a kind that no other process could compare.
     """
-    plain = getattr(function, "__func__", function)
-    bound = describe_bound(plain)
-    if bound is None:
-        raise NoKey(f"{plain.__qualname__} has defaults or a closure with objects that have no name")
+    known = [*identities, identify(dict(options), name="options", tensors="layout")]
+    for one in known:
+        if one.unknown:
+            raise NoKey(f"{reasons(one.unknown)}. {remedies(one.unknown)}")
     leaves, structure = torch.utils._pytree.tree_flatten((args, kwargs))
-    module = getattr(function, "__self__", None)
     graph: list[object] = [
-        plain.__module__ if plain.__module__ != "__main__" else "",
-        plain.__qualname__,
-        code_digest(plain.__code__, parameters=bool(kwargs)),
-        bound,
-        str(structure),
-        list(_modules(module)) if isinstance(module, nn.Module) else [],
+        [one.digest for one in known],
+        structure_text(structure),
         _same(leaf for leaf in leaves if isinstance(leaf, torch.Tensor)),
         shares_memory(leaves),
-        sorted((name, repr(value)) for name, value in options.items()),
         _configuration(),
         torch.get_num_threads(),
     ]
@@ -65,6 +70,24 @@ def key_of_call(
         Versions(torch=str(torch.__version__)),
         modes(),
     )
+
+
+def details_of_call(identities: Iterable[Identity], key: Key, options: Mapping[str, Any]) -> Details:
+    """What a key was made of, to be compared where nothing is found for it."""
+    facts: dict[str, str] = {}
+    for one in identities:
+        facts |= one.facts
+    parts = (
+        facts_as_parts(facts) if len(facts) <= _MOST_FACTS else {}
+    )  # else it can be said only that there is a change
+    for at, spec in enumerate(key.inputs):
+        said = {"type": spec} if isinstance(spec, str) else {name: str(value) for name, value in vars(spec).items()}
+        parts |= {f"input {at}: {name}": value for name, value in said.items()}
+    parts |= {f"option {name}": repr(value) for name, value in options.items()}
+    parts |= dict(one.partition(" ")[::2] for one in key.modes)
+    parts["torch.get_num_threads()"] = str(torch.get_num_threads())
+    parts |= {f"config {name}": value for config in _configuration() for name, value in config}
+    return Details(parts)
 
 
 def shares_memory(values: Iterable[object]) -> bool:
@@ -102,33 +125,11 @@ def program_of_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
         [
             plain.__module__ if plain.__module__ != "__main__" else "",
             plain.__qualname__,
-            str(structure),
+            structure_text(structure),
             [one.dim() if isinstance(one, torch.Tensor) else type(one).__qualname__ for one in leaves],
             [[name, type(one).__qualname__] for name, one in modules],
         ]
     )
-
-
-def _modules(module: nn.Module) -> Iterator[list[object]]:
-    """Every module with its name, class, mode, hooks, tensors and modules; the code of each class is said once.
-
-    Which of the tensors and modules are the same one counts, too, and no guard looks at hooks.
-    """
-    reader = Reader()
-    seen: set[type] = set()
-    everything = list(module.named_modules())
-    tensors = [[*one._parameters.items(), *one._buffers.items()] for _, one in everything]
-    yield [_same(tensor for some in tensors for _, tensor in some if tensor is not None)]
-    yield [_same(child for _, one in everything for child in one._modules.values() if child is not None)]
-    for (name, one), some in zip(everything, tensors, strict=True):
-        kind = type(one)
-        said = [] if kind in seen or kind.__module__.split(".")[0] == "torch" else _forward(kind)
-        seen.add(kind)
-        specs = [
-            [label, spec if isinstance(spec := reader.spec(tensor), str) else list(vars(spec).values())]
-            for label, tensor in some
-        ]
-        yield [name, kind.__qualname__, one.training, said, specs, list(one._modules), _hooks(one)]
 
 
 def _same(objects: Iterable[object]) -> list[int]:
@@ -137,28 +138,17 @@ def _same(objects: Iterable[object]) -> list[int]:
     return [numbers.setdefault(id(one), len(numbers)) for one in objects]
 
 
-def _forward(kind: type) -> list[str]:
-    code = getattr(getattr(kind, "forward", None), "__code__", None)
-    return [] if code is None else [code_digest(code, parameters=False)]
-
-
-def _hooks(module: nn.Module) -> list[list[str]]:
-    kinds = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-    found = [[describe(hook) or "" for hook in getattr(module, kind).values()] for kind in kinds]
-    if any("" in some for some in found):
-        raise NoKey(f"{type(module).__qualname__} has a hook that has no name")
-    return found
-
-
 def _of_any_size(reader: Reader, value: object) -> InputSpec | str:
     """An argument without its sizes: those that differ are compiled for once, or have packages of their own."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if type(value) in (int, float):
         return type(value).__name__
     if isinstance(value, torch.Tensor):
         spec = reader.spec(value)
         assert isinstance(spec, InputSpec)
         return InputSpec(("any",) * value.dim(), (), spec.dtype, spec.layout, spec.device, spec.requires_grad)
-    return repr(value) if isinstance(value, str | bytes | bool | None) else type(value).__qualname__
+    if isinstance(value, np.ndarray | np.generic):
+        return f"{type(value).__qualname__} {value.dtype} {value.ndim}"
+    return repr(value) if is_plain(value) else type(value).__qualname__
 
 
 def _configuration() -> list[list[tuple[str, str]]]:

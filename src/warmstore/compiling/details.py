@@ -15,9 +15,11 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from warmstore.errors import BadArtifact
+from warmstore.identity.identity import differences
 
 _MOST = 1 << 20  # bytes of details, unpacked
 _SHOWN = 120  # letters of a value
+_FACT = "fact "  # begins the names of parts that are facts of an identity
 _NAMED = 3  # operators of a kind of change
 
 _LINE = re.compile(r"\[(\w+)\] ([^:]+): (.*)", re.DOTALL)
@@ -66,8 +68,8 @@ class Details:
 
     def changes_from(self, other: Details) -> list[str]:
         """What is another thing here than in `other`, most telling first: inputs, program, then options."""
-        names = [*self.parts, *(name for name in other.parts if name not in self.parts)]
-        changed = [name for name in names if self.parts.get(name) != other.parts.get(name)]
+        names = [name for name in [*self.parts, *other.parts] if not name.startswith(_FACT)]
+        changed = [name for name in dict.fromkeys(names) if self.parts.get(name) != other.parts.get(name)]
         inputs: dict[str, str] = {}  # of each the most telling: strides follow from the shape
         rest = []
         for name in changed:
@@ -76,7 +78,8 @@ class Details:
                 rest.append(_said(name, before, now))
             elif ":" not in name or (before and now):  # else it is no tensor on one side
                 inputs.setdefault(name.partition(":")[0], _said(name, before, now))
-        return [*inputs.values(), *self._operators_from(other), *rest]
+        edits = differences(_facts(other.parts), _facts(self.parts))
+        return [*edits, *inputs.values(), *self._operators_from(other), *rest]
 
     def _operators_from(self, other: Details) -> list[str]:
         new = Counter(self.operators) - Counter(other.operators)
@@ -122,6 +125,15 @@ def of_jax(program: str, options: bytes, flags: str) -> Details:
         parts[f"input {at}: type"] = one
     body = [_SHAPED.sub("", line) for line in program.splitlines() if " = " in line]
     return Details(parts, Counter(_operator(line.partition(" : ")[0]) for line in body))
+
+
+def facts_as_parts(facts: Mapping[str, str]) -> dict[str, str]:
+    """The facts of an identity as parts of a key."""
+    return {f"{_FACT}{place}": text for place, text in facts.items()}
+
+
+def _facts(parts: Mapping[str, str]) -> dict[str, str]:
+    return {name.removeprefix(_FACT): text for name, text in parts.items() if name.startswith(_FACT)}
 
 
 def _input(at: str, digest: str, text: str) -> dict[str, str]:

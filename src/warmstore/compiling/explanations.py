@@ -16,6 +16,7 @@ from warmstore.compiling.environment import Environment
 from warmstore.compiling.files import kind_of
 
 _COMPARED = 32  # the newest of the same kind
+_PACKAGES = "package/"
 _ALIKE = 0.5  # share of operators from which on two programs are versions of one
 
 
@@ -46,7 +47,7 @@ class Explanations:
         if details is None:
             return ()
         self._unkept[path] = details
-        below = f"details/{kind_of(_file_of(path))}/"
+        below = _below(path)
         candidates = self._store.newest("details", below, _COMPARED, job=self._job)
         candidates = candidates or self._store.newest("details", below, _COMPARED)
         if any(one.key == _key(path) and one.environment == self._environment for one in candidates):
@@ -96,7 +97,15 @@ class Explanations:
 
 
 def _key(path: str) -> str:
-    return f"details/{kind_of(_file_of(path))}/{path.rstrip('/')}"
+    return f"{_below(path, everything=True)}{path.rstrip('/')}"
+
+
+def _below(path: str, *, everything: bool = False) -> str:
+    """Where the details lie that are compared with: of one kind, and of packages those of one program."""
+    if path.startswith(_PACKAGES) and not everything:
+        return f"details/package/{'/'.join(path.split('/')[:2])}/"
+    kind = "package" if path.startswith(_PACKAGES) else kind_of(_file_of(path))
+    return f"details/{kind}/"
 
 
 def _file_of(path: str) -> str:

@@ -22,9 +22,9 @@ from blake3 import blake3
 from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from warmstore.compiling.described import code_digest
 from warmstore.compiling.environment import Environment
 from warmstore.errors import NoKey
+from warmstore.identity.identity import identify, reasons
 
 _SYMBOL = re.compile(r"\b[a-z]+\d+\b")
 _PLAIN = (torch.dtype, torch.layout, torch.memory_format)
@@ -232,14 +232,7 @@ class Reader:
     def _class(self, kind: type) -> object:
         if _is_global(kind.__module__):
             return f"{kind.__module__}.{kind.__qualname__}"
-        code = [
-            [name, self._python(value)]
-            for base in kind.__mro__
-            if not _is_global(base.__module__)
-            for name, value in sorted(vars(base).items())
-            if isinstance(value, types.FunctionType)
-        ]
-        return ["class", kind.__qualname__, code]
+        return ["class", kind.__qualname__, self._identity(kind)]
 
     def _function(self, target: Any) -> object:
         module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
@@ -259,22 +252,14 @@ class Reader:
         raise NoKey(f"the graph calls {target!r}, which has no name that is the same in every process")
 
     def _python(self, function: types.FunctionType) -> list[object]:
-        """What a function of the user's does: its code, and all that it closes over and finds among the globals."""
-        if id(function) in self._open:
-            return ["again"]
-        self._open.append(id(function))
-        bound = [self._value(cell.cell_contents, {}) for cell in function.__closure__ or ()]
-        defaults = [self._value(function.__defaults__, {}), self._value(function.__kwdefaults__, {})]
-        found = {
-            name: self._global(function.__globals__[name])
-            for name in sorted(_names(function.__code__))
-            if name in function.__globals__
-        }
-        self._open.pop()
-        return ["code", code_digest(function.__code__, parameters=False), bound, defaults, found]
+        """What a function of the user's does."""
+        return ["code", self._identity(function)]
 
-    def _global(self, value: object) -> object:
-        return ["module", value.__name__] if isinstance(value, types.ModuleType) else self._value(value, {})
+    def _identity(self, thing: Any) -> str:
+        found = identify(thing)
+        if found.unknown:
+            raise NoKey(f"the graph calls {thing!r}, and {reasons(found.unknown)}")
+        return found.digest
 
     def _value(self, value: object, numbers: Mapping[fx.Node, int]) -> object:
         """A constant, or a structure of constants and nodes. Lists are marked, so that nothing looks like another."""
@@ -321,12 +306,6 @@ class Reader:
 def _is_global(module: str | None) -> bool:
     """Whether what is in a module is the same wherever the same version is installed."""
     return module is not None and module.split(".")[0] in _GLOBAL_NAMES
-
-
-def _names(code: types.CodeType) -> set[str]:
-    """Every global that the code may look up, functions inside of it included."""
-    inner = [_names(one) for one in code.co_consts if isinstance(one, types.CodeType)]
-    return set(code.co_names).union(*inner)
 
 
 def _examples(module: fx.GraphModule, inputs: Iterable[object] | None) -> list[object]:

@@ -1,10 +1,10 @@
 """Packages: a compiled function with its guards, as torch's ahead-of-time compilation makes it, safe to find again.
 
-What torch saves and loads has two holes. It does not look whether the source it traced has changed; and it drops the
-guards that compare identities ("this is still `torch.nn.functional.gelu`"), since an identity means nothing to another
-process. Here a package carries both: a digest of the code of every function that was traced, and for every dropped
-guard what the object was called. A package is used only where all of it is found again, and each call checks the
-identities and torch's own guards. What cannot be described makes no package.
+What torch saves and loads has two holes. It does not look whether the source it traced has changed: the key of a
+package is made of the identity of all that tracing may look at, and what was traced beside makes no package. And torch
+drops the guards that compare which object something is ("this is still `torch.nn.functional.gelu`"), since an address
+means nothing to another process: a package carries the name of each such object. A package is used only where all of
+them are found again, and each call checks the objects and torch's own guards.
 """
 
 from __future__ import annotations
@@ -17,50 +17,48 @@ import re
 import struct
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from io import BytesIO
-from pathlib import Path
-from types import CodeType, FunctionType
-from typing import Any
+from types import CodeType, FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any
 
-from warmstore.compiling.described import describe, find_function, function_digest
 from warmstore.compiling.operators import python_operators
-from warmstore.compiling.sketches import BY_NAME, class_digest, class_of, sketch
+from warmstore.compiling.stable_names import BY_NAME, stable_name, value_summary
 from warmstore.errors import BadArtifact, Incompatible
-from warmstore.type_names import find_type, type_name
+from warmstore.identity.origin import origin_of, origin_of_function
+
+if TYPE_CHECKING:
+    from warmstore.identity.watch import Watch
 
 _BUILTINS = re.compile(r"G\['__builtins_dict__\w*'\]")
 _GLOBAL = re.compile(r"G\['(\w+)'\]")
 _MAKING = threading.RLock()  # what is traced is told to whoever asked last
 Sizes = tuple[tuple[int | None, ...], ...]
 
-_MAGIC = b"warmstore package 3\n"
+_MAGIC = b"warmstore package 4\n"
 
 
 @dataclass(frozen=True)
 class Package:
-    """What is stored: the bytes torch saved, what was traced, and what dropped guards compared.
+    """What is stored: the bytes torch saved, and what dropped guards compared.
 
     Attributes:
         saved: What torch's `save_compiled_function` writes.
-        sources: Module, qualified name and digest of every traced function that is neither torch's own nor the one that
-            was compiled, which the key of a call is made of.
-        identities: Expressions over `L`, the arguments by name, `G`, the globals, and `B`, the builtins, with what
-            each was called.
-        classes: Module, qualified name and digest of every class that was met.
+        installed: Every installed module whose code was traced, with what was in it, as `installed_text` says.
+        identities: Expressions over `L`, the arguments by name, `G`, the globals, and `B`, the builtins, with the name
+            of each object.
         values: Expressions as in `identities` whose values guards compare with, and that lead over a name; with a
-            sketch of each.
+            summary of each.
         globals: Names of globals that guards look at.
         sizes: The shape of every tensor among the arguments; None for a size that may be another.
         mutates: Whether tensors are changed in place.
     """
 
     saved: bytes
-    sources: tuple[tuple[str, str, str], ...]
+    installed: tuple[tuple[str, str], ...]
     identities: tuple[tuple[str, str], ...]
-    classes: tuple[tuple[str, str, str], ...]
     values: tuple[tuple[str, str], ...]
     globals: tuple[str, ...]
     sizes: Sizes
@@ -87,33 +85,27 @@ class Package:
         sizes = tuple(tuple(None if size is None else int(size) for size in shape) for shape in head["sizes"])
         return cls(
             data[start + length :],
-            sources=tuple((str(a), str(b), str(c)) for a, b, c in head["sources"]),
-            identities=tuple((str(a), str(b)) for a, b in head["identities"]),
-            classes=tuple((str(a), str(b), str(c)) for a, b, c in head["classes"]),
-            values=tuple((str(a), str(b)) for a, b in head["values"]),
+            installed=_pairs(head["installed"]),
+            identities=_pairs(head["identities"]),
+            values=_pairs(head["values"]),
             globals=tuple(map(str, head["globals"])),
             sizes=sizes,
             mutates=bool(head["mutates"]),
         )
 
-    def traced(self) -> list[FunctionType]:
-        """The functions that were traced, but for those that are defined within others.
+    def check_versions(self) -> None:
+        """Compare the installed modules that were traced with those that are here.
 
         Raises:
-            Incompatible: one is not here, or its code is another, or a class that was met is.
+            Incompatible: one is of another version, or was changed.
         """
-        found = []
-        for module, name, digest in self.sources:
-            code, function = find_function(module, name)
-            if code is None or function_digest(code, function) != digest:
-                raise Incompatible(f"the source of {module}.{name} has changed since it was compiled")
-            if function is not None:
-                found.append(function)
-        for module, name, digest in self.classes:
-            kind = find_type(module, name)
-            if kind is None or class_digest(kind) != digest:
-                raise Incompatible(f"the class {module}.{name} has changed since it was compiled")
-        return found
+        for module, said in self.installed:
+            if (now := installed_text(module)) != said:
+                raise Incompatible(f"{module} is {now or 'not loaded'}, and was {said} when it was compiled")
+
+
+def _pairs(said: Iterable[Sequence[object]]) -> tuple[tuple[str, str], ...]:
+    return tuple((str(a), str(b)) for a, b in said)
 
 
 def cover(general: Sizes, sizes: Sizes) -> bool:
@@ -135,9 +127,9 @@ class Loaded:
         self,
         package: Package,
         compiled: Any,
-        function: FunctionType,
-        traced: Iterable[FunctionType],
         first: dict[str, Any],
+        live: dict[str, Any],
+        arguments: Watch | None,
     ) -> None:
         from warmstore.compiling.calls import shares_memory
 
@@ -145,14 +137,10 @@ class Loaded:
         self._shares_memory = shares_memory
         self._artifacts = compiled._artifacts
         self._compiled = compiled
-        self._function = function
-        self._defaults = _defaults(function)
-        # Code may be replaced in place, as notebooks do when a file was edited.
-        self._codes = [(one, one.__code__) for one in (function, *traced)]
+        self._arguments = arguments
         self.call: Any = compiled.fn
         # Torch runs and checks in a copy of the globals, which has to follow what changes in the globals themselves.
-        self._live, self._copy = function.__globals__, compiled.fn.__globals__
-        live = self._live
+        self._live, self._copy = live, compiled.fn.__globals__
         # What comes with the package stays: where it was made, torch has put things of the same names into the globals.
         named = {*package.globals, *self.call.__code__.co_names}
         self._names = [name for name in named if name in live and self._copy.get(name) is live[name]]
@@ -161,11 +149,11 @@ class Loaded:
         scope = {"G": globals_, "B": vars(builtins), "L": first}
         for expression, token in package.identities:
             value = eval(expression, scope)
-            if describe(value) != token:
+            if stable_name(value) != token:
                 raise Incompatible(f"{expression} is no longer {token}")
             objects.append(value)
         for expression, token in package.values:
-            if sketch(eval(expression, scope)) != token:
+            if value_summary(eval(expression, scope)) != token:
                 raise Incompatible(f"{expression} is no longer {token}")
         tests = " and ".join(f"({name}) is O[{at}]" for at, (name, _) in enumerate(package.identities)) or "True"
         self._same: Callable[[dict[str, Any]], bool] = eval(
@@ -175,9 +163,7 @@ class Loaded:
     def fits(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         """Whether the guards hold for these arguments."""
         try:
-            if any(one.__code__ is not code for one, code in self._codes):
-                return False
-            if any(now is not before for now, before in zip(_defaults(self._function), self._defaults, strict=True)):
+            if self._arguments is not None and self._arguments.has_moved():
                 return False
             for name in self._names:
                 self._copy[name] = self._live[name]
@@ -189,36 +175,46 @@ class Loaded:
             return False
 
 
-def load(package: Package, function: FunctionType, args: Sequence[Any], kwargs: dict[str, Any]) -> Loaded:
+def load(
+    package: Package,
+    function: FunctionType,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    arguments: Watch | None = None,
+) -> Loaded:
     """Make a package callable, for a function whose first call has these arguments.
 
+    Args:
+        package: what was stored under the key of this call.
+        function: that was compiled.
+        args: of the call, with a bound object in the first place.
+        kwargs: of the call.
+        arguments: watches the code of arguments, where they have any.
+
     Raises:
-        Incompatible: it was made of other sources, or with other objects.
+        Incompatible: it was made with other versions, or with other objects.
     """
     import torch
 
-    traced = package.traced()
+    package.check_versions()
     compiled: Any = torch.compiler.load_compiled_function(BytesIO(package.saved), f_globals=function.__globals__)
-    _share_closure(compiled, function)
-    return Loaded(package, compiled, function, traced, compiled.prepare_f_locals(*args, **kwargs))
+    _make_live(compiled, function)
+    return Loaded(package, compiled, compiled.prepare_f_locals(*args, **kwargs), function.__globals__, arguments)
 
 
-def _share_closure(compiled: Any, function: FunctionType) -> None:
-    """Have what was loaded see the variables around the function, and not copies of what they were."""
+def _make_live(compiled: Any, function: FunctionType) -> None:
+    """Have what was loaded use the defaults of the function and the variables around it, and not copies of them."""
     environment = compiled._artifacts.runtime_env
-    if not environment.closure:
-        return
-    names = compiled._artifacts.original_code.co_freevars  # local variables may have been renamed since
-    cells = dict(zip(names, function.__closure__ or (), strict=True))
-    closure = tuple(cells[name] for name in environment.bytecode.co_freevars)
-    compiled._artifacts.runtime_env = replace(environment, closure=closure)
-    old = compiled.fn
-    compiled.fn = FunctionType(old.__code__, old.__globals__, old.__name__, old.__defaults__, closure)
-    compiled.fn.__kwdefaults__ = old.__kwdefaults__
-
-
-def _defaults(function: FunctionType) -> tuple[object, ...]:
-    return (*(function.__defaults__ or ()), None, *(function.__kwdefaults__ or {}).values())
+    closure = None
+    if environment.closure:
+        names = compiled._artifacts.original_code.co_freevars  # local variables may have been renamed since
+        cells = dict(zip(names, function.__closure__ or (), strict=True))
+        closure = tuple(cells[name] for name in environment.bytecode.co_freevars)
+        compiled._artifacts.runtime_env = replace(environment, closure=closure)
+    compiled._artifacts.signature = inspect.signature(function, follow_wrapped=False)
+    code, globals_ = compiled.fn.__code__, compiled.fn.__globals__
+    compiled.fn = FunctionType(code, globals_, compiled.fn.__name__, function.__defaults__, closure)
+    compiled.fn.__kwdefaults__ = function.__kwdefaults__
 
 
 def make(
@@ -227,6 +223,7 @@ def make(
     kwargs: dict[str, Any],
     options: dict[str, Any],
     sizes: Sizes,
+    identified: Mapping[int, CodeType],
 ) -> Package:
     """Compile a function, or a bound `forward`, for these arguments.
 
@@ -236,9 +233,10 @@ def make(
         kwargs: Those by name.
         options: Those of `torch.compile`.
         sizes: The shapes of the tensors among the arguments, as `shapes` has them; None where any size should do.
+        identified: The code that counts in the key, by its addresses.
 
     Raises:
-        Incompatible: it was compiled, but something about it cannot be described for another process.
+        Incompatible: it was compiled, but something about it has no name, or was traced and is not in the key.
         Exception: whatever torch raises for what it cannot compile in one graph.
     """
     import torch
@@ -256,9 +254,7 @@ def make(
     names: set[str] = set()
 
     plain: Any = getattr(function, "__func__", function)
-    module = getattr(function, "__self__", None)
     scope = {"G": plain.__globals__, "B": vars(builtins), "L": _locals(plain, function, args, kwargs)}
-    kinds = {type(one) for one in module.modules()} if isinstance(module, torch.nn.Module) else set()
     values: dict[str, str] = {}
 
     def keep(guards: Sequence[Any]) -> list[bool]:
@@ -269,17 +265,15 @@ def make(
         for guard, is_kept in zip(guards, kept, strict=True):
             names.update(_GLOBAL.findall(guard.orig_guard.name))
             if not is_kept:
-                token = describe(guard.value) if guard.has_value else None
+                token = stable_name(guard.value) if guard.has_value else None
                 if token is None:
                     unknown.append(f"{guard.guard_type} of {guard.orig_guard.name}")
                 else:
                     identities[_BUILTINS.sub("B", guard.orig_guard.name)] = token
-            if guard.has_value and (kind := class_of(guard.value)) is not None:
-                kinds.add(kind)
             if is_kept and guard.has_value and _leads_over_a_name(guard.orig_guard.originating_source, scope):
                 expression = _BUILTINS.sub("B", guard.orig_guard.name)
-                token = sketch(guard.value)
-                if token is None or token != _sketch_of(expression, scope):
+                token = value_summary(guard.value)
+                if token is None or token != _summary_of(expression, scope):
                     unknown.append(f"{guard.guard_type} of {expression}")
                 else:
                     values[expression] = token
@@ -318,16 +312,13 @@ def make(
         raise Incompatible("it changes arguments that lie in the same memory")
     if any(one.opname in ("STORE_GLOBAL", "DELETE_GLOBAL") for one in dis.get_instructions(compiled.fn.__code__)):
         raise Incompatible("it sets global variables")
-    sources = _sources(traced, plain.__code__, unknown)
-    classes = [(module, name, class_digest(kind)) for kind in kinds for module, name in [type_name(kind)]]
-    unknown += [f"the class {kind.__qualname__}" for kind in kinds if find_type(*type_name(kind)) is not kind]
+    installed = _installed(traced, identified, unknown)
     if unknown:
         raise Incompatible(f"nothing another process could find again: {', '.join(sorted(set(unknown)))}")
     return Package(
         AOTCompiledFunction.serialize(compiled).serialized_data,
-        sources,
+        tuple((name, installed_text(name)) for name in sorted(installed)),
         tuple(sorted(identities.items())),
-        tuple(sorted(classes)),
         tuple(sorted(values.items())),
         tuple(sorted(names)),
         sizes,
@@ -367,9 +358,9 @@ def _leads_over_a_name(source: Any, scope: dict[str, Any]) -> bool:
     return False
 
 
-def _sketch_of(expression: str, scope: dict[str, Any]) -> str | None:
+def _summary_of(expression: str, scope: dict[str, Any]) -> str | None:
     try:
-        return sketch(eval(expression, scope))
+        return value_summary(eval(expression, scope))
     except Exception:
         return None
 
@@ -406,18 +397,44 @@ def _dynamic(args: Sequence[Any], kwargs: dict[str, Any], sizes: Sizes) -> Itera
             vars(tensor).update(before)
 
 
-def _sources(traced: Iterable[CodeType], root: CodeType, unknown: list[str]) -> tuple[tuple[str, str, str], ...]:
-    torch = str(Path(str(sys.modules["torch"].__file__)).parent) + "/"
-    found = []
+def _installed(traced: Iterable[CodeType], identified: Mapping[int, CodeType], unknown: list[str]) -> set[str]:
+    """The installed modules whose code was traced. What is neither in one of those nor identified is unknown: whoever
+    looks for the package could not tell whether it has changed."""
+    found = set()
     for code in traced:
-        if code.co_filename.startswith(torch):
-            continue  # of the same version wherever the package is used
+        if id(code) in identified:
+            continue  # it is in the key
         module = inspect.getmodule(code)
-        name = module.__name__ if module is not None else ""
-        known, function = find_function(name, code.co_qualname)
-        digest = function_digest(code, function)
-        if known is not code or digest is None:
+        if module is None or origin_of(module).is_program:
             unknown.append(f"the code of {code.co_qualname} in {code.co_filename}")
-        elif code is not root:
-            found.append((name, code.co_qualname, digest))
-    return tuple(sorted(found))
+        else:
+            found.add(module.__name__)
+    return found
+
+
+def installed_text(name: str) -> str:
+    """The version of an installed module, and what the program has put into it; "" where it is not loaded."""
+    module = sys.modules.get(name)
+    if module is None:
+        return ""
+    patched = [
+        f"{owner} {attribute}"
+        for owner, held in _classes_of(module)
+        for attribute, value in held.items()
+        if _is_programs(value)
+    ]
+    return " ".join([origin_of(module).text, *sorted(patched)])
+
+
+def _classes_of(module: ModuleType) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """What a module holds, and what its classes hold."""
+    held = vars(module)
+    yield "", held
+    for name, value in list(held.items()):
+        if isinstance(value, type) and value.__module__ == module.__name__:
+            yield name, vars(value)
+
+
+def _is_programs(value: object) -> bool:
+    function = getattr(value, "__func__", value) if isinstance(value, staticmethod | classmethod) else value
+    return isinstance(function, FunctionType) and origin_of_function(function).is_program

@@ -313,8 +313,8 @@ class Session:
             if mine and self._flights is not None:
                 self._flights.end(path)
 
-    def find(self, path: str) -> list[bytes]:
-        """The bytes of every usable artifact below a path."""
+    def find(self, path: str, *, again: bool = False) -> list[bytes]:
+        """The bytes of every usable artifact below a path. `again`: that it was missing is known."""
         found, reasons = [], []
         if not self._has(path):
             self._fetched(path)
@@ -326,7 +326,10 @@ class Session:
                     self._used[artifact.key] = artifact
                 except (OSError, LookupError, ValueError) as error:
                     reasons.append(str(error))
-        self._note(Lookup(path, bool(found), tuple(reasons)))
+        if found:
+            self._explanations.forget(path)
+        if found or not again:
+            self._note(Lookup(path, bool(found), tuple(reasons), () if found else self._why(path)))
         return found
 
     def keep(self, path: str, kind: str, data: bytes, seconds: float) -> None:
@@ -335,6 +338,7 @@ class Session:
             path, kind, data, environment=self.environment, requirements=self._requirements, seconds=seconds
         )
         self._offer(self._used[path])
+        self._explanations.keep(path)
 
     def _offer(self, artifact: Artifact) -> None:
         if self._remote is not None:

@@ -47,7 +47,7 @@ def read_class(walk: Walk, place: Place, cls: type, origin: Origin) -> None:
     order = list(fields) if isinstance(fields, tuple | dict) else ""
     walk.fact(place, f"class ({bases}){metaclass} {order}".rstrip())
     walk.described.append((place, cls))
-    walk.watch(vars(cls))
+    walk.watch_code(vars(cls))
     members: Any = cls.__members__ if isinstance(cls, enum.EnumMeta) else {}
     is_enum = isinstance(cls, enum.EnumMeta)
     if is_enum:

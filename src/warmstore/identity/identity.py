@@ -221,15 +221,20 @@ def remedies(unknown: Mapping[str, str]) -> str:
 
 def difference(before: Mapping[str, str], after: Mapping[str, str]) -> str:
     """What tells two sets of facts apart, in words; "" where nothing does."""
+    found = differences(before, after)
+    more = len(found) - _SHOWN
+    return "; ".join(found[:_SHOWN]) + (f"; and {more} more" if more > 0 else "")
+
+
+def differences(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """All that tells two sets of facts apart, in words, what says most first."""
     found = []
     for place in [*before, *(place for place in after if place not in before)]:
         old, new = before.get(place), after.get(place)
         if old != new:
             found.append((_rank(place, old, new), place, _said(place, old, new)))
     found.sort(key=lambda one: (one[0], len(one[1])))
-    shown = [text for _, _, text in found[:_SHOWN]]
-    more = len(found) - len(shown)
-    return "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
+    return [text for _, _, text in found]
 
 
 def _rank(place: str, old: str | None, new: str | None) -> int:

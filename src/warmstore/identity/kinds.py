@@ -37,7 +37,6 @@ from warmstore.identity.code import facts_of
 from warmstore.identity.files import content_of, stat_of
 from warmstore.identity.origin import origin_of_name
 from warmstore.identity.plain import (
-    array_text,
     attributes_of,
     dtype_text,
     has_identity,
@@ -311,7 +310,7 @@ def _mapped(walk: Walk, place: Place, value: Any) -> None:
         else:
             walk.file(place + ".filename", str(value.filename))
         return
-    walk.fact(place, array_text(np.asarray(value)))
+    walk.fact(place, walk.array_text(place, np.asarray(value)))
 
 
 def _array_subclass(walk: Walk, place: Place, value: Any) -> None:
@@ -381,6 +380,8 @@ def _partial(walk: Walk, place: Place, value: Any) -> None:
     walk.watch(value.keywords)
     watch_attributes(walk, value)
     read_call(walk, place, value.func, value.args, value.keywords)
+    walk.watch(vars(value))
+    walk.watch(value.keywords)
     _attributes(walk, place, vars(value))
 
 

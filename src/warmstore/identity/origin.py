@@ -30,6 +30,7 @@ _RULES = 1
 _CODE = (".py", ".so", ".pyd", ".dylib")
 _MARKS = (".git", "pyproject.toml", "setup.py", "setup.cfg")
 _MOST_PARENTS = 4
+_FEW = 16
 
 
 @dataclass(frozen=True)
@@ -169,22 +170,38 @@ class _Record:
     def __init__(self, info: Path, text: str) -> None:
         self.folder = info.parent
         self.info = info
-        self._files = {line.split(",")[0]: line for line in text.splitlines() if line}
+        self._asked = 0
+        self._content = f"\n{text}\n"
         self._written = (info / "RECORD").stat().st_mtime_ns if text else 0
         name, _, version = info.name.removesuffix(".dist-info").removesuffix(".egg-info").partition("-")
         self.name = name
+        code = [line for line in text.splitlines() if line.partition(",")[0].endswith(_CODE)]
         listed = sorted(
-            line
-            for file, line in self._files.items()
-            if file.endswith(_CODE) and not file.startswith("..") and ".dist-info/" not in file
+            line for line in code if not line.startswith("..") and ".dist-info/" not in line.partition(",")[0]
         )
         self.text = f"{name} {version.partition('-')[0]} {xxhash.xxh3_64_hexdigest(chr(10).join(listed).encode())}"
+
+    @functools.cached_property
+    def _files(self) -> dict[str, str]:
+        """Lines by files. A few questions are answered faster by searching."""
+        return {line.partition(",")[0]: line for line in self._content.splitlines() if line}
+
+    def lists(self, place: str) -> bool:
+        """Whether a file belongs to this distribution, by its place beside the metadata."""
+        return bool(self._line_of(place))
+
+    def _line_of(self, place: str) -> str:
+        self._asked += 1
+        if self._asked > _FEW:
+            return self._files.get(place, "")
+        start = self._content.find(f"\n{place},") + 1
+        return self._content[start : self._content.find("\n", start)] if start else ""
 
     def edited(self, file: str) -> str:
         """The hash of a file that was edited after it was installed; "" of any other."""
         try:
             found = os.stat(file)  # noqa: PTH116  of thousands of modules
-            _, digest, size = self._files[file[len(str(self.folder)) + 1 :]].rsplit(",", 2)
+            _, digest, size = self._line_of(file[len(str(self.folder)) + 1 :]).rsplit(",", 2)
             if size == str(found.st_size) and found.st_mtime_ns <= self._written + 10**9:
                 return ""
             content = Path(file).read_bytes()
@@ -217,7 +234,7 @@ def _listed(folder: str) -> dict[str, Path]:
 @functools.cache
 def _record(info: Path) -> _Record:
     try:
-        return _Record(info, (info / "RECORD").read_text(errors="replace"))
+        return _Record(info, (info / "RECORD").read_bytes().decode(errors="replace").replace("\r\n", "\n"))
     except OSError:
         return _Record(info, "")
 
@@ -227,8 +244,21 @@ def _record_of(folder: str, file: str) -> _Record | None:
     if not file.startswith(f"{folder}/"):
         return None
     place = file[len(folder) + 1 :]
+    named = _infos(folder).get(_normal(place.partition("/")[0].partition(".")[0]))
+    if named is not None and (record := _record(Path(folder) / named)).lists(place):
+        return record  # most are named like what they install; reading all records takes some 50 ms
     info = _listed(folder).get(place)
     return _record(info) if info is not None else _without_record(folder, place)
+
+
+@functools.cache
+def _infos(folder: str) -> dict[str, str]:
+    """The names of the metadata folders beside a package, by the names of distributions."""
+    try:
+        names = sorted(name for name in os.listdir(folder) if name.endswith(".dist-info"))  # noqa: PTH208
+    except OSError:
+        return {}
+    return {_normal(name.partition("-")[0]): name for name in names}
 
 
 @functools.cache
@@ -261,11 +291,14 @@ def edited_files(origin: Origin) -> str:
 @functools.lru_cache(maxsize=64)
 def _edited(name: str, folder: str, modules: int) -> str:
     # A module is what it was when it was loaded, so that only new ones need a look.
-    found = []
-    for module_name, module in list(sys.modules.items()):
+    info = _infos(folder).get(_normal(name))
+    if info is None:
+        return ""
+    record, found = _record(Path(folder) / info), []
+    for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if isinstance(file, str) and file.startswith(folder) and isinstance(module, ModuleType):
-            other = _origin(module_name, file, hasattr(module, "__path__"))
-            if other.name == name and " edited " in other.text:
-                found.append(other.text.partition(" edited ")[2] + file[len(folder) :])
+        if isinstance(file, str) and file.startswith(f"{folder}/") and record.lists(place := file[len(folder) + 1 :]):
+            changed = record.edited(file)
+            if changed:
+                found.append(changed.partition(" edited ")[2] + "/" + place)
     return " ".join(sorted(found))

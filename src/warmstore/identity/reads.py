@@ -104,6 +104,7 @@ def read_function(walk: Walk, place: Place, function: FunctionType, origin: Orig
         _defaults(walk, place, function, None)
         _attributes(walk, place, function)
         return
+    walk.functions.append(function)
     walk.watch_cell(partial(getattr, function, "__code__"))
     walk.watch_cell(partial(getattr, function, "__defaults__"))
     walk.watch_cell(partial(getattr, function, "__kwdefaults__"))
@@ -531,6 +532,8 @@ def _read_class(walk: Walk, cls: type, place: Place, name: str, rest: Chain) -> 
     walk.watch_cell(partial(static, cls, name))
     named, module = walk.name_of(cls)
     at = walk.root(("attribute", id(cls), name), f"{named}.{name}", module, cls)[0]
+    if raw is not None:
+        walk.fact(at + ".<kind>", type(raw).__name__)
     if raw is None:
         walk.fact(at, "missing")
     elif isinstance(raw, FunctionType):
@@ -576,6 +579,8 @@ def _read_object(walk: Walk, value: Any, place: Place, name: str, rest: Chain) -
             walk.whole(place, value)
         return
     at = place + f".{name}"
+    if raw is not None:
+        walk.fact(at + ".<kind>", type(raw).__name__)  # a property and a method may have the same body
     if own:
         walk.watch_cell(partial(own.get, name))
     if isinstance(raw, property):

@@ -35,7 +35,9 @@ _OF_GRAPHS = frozenset(
 )  # fmt: skip
 """Beside the generated `forward`, which is what runs."""
 
-_HOLDERS = ("_parameters", "_buffers", "_modules", "_forward_pre_hooks", "_forward_hooks")
+_HOLDERS = ("_parameters", "_buffers", "_modules")
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
+_BACKWARD_HOOKS = ("_backward_pre_hooks", "_backward_hooks")
 _FLAGS = ("_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
 GLOBAL_HOOKS = (nn.modules.module._global_forward_pre_hooks, nn.modules.module._global_forward_hooks)
 """Of every module."""
@@ -85,12 +87,22 @@ def _tensor(walk: Walk, place: Place, value: Any) -> None:
     text = walk.tensor_text(place, value)
     if walk.settings.tensors == "layout":
         text += f" {kind.__name__} {'grad' if value.requires_grad else ''} {'leaf' if value.is_leaf else ''}".rstrip()
+        _memory(walk, place, value)
     elif value.requires_grad and kind is torch.Tensor:  # of parameters it makes no difference to what modules give
         text += " grad"
     walk.fact(place, text)
     for name, attribute in sorted(vars(value).items()):
         if not name.startswith("_"):
             walk.whole(place + f".{name}", attribute)
+
+
+def _memory(walk: Walk, place: Place, value: torch.Tensor) -> None:
+    """Note a tensor that lies in the memory of another: writing to one may change both."""
+    if value.layout != torch.strided or value.device.type == "meta":
+        return
+    known = walk.memory.setdefault(value.untyped_storage()._cdata, place)
+    if known != place:
+        walk.fact(place + ".<memory>", f"same as {walk.said(known)} from {value.storage_offset()} on")
 
 
 def tensor_text(value: torch.Tensor, how: str = "content") -> str:
@@ -148,6 +160,8 @@ def tensor_bytes(value: torch.Tensor) -> Any:
     value = value.resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
     if not value.numel():
         return b""
+    if value.numel() == 1:
+        value = value.as_strided((1,), (1,))  # one element counts as contiguous whatever its stride
     flat: np.ndarray[Any, Any] = value.view(torch.uint8).numpy()
     return flat.data
 
@@ -164,11 +178,12 @@ def _module(walk: Walk, place: Place, value: Any) -> None:
     for holder in (*_HOLDERS, *_FLAGS):
         if holder in state:
             walk.watch(state[holder])
+    hooks = (*_HOOKS, *_BACKWARD_HOOKS) if walk.settings.tensors == "layout" else _HOOKS  # gradients are compiled too
     skipped = _OF_EVERY_MODULE | _OF_GRAPHS if isinstance(value, torch.fx.GraphModule) else _OF_EVERY_MODULE
     for name, attribute in sorted(state.items()):
         if name not in skipped:
             walk.whole(place + f".{name}", attribute)
-    for holder in _HOLDERS[:3]:
+    for holder in _HOLDERS:
         inside = state.get(holder) or {}
         walk.fact(place + f".<{holder[1:]}>", f"{list(inside)}")
         for name, part in inside.items():
@@ -176,12 +191,14 @@ def _module(walk: Walk, place: Place, value: Any) -> None:
                 walk.weight(place + f".{name}", part)
             elif type(part).__qualname__ != "GuardsFn":  # of torch.export: it looks at inputs and makes nothing of them
                 walk.whole(place + f".{name}", part)
-    for holder in _HOLDERS[3:]:
-        hooks = state.get(holder) or {}
-        flags = [[key in (state.get(flag) or ()) for flag in _FLAGS] for key in hooks]
-        if hooks:
-            walk.fact(place + f".{holder}", f"{len(hooks)} {flags}")
-        for at, hook in enumerate(hooks.values()):
+    for holder in hooks:
+        if holder not in state:
+            continue
+        walk.watch_code(state[holder])
+        flags = [[key in (state.get(flag) or ()) for flag in _FLAGS] for key in state[holder]]
+        if flags:
+            walk.fact(place + f".{holder}", f"{len(flags)} {flags}")
+        for at, hook in enumerate(state[holder].values()):
             walk.whole(place + f".{holder}[{at}]", hook)
 
 

@@ -96,6 +96,8 @@ class Walk:
         self.weights: set[Place] = set()
         self.introspects: set[str] = set()  # what code asks for: "doc", "name", "annotations"
         self.described: list[tuple[Place, Any]] = []
+        self.memory: dict[int, Place] = {}  # where the memory of tensors was met first
+        self.functions: list[FunctionType] = []  # those of the program whose code was read
         self.checkouts: dict[str, None] = {}
         self._roots: list[str] = ["@0:"]
         self._prefixes: list[str] = [""]
@@ -140,6 +142,8 @@ class Walk:
         # Objects run code of all kinds as they are looked at. One that raises does not tell what it is.
         while self._work:
             place, work = self._work.popleft()
+            if self._is_ignored(place):
+                continue
             try:
                 work()
             except Exception as error:
@@ -176,6 +180,11 @@ class Walk:
         """Have a list, set, dict or view of a dict watched."""
         if self.settings.watch is not None:
             self.settings.watch.add(container)
+
+    def watch_code(self, container: Collection[Any]) -> None:
+        """Have a dict watched that holds methods or hooks."""
+        if self.settings.watch is not None:
+            self.settings.watch.add_code(container)
 
     def watch_items(self, mapping: dict[str, Any], names: Collection[str]) -> None:
         """Have some items of a dict watched."""
@@ -264,7 +273,9 @@ class Walk:
         if origin.name not in self._origins:
             self._origins[origin.name] = origin
             place, _ = self.root(("version", origin.name), f"version of {origin.name}")
-            self.fact(place, (origin.text + " " + edited_files(origin)).strip())
+            # Of what is compiled, each file that was traced is looked at (`compiling.packages`), and no others.
+            edited = edited_files(origin) if self.settings.tensors == "content" else ""
+            self.fact(place, f"{origin.text} {edited}".strip())
             if origin.name == "torch":
                 from warmstore.identity.torch_kinds import GLOBAL_HOOKS, settings_text
 
@@ -337,6 +348,7 @@ class Walk:
         for value in values:
             other = Walk("", self.settings)
             other._seen = dict(self._seen)
+            other.functions = self.functions
             other.look(other.start, value)
             other.run()
             self.introspects |= other.introspects

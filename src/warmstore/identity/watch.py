@@ -105,6 +105,10 @@ class Watch:
         """Watch what a list or set, or a dict as its values and keys, or a view of a dict hold."""
         self._containers.append(container)
 
+    def add_code(self, container: Collection[Any]) -> None:
+        """Watch a dict of methods or hooks."""
+        self._containers.append(container)
+
     def add_items(self, mapping: dict[str, Any], names: Collection[str]) -> None:
         """Watch some items of a dict, and how many there are. What other items hold, exact checks alone see."""
         self._items.append((mapping, tuple(names)))
