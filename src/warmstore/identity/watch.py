@@ -29,7 +29,8 @@ LEFT = "left by a call"
 
 _RATE = 2e9  # bytes/s that are hashed, until it was measured
 _LARGE = 1024  # containers with more items are compared by their length, and item by item only where that is asked for
-_SMALL = 1 << 20  # bytes of arrays that are hashed where exactness is asked for
+_SMALL = 1 << 20  # bytes of arrays that are hashed where exactness is asked for, and by every walk
+_TINY = 1 << 14  # bytes of tensors that every walk hashes: batch norm writes its statistics without a trace
 
 _version_of, _strides_of = attrgetter("_version"), methodcaller("stride")
 _Make = Callable[[Any], str]
@@ -163,7 +164,7 @@ class Watch:
         counts = self._leaves is None or (is_weight and not self._leaves)
         if known is None or known.stamp != stamp:
             return self._timed(value, make) if counts else LEFT
-        if known.is_known and (stamp is not None or _size(value) > _SMALL):
+        if known.is_known and _size(value) > (_SMALL if stamp is None else _TINY):
             return known.text
         text = self._timed(value, make)
         return text if counts or text == known.text else LEFT
