@@ -170,6 +170,17 @@ def test_memory_that_was_freed_and_handed_out_again():
         walk_over(model, watch=watch, called=False)
 
 
+def test_memory_of_a_tensor_that_was_freed_and_handed_out_again():
+    """Without a word from the tensor, which stays: the address alone says that it was replaced."""
+    model = nn.Linear(512, 512, bias=False).requires_grad_(False)
+    for _ in range(10):
+        watch = watched(model)
+        model.weight.data = torch.empty(1)
+        gc.collect()
+        model.weight.data = torch.rand(512, 512)  # where the first one was, if that is free
+        assert watch.has_moved()
+
+
 def test_texts_are_remembered_while_nothing_is_written(monkeypatch):
     hashed = []
     text = torch_kinds.tensor_text
