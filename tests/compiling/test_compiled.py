@@ -270,7 +270,6 @@ def test_what_surrounds_a_function_is_seen_while_it_runs(tmp_path: Path) -> None
     same(x, y)
     f.__defaults__ = (3.0,)
     same(x, y)
-    assert prepared._loaded[0].fits((x, y), {}) is False
     memory = [torch.arange(12.0) for _ in range(2)]
     assert torch.equal(compiled(memory[0][:8], memory[0][4:]), f(memory[1][:8], memory[1][4:]))
     values, right = compiled(x.clone(), y), f(x.clone(), y)
