@@ -1,6 +1,7 @@
 """What a watch notices without another walk, what exact checks see, and what is found in turn."""
 
 import collections
+import functools
 import gc
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from warmstore.identity import torch_kinds
 from warmstore.identity.identity import walk_over
 from warmstore.identity.watch import LEFT, SHARE, Watch
 
@@ -25,6 +27,10 @@ class Clock:
 class Config:
     def __init__(self, **values):
         vars(self).update(values)
+
+
+class Other(Config):
+    pass
 
 
 class Slotted:
@@ -48,7 +54,36 @@ def made():
     model.recent = collections.deque([1, 2], maxlen=3)
     model.plain = torch.ones(2)
     model.array = np.ones(3)
+    model.partial = functools.partial(torch.mul, other=1)
+    model.defaults = collections.defaultdict(int)
+    model.hook = model[0].register_forward_hook(lambda *given: None)
+    model.function, model.count = functions()
     return model
+
+
+def functions():
+    counted = 0
+
+    def function(x, *, k=1):
+        return x * k + counted + NUMBERS[0]
+
+    def count():
+        nonlocal counted
+        counted += 1
+
+    return function, count
+
+
+NUMBERS = [1]
+HOOKS = []
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was():
+    yield
+    NUMBERS[:] = [1]
+    while HOOKS:
+        HOOKS.pop().remove()
 
 
 NOTICED = {
@@ -77,6 +112,18 @@ NOTICED = {
     "mode": lambda m: m[1].train(),
     "tensor that is no buffer": lambda m: m.plain.add_(1),
     "array replaced": lambda m: setattr(m, "array", np.ones(3)),
+    "class": lambda m: setattr(m.config, "__class__", Other),
+    "class of a child": lambda m: setattr(m[1], "__class__", nn.BatchNorm2d),
+    "keyword of a partial": lambda m: m.partial.keywords.__setitem__("other", 2),
+    "default of a keyword": lambda m: m.function.__kwdefaults__.__setitem__("k", 2),
+    "code of a function": lambda m: setattr(
+        m.function, "__code__", functions()[0].__code__.replace(co_consts=(None, 7))
+    ),
+    "closure": lambda m: m.count(),
+    "default of a dict": lambda m: setattr(m.defaults, "default_factory", float),
+    "which hooks take keywords": lambda m: m[0]._forward_hooks_with_kwargs.__setitem__(m.hook.id, True),
+    "hook of all modules": lambda m: HOOKS.append(nn.modules.module.register_module_forward_hook(lambda *given: None)),
+    "global": lambda m: NUMBERS.append(3),
     "loaded": lambda m: m[0].load_state_dict(nn.Linear(3, 3).state_dict()),
     "through half": lambda m: m.half().float(),
 }
@@ -123,17 +170,29 @@ def test_memory_that_was_freed_and_handed_out_again():
         walk_over(model, watch=watch, called=False)
 
 
+def test_memory_of_a_tensor_that_was_freed_and_handed_out_again():
+    """Without a word from the tensor, which stays: the address alone says that it was replaced."""
+    model = nn.Linear(512, 512, bias=False).requires_grad_(False)
+    for _ in range(10):
+        watch = watched(model)
+        model.weight.data = torch.empty(1)
+        gc.collect()
+        model.weight.data = torch.rand(512, 512)  # where the first one was, if that is free
+        assert watch.has_moved()
+
+
 def test_texts_are_remembered_while_nothing_is_written(monkeypatch):
     hashed = []
-    text = __import__("warmstore.identity.torch_kinds", fromlist=["x"]).tensor_text
-    monkeypatch.setattr("warmstore.identity.torch_kinds.tensor_text", lambda value: hashed.append(value) or text(value))
-    model = made()
+    text = torch_kinds.tensor_text
+    monkeypatch.setattr(torch_kinds, "tensor_text", lambda value: hashed.append(value) or text(value))
+    model = nn.Sequential(*[nn.Linear(100, 100) for _ in range(3)]).requires_grad_(False)
     watch = watched(model)
-    before = len(hashed)
-    model[0].weight.add_(1)
+    assert len(hashed) == 6
+    model[1].weight.add_(1)
     walk_over(model, watch=watch, called=False)
-    assert len(hashed) == before + 1
-    assert hashed[-1] is model[0].weight
+    large = [value for value in hashed[6:] if value.nbytes > 10_000]  # small ones are hashed each time
+    assert len(large) == 1
+    assert large[0] is model[1].weight
 
 
 class TestInTurn:
@@ -200,9 +259,7 @@ class TestInTurn:
 
 
 def text_of(tensor):
-    from warmstore.identity.torch_kinds import tensor_text
-
-    return tensor_text(tensor).rpartition(" ")[2]
+    return torch_kinds.tensor_text(tensor).rpartition(" ")[2]
 
 
 class TestWhatCallsLeave:

@@ -26,7 +26,6 @@ from warmstore.features.settling import Dimensions, is_guess
 from warmstore.features.stateless import check_stateless
 from warmstore.features.structure import put_together
 from warmstore.features.versions import fingerprint_of
-from warmstore.identity import register
 from warmstore.records.keys import Keys, as_keys
 
 _log = logging.getLogger("warmstore")
@@ -305,6 +304,9 @@ class CachedModule(nn.Module):
         if session.stored_roles and (session.fingerprint or {}).get("module") == self._detector.identity().digest:
             self._roles.update({path: role for path, role in session.stored_roles.items() if path not in self._roles})
 
+    def __identity__(self) -> nn.Module:
+        return self.module  # it computes what its module does
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_bound": {}}
 
@@ -352,6 +354,3 @@ def _add_prefix(module: nn.Module, state: dict[str, Any], prefix: str, *rest: An
 def _rename(state: dict[str, Any], old: str, new: str) -> None:
     for key in [key for key in state if key.startswith(old)]:
         state[new + key[len(old) :]] = state.pop(key)
-
-
-register(CachedModule, lambda cached: cached.module)  # it computes what its module does

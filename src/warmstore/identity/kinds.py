@@ -185,6 +185,7 @@ def _dict(walk: Walk, place: Place, value: Any) -> None:
 @rule(defaultdict)
 def _defaultdict(walk: Walk, place: Place, value: Any) -> None:
     walk.watch(value)
+    walk.watch_cell(functools.partial(getattr, value, "default_factory"))
     walk.pairs(place, "defaultdict", value.items())
     walk.whole(place + ".default_factory", value.default_factory)
 
@@ -326,6 +327,7 @@ def _mapped(walk: Walk, place: Place, value: Any) -> None:
 
 def _array_subclass(walk: Walk, place: Place, value: Any) -> None:
     walk.fact(place, f"object of {walk.cls(type(value))}")
+    watch_attributes(walk, value)
     if isinstance(value, np.ma.MaskedArray):
         parts = {"data": value.data, "mask": np.ma.getmaskarray(value), "fill_value": value.fill_value}
     else:
@@ -387,6 +389,8 @@ def _partial(walk: Walk, place: Place, value: Any) -> None:
     from warmstore.identity.reads import read_call
 
     walk.fact(place, f"partial of {len(value.args)} and {sorted(value.keywords)}")
+    walk.watch(value.keywords)
+    watch_attributes(walk, value)
     read_call(walk, place, value.func, value.args, value.keywords)
     walk.watch(vars(value))
     walk.watch(value.keywords)
@@ -721,6 +725,7 @@ def _global_name(walk: Walk, place: Place, value: Any, name: str) -> None:
 def watch_attributes(walk: Walk, value: Any) -> None:
     """Have the attributes of an object watched and, in subclasses of builtin containers, what it contains."""
     own = getattr(value, "__dict__", None)
+    walk.watch_object(value)
     if type(own) is dict:
         walk.watch(own)
     for name in slots_of(type(value)):

@@ -112,6 +112,8 @@ def read_function(walk: Walk, place: Place, function: FunctionType, origin: Orig
     walk.watch_cell(partial(getattr, function, "__code__"))
     walk.watch_cell(partial(getattr, function, "__defaults__"))
     walk.watch_cell(partial(getattr, function, "__kwdefaults__"))
+    if function.__kwdefaults__:
+        walk.watch(function.__kwdefaults__)
     facts = facts_of(function.__code__)
     constants = ", ".join(facts.constants)
     walk.fact(place, f"code {facts.digest} constants {constants[:160]}")

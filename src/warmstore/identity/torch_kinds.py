@@ -39,6 +39,9 @@ _HOLDERS = ("_parameters", "_buffers", "_modules")
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 _BACKWARD_HOOKS = ("_backward_pre_hooks", "_backward_hooks")
 _FLAGS = ("_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
+GLOBAL_HOOKS = (nn.modules.module._global_forward_pre_hooks, nn.modules.module._global_forward_hooks)
+"""Of every module."""
+
 _MANGLED = re.compile(rb"[./]?___torch_mangle_(\d+)")
 _DEFINITION = re.compile(rb"^(?=class |def )", re.MULTILINE)
 _NOT_CODE = (b".debug_pkl", b"version", b"byteorder", b"serialization_id")
@@ -186,8 +189,9 @@ def _module(walk: Walk, place: Place, value: Any) -> None:
         return
     walk.fact(place, f"module of {walk.cls(type(value))}{_mode(value)}")
     state = vars(value)
+    walk.watch_object(value)
     walk.watch_items(state, [name for name in state if name not in _OF_EVERY_MODULE or name == "training"])
-    for holder in _HOLDERS:
+    for holder in (*_HOLDERS, *_FLAGS):
         if holder in state:
             walk.watch(state[holder])
     hooks = (*_HOOKS, *_BACKWARD_HOOKS) if walk.settings.tensors == "layout" else _HOOKS  # gradients are compiled too
@@ -369,12 +373,6 @@ def settings_text() -> str:
             torch.get_default_device(),
         )
     )
-
-
-def global_hooks() -> list[Any]:
-    """Hooks that run in every module."""
-    holders = (nn.modules.module._global_forward_pre_hooks, nn.modules.module._global_forward_hooks)
-    return [hook for holder in holders for hook in holder.values()]
 
 
 def draws(name: str) -> bool:

@@ -192,6 +192,11 @@ class Walk:
         if self.settings.watch is not None:
             self.settings.watch.add_items(mapping, names)
 
+    def watch_object(self, value: Any) -> None:
+        """Have it watched that an object stays of its class, and keeps its `__dict__`."""
+        if self.settings.watch is not None:
+            self.settings.watch.add_object(value)
+
     def watch_cell(self, read: Callable[[], Any]) -> None:
         """Have a single variable watched, which gives the same object while nothing has changed."""
         if self.settings.watch is not None:
@@ -276,12 +281,14 @@ class Walk:
                 place, _ = self.root(("settings", "numpy"), "settings of numpy")
                 self.fact(place, repr(sorted(np.get_printoptions().items(), key=str)))
             if origin.name == "torch":
-                from warmstore.identity.torch_kinds import global_hooks, settings_text
+                from warmstore.identity.torch_kinds import GLOBAL_HOOKS, settings_text
 
                 place, _ = self.root(("settings", "torch"), "settings of torch")
                 self.fact(place, settings_text())
                 self.watch_probe(settings_text)
-                for at, hook in enumerate(global_hooks()):
+                for holder in GLOBAL_HOOKS:
+                    self.watch(holder)
+                for at, hook in enumerate([hook for holder in GLOBAL_HOOKS for hook in holder.values()]):
                     self.whole(place + f".<hook {at}>", hook)
 
     def whole(self, place: Place, value: Any) -> None:

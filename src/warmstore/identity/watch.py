@@ -29,7 +29,8 @@ LEFT = "left by a call"
 
 _RATE = 2e9  # bytes/s that are hashed, until it was measured
 _LARGE = 1024  # containers with more items are compared by their length, and item by item only where that is asked for
-_SMALL = 1 << 20  # bytes of arrays that are hashed where exactness is asked for
+_SMALL = 1 << 20  # bytes of arrays that are hashed where exactness is asked for, and by every walk
+_TINY = 1 << 14  # bytes of tensors that every walk hashes: batch norm writes its statistics without a trace
 
 _version_of, _strides_of = attrgetter("_version"), methodcaller("stride")
 _Make = Callable[[Any], str]
@@ -70,6 +71,7 @@ class Watch:
         self._is_stale = is_stale
         self._containers: list[Collection[Any]] = []
         self._items: list[tuple[dict[str, Any], tuple[str, ...]]] = []
+        self._objects: list[Any] = []
         self._cells: list[Callable[[], Any]] = []
         self._probes: list[Callable[[], Any]] = []
         self._contents: dict[int, _Content] = {}
@@ -78,7 +80,7 @@ class Watch:
         self._size = 0
         self._weights: dict[int, Any] = {}
         self._weights_before: dict[int, Any] = {}
-        self._settled = _Settled((), (), (), (), ())
+        self._settled = _Settled((), (), (), (), (), ())
         self._leaves: bool | None = None  # while looking for what a call has changed: whether weights may be it
         self.patches: Any = None
         """What a walk has found in installed modules of the program's: it takes long, and is looked for in turn."""
@@ -94,7 +96,7 @@ class Watch:
 
     def begin(self) -> None:
         """Forget what the walk before has read; texts are remembered."""
-        self._containers, self._items, self._cells, self._probes = [], [], [], []
+        self._containers, self._items, self._objects, self._cells, self._probes = [], [], [], [], []
         self._known, self._contents = self._contents or self._known, {}
         self._weights, self._weights_before = {}, self._weights
         self._is_stale = False
@@ -111,6 +113,10 @@ class Watch:
     def add_items(self, mapping: dict[str, Any], names: Collection[str]) -> None:
         """Watch some items of a dict, and how many there are. What other items hold, exact checks alone see."""
         self._items.append((mapping, tuple(names)))
+
+    def add_object(self, value: Any) -> None:
+        """Watch the class of an object and, in exact checks, which `__dict__` it has."""
+        self._objects.append(value)
 
     def add_cell(self, read: Callable[[], Any]) -> None:
         """Watch which object a function without effects gives."""
@@ -158,14 +164,16 @@ class Watch:
         counts = self._leaves is None or (is_weight and not self._leaves)
         if known is None or known.stamp != stamp:
             return self._timed(value, make) if counts else LEFT
-        if known.is_known and (stamp is not None or _size(value) > _SMALL):
+        if known.is_known and _size(value) > (_SMALL if stamp is None else _TINY):
             return known.text
         text = self._timed(value, make)
         return text if counts or text == known.text else LEFT
 
     def settle(self) -> None:
         """From now on, what is held now is what was held."""
-        self._settled = _Settled(self._containers, self._items, self._cells, self._probes, self._contents.values())
+        self._settled = _Settled(
+            self._containers, self._items, self._objects, self._cells, self._probes, self._contents.values()
+        )
         self._in_turn = [content for content in self._contents.values() if content.text != LEFT]
         self._size = sum(_size(content.value) for content in self._in_turn)
         self._known, self._weights_before, self._left_at = {}, {}, ()
@@ -258,6 +266,7 @@ class _Settled:
         self,
         containers: Collection[Collection[Any]],
         items: Collection[tuple[dict[str, Any], tuple[str, ...]]],
+        objects: Collection[Any],
         cells: Collection[Callable[[], Any]],
         probes: Collection[Callable[[], Any]],
         contents: Collection[_Content],
@@ -273,7 +282,10 @@ class _Settled:
         self._dicts = [mapping for mapping, names in items if names]
         self._getters = [itemgetter(*names, names[0]) for _, names in items if names]  # at least two: it gives tuples
         self._count = sum(map(len, self._views)) + sum(len(names) + 1 for _, names in items if names)
-        self._held = self._objects()
+        self._held = self._hold()
+        self._objects = list(objects)
+        self._types = [*map(type, objects)]
+        self._dicts_of = [*map(_dict_of, objects)]
         self._cells = list(cells)
         self._read = [read() for read in self._cells]
         self._probes = [(probe, probe()) for probe in probes]
@@ -290,9 +302,9 @@ class _Settled:
 
     def has_moved(self, exactly: bool) -> bool:
         """Whether something else is held anywhere."""
-        if [*map(len, self._sized)] != self._sizes:
+        if [*map(len, self._sized)] != self._sizes or [*map(type, self._objects)] != self._types:
             return True
-        if not np.array_equal(_pointers(self._objects()), _pointers(self._held)):
+        if not np.array_equal(_pointers(self._hold()), _pointers(self._held)):
             return True
         if not all(map(is_, [read() for read in self._cells], self._read)) or self._stamps_now() != self._stamps:
             return True
@@ -300,7 +312,8 @@ class _Settled:
 
     def _has_moved_inside(self) -> bool:
         return (
-            any(tuple(mapping) != keys for mapping, keys in self._keys)
+            not all(map(is_, map(_dict_of, self._objects), self._dicts_of))
+            or any(tuple(mapping) != keys for mapping, keys in self._keys)
             or any(not all(map(is_, view, held)) for view, held in self._large)
             or any(probe() != text for probe, text in self._probes)
             or [*map(_strides_of, self._strided)] != self._strides
@@ -309,9 +322,13 @@ class _Settled:
     def _stamps_now(self) -> tuple[list[Any], ...]:
         return [*map(_version_of, self._versioned)], [*map(self._pointer_of, self._strided)]
 
-    def _objects(self) -> Any:
+    def _hold(self) -> Any:
         parts = chain(self._views, map(call, self._getters, self._dicts))
         return np.fromiter(chain.from_iterable(parts), object, self._count)
+
+
+def _dict_of(value: Any) -> Any:
+    return getattr(value, "__dict__", None)
 
 
 def _pointers(objects: Any) -> Any:
