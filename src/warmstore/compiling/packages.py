@@ -15,19 +15,18 @@ import inspect
 import json
 import re
 import struct
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from io import BytesIO
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from warmstore.compiling.operators import python_operators
 from warmstore.compiling.stable_names import BY_NAME, stable_name, value_summary
+from warmstore.compiling.traced import installed_modules, installed_text
 from warmstore.errors import BadArtifact, Incompatible
-from warmstore.identity.origin import origin_of, origin_of_function
 
 if TYPE_CHECKING:
     from warmstore.identity.watch import Watch
@@ -312,7 +311,7 @@ def make(
         raise Incompatible("it changes arguments that lie in the same memory")
     if any(one.opname in ("STORE_GLOBAL", "DELETE_GLOBAL") for one in dis.get_instructions(compiled.fn.__code__)):
         raise Incompatible("it sets global variables")
-    installed = _installed(traced, identified, unknown)
+    installed = installed_modules(traced, identified, unknown)
     if unknown:
         raise Incompatible(f"nothing another process could find again: {', '.join(sorted(set(unknown)))}")
     return Package(
@@ -395,46 +394,3 @@ def _dynamic(args: Sequence[Any], kwargs: dict[str, Any], sizes: Sizes) -> Itera
         for tensor, before in marked:  # guards see marks, and the program's tensors have none
             vars(tensor).clear()
             vars(tensor).update(before)
-
-
-def _installed(traced: Iterable[CodeType], identified: Mapping[int, CodeType], unknown: list[str]) -> set[str]:
-    """The installed modules whose code was traced. What is neither in one of those nor identified is unknown: whoever
-    looks for the package could not tell whether it has changed."""
-    found = set()
-    for code in traced:
-        if id(code) in identified:
-            continue  # it is in the key
-        module = inspect.getmodule(code)
-        if module is None or origin_of(module).is_program:
-            unknown.append(f"the code of {code.co_qualname} in {code.co_filename}")
-        else:
-            found.add(module.__name__)
-    return found
-
-
-def installed_text(name: str) -> str:
-    """The version of an installed module, and what the program has put into it; "" where it is not loaded."""
-    module = sys.modules.get(name)
-    if module is None:
-        return ""
-    patched = [
-        f"{owner} {attribute}"
-        for owner, held in _classes_of(module)
-        for attribute, value in held.items()
-        if _is_programs(value)
-    ]
-    return " ".join([origin_of(module).text, *sorted(patched)])
-
-
-def _classes_of(module: ModuleType) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """What a module holds, and what its classes hold."""
-    held = vars(module)
-    yield "", held
-    for name, value in list(held.items()):
-        if isinstance(value, type) and value.__module__ == module.__name__:
-            yield name, vars(value)
-
-
-def _is_programs(value: object) -> bool:
-    function = getattr(value, "__func__", value) if isinstance(value, staticmethod | classmethod) else value
-    return isinstance(function, FunctionType) and origin_of_function(function).is_program
