@@ -119,7 +119,7 @@ class Loaded:
     """A package in use. Calling it checks nothing; `fits` must have said yes for the same arguments.
 
     Raises:
-        Incompatible: a source has changed, or an object is not what it was.
+        Incompatible: an object that guards compare is another one, or a value that they find by way of a name.
     """
 
     def __init__(
