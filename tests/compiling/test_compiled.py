@@ -11,10 +11,10 @@ from tests.compiling.programs import START, Report, run, with_torch_in
 
 import warmstore as ws
 from warmstore.compiling import compiled
-from warmstore.compiling.compiled import generalised
+from warmstore.compiling.call_sizes import cover, generalised
 from warmstore.compiling.environment import Environment
 from warmstore.compiling.identified import Identified
-from warmstore.compiling.packages import Package, cover
+from warmstore.compiling.packages import Package
 from warmstore.errors import BadArtifact, Incompatible
 
 MODEL = """

@@ -5,7 +5,7 @@ import textwrap
 import pytest
 import torch
 
-from warmstore.compiling.packages import cover
+from warmstore.compiling.call_sizes import cover
 from warmstore.compiling.traced import installed_modules, installed_text
 
 
@@ -17,7 +17,7 @@ def test_what_was_traced_and_is_not_in_the_key_makes_no_package() -> None:
     code = [cover.__code__, textwrap.dedent.__code__, torch.nn.functional.relu.__code__, traced_here.__code__]
     unknown: list[str] = []
     assert installed_modules(code[:-1], {}, unknown) == {
-        "warmstore.compiling.packages", "textwrap", "torch.nn.functional"
+        "warmstore.compiling.call_sizes", "textwrap", "torch.nn.functional"
     }  # fmt: skip
     assert unknown == []
     installed_modules(code, {}, unknown)

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import re
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from warmstore.compiling import compile_cache
-from warmstore.compiling.packages import Loaded, Package, Sizes, cover, load, make, shapes
+from warmstore.compiling.call_sizes import Sizes, cover, generalised, shapes, sizes_of_text, sizes_text
+from warmstore.compiling.packages import Loaded, Package, load, make
 from warmstore.errors import BadArtifact, Incompatible, NoKey
 
 if TYPE_CHECKING:
@@ -354,7 +354,7 @@ class _Prepared:
             function = getattr(self._function, "__func__", self._function)
             loaded = load(package, function, call.whole, call.kwargs, call.arguments)
             session.harvest()  # its libraries first: whoever finds the package finds them
-            _keep(session, f"{call.path}{_said(package.sizes)}.{name}", data, time.monotonic() - began)
+            _keep(session, f"{call.path}{sizes_text(package.sizes)}.{name}", data, time.monotonic() - began)
             return loaded if loaded.fits(call.whole, call.kwargs) else None
 
     def _require_unchanged(self) -> None:
@@ -384,40 +384,8 @@ def _versions(session: Session, path: str) -> list[Sizes]:
     """Static sizes for which other versions of a program were compiled."""
     program = path.rsplit("/", 2)[0] + "/"
     below = session.store.below(program, session.environment)
-    found = [_heard(artifact.key.rpartition("/")[2].partition(".")[0]) for artifact, _ in below if artifact]
+    found = [sizes_of_text(artifact.key.rpartition("/")[2].partition(".")[0]) for artifact, _ in below if artifact]
     return [sizes for sizes in found if sizes]
-
-
-def generalised(sizes: Sizes, others: Iterable[Sizes], dynamic: bool | None = None) -> Sizes:
-    """The sizes to compile for: None for those in which other calls differed, as `torch.compile` does it too.
-
-    Sizes 0 and 1 are kept: torch compiles for them alone. `dynamic` is that of `torch.compile`: all of them, or none.
-    """
-    if dynamic is not None:
-        return tuple((None,) * len(shape) if dynamic else shape for shape in sizes)
-    found = [list(shape) for shape in sizes]
-    for other in others:
-        if [len(shape) for shape in other] != [len(shape) for shape in sizes]:
-            continue
-        for shape, ours, theirs in zip(found, sizes, other, strict=True):
-            for at, (our, their) in enumerate(zip(ours, theirs, strict=True)):
-                if our != their and our not in (0, 1) and their not in (0, 1):
-                    shape[at] = None
-    return tuple(map(tuple, found))
-
-
-def _said(sizes: Sizes) -> str:
-    """Sizes as part of an artifact's key, such as 64x_x3,64; nothing where they are too many."""
-    said = ",".join("x".join("_" if size is None else str(size) for size in shape) for shape in sizes)
-    return said if len(said) < 200 else ""
-
-
-def _heard(said: str) -> Sizes:
-    if not re.fullmatch(r"[0-9x_,]+", said):
-        return ()
-    return tuple(
-        tuple(None if size == "_" else int(size) for size in shape.split("x") if size) for shape in said.split(",")
-    )
 
 
 def _is_bare(module: Any, forward: Any) -> bool:

@@ -23,6 +23,7 @@ from io import BytesIO
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
+from warmstore.compiling.call_sizes import Sizes, tensors
 from warmstore.compiling.operators import python_operators
 from warmstore.compiling.stable_names import BY_NAME, stable_name, value_summary
 from warmstore.compiling.traced import installed_modules, installed_text
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 _BUILTINS = re.compile(r"G\['__builtins_dict__\w*'\]")
 _GLOBAL = re.compile(r"G\['(\w+)'\]")
 _MAKING = threading.RLock()  # what is traced is told to whoever asked last
-Sizes = tuple[tuple[int | None, ...], ...]
 
 _MAGIC = b"warmstore package 4\n"
 
@@ -105,14 +105,6 @@ class Package:
 
 def _pairs(said: Iterable[Sequence[object]]) -> tuple[tuple[str, str], ...]:
     return tuple((str(a), str(b)) for a, b in said)
-
-
-def cover(general: Sizes, sizes: Sizes) -> bool:
-    """Whether what was compiled for the first may do for the second."""
-    return len(general) == len(sizes) and all(
-        len(ours) == len(theirs) and all(a is None or a == b for a, b in zip(ours, theirs, strict=True))
-        for ours, theirs in zip(general, sizes, strict=True)
-    )
 
 
 class Loaded:
@@ -362,18 +354,6 @@ def _summary_of(expression: str, scope: dict[str, Any]) -> str | None:
         return value_summary(eval(expression, scope))
     except Exception:
         return None
-
-
-def tensors(args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
-    """The tensors among the arguments of a call."""
-    import torch
-
-    return [one for one in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
-
-
-def shapes(args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
-    """Their shapes."""
-    return tuple(tuple(map(int, one.shape)) for one in tensors(args, kwargs))
 
 
 @contextmanager
