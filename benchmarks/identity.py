@@ -6,7 +6,7 @@ import dataclasses
 import os
 import pickle
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import torch
 import xxhash
 from torch import nn
 
+import warmstore as ws
 from benchmarks.report import Bar, Report, broken_rows, timings
 from benchmarks.settings import Settings
 from benchmarks.side_by_side import Call, Contestant, Role, Row, named, side_by_side
@@ -23,6 +24,7 @@ from warmstore.identity import identify
 from warmstore.identity.samples import identify_samples
 
 FILES = 1_000
+HITS = 256
 
 
 @dataclasses.dataclass
@@ -63,7 +65,8 @@ def run(settings: Settings) -> Report:
     paths = _paths(settings.folder, count, settings.pick(5, 2))
     modules = _modules(settings.pick(12, 2), settings.pick(7, 2))
     steps = _steps(settings.pick(200, 5))
-    found = (listed, paths, modules, steps)
+    calls = _calls(settings)
+    found = (listed, paths, modules, steps, calls)
     limit, ours = named(paths, "os.stat of each").median, named(paths, "warmstore").median
     hashing, module = named(modules, "xxh3 of its weights").median, named(modules, "warmstore").median
     size = sum(one.nbytes for one in _encoder(settings.pick(12, 2)).parameters())
@@ -75,12 +78,16 @@ def run(settings: Settings) -> Report:
             timings(f"{count:,} paths of files", paths, unit="ms"),
             timings(f"a transformer of {settings.pick(12, 2)} layers, {size / 1e6:,.0f} MB", modules, unit="ms"),
             timings("a step with a helper, settings and a table", steps),
+            timings(
+                f"a call of CachedModule that finds all {HITS} samples of 2 KiB, by the tensors of its module", calls
+            ),
         ),
         (
             Bar.at_most("ms for 1,000 objects of a data class", _scaled(listed, 1e3), 10),
             Bar.at_most("s for a million paths, beyond their stats", _beyond(ours, limit, 1e6 / count), 1),
             Bar.at_most("s for the transformer, beyond hashing its weights", _beyond(module, hashing), 0.5),
             Bar.at_least("GB/s at which its weights are hashed", size / 1e9 / hashing if hashing else None, 2),
+            Bar.at_most("call with 318 tensors over one with two", named(calls, "318 tensors").ratio, 1.5),
         ),
         ("The files are 1,000, each under many spellings. What is hashed lies in memory, as weights do.",),
         tuple(trouble for rows in found for trouble in broken_rows(rows)),
@@ -146,6 +153,34 @@ def _steps(turns: int) -> list[Row]:
         range(turns),
         lambda _, result: bool(result),
     )
+
+
+def _calls(settings: Settings) -> list[Row]:
+    """Calls that find everything: what they cost beyond the lookup is knowing that the module is the same."""
+    ids, x = np.arange(HITS), torch.rand(HITS, 512)
+    with ExitStack() as stack:
+
+        def wrapped(pairs: int) -> Call:
+            layers = [nn.Linear(8, 8) for _ in range(pairs - 1)]
+            module = nn.Sequential(nn.Linear(512, 512), nn.ModuleList(layers)).requires_grad_(False)
+            module.forward = module[0].forward
+            cached = ws.CachedModule(module, stack.enter_context(ws.FeatureCache(settings.folder, f"of {pairs}")))
+            cached(x, cache_ids=ids)
+            cached.cache.flush()
+            return lambda _: cached(x, cache_ids=ids)
+
+        cache = stack.enter_context(ws.FeatureCache(settings.folder, "calls"))
+        cache.put_batch(ids, x)
+        cache.flush()
+        return side_by_side(
+            [
+                _plain("the lookup alone", lambda _: cache.get_batch(ids)),
+                _plain("two tensors", wrapped(1), "limit"),
+                _plain("318 tensors", wrapped(159), "warmstore"),
+            ],
+            range(settings.pick(300, 5)),
+            lambda _, result: len(result[0] if isinstance(result, tuple) else result) == HITS,
+        )
 
 
 def _encoder(layers: int) -> nn.Module:

@@ -79,7 +79,7 @@ def test_inspect_recognises_a_cache(folder: Path) -> None:
         '{"y": (float32 [3], float32), "names": [Json per sample], "kind": \'test\'}',
         "4 hits, 4 misses: 50.0%",
         "1: the later one",
-        "weights ",
+        " facts",
         "a%2Fb@",
     ):
         assert part in said, part
@@ -160,4 +160,16 @@ def test_structures_of_every_kind(tmp_path: Path) -> None:
         cache.put_batch([1, 2], {"a": tuple(output), 3: torch.ones(2)})
     assert rendered_structure(read_state(cache.path).schema) == (
         '{"a": (float32 [3], None, (float32, int64), [float32 [?] per sample]), 3: float32}'
+    )
+
+
+def test_structures_with_samples_in_other_dimensions(tmp_path: Path) -> None:
+    class States(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return x, x[None, :, :2], torch.ones(2, 2)
+
+    with ws.FeatureCache(tmp_path, "id") as cache:
+        ws.CachedModule(States(), cache, out_dims=(0, 1, None))(torch.ones(4, 3), cache_ids=range(4))
+    assert rendered_structure(read_state(cache.path).schema) == (
+        "(float32 [3], float32 [1, 2], samples in dimension 1, float32 [2, 2] for all)"
     )

@@ -384,7 +384,7 @@ NEUTRAL = [
     Neutral("copy in the process that filled", first=("build", "use", _CLONE, "again", "use"), without=("memory",)),
     Neutral("pickled", second=(_PICKLED, "build", "use", "plain"), without=("hooks",)),
     Neutral("pickled in the process that filled", first=("build", "use", _PICKLED, "again", "use"),
-            without=("hooks", "memory")),
+            without=("hooks", "memory", "object")),  # the copy no longer shares what the program names too
     Neutral("script", main="script"),
     Neutral("script in a moved checkout", main="script", moved=True),
     Neutral("script with a comment", _each(lambda text: "# A comment.\n" + text), main="script"),

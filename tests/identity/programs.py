@@ -21,9 +21,11 @@ _HEAD = '''
 import argparse, array, collections, contextlib, copy, dataclasses, datetime, decimal, enum, fractions, functools
 import inspect, io, itertools, json, math, operator, os, pathlib, random, re, sys, threading, types, typing, weakref
 import numpy as np
+'''
+_TORCH = """
 import torch
 from torch import nn
-'''
+"""
 _COMMENTS = """
 # A comment that version @N@ has,
 # and another.
@@ -108,16 +110,17 @@ def program_of(edit: Edit, place: Place, system: str, *, edited: bool = False, n
     files = {}
     for name, text in texts.items():
         alone = name == "program.py" or not place.whole  # all of a module that is passed on counts
-        text = _HEAD + text + (_UNRELATED if alone else "")
+        text += _UNRELATED if alone else ""
         if neutral:
             text = text.replace("\n\n\ndef ", _COMMENTS + "def ", 1).replace("\ndef use", _COMMENTS + "def use", 1)
-        files[name] = filled_in(text, "2" if neutral and alone else "1", edit, edited=edited)
+        number = "2" if neutral and alone and "__doc__" not in edit.reading else "1"  # docstrings that are read count
+        files[name] = headed(filled_in(text, number, edit, edited=edited), number)
     return Program(files)
 
 
 def with_model(text: str, system: str) -> str:
     """A program that defines `step`, with the plain model around it where a system wants one."""
-    return text + filled_in(_MODEL, "1") if system != "step" else text
+    return text + _TORCH + filled_in(_MODEL, "1") if system != "step" else text
 
 
 def program_of_text(edit: ProgramEdit, system: str, *, edited: bool = False, neutral: bool = False) -> Program:
@@ -130,13 +133,21 @@ def program_of_text(edit: ProgramEdit, system: str, *, edited: bool = False, neu
     for name, text in texts.items():
         unrelated = "" if edit.whole else _UNRELATED
         if name == "program.py":
-            text = _HEAD + text.replace("\ndef step", (_COMMENTS if neutral else "") + "\ndef step", 1) + unrelated
+            text = text.replace("\ndef step", (_COMMENTS if neutral else "") + "\ndef step", 1) + unrelated
         elif name.endswith(".py") and neutral and not edit.site:
             text = "# A comment.\n\n" + text + unrelated
-        files[name] = filled_in(text, "2" if neutral and not edit.whole else "1")
+        number = "2" if neutral and not edit.whole else "1"
+        text = filled_in(text, number)
+        files[name] = headed(text, number) if name == "program.py" else text
     environment = edit.environment_new if edited else edit.environment
     cwd = edit.cwd_new if edited else edit.cwd
     return Program(files, environment, cwd, edit.stamped, edit.site, edit.main)
+
+
+def headed(text: str, number: str) -> str:
+    """A program's text beneath its imports. Programs without torch do not load it."""
+    head = filled_in(_HEAD, number)
+    return head + (_TORCH if "torch" in text or "nn." in text else "") + text
 
 
 def filled_in(text: str, number: str, edit: Edit | None = None, *, edited: bool = False) -> str:
@@ -156,9 +167,6 @@ def filled_in(text: str, number: str, edit: Edit | None = None, *, edited: bool 
 
 
 _MODEL = """
-
-from torch import nn
-
 
 class Model(nn.Module):
     '''The model, @N@.'''

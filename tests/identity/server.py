@@ -27,7 +27,7 @@ _cells = [0]
 
 @dataclass(frozen=True)
 class Task:
-    """A run of a program. system: of `systems.SYSTEMS`. program, cache: folders. cwd: where the program runs.
+    """A run of a program. system: a name. program, cache: folders. cwd: where the program runs.
 
     site: a folder of installed packages. main: "" loads the program as a module, "script" as `__main__`, "notebook" as
     a cell in `__main__`.
@@ -80,14 +80,16 @@ def perform(task: Task) -> Reply:
                 uses.extend(_in_threads(system, said))
             elif action in ("build", "again"):
                 try:
-                    system, refused = systems.SYSTEMS[task.system](program, Path(task.cache)), ""
+                    system, refused = systems.system_of(task.system)(program, Path(task.cache)), ""
                 except systems.REFUSALS as error:
                     system, refused = None, str(error)
             elif action == "open":
                 if system:
                     system.open()
             elif action == "fill":
-                systems.ModuleSystem.fill(program, Path(task.cache))
+                from tests.identity import torch_systems
+
+                torch_systems.ModuleSystem.fill(program, Path(task.cache))
             elif action == "reload":
                 program = importlib.reload(program)
             elif action == "rerun":
@@ -240,7 +242,9 @@ def _serve() -> None:
         replies.write(pickle.dumps(perform(pickle.load(tasks))))
         replies.flush()
         os._exit(0)
-    systems.warm()
+    from tests.identity import torch_systems
+
+    torch_systems.warm()
     while True:
         try:
             task = _receive(tasks)

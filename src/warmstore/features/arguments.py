@@ -71,7 +71,6 @@ class Arguments:
         self._ids = ids
         self._parts: dict[str, bool] | None = None  # of every part that could be per sample: whether it is
         self._input: tuple[Path, Any] | None = None
-        self._arrays = 0  # that fit the batch
         self._unproven = False
         self.open: tuple[str, Any] | None = None
         """A part that may be per sample or the same for all samples, which nothing tells; and its path."""
@@ -128,13 +127,14 @@ class Arguments:
         self._input = self._find_input()
         if self._input is not None and len(self._input[1]) != self._count:
             self._raise_rows(*self._input)
+        if self._input is not None and len(self.args) == 1 and not self.kwargs and isinstance(self.args[0], _ARRAYS):
+            self._parts = {_text((0,)): True}  # nothing else could be the batch
+            return
         news: Roles = {}
         parts: dict[str, bool] = {}
         for key, value in self._items():
             self._visit(value, (key,), parts, news)
         self._parts = parts
-        if self._input is not None and self._arrays > 1:
-            self._doubt_input(news)
         if any(parts.values()) and self._count:  # else nothing shows how many samples there are
             self._roles.update(news)
         self._unproven = any(batch and type(self._roles.get(path)) is int for path, batch in parts.items())
@@ -202,7 +202,6 @@ class Arguments:
             )
         if type(role) is int and role < 0:
             self.open = self.open or (_say(path), value)
-        self._arrays += isinstance(value, _ARRAYS)
         return True
 
     def _role(self, value: Any, path: Path, named: bool) -> bool | int:
@@ -242,14 +241,6 @@ class Arguments:
         if count <= _FEW and all(isinstance(one, _NUMBERS) for one in value):
             return False
         return not all(isinstance(one, list | tuple) and len(one) == count for one in value)
-
-    def _doubt_input(self, news: Roles) -> None:
-        """A first tensor [n, n] beside another of n rows may be a table, and the other one the batch."""
-        assert self._input is not None
-        path, value = self._input
-        square = isinstance(value, _ARRAYS) and value.ndim > 1 and value.shape[1] == self._count
-        if square and _text(path) in news and _text(path) not in self._roles:
-            news[_text(path)] = self._count
 
     def _is_told(self, path: Path) -> bool | str | None:
         """Whether the part at a path was named in `batch_args`; "inside" where a part of it was, None without them."""
@@ -349,7 +340,7 @@ def _likeness(value: Any) -> Any:
 
 
 def _text(path: Path) -> str:
-    return repr(path[0]) + "".join(f"[{key!r}]" for key in path[1:])
+    return repr(path[0]) if len(path) == 1 else repr(path[0]) + "".join(f"[{key!r}]" for key in path[1:])
 
 
 def _say(path: Path) -> str:

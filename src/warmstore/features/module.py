@@ -175,7 +175,7 @@ class CachedModule(nn.Module):
             args, kwargs = arguments.take(torch.from_numpy(which))
         began = time.perf_counter()
         output = self._compute(args, kwargs)
-        session.computed(time.perf_counter() - began, len(which))
+        session.computed(time.perf_counter() - began, len(computed))
         if not self._is_bound(arguments, session):
             raise StaleCache(
                 "the module's weights changed while it computed, so its outputs belong to no version of the cache. "
@@ -298,9 +298,9 @@ class CachedModule(nn.Module):
 
     def _recall_roles(self) -> None:
         """What arguments are, from the cache's metadata, where it was filled by this module."""
-        session = self.cache.session
-        if self._recalled or not session.is_fixed:
+        if self._recalled or not self.cache.session.is_fixed:
             return
+        session = self.cache.session
         self._recalled = True
         if session.stored_roles and (session.fingerprint or {}).get("module") == self._detector.identity().digest:
             self._roles.update({path: role for path, role in session.stored_roles.items() if path not in self._roles})

@@ -443,15 +443,18 @@ class Session:
             for version in read_versions(self.folder, self.name):
                 if version.fingerprint is not None and have_same_rules(version.fingerprint, fingerprint):
                     self._compare(version.fingerprint, fingerprint)
+            self._say_left(own)
+        with self.lock:
+            self._fingerprint = None
+            self._move(own)
+            self._tie(fingerprint)
+
+    def _say_left(self, own: Path) -> None:
         _log.warning(
             "the cache %r in %s was filled under other rules of identity: it stays as it is, and samples are computed "
             "anew into %s",
             self._id, self.folder, own.name,
         )  # fmt: skip
-        with self.lock:
-            self._fingerprint = None
-            self._move(own)
-            self._tie(fingerprint)
 
     def _become(self, fingerprint: Fingerprint) -> None:
         """Be the version of a fingerprint: its own folder if it has one, else the first one if that is free or its."""
@@ -460,9 +463,11 @@ class Session:
             self._move(own)
         try:
             self._tie(fingerprint)
-        except StaleCache:
+        except StaleCache as error:
             if self.path == own:
                 raise  # two fingerprints of one digest
+            if type(error) is _OtherRules:
+                self._say_left(own)
             self._move(own)
             self._tie(fingerprint)
         self._fingerprint = fingerprint

@@ -155,10 +155,10 @@ class Dimensions:
 
 
 class Repeats:
-    """Notices a part of outputs that is the same, bit for bit, in two batches of one size and of other samples.
+    """Tells from the first two batches of one size, of different samples, whether a second look is due.
 
-    A part with as many rows as the batch, but the same rows for all batches, is not per sample. A batch of another size
-    would show it; where all have one size, only that it repeats does.
+    A part that is the same in both, bit for bit, may be a constant that has as many rows as the batch by accident. A
+    single matrix [n, n] in both may have its samples in either dimension. Batches of another size would show it.
     """
 
     def __init__(self) -> None:
@@ -166,21 +166,22 @@ class Repeats:
         self._over = False
 
     def show(self, output: Any, keys: Keys) -> bool:
-        """Take in the output of some samples. True, once at most, where a part of it was the same before."""
+        """Take in the output of some samples. True, once at most, where the module should run on fewer of them."""
         if self._over or len(keys) < 2:
             return False
-        samples = set(keys.packed())
-        if self._first is not None and not samples.isdisjoint(self._first[0]):
-            return False
-        digests = {path: _digest(array) for path, array in _named_arrays(output, "output")}
-        if len(digests) < 2:  # a single part has to be per sample
-            return False
+        samples, arrays = set(keys.packed()), dict(_named_arrays(output, "output"))
         if self._first is None:
-            self._first = samples, digests
+            self._first = samples, _digests(arrays)
             return False
         first, before = self._first
+        if not samples.isdisjoint(first):
+            return False
         self._over = True
-        return len(samples) == len(first) and any(before.get(path) == digest for path, digest in digests.items())
+        if len(samples) != len(first):
+            return False
+        if len(arrays) == 1:
+            return any(len(samples) in _shape(array)[1:] for array in arrays.values())
+        return any(before.get(path) == digest for path, digest in _digests(arrays).items())
 
 
 def _doubts(value: Any, count: int, lists: str) -> Iterator[bool | None]:
@@ -241,6 +242,10 @@ def _named_arrays(value: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield name, value
     for key, child in _children(value):
         yield from _named_arrays(child, f"{name}/{key}" if name != "output" else f"{key}")
+
+
+def _digests(arrays: dict[str, Any]) -> dict[str, str]:
+    return {path: _digest(array) for path, array in arrays.items()} if len(arrays) > 1 else {}
 
 
 def _digest(array: Any) -> str:

@@ -121,7 +121,7 @@ def walk_over(
         called: whether a callable is called, and nothing else; else all of it counts.
         folders: whether the files that lie in folders which arguments name count, if they are few.
         elsewhere: absolute paths of folders whose files count in other ways.
-        patches: what the program has put into installed modules; None: looked for now, unless `tensors` is "layout".
+        patches: what the program has put into installed modules; None: looked for now.
         draws: whether the state of default random generators counts where code draws from them.
     """
     below = None if root is None else os.path.abspath(root)  # noqa: PTH100  it must not follow links
@@ -131,7 +131,7 @@ def walk_over(
     if patches is None and watch is not None and tensors == "content":
         patches = watch.patches = find_patches() if watch.patches is None else watch.patches
     if patches is None:
-        patches = find_patches() if tensors == "content" else {}
+        patches = find_patches()
     walk = Walk(name, Settings(left_out, below, files, tensors, watch, folders, frozenset(elsewhere), patches, draws))
     _begin(walk, thing, called)
     walk.run()

@@ -19,6 +19,7 @@ import os
 import queue
 import random
 import re
+import struct
 import sys
 import threading
 import types
@@ -37,7 +38,6 @@ from warmstore.identity.code import facts_of
 from warmstore.identity.files import content_of, stat_of
 from warmstore.identity.origin import origin_of_name
 from warmstore.identity.plain import (
-    array_text,
     attributes_of,
     dtype_text,
     has_identity,
@@ -252,6 +252,11 @@ def _memory_file(walk: Walk, place: Place, value: Any) -> None:
     _state(walk, place, lambda: f"{type(value).__name__} {shortened(repr(value.getvalue()))} {value.tell()}")
 
 
+@rule(struct.Struct)
+def _struct(walk: Walk, place: Place, value: Any) -> None:
+    walk.fact(place, f"struct.Struct {value.format!r}")
+
+
 @rule(re.Pattern)
 def _pattern(walk: Walk, place: Place, value: Any) -> None:
     walk.items(place, "re.Pattern", (value.pattern, value.flags))
@@ -295,6 +300,12 @@ def _array(walk: Walk, place: Place, value: Any) -> None:
         walk.watch(value.flat)
         walk.whole(place + ".<elements>", value.reshape(-1).tolist())
         return
+    base = value
+    while isinstance(base.base, np.ndarray):
+        base = base.base
+    known = walk.memory.setdefault(id(base), place)
+    if known != place:
+        walk.fact(place + ".<memory>", f"same as {walk.said(known)}")
     walk.fact(place, layout_text(value) if walk.settings.tensors == "layout" else walk.array_text(place, value))
 
 
@@ -310,7 +321,7 @@ def _mapped(walk: Walk, place: Place, value: Any) -> None:
         else:
             walk.file(place + ".filename", str(value.filename))
         return
-    walk.fact(place, array_text(np.asarray(value)))
+    walk.fact(place, walk.array_text(place, np.asarray(value)))
 
 
 def _array_subclass(walk: Walk, place: Place, value: Any) -> None:
@@ -377,6 +388,8 @@ def _partial(walk: Walk, place: Place, value: Any) -> None:
 
     walk.fact(place, f"partial of {len(value.args)} and {sorted(value.keywords)}")
     read_call(walk, place, value.func, value.args, value.keywords)
+    walk.watch(vars(value))
+    walk.watch(value.keywords)
     _attributes(walk, place, vars(value))
 
 
@@ -436,6 +449,8 @@ def _builtin(walk: Walk, place: Place, value: Any) -> None:
         if module:
             walk.origin(origin_of_name(module))
         walk.fact(place, f"builtin {module}.{name}")
+        if name in ("getcwd", "getcwdb") and module in ("posix", "nt"):
+            walk.fact(walk.root(("settings", "cwd"), "working directory")[0], os.getcwd())  # noqa: PTH109
         if module == "torch" or name.startswith("_VariableFunctionsClass."):
             from warmstore.identity import torch_kinds
 
@@ -635,6 +650,9 @@ def _object(walk: Walk, place: Place, value: Any) -> None:
         _attributes(walk, place, attributes_of(value))
         walk.whole(place + f".<{base.__name__}>", _EXTENDED[base](value))
         return
+    if kind is not object and not _is_pythons_own(kind) and reducer is None and _reduces_as_objects_do(kind):
+        walk.cannot_tell(place, f"a {kind.__module__}.{kind.__qualname__} of C does not tell its state")
+        return
     if type(value).__module__ == "builtins" and kind.__name__ == "PyCapsule":
         walk.cannot_tell(place, "a capsule of C does not tell what is in it")
         return
@@ -669,6 +687,21 @@ def _object(walk: Walk, place: Place, value: Any) -> None:
         walk.whole(place + ".<items>", list(items))
     if pairs is not None:
         walk.pairs(place + ".<items>", "pairs", list(pairs))
+
+
+def _is_pythons_own(kind: type) -> bool:
+    """Whether a class was made by a class statement, and not in C."""
+    heap, immutable = 1 << 9, 1 << 8
+    return bool(kind.__flags__ & heap) and not kind.__flags__ & immutable
+
+
+def _reduces_as_objects_do(kind: type) -> bool:
+    """Whether nothing says how objects of a class are to be copied: their state may be out of Python's sight."""
+    plain = vars(object)
+    return all(
+        next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None) is plain.get(name)
+        for name in ("__reduce__", "__reduce_ex__", "__getstate__")
+    )
 
 
 def _global_name(walk: Walk, place: Place, value: Any, name: str) -> None:

@@ -58,5 +58,8 @@ def _look_into(name: str, module: ModuleType, origin: Origin, theirs: set[int], 
 
 
 def _is_programs(function: FunctionType) -> bool:
-    """Whether a function has a file of the program: libraries make some from text, in namespaces of their own."""
-    return not function.__code__.co_filename.startswith("<")
+    """Whether a function is the program's: libraries make some from text, in namespaces of their own."""
+    if not function.__code__.co_filename.startswith("<"):
+        return True
+    module = sys.modules.get(str(function.__globals__.get("__name__")))
+    return module is not None and vars(module) is function.__globals__  # a notebook's cell

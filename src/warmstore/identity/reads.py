@@ -63,6 +63,10 @@ _OF_MODULES = frozenset(
     ("__name__", "__doc__", "__file__", "__loader__", "__spec__", "__cached__", "__builtins__", "__package__",
      "__path__", "__annotations__", "__warningregistry__", "__annotate__", "__conditional_annotations__")
 )  # fmt: skip
+_OPENERS = frozenset(
+    ("open", "Path", "PurePath", "load", "loadtxt", "genfromtxt", "fromfile", "memmap", "read_text", "read_bytes",
+     "read_csv", "read_parquet", "read_json", "read_table", "imread", "from_pretrained", "File")
+)  # fmt: skip
 _WHOLE_NAMES = frozenset(("__dict__", "__class__", "__reduce__", "__getstate__", "__slots__", "__weakref__"))
 
 
@@ -428,10 +432,11 @@ def _files_beside(walk: Walk, place: Place, function: FunctionType, facts: CodeF
             folders += [os.path.dirname(value), os.path.dirname(os.path.dirname(value))]  # noqa: PTH120
         elif isinstance(value, str | os.PathLike) and len(str(value)) < 4096 and os.path.isdir(value):  # noqa: PTH112
             folders.append(os.fspath(value) if isinstance(os.fspath(value), str) else "")
+    opens = not _OPENERS.isdisjoint((*facts.names, *facts.globals))
     for text in facts.strings:
         if not text or len(text) > 1024 or "\n" in text:
             continue
-        if text.strip("./") and os.path.isfile(text):  # noqa: PTH113
+        if text.strip("./") and (opens or os.path.isabs(text)) and os.path.isfile(text):  # noqa: PTH113, PTH117
             walk.file(place + f".<{text[:80]!r}>", text)
         for folder in folders:
             if folder and not os.path.isabs(text):  # noqa: PTH117
@@ -454,6 +459,9 @@ def _native_module(walk: Walk, place: Place, file: str) -> None:
 def _read_module(walk: Walk, module: ModuleType, place: Place, name: str, rest: Chain) -> None:
     origin = origin_of(module)
     walk.origin(origin)
+    if name in _WHOLE_NAMES:
+        walk.whole(place, module)
+        return
     if module.__name__ == "decimal":
         walk.whole(walk.root(("settings", "decimal"), "decimal context")[0], decimal.getcontext())
     walk.watch_cell(partial(vars(module).get, name))
@@ -530,6 +538,8 @@ def _read_class(walk: Walk, cls: type, place: Place, name: str, rest: Chain) -> 
     walk.watch_cell(partial(static, cls, name))
     named, module = walk.name_of(cls)
     at = walk.root(("attribute", id(cls), name), f"{named}.{name}", module, cls)[0]
+    if raw is not None:
+        walk.fact(at + ".<kind>", type(raw).__name__)
     if raw is None:
         walk.fact(at, "missing")
     elif isinstance(raw, FunctionType):
@@ -575,6 +585,8 @@ def _read_object(walk: Walk, value: Any, place: Place, name: str, rest: Chain) -
             walk.whole(place, value)
         return
     at = place + f".{name}"
+    if raw is not None:
+        walk.fact(at + ".<kind>", type(raw).__name__)  # a property and a method may have the same body
     if own:
         walk.watch_cell(partial(own.get, name))
     if isinstance(raw, property):

@@ -84,10 +84,14 @@ def _tensor(walk: Walk, place: Place, value: Any) -> None:
     text = walk.tensor_text(place, value)
     if walk.settings.tensors == "layout":
         text += f" {kind.__name__} {'grad' if value.requires_grad else ''} {'leaf' if value.is_leaf else ''}".rstrip()
-        _memory(walk, place, value)
+    elif kind is not torch.Tensor:
+        text += f" {kind.__name__}"
     elif value.requires_grad and kind is torch.Tensor:  # of parameters it makes no difference to what modules give
         text += " grad"
+    _memory(walk, place, value)
     walk.fact(place, text)
+    if kind is torch.Tensor and value.is_leaf and value.grad is not None:
+        walk.whole(place + ".grad", value.grad)
     for name, attribute in sorted(vars(value).items()):
         if not name.startswith("_"):
             walk.whole(place + f".{name}", attribute)
@@ -97,7 +101,11 @@ def _memory(walk: Walk, place: Place, value: torch.Tensor) -> None:
     """Note a tensor that lies in the memory of another: writing to one may change both."""
     if value.layout != torch.strided or value.device.type == "meta":
         return
-    known = walk.memory.setdefault(value.untyped_storage()._cdata, place)
+    try:
+        storage = value.untyped_storage()._cdata
+    except (RuntimeError, NotImplementedError):  # it has no memory of its own
+        return
+    known = walk.memory.setdefault(storage, place)
     if known != place:
         walk.fact(place + ".<memory>", f"same as {walk.said(known)} from {value.storage_offset()} on")
 
@@ -108,7 +116,8 @@ def tensor_text(value: torch.Tensor, how: str = "content") -> str:
         head = f"tensor {str(value.dtype)[6:]} {tuple(value.shape)}"
         if how == "layout" or value.device.type == "meta":
             strides = value.stride() if value.layout == torch.strided else ""
-            return f"{head} {strides}{_order(value)} {value.layout} {value.device}"
+            scales = f" {_scales(value)}" if value.is_quantized else ""
+            return f"{head} {strides}{_order(value)} {value.layout} {value.device}{scales}"
         return f"{head}{_order(value)} {_content(value.detach())}"
 
 
@@ -129,6 +138,14 @@ def _content(value: torch.Tensor) -> str:
         else:
             digest.update(f"{part!r};".encode())
     return digest.hexdigest()
+
+
+def _scales(value: torch.Tensor) -> str:
+    """What the elements of a quantised tensor are multiplied with and shifted by."""
+    if value.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
+        return f"{value.qscheme()} {value.q_scale()!r} {value.q_zero_point()}"
+    found = [value.q_per_channel_scales(), value.q_per_channel_zero_points()]
+    return f"{value.qscheme()} {[xxhash.xxh3_64_hexdigest(tensor_bytes(one)) for one in found]}"
 
 
 def _parts(value: torch.Tensor) -> list[Any]:
@@ -157,6 +174,8 @@ def tensor_bytes(value: torch.Tensor) -> Any:
     value = value.resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
     if not value.numel():
         return b""
+    if value.numel() == 1:
+        value = value.as_strided((1,), (1,))  # one element counts as contiguous whatever its stride
     flat: np.ndarray[Any, Any] = value.view(torch.uint8).numpy()
     return flat.data
 

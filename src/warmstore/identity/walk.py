@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _EXPANDED = 64  # containers with more items are one fact each
 _LOCALS = "<locals>."
+_LONGEST_PATH = 1024
 _ROOT = re.compile(r"@(\d+):([^|]*)\|")
 _NAMELESS = frozenset(("", "__main__", "__mp_main__", "builtins"))
 
@@ -142,6 +143,8 @@ class Walk:
         # Objects run code of all kinds as they are looked at. One that raises does not tell what it is.
         while self._work:
             place, work = self._work.popleft()
+            if self._is_ignored(place):
+                continue
             try:
                 work()
             except Exception as error:
@@ -269,6 +272,9 @@ class Walk:
             # Of what is compiled, each file that was traced is looked at (`compiling.packages`), and no others.
             edited = edited_files(origin) if self.settings.tensors == "content" else ""
             self.fact(place, f"{origin.text} {edited}".strip())
+            if origin.name == "numpy":
+                place, _ = self.root(("settings", "numpy"), "settings of numpy")
+                self.fact(place, repr(sorted(np.get_printoptions().items(), key=str)))
             if origin.name == "torch":
                 from warmstore.identity.torch_kinds import global_hooks, settings_text
 
@@ -291,6 +297,8 @@ class Walk:
             self.fact(place, text)
             if type(value) in NAMES_A_FILE:
                 self.file(place, value)
+            elif type(value) is bytes and 0 < len(value) < _LONGEST_PATH and b"\0" not in value:
+                self.file(place, os.fsdecode(value))
             return
         kind = type(value)
         if kind in _CONTAINERS and self._plain(place, value):

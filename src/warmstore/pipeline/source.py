@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from warmstore.pipeline.pipeline import Pipeline
 
 
+_BRIEF = 0.02  # seconds in which all samples of a source may be looked at again at every epoch
+
+
 @dataclass(frozen=True)
 class Kept:
     """What is kept where. places: by number of their placement. assignment: int16 [samples], the placement of each.
@@ -82,7 +85,7 @@ class PipelineSource(Source):
         self._seen = time.monotonic()  # when the samples were
         self._alike = True  # so far
         self._changed = ""  # what tells the steps from those whose results are kept
-        self._doubt = Doubt()
+        self._doubts: dict[int, Doubt] = {}  # by the step of a shelf
 
     def __len__(self) -> int:
         return len(self._pipe)
@@ -134,7 +137,7 @@ class PipelineSource(Source):
             return False
         if epoch != self._looked:
             self._looked = epoch
-            self._pipe.identities.refresh()
+            self._pipe.identities.refresh(patches=True)
             self._look_at_samples()
         changed = self._pipe.identities.changed(self._kept.steps)
         if changed and changed != self._changed:
@@ -146,7 +149,7 @@ class PipelineSource(Source):
         """See which samples have changed, if that takes a hundredth of the time since it was seen last at most."""
         assert self._kept is not None
         now = time.monotonic()
-        if SHARE * (now - self._seen) < self._kept.seconds:
+        if SHARE * (now - self._seen) < self._kept.seconds > _BRIEF:
             return
         each = self._pipe.identities.hashes(self._kept.look, None)
         self._seen = time.monotonic()
@@ -220,7 +223,7 @@ class PipelineSource(Source):
             for number, index in enumerate(missing.tolist()):
                 shelf = self._shelf_of(index)
                 if shelf is not None and shelf.wants(index):
-                    trial = Trial(self._pipe, index, [raws[number]], self._doubt, beside, traceless=True)
+                    trial = Trial(self._pipe, index, [raws[number]], self._doubt_of(shelf), beside, traceless=True)
                     try:
                         self._keep(trial, index, shelf, lambda value: value)
                     finally:
@@ -262,8 +265,11 @@ class PipelineSource(Source):
         run = partial(self._pipe.run, index=index, epoch=epoch, seed=self._seed)
         if shelf is None or not shelf.wants(index):
             return run(raw[0])
-        trial = Trial(self._pipe, index, raw, self._doubt, beside)
+        trial = Trial(self._pipe, index, raw, self._doubt_of(shelf), beside)
         return self._keep(trial, index, shelf, partial(run, first=shelf.place.step))
+
+    def _doubt_of(self, shelf: Shelf) -> Doubt:
+        return self._doubts.setdefault(shelf.place.step, Doubt())
 
     def _keep(self, trial: Trial, index: int, shelf: Shelf, go_on: Callable[[Any], Any]) -> Any:
         """Keep a sample as its shelf wants it, unless it had better not be; give what `go_on` makes of it."""

@@ -30,23 +30,28 @@ _EVERY = 64  # one in so many
 
 
 class Doubt:
-    """How closely one process looks at its samples, and what it has learned.
+    """How closely one process looks at the samples that it makes up to one step.
 
     outside: some memory of which nobody says who refers to it, as that of `from_numpy`, comes from outside the samples.
     """
 
     def __init__(self) -> None:
         self.outside = False
-        self._trials = 0
+        self._trials = self._unknown = self._large = 0
 
     def next(self) -> dict[str, bool]:
-        """What to watch in the next sample; see `Watch`. It takes a while for large parts: ever more seldom."""
+        """What to watch in the next sample; see `Watch`."""
         self._trials += 1
-        first = self._trials <= _FIRST
         return {
-            "large": first or self._trials & (self._trials - 1) == 0,
-            "unknown": first or self._trials % _EVERY == 0 or self.outside,
+            # Comparing them takes a while: ever more seldom.
+            "large": self._large < _FIRST or self._large & (self._large - 1) == 0,
+            "unknown": self.outside or self._unknown < _FIRST or self._trials % _EVERY == 0,
         }
+
+    def learn(self, *, large: bool, unknown: bool) -> None:
+        """Take note that a sample had such parts."""
+        self._large += large
+        self._unknown += unknown
 
 
 class Trial:
@@ -101,7 +106,7 @@ class Trial:
 
     def another(self) -> "Trial":
         """Another trial of the same sample, which begins where the source does."""
-        return Trial(self._pipe, self._index, raw_values(self._pipe.source, [self._index]), self._doubt)
+        return Trial(self._pipe, self._index, raw_values(self._pipe.source, [self._index]), Doubt())
 
     def take(self, *, copy: bool = False) -> Taken:
         """The sample as it is now, taken apart, with its parts from outside marked.
@@ -145,6 +150,7 @@ class Trial:
     def _decide(self) -> None:
         """Find out whether memory of which nobody says who refers to it comes from outside."""
         unsure = self.watch.parts(certain=False)
+        self._doubt.learn(large=self.watch.has_large, unknown=bool(unsure))
         if not unsure:
             return
         if not self._doubt.outside:

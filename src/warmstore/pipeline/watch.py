@@ -37,6 +37,7 @@ class Watch:
     """Parts in memory from outside, as they were when they were first seen.
 
     values: to be looked at, to which the watch appends the parts: so it knows of every reference that is its own.
+    has_large: whether a part of many bytes was seen.
 
     Args:
         beside: what can be reached from the list of raw values that the sample's is one of.
@@ -55,6 +56,7 @@ class Watch:
         copies: bool = False,
     ) -> None:
         self.values = values
+        self.has_large = False
         self._beside = beside
         self._large = large
         self._unknown = unknown
@@ -87,9 +89,9 @@ class Watch:
             return True
         array = _array(part)
         low, high = bounds(array)
-        if (array.nbytes >= _LARGE and not self._large) or any(
-            first <= low and high <= last for first, last in self._bounds
-        ):
+        is_large = array.nbytes >= _LARGE
+        self.has_large |= is_large
+        if (is_large and not self._large) or any(first <= low and high <= last for first, last in self._bounds):
             return False
         if array.size and array.flags.c_contiguous and not array.dtype.hasobject:
             self._bounds.append((low, high))

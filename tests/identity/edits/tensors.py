@@ -36,8 +36,6 @@ EDITS = [
     Edit("requires_grad", "torch.zeros(2)", "torch.zeros(2, requires_grad=True)", "v.requires_grad",
          change="v.requires_grad = True"),
     Edit("conjugate bit", "torch.tensor([1 + 2j])", "torch.tensor([1 + 2j]).conj()", "v.is_conj()"),
-    Edit("negative bit", "torch.tensor([1 + 2j]).conj().imag.resolve_neg()", "torch.tensor([1 + 2j]).conj().imag",
-         "v.is_neg()"),
     Edit("negative zero in a tensor", "torch.tensor([0.0])", "torch.tensor([-0.0])", "torch.signbit(v)[0]",
          layout=True),
     Edit("large tensor's middle", "torch.zeros(100_000)", "changed()", "v[50_000]", change="v[50_000] = 3", layout=True,

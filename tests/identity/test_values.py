@@ -1,0 +1,74 @@
+"""Values that differ in no element, and are others to who looks."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from warmstore.identity import Versioned, identify, register
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (lambda: torch.tensor([1 + 2j]).conj().imag.resolve_neg(), lambda: torch.tensor([1 + 2j]).conj().imag),
+        (lambda: torch.ones(2, 3), lambda: torch.ones(3, 2).T),
+        (lambda: torch.ones(2), lambda: torch.ones(2, requires_grad=True)),
+        (lambda: torch.zeros(1), lambda: -torch.zeros(1)),
+        (lambda: np.ones((2, 3)), lambda: np.ones((3, 2)).T),
+        (lambda: np.arange(3), lambda: np.repeat(np.arange(3), 2)[::2]),
+        (lambda: [1, 2], lambda: (1, 2)),
+        (lambda: [True], lambda: [1]),
+        (lambda: {"a": 1, "b": 2}, lambda: {"b": 2, "a": 1}),
+        (lambda: [[1]] * 2, lambda: [[1], [1]]),
+    ],
+)
+def test_values_that_are_alike(one: Callable[[], Any], other: Callable[[], Any]) -> None:
+    assert identify(one()).digest == identify(one()).digest
+    assert identify(one()).digest != identify(other()).digest
+
+
+class Handle:
+    """Something of C that says nothing of itself."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __reduce__(self) -> Any:
+        raise TypeError("no")
+
+
+def test_a_rule_for_a_type_of_others() -> None:
+    unknown = identify([Handle(1)]).unknown
+    assert list(unknown) == ["value[0]"]
+    register(Handle, lambda handle: handle.number)
+    try:
+        assert not identify([Handle(1)]).unknown
+        assert identify([Handle(1)]).digest == identify([Handle(1)]).digest != identify([Handle(2)]).digest
+    finally:
+        from warmstore.identity import kinds
+
+        del kinds._registered[Handle]
+
+
+def test_what_is_versioned_keeps_its_name() -> None:
+    one, other = identify(Versioned("store", 1)), identify(Versioned("store", 2))
+    assert one.difference(other) == "`value.<state>` was 1, is 2"
+
+
+def test_the_places_of_the_unknown_stay_in_the_key() -> None:
+    generators = [(one for one in "a"), (one for one in "b")]
+    one, two = identify(generators[:1], version="1"), identify(generators, version="1")
+    assert not one.unknown
+    assert one.digest != two.digest
+    assert one.digest != identify(generators[:1], version="2").digest
+    assert one.digest == identify([(one for one in "c")], version="1").digest
+
+
+def test_places_can_be_left_out_as_they_are_shown() -> None:
+    value = {"a": [1, (one for one in "a")]}
+    (place,) = identify(value).unknown
+    assert not identify(value, ignore=[place]).unknown
+    assert identify(value, ignore=[place]).digest == identify({"a": [1, 5]}, ignore=[place]).digest
