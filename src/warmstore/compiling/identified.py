@@ -6,7 +6,7 @@ program runs a new identity is made. Torch's guards look at data in every call; 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -55,7 +55,7 @@ class Identified:
         return self._watch.has_moved()
 
     def called(self) -> bool:
-        """What moved meanwhile was moved by the program itself as it ran. Guards look at data; say whether it was code."""
+        """What moved meanwhile was moved by the program itself as it ran. Say whether that was code: guards see data."""
         if self._moves_itself:
             self._watch.settle()
         elif self._calls_to_see:
@@ -108,6 +108,11 @@ class Arguments:
             self.watch = _CodeWatch()
             classes = [one if isinstance(one, type) else type(one) for one in _each(objects.values())]
             _walk([*walk.functions, *classes], watch=self.watch)  # not what they hold: the next call has others
+
+
+def identify_options(options: Mapping[str, Any]) -> Identity:
+    """Those of `torch.compile`, of which some are functions."""
+    return finished(_walk(dict(options), name="options"))
 
 
 def _walk(thing: Any, **options: Any) -> Walk:
