@@ -55,7 +55,7 @@ class Identified:
         return self._watch.has_moved()
 
     def called(self) -> bool:
-        """What moved meanwhile was moved by the program itself as it ran. Say whether that was code: guards see data."""
+        """What moved meanwhile was moved by the program as it ran. Say whether that was code: guards see data."""
         if self._moves_itself:
             self._watch.settle()
         elif self._calls_to_see:
@@ -116,7 +116,7 @@ def identify_options(options: Mapping[str, Any]) -> Identity:
 
 
 def _walk(thing: Any, **options: Any) -> Walk:
-    # What the program has put into installed modules is compared where they were traced (`packages.installed_text`).
+    # What the program has put into installed modules is compared where they were traced (`traced.installed_text`).
     return walk_over(thing, tensors="layout", patches={}, **options)
 
 
