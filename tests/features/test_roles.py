@@ -72,7 +72,7 @@ class TestMask:
     def test_change_is_noticed_in_a_batch_of_as_many(self, wrapped):
         module = wrapped(mixed)
         check(module, range(7), CAUSAL)
-        with pytest.raises(ws.StaleCache, match="arguments"):
+        with pytest.raises(ws.StaleCache, match="argument"):
             module(X[:5], EYE, cache_ids=range(5))
 
     @pytest.mark.parametrize("named", [False, True])
@@ -264,7 +264,7 @@ def test_settings_as_long_as_the_first_batch(wrapped, name, form, caplog):
         for ids in (range(7), range(count), [0, 8, 9, 10][:count], range(12)):
             call(ids, setting)
     assert sum(module.module.rows[3:]) == 12
-    with pytest.raises(ws.StaleCache, match="arguments"):
+    with pytest.raises(ws.StaleCache, match="argument"):
         call(range(count), changed)
 
 

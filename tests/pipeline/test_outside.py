@@ -180,6 +180,7 @@ CASES = {
 @pytest.mark.parametrize(("tier", "codec"), [("memory", "raw"), ("disk", "zstd")])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 @pytest.mark.filterwarnings("ignore:.*nothing is kept here:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:.*so samples are computed:RuntimeWarning")
 @pytest.mark.filterwarnings("ignore:.*cannot be kept:RuntimeWarning")
 def test_as_uncached(tmp_path: Path, case: Case, tier: str, codec: str, workers: int) -> None:
     """Also by the next process, which begins with a source and tables that nobody has written to."""
@@ -211,6 +212,7 @@ def run(pipe: Pipeline, plan: Any, epochs: int = 3) -> tuple[list[Any], Any]:
 
 
 @pytest.mark.filterwarnings("ignore:.*nothing is kept here:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:.*so samples are computed:RuntimeWarning")
 def test_a_step_that_writes_is_added_later(tmp_path: Path) -> None:
     """What was kept says that it lay in memory from outside; writing there has to reach the source."""
     read = ws.Pipeline(images()).step(as_it_is).step(double)
@@ -225,6 +227,7 @@ def test_a_step_that_writes_is_added_later(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*nothing is kept here:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:.*so samples are computed:RuntimeWarning")
 def test_samples_are_made_in_their_order_whatever_is_kept(tmp_path: Path) -> None:
     def made() -> Pipeline:
         pipe = counts().step(counted).step(lambda x, total: {"total": total, "x": x}, total=np.zeros(1), name="both")

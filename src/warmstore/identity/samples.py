@@ -20,7 +20,7 @@ from warmstore.errors import NoFingerprint
 from warmstore.identity import files as files_module
 from warmstore.identity.files import Files
 from warmstore.identity.identity import Found, Identity, walk_over
-from warmstore.identity.plain import NotPlain, Plain
+from warmstore.identity.plain import ATOMS, NotPlain, Plain
 from warmstore.identity.walk import Walk
 
 UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
@@ -42,7 +42,8 @@ class Samples:
     """The identity of a source and of its samples.
 
     name: 16 hex digits. each: uint64 [samples]. identity: of what all samples have in common: their classes, or the
-    source as a whole. look: gives the hashes of some samples as they are now; None of a source that counts as a whole.
+    source as a whole. look: gives the hashes of some samples as they are now; None of a source that counts as a whole,
+    and of samples that a step may write into: what it writes is no change of the program's.
     """
 
     name: str
@@ -163,8 +164,15 @@ def _one_by_one(
     for text in texts:
         named_by.update(f"{len(text)} {text}".encode("utf-8", "surrogatepass"))
     hashes = _hashes([f"{common}{text} {state}" for text, state in zip(texts, states, strict=True)])
-    look = None if plain.cycles else _Values(places, root, files, common)
+    immutable = all(map(_is_immutable, samples))
+    look = _Values(places, root, files, common) if immutable else None
     return Samples(named_by.hexdigest()[:16], hashes, identity, look)
+
+
+def _is_immutable(value: Any) -> bool:
+    """Whether nothing can write into a sample."""
+    kind = type(value)
+    return kind in ATOMS or (kind in (tuple, frozenset) and all(map(_is_immutable, value)))
 
 
 @dataclass(frozen=True)

@@ -71,16 +71,13 @@ class Identities:
         )  # fmt: skip
         return self._samples
 
-    def hashes(self, look: Look | None, indices: Int64 | None) -> UInt64:
-        """The hashes of some samples as they are now, or of all; of a source that counts as a whole one for all.
+    def hashes(self, look: Look, indices: Int64 | None = None) -> UInt64:
+        """The hashes of some samples as they are now, or of all.
 
         Args:
             look: how they were looked at first. indices: int64 [n].
         """
         source = self._pipe.source
-        if look is None:
-            each = self.look_at_samples().each
-            return each if indices is None else each[indices]
         return look(source if indices is None else [source[at] for at in indices.tolist()])
 
     @property

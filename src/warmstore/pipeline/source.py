@@ -148,10 +148,12 @@ class PipelineSource(Source):
     def _look_at_samples(self) -> None:
         """See which samples have changed, if that takes a hundredth of the time since it was seen last at most."""
         assert self._kept is not None
+        if self._kept.look is None:
+            return
         now = time.monotonic()
         if SHARE * (now - self._seen) < self._kept.seconds > _BRIEF:
             return
-        each = self._pipe.identities.hashes(self._kept.look, None)
+        each = self._pipe.identities.hashes(self._kept.look)
         self._seen = time.monotonic()
         changed = np.flatnonzero(each != self._kept.identities)
         if len(changed):
