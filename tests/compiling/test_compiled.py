@@ -10,11 +10,11 @@ import torch
 from tests.compiling.programs import START, Report, run, with_torch_in
 
 import warmstore as ws
-from warmstore.compiling import compiled, packages
-from warmstore.compiling.compiled import generalised
+from warmstore.compiling import compiled
+from warmstore.compiling.call_sizes import cover, generalised
 from warmstore.compiling.environment import Environment
 from warmstore.compiling.identified import Identified
-from warmstore.compiling.packages import Package, cover
+from warmstore.compiling.packages import Package
 from warmstore.errors import BadArtifact, Incompatible
 
 MODEL = """
@@ -333,31 +333,6 @@ def test_a_version_and_what_is_ignored_stand_for_what_cannot_be_told(monkeypatch
     place = next(iter(Identified(reads, None, ()).identity.unknown))
     for vouched in ({"version": "1"}, {"ignore": (place,)}):
         assert asked(reads, monkeypatch, torch.ones(2), **vouched) == ["describe"]
-
-
-def test_what_was_traced_and_is_not_in_the_key_makes_no_package() -> None:
-    code = [generalised.__code__, textwrap.dedent.__code__, torch.nn.functional.relu.__code__, used.__code__]
-    unknown: list[str] = []
-    assert packages._installed(code[:-1], {}, unknown) == {
-        "warmstore.compiling.compiled", "textwrap", "torch.nn.functional"
-    }  # fmt: skip
-    assert unknown == []
-    packages._installed(code, {}, unknown)
-    assert [one.partition(" in ")[0] for one in unknown] == ["the code of used"]
-    assert packages._installed(code[-1:], {id(used.__code__): used.__code__}, unknown) == set()
-
-
-def test_an_installed_module_that_was_traced_is_known_by_its_version_and_what_the_program_put_into_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    before = packages.installed_text("textwrap")
-    assert before.startswith("CPython")
-    monkeypatch.setattr(textwrap.TextWrapper, "fill", lambda self, text: text)
-    patched = packages.installed_text("textwrap")
-    assert patched != before
-    monkeypatch.setattr(textwrap, "dedent", lambda text: text)
-    assert packages.installed_text("textwrap") not in (before, patched)
-    assert packages.installed_text("no such module") == ""
 
 
 def test_without_a_model_it_is_a_decorator() -> None:

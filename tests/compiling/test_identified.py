@@ -131,17 +131,6 @@ def test_what_a_program_moves_as_it_runs_is_no_change_of_the_program() -> None:
     assert found.has_moved()
 
 
-def test_looks_in_vain_are_counted() -> None:
-    found = identified(helper)
-    found.look()
-    spent = found.in_vain
-    assert spent > 0
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(globals(), "SCALE", 5)
-        found.look()
-    assert found.in_vain == spent
-
-
 def test_code_is_found_by_its_address_with_all_that_is_within() -> None:
     def inner() -> Callable[[], int]:
         return lambda: 1

@@ -19,10 +19,10 @@ from torch.utils._device import DeviceContext
 
 from warmstore.compiling.details import Details, facts_as_parts
 from warmstore.compiling.environment import Environment
-from warmstore.compiling.identified import is_plain, structure_text
+from warmstore.compiling.identified import identify_options, is_plain, structure_text
 from warmstore.compiling.keys import DeviceClass, InputSpec, Key, Reader, Versions, digest, modes
 from warmstore.errors import NoKey
-from warmstore.identity.identity import Identity, identify, reasons, remedies
+from warmstore.identity.identity import Identity, reasons, remedies
 
 _MOST_FACTS = 4_000
 _PASSES = (
@@ -49,7 +49,7 @@ def key_of_call(
     Raises:
         NoKey: something cannot be told, or tensors are of a kind that no other process could compare.
     """
-    known = [*identities, identify(dict(options), name="options", tensors="layout")]
+    known = [*identities, identify_options(options)]
     for one in known:
         if one.unknown:
             raise NoKey(f"{reasons(one.unknown)}. {remedies(one.unknown)}")

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import re
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from warmstore.compiling import compile_cache
-from warmstore.compiling.packages import Loaded, Package, Sizes, cover, load, make, shapes
+from warmstore.compiling.call_sizes import Sizes, cover, generalised, shapes, sizes_of_text, sizes_text
+from warmstore.compiling.packages import Loaded, Package, load, make
 from warmstore.errors import BadArtifact, Incompatible, NoKey
 
 if TYPE_CHECKING:
@@ -31,12 +31,13 @@ _log = logging.getLogger("warmstore")
 
 _REFUSED = b"warmstore package: none\n"
 _STANCES = ("default", "eager_on_recompile", "fail_on_recompile")  # in which torch calls what is compiled
-_PATIENCE = 2.0  # seconds of looks at a program that sets its variables to the same again and again
+_PATIENCE = 2.0  # seconds of looks at a program that sets its variables again and again, and finds nothing by it
 _MOST = 8  # packages of one function in one process, and calls that may look for one in vain
 
 
 def compile(  # noqa: A001
     model: Callable[..., Any] | None = None,
+    *,
     version: str | None = None,
     ignore: Collection[str] = (),
     **options: Any,
@@ -152,6 +153,7 @@ class _Prepared:
         self._loaded_before: dict[str, list[Loaded]] = {}  # by identity
         self._packages: dict[str, list[Package]] = {}  # by the path of their key
         self._left: int | None = None
+        self._in_vain = 0.0
         self._lock = threading.RLock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -169,15 +171,22 @@ class _Prepared:
         if identified.has_moved():
             self._look_again(identified)
         result = self._call(stance, args, kwargs)
-        identified.called()
+        self._called(identified)
         return result
 
     def _first(self, stance: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call before anything is known of what is compiled."""
         result = self._call(stance, args, kwargs)
         if self._identified is not None:
-            self._identified.called()
+            self._called(self._identified)
         return result
+
+    def _called(self, identified: Identified) -> None:
+        try:
+            if identified.called():
+                self._loaded = []  # it replaces code of its own
+        except Exception as error:
+            self._forget(error)
 
     def _call(self, stance: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         whole = args if self._module is None else (self._module, *args)
@@ -197,17 +206,37 @@ class _Prepared:
     def _look_again(self, identified: Identified) -> None:
         """Some code, or a variable that it reads, is another one now, and so may be the packages."""
         with self._lock:
-            before = identified.identity
-            self._loaded_before[before.digest] = self._loaded
-            now = identified.look()
-            self._loaded = self._loaded_before.get(now.digest, [])
-            if identified.in_vain > _PATIENCE:
-                self._leave("what it reads is set again and again")
+            if not identified.has_moved():
+                return  # another thread has looked
+            began = time.monotonic()
+            before = identified.identity.digest
+            self._loaded_before[before] = self._loaded
+            try:
+                now = identified.look().digest
+            except Exception as error:
+                self._forget(error)
+                return
+            self._loaded = self._loaded_before.get(now, [])
+            if now == before or not self._loaded:
+                self._in_vain += time.monotonic() - began
+            if self._in_vain > _PATIENCE:
+                self._forget("what it reads is set again and again")
 
     def _leave(self, reason: object) -> None:
-        """Leave all calls to torch.compile from now on."""
-        self._left, self._identified, self._loaded = 0, None, []
+        """Leave to torch.compile whatever is not loaded."""
         self._say(reason)
+        self._stop()
+
+    def _forget(self, reason: object) -> None:
+        """Leave all calls to torch.compile from now on."""
+        self._loaded, self._loaded_before = [], {}
+        self._leave(reason)
+
+    def _stop(self) -> None:
+        """Look for no more packages."""
+        self._left = 0
+        if not self._loaded and not any(self._loaded_before.values()):
+            self._identified = None  # there is nothing that could be out of date
 
     def _prepare(
         self, whole: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -250,20 +279,29 @@ class _Prepared:
         """
         if self._identified is None:
             self._identified = self._identify()
+            identified = self._identified
         else:
-            self._identified.look()
+            identified = self._looked_at(self._identified)
         arguments = self._identify_arguments(args, kwargs)
-        identities = (self._identified.identity, arguments.identity)
+        identities = (identified.identity, arguments.identity)
         program = self._calls.program_of_call(self._function, args, kwargs)
         key = self._calls.key_of_call(identities, args, kwargs, self._options, session.environment)
         path = f"package/{program}/{key.digest}/"
         session.describe(path, partial(self._calls.details_of_call, identities, key, self._options))
-        codes = {**self._identified.codes, **arguments.codes}
+        codes = {**identified.codes, **arguments.codes}
         return _Call(path, shapes(args, kwargs), whole, args, kwargs, arguments.watch, codes)
+
+    def _looked_at(self, identified: Identified) -> Identified:
+        """What is compiled, as it is now."""
+        if identified.has_moved():
+            self._look_again(identified)
+        else:
+            identified.look()  # data is not watched
+        return identified
 
     def _refuse(self, session: Session, path: str, error: Exception, seconds: float) -> None:
         """Never try again what torch.compile did and a package did not: trying costs as much as compiling."""
-        self._left = 0
+        self._stop()
         if not isinstance(error, OSError | MemoryError | NoKey):
             _keep(session, path + "refused", _REFUSED, seconds)
 
@@ -316,7 +354,7 @@ class _Prepared:
             function = getattr(self._function, "__func__", self._function)
             loaded = load(package, function, call.whole, call.kwargs, call.arguments)
             session.harvest()  # its libraries first: whoever finds the package finds them
-            _keep(session, f"{call.path}{_said(package.sizes)}.{name}", data, time.monotonic() - began)
+            _keep(session, f"{call.path}{sizes_text(package.sizes)}.{name}", data, time.monotonic() - began)
             return loaded if loaded.fits(call.whole, call.kwargs) else None
 
     def _require_unchanged(self) -> None:
@@ -325,9 +363,12 @@ class _Prepared:
         Raises:
             NoKey: the program is another one than when the key was made.
         """
-        assert self._identified is not None
-        before = self._identified.identity
-        now = self._identified.look()
+        identified = self._identified
+        assert identified is not None
+        before, has_moved = identified.identity, identified.has_moved()
+        now = identified.look()
+        if has_moved:
+            self._loaded = []  # they are of other code
         if before.digest != now.digest:
             raise NoKey(f"it changed while it was compiled. {before.difference(now)}")
 
@@ -343,40 +384,8 @@ def _versions(session: Session, path: str) -> list[Sizes]:
     """Static sizes for which other versions of a program were compiled."""
     program = path.rsplit("/", 2)[0] + "/"
     below = session.store.below(program, session.environment)
-    found = [_heard(artifact.key.rpartition("/")[2].partition(".")[0]) for artifact, _ in below if artifact]
+    found = [sizes_of_text(artifact.key.rpartition("/")[2].partition(".")[0]) for artifact, _ in below if artifact]
     return [sizes for sizes in found if sizes]
-
-
-def generalised(sizes: Sizes, others: Iterable[Sizes], dynamic: bool | None = None) -> Sizes:
-    """The sizes to compile for: None for those in which other calls differed, as `torch.compile` does it too.
-
-    Sizes 0 and 1 are kept: torch compiles for them alone. `dynamic` is that of `torch.compile`: all of them, or none.
-    """
-    if dynamic is not None:
-        return tuple((None,) * len(shape) if dynamic else shape for shape in sizes)
-    found = [list(shape) for shape in sizes]
-    for other in others:
-        if [len(shape) for shape in other] != [len(shape) for shape in sizes]:
-            continue
-        for shape, ours, theirs in zip(found, sizes, other, strict=True):
-            for at, (our, their) in enumerate(zip(ours, theirs, strict=True)):
-                if our != their and our not in (0, 1) and their not in (0, 1):
-                    shape[at] = None
-    return tuple(map(tuple, found))
-
-
-def _said(sizes: Sizes) -> str:
-    """Sizes as part of an artifact's key, such as 64x_x3,64; nothing where they are too many."""
-    said = ",".join("x".join("_" if size is None else str(size) for size in shape) for shape in sizes)
-    return said if len(said) < 200 else ""
-
-
-def _heard(said: str) -> Sizes:
-    if not re.fullmatch(r"[0-9x_,]+", said):
-        return ()
-    return tuple(
-        tuple(None if size == "_" else int(size) for size in shape.split("x") if size) for shape in said.split(",")
-    )
 
 
 def _is_bare(module: Any, forward: Any) -> bool:

@@ -6,8 +6,7 @@ program runs a new identity is made. Torch's guards look at data in every call; 
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -33,11 +32,9 @@ class Identified:
     Attributes:
         identity: as of the last look.
         codes: what was read as code, all that is within included.
-        in_vain: seconds that looks took which found the same again.
     """
 
     def __init__(self, thing: Any, version: str | None, ignore: Collection[str]) -> None:
-        self.in_vain = 0.0
         self._thing = thing
         self._name = type(thing).__qualname__ if isinstance(thing, nn.Module) else thing.__qualname__
         self._version = version
@@ -50,25 +47,26 @@ class Identified:
 
     def look(self) -> Identity:
         """The identity as it is now."""
-        began = time.monotonic()
-        before, self.identity = self.identity, self._look()
-        if before.digest == self.identity.digest:
-            self.in_vain += time.monotonic() - began
+        self.identity = self._look()
         return self.identity
 
     def has_moved(self) -> bool:
         """Whether a variable that is read, a method or a hook is another one since the last look."""
         return self._watch.has_moved()
 
-    def called(self) -> None:
-        """What moved meanwhile was moved by the program itself as it ran. Guards look at that."""
+    def called(self) -> bool:
+        """What moved meanwhile was moved by the program as it ran. Say whether that was code: guards see data."""
         if self._moves_itself:
             self._watch.settle()
         elif self._calls_to_see:
             self._calls_to_see -= 1
             if self._watch.has_moved():
+                before = self.codes
+                self.look()
+                if before.keys() != self.codes.keys():
+                    return True
                 self._moves_itself = True
-                self._watch.settle()
+        return False
 
     def _look(self) -> Identity:
         walk = _walk(self._thing, name=self._name, ignore=self._ignore, watch=self._watch)
@@ -112,8 +110,13 @@ class Arguments:
             _walk([*walk.functions, *classes], watch=self.watch)  # not what they hold: the next call has others
 
 
+def identify_options(options: Mapping[str, Any]) -> Identity:
+    """Those of `torch.compile`, of which some are functions."""
+    return finished(_walk(dict(options), name="options"))
+
+
 def _walk(thing: Any, **options: Any) -> Walk:
-    # What the program has put into installed modules is compared where they were traced (`packages.installed_text`).
+    # What the program has put into installed modules is compared where they were traced (`traced.installed_text`).
     return walk_over(thing, tensors="layout", patches={}, **options)
 
 

@@ -15,19 +15,19 @@ import inspect
 import json
 import re
 import struct
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from io import BytesIO
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
+from warmstore.compiling.call_sizes import Sizes, tensors
 from warmstore.compiling.operators import python_operators
 from warmstore.compiling.stable_names import BY_NAME, stable_name, value_summary
+from warmstore.compiling.traced import installed_modules, installed_text
 from warmstore.errors import BadArtifact, Incompatible
-from warmstore.identity.origin import origin_of, origin_of_function
 
 if TYPE_CHECKING:
     from warmstore.identity.watch import Watch
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 _BUILTINS = re.compile(r"G\['__builtins_dict__\w*'\]")
 _GLOBAL = re.compile(r"G\['(\w+)'\]")
 _MAKING = threading.RLock()  # what is traced is told to whoever asked last
-Sizes = tuple[tuple[int | None, ...], ...]
 
 _MAGIC = b"warmstore package 4\n"
 
@@ -108,19 +107,11 @@ def _pairs(said: Iterable[Sequence[object]]) -> tuple[tuple[str, str], ...]:
     return tuple((str(a), str(b)) for a, b in said)
 
 
-def cover(general: Sizes, sizes: Sizes) -> bool:
-    """Whether what was compiled for the first may do for the second."""
-    return len(general) == len(sizes) and all(
-        len(ours) == len(theirs) and all(a is None or a == b for a, b in zip(ours, theirs, strict=True))
-        for ours, theirs in zip(general, sizes, strict=True)
-    )
-
-
 class Loaded:
     """A package in use. Calling it checks nothing; `fits` must have said yes for the same arguments.
 
     Raises:
-        Incompatible: a source has changed, or an object is not what it was.
+        Incompatible: an object that guards compare is another one, or a value that they find by way of a name.
     """
 
     def __init__(
@@ -312,7 +303,7 @@ def make(
         raise Incompatible("it changes arguments that lie in the same memory")
     if any(one.opname in ("STORE_GLOBAL", "DELETE_GLOBAL") for one in dis.get_instructions(compiled.fn.__code__)):
         raise Incompatible("it sets global variables")
-    installed = _installed(traced, identified, unknown)
+    installed = installed_modules(traced, identified, unknown)
     if unknown:
         raise Incompatible(f"nothing another process could find again: {', '.join(sorted(set(unknown)))}")
     return Package(
@@ -365,18 +356,6 @@ def _summary_of(expression: str, scope: dict[str, Any]) -> str | None:
         return None
 
 
-def tensors(args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
-    """The tensors among the arguments of a call."""
-    import torch
-
-    return [one for one in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
-
-
-def shapes(args: Sequence[Any], kwargs: dict[str, Any]) -> Sizes:
-    """Their shapes."""
-    return tuple(tuple(map(int, one.shape)) for one in tensors(args, kwargs))
-
-
 @contextmanager
 def _dynamic(args: Sequence[Any], kwargs: dict[str, Any], sizes: Sizes) -> Iterator[None]:
     """While this lasts, sizes that are None are marked as dynamic."""
@@ -395,46 +374,3 @@ def _dynamic(args: Sequence[Any], kwargs: dict[str, Any], sizes: Sizes) -> Itera
         for tensor, before in marked:  # guards see marks, and the program's tensors have none
             vars(tensor).clear()
             vars(tensor).update(before)
-
-
-def _installed(traced: Iterable[CodeType], identified: Mapping[int, CodeType], unknown: list[str]) -> set[str]:
-    """The installed modules whose code was traced. What is neither in one of those nor identified is unknown: whoever
-    looks for the package could not tell whether it has changed."""
-    found = set()
-    for code in traced:
-        if id(code) in identified:
-            continue  # it is in the key
-        module = inspect.getmodule(code)
-        if module is None or origin_of(module).is_program:
-            unknown.append(f"the code of {code.co_qualname} in {code.co_filename}")
-        else:
-            found.add(module.__name__)
-    return found
-
-
-def installed_text(name: str) -> str:
-    """The version of an installed module, and what the program has put into it; "" where it is not loaded."""
-    module = sys.modules.get(name)
-    if module is None:
-        return ""
-    patched = [
-        f"{owner} {attribute}"
-        for owner, held in _classes_of(module)
-        for attribute, value in held.items()
-        if _is_programs(value)
-    ]
-    return " ".join([origin_of(module).text, *sorted(patched)])
-
-
-def _classes_of(module: ModuleType) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """What a module holds, and what its classes hold."""
-    held = vars(module)
-    yield "", held
-    for name, value in list(held.items()):
-        if isinstance(value, type) and value.__module__ == module.__name__:
-            yield name, vars(value)
-
-
-def _is_programs(value: object) -> bool:
-    function = getattr(value, "__func__", value) if isinstance(value, staticmethod | classmethod) else value
-    return isinstance(function, FunctionType) and origin_of_function(function).is_program
