@@ -105,7 +105,7 @@ class TestTokens:
         tokens = [[1], [2, 3], [4], [5, 6, 7]]
         module(tokens[:2], cache_ids=[0, 1])
         assert module(input_ids=tokens, cache_ids=range(4)).tolist() == [1, 5, 4, 18]
-        assert module.module.seen == [2, 2, 1]  # a second look at a matrix [2, 2]
+        assert module.module.seen == [2, 2]
 
     def test_mask_for_pairs_and_numpy(self, tmp_path):
         module = wrap(tmp_path, lambda x, mask, more: (x * mask).sum((1, 2)) + torch.from_numpy(more["scale"]))

@@ -52,13 +52,17 @@ class ChangeDetector:
             memory_of(module, ignore, recorded.memory)
         self._recorded = recorded
 
-    def identity(self) -> Identity:
+    def identity(self, *, again: bool = False, exactly: bool = False) -> Identity:
         """What decides the module's outputs, as it is now.
+
+        Args:
+            again: hash all weights again, so that no write without a trace is missed.
+            exactly: look also at small arrays, into large containers, and at what takes longer to see.
 
         Raises:
             NoFingerprint: of some of it, that cannot be told.
         """
-        return self._recorded.refresh().require()
+        return self._recorded.refresh(again=again, exactly=exactly).require()
 
     @contextmanager
     def calling(self) -> Iterator[None]:

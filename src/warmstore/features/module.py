@@ -91,7 +91,7 @@ class CachedModule(nn.Module):
         if enforce_stateless:
             check_stateless(module)
         self._detector = detector_of(module, version, self._ignore)
-        self._detector.identity()  # raises where something cannot be told
+        self._detector.identity(again=True)  # raises where something cannot be told
         cache.detectors.add(self._detector)
         self._bound: dict[Any, Session] = {}  # by all that a call's outputs depend on: the version they are in
         self._roles: Roles = {}
@@ -140,9 +140,11 @@ class CachedModule(nn.Module):
         values, missing = session.fetch(keys)
         if self._out_dims is not UNTOLD:
             session.check_dims(self._out_dims)
-        if len(missing) or not session.serves(len(keys)):
-            return self._fill(session, arguments, keys, values, missing, device)
-        return session.assemble(values, device)
+        if not len(missing) and session.serves(len(keys)):
+            return session.assemble(values, device)
+        if self._bind(arguments, exactly=True) is not session:
+            return self._call(args, kwargs, cache_ids)  # the program has changed what a quick look does not show
+        return self._fill(session, arguments, keys, values, missing, device)
 
     def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any], cache_ids: Any) -> tuple[Keys, Arguments]:
         ids = self._ids(cache_ids, args, kwargs)
@@ -273,8 +275,8 @@ class CachedModule(nn.Module):
             "'cache_ids', or give CachedModule a key_from_batch function"
         )
 
-    def _bind(self, arguments: Arguments) -> Session:
-        identity = self._detector.identity()
+    def _bind(self, arguments: Arguments, *, exactly: bool = False) -> Session:
+        identity = self._detector.identity(exactly=exactly)
         fixed = arguments.fixed()
         autocast = _autocast(arguments.device() or _device_of(self.module))
         call = identity.digest, *(text_of_setting(value) for value in fixed.values()), *fixed, autocast

@@ -7,6 +7,7 @@ whole. Ways of looking around that no reading of code can follow (`eval`, frames
 
 from __future__ import annotations
 
+import builtins
 import decimal
 import importlib
 import os
@@ -288,6 +289,7 @@ def _global(walk: Walk, place: Place, function: FunctionType, name: str, facts: 
     globals_ = function.__globals__
     walk.watch_cell(partial(globals_.get, name))
     if name not in globals_:
+        walk.watch_cell(partial(vars(builtins).get, name))
         is_builtin, value = builtin_named(name)
         if is_builtin:
             _builtin(walk, place, function, name, value, facts)

@@ -20,6 +20,7 @@ from torch import nn
 
 from warmstore.identity.origin import origin_of_name
 from warmstore.identity.plain import order_text
+from warmstore.identity.watch import LEFT
 
 if TYPE_CHECKING:
     from warmstore.identity.kinds import Rule
@@ -87,7 +88,7 @@ def _tensor(walk: Walk, place: Place, value: Any) -> None:
     text = walk.tensor_text(place, value)
     if walk.settings.tensors == "layout":
         text += f" {kind.__name__} {'grad' if value.requires_grad else ''} {'leaf' if value.is_leaf else ''}".rstrip()
-    elif kind is not torch.Tensor or value.requires_grad:  # of parameters that makes no difference to what modules give
+    elif text != LEFT and (kind is not torch.Tensor or value.requires_grad):  # parameters with and without give the same
         head, _, content = text.rpartition(" ")
         text = f"{head} {'grad' if kind is torch.Tensor else kind.__name__} {content}"
     _memory(walk, place, value)

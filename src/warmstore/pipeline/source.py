@@ -97,6 +97,7 @@ class PipelineSource(Source):
         return self.read_in(0, positions)
 
     def read_in(self, epoch: int, positions: Int64) -> Any:
+        self._look_again(epoch)
         with native_threads(self._pipe.threads), self._pipe.identities.calling():
             if self._alike:
                 try:
@@ -108,7 +109,7 @@ class PipelineSource(Source):
     def _batch(self, epoch: int, positions: Int64) -> Any:
         """Make samples one after the other: one that changes memory from outside may change those after it."""
         batch = Batch(len(positions), alike=self._alike)
-        shelves = self._opened(epoch) if self._is_current(epoch) else None
+        shelves = self._opened(epoch) if self._is_current() else None
         missing = np.arange(len(positions)) if shelves is None else np.flatnonzero(shelves.rows[positions] < 0)
         if shelves is not None and not len(missing):
             whole = shelves.read_stacked(positions, len(self._pipe.steps))
@@ -128,17 +129,17 @@ class PipelineSource(Source):
                 batch.put(place, value)
         return batch.stacked()
 
-    def _is_current(self, epoch: int) -> bool:
-        """Whether the steps are those whose results are kept.
-
-        In the first batch of an epoch files, arrays and samples are looked at again, later what has moved is.
-        """
-        if self._kept is None:
-            return False
-        if epoch != self._looked:
+    def _look_again(self, epoch: int) -> None:
+        """Look at files, arrays and samples again, once an epoch. Done before steps run: what changes then is theirs."""
+        if self._kept is not None and epoch != self._looked:
             self._looked = epoch
             self._pipe.identities.refresh(patches=True)
             self._look_at_samples()
+
+    def _is_current(self) -> bool:
+        """Whether the steps are those whose results are kept, as far as a quick look shows."""
+        if self._kept is None:
+            return False
         changed = self._pipe.identities.changed(self._kept.steps)
         if changed and changed != self._changed:
             self.tell(f"{changed}, so samples are computed. Make a new loader to keep them as they are now")
@@ -166,7 +167,7 @@ class PipelineSource(Source):
         """Which samples may be written: their steps are what they were, and so is what they are made from."""
         self._pipe.identities.called()
         self._pipe.identities.refresh()
-        if self._kept is None or not self._is_current(self._looked):
+        if self._kept is None or not self._is_current():
             return np.zeros(len(indices), np.bool_)
         if self._kept.look is None:
             return np.ones(len(indices), np.bool_)
@@ -216,8 +217,9 @@ class PipelineSource(Source):
     def fill(self, positions: Int64) -> int:
         """Compute what is to be kept of some samples, and keep it; say how many there were to compute."""
         shelves = self._opened(0)
+        self._look_again(0)
         missing = positions[shelves.rows[positions] < 0]
-        if not self._is_current(0):
+        if not self._is_current():
             return 0
         with native_threads(self._pipe.threads), self._pipe.identities.calling():
             raws = self._raw(missing)
