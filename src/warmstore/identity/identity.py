@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, Self
@@ -126,27 +127,37 @@ def walk_over(
     """
     below = None if root is None else os.path.abspath(root)  # noqa: PTH100  it must not follow links
     left_out = frozenset([ignore] if isinstance(ignore, str) else ignore)
-    if watch is not None:
-        watch.begin()
-    if patches is None and watch is not None and tensors == "content":
-        patches = watch.patches = find_patches() if watch.patches is None else watch.patches
-    if patches is None:
-        patches = find_patches()
-    walk = Walk(name, Settings(left_out, below, files, tensors, watch, folders, frozenset(elsewhere), patches, draws))
-    _begin(walk, thing, called)
-    walk.run()
-    if watch is not None:
-        watch.settle()
+    with begun(
+        name, watch, ignore=left_out, root=below, files=files, tensors=tensors, folders=folders,
+        elsewhere=frozenset(elsewhere), patches=patches, draws=draws,
+    ) as walk:  # fmt: skip
+        if isinstance(thing, partial) or not called or not callable(thing):
+            walk.whole(walk.start, thing)
+        else:
+            from warmstore.identity.reads import read_called
+
+            read_called(walk, walk.start, thing)
     return walk
 
 
-def _begin(walk: Walk, thing: Any, called: bool) -> None:
-    from warmstore.identity.reads import read_called
+@contextmanager
+def begun(name: str, watch: Watch | None = None, *, patches: Patches | None = None, **settings: Any) -> Iterator[Walk]:
+    """A walk that looks at whatever it is told to here, and at all that this leads to.
 
-    if isinstance(thing, partial) or not called or not callable(thing):
-        walk.whole(walk.start, thing)
-    else:
-        read_called(walk, walk.start, thing)
+    Args:
+        settings: see `Settings`.
+    """
+    if watch is not None:
+        watch.begin()
+    if patches is None and watch is not None and settings.get("tensors") != "layout":
+        patches = watch.patches = find_patches() if watch.patches is None else watch.patches
+    if patches is None:
+        patches = find_patches()
+    walk = Walk(name, Settings(watch=watch, patches=patches, **settings))
+    yield walk
+    walk.run()
+    if watch is not None:
+        watch.settle()
 
 
 def finished(walk: Walk, version: str | None = None) -> Identity:

@@ -179,6 +179,7 @@ class Recorded:
         self.memory = Memory() if memory is None else memory
         self._watch = Watch(_left, clock)
         self._known: list[tuple[Found, Identity]] = []
+        self.found: Found
         self.identity = self._settled(self._found())
 
     def refresh(self, *, again: bool = False, exactly: bool = False) -> Identity:
@@ -251,7 +252,7 @@ class Recorded:
         """The identity of what was found now, its memory put back to what it was before."""
         self.memory.take_shared(now)
         self.memory.current = now
-        found = self.memory.before_calls(now)
+        found = self.found = self.memory.before_calls(now)
         for known, identity in self._known:
             if found.facts == known.facts and found.unknown == known.unknown:
                 return identity
@@ -261,7 +262,7 @@ class Recorded:
 
     def __getstate__(self) -> dict[str, Any]:
         known = [(found.elsewhere(), identity) for found, identity in self._known]
-        return {**vars(self), "_watch": None, "_known": known}
+        return {**vars(self), "_watch": None, "_known": known, "found": self.found.elsewhere()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)

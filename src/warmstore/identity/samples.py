@@ -7,9 +7,9 @@ sources count as a whole. The name of a source does not change with the content 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from functools import partial
 from pathlib import PosixPath
 from typing import Any, Protocol
 
@@ -19,9 +19,11 @@ import xxhash
 from warmstore.errors import NoFingerprint
 from warmstore.identity import files as files_module
 from warmstore.identity.files import Files
-from warmstore.identity.identity import Found, Identity, walk_over
+from warmstore.identity.identity import Found, Identity, begun, walk_over
+from warmstore.identity.memory import Recorded, memory_of
 from warmstore.identity.plain import ATOMS, NotPlain, Plain
 from warmstore.identity.walk import Walk
+from warmstore.identity.watch import Watch
 
 UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
 _FIRST = 16
@@ -31,10 +33,10 @@ _PATHS = frozenset((str, PosixPath))
 
 
 class Look(Protocol):
-    """Looks at some samples of a source again, which is how it was looked at first."""
+    """Looks at some samples of a source again, as at all of them first."""
 
-    def __call__(self, samples: Sequence[Any]) -> UInt64:
-        """Their hashes, uint64 [n]."""
+    def __call__(self, samples: Sequence[Any]) -> tuple[UInt64, UInt64]:
+        """Hashes of their values and of the files that these name, uint64 [n] each; `mixed` gives those of both."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +44,16 @@ class Samples:
     """The identity of a source and of its samples.
 
     name: 16 hex digits. each: uint64 [samples]. identity: of what all samples have in common: their classes, or the
-    source as a whole. look: gives the hashes of some samples as they are now; None of a source that counts as a whole,
-    and of samples that a step may write into: what it writes is no change of the program's.
+    source as a whole. look: gives the hashes of some samples as they are now; None of a source that counts as a whole.
+    may_be_written: whether a step can write into a sample. recorded: what is known of a source that counts as a whole.
     """
 
     name: str
     each: UInt64 = field(repr=False)
     identity: Identity = field(repr=False)
     look: Look | None = field(default=None, repr=False)
+    may_be_written: bool = False
+    recorded: Recorded | None = field(default=None, repr=False)
 
 
 def identify_samples(
@@ -60,6 +64,7 @@ def identify_samples(
     root: str | None = None,
     files: Files = "stat",
     folders: Sequence[str] = (),
+    known: Samples | None = None,
 ) -> Samples:
     """The identity of a source and of each of its samples.
 
@@ -67,6 +72,7 @@ def identify_samples(
         source: has a length and items.
         version, ignore, root, files: as in `identify`.
         folders: where files lie that samples name relative to none in particular.
+        known: what was found when the source was looked at before.
     """
     count = len(source)
     listed = _listed(source)
@@ -75,10 +81,22 @@ def identify_samples(
         kinds = set(map(type, listed))
         if kinds <= _PATHS and len(kinds) == 1:
             return _of_paths(listed if kinds == {str} else list(map(str, listed)), source, place)
-        found = _one_by_one(listed, source, place, root, files)
+        found = _one_by_one(listed, source, place, root, files, known)
         if found is not None:
             return found
-    return _as_a_whole(source, count, version, ignore, root, files)
+    recorded = None if known is None or known.look is not None else known.recorded
+    if recorded is None:
+        options = {"ignore": tuple(ignore), "root": root, "files": files}
+        look = partial(_look_at_source, source, options)
+        recorded = Recorded(look, version, memory_of(source, ("source", *options.values())))
+    else:
+        recorded.refresh(again=True)
+    return as_a_whole(recorded, count, version)
+
+
+def counts_as_a_whole(source: Any) -> bool:
+    """Whether a source holds no samples one by one, so that reading some may change what it is."""
+    return _listed(source) is None and not isinstance(source, np.ndarray)
 
 
 def _listed(source: Any) -> Sequence[Any] | None:
@@ -100,7 +118,7 @@ def _of_paths(texts: Sequence[str], source: Any, places: files_module.Places) ->
     first = texts[:_FIRST]
     look = _Paths(places, any(map(places.stamp, first)) or any(map(_looks_like_a_path, first)))
     if look.are_files:
-        hashes = mixed(hashes, _hashes(list(map(places.stamp, texts))))
+        hashes = mixed(hashes, look.stamps(texts))
         if not all(text.startswith("/") for text in first) and places.root is None:
             name.update(os.getcwd().encode())  # noqa: PTH109  relative paths are others elsewhere
     return Samples(name.hexdigest()[:16], hashes, _nothing(), look)
@@ -113,10 +131,13 @@ class _Paths:
     places: files_module.Places
     are_files: bool
 
-    def __call__(self, samples: Sequence[Any]) -> UInt64:
+    def __call__(self, samples: Sequence[Any]) -> tuple[UInt64, UInt64]:
         texts = list(map(str, samples))
-        hashes = _hashes(texts)
-        return mixed(hashes, _hashes(list(map(self.places.stamp, texts)))) if self.are_files else hashes
+        return _hashes(texts), self.stamps(texts) if self.are_files else np.zeros(len(texts), np.uint64)
+
+    def stamps(self, texts: Sequence[str]) -> UInt64:
+        """Hashes of the files."""
+        return _hashes(list(map(self.places.stamp, texts)))
 
 
 def _hashes(texts: Sequence[str]) -> UInt64:
@@ -132,7 +153,13 @@ def _looks_like_a_path(text: str) -> bool:
 
 
 def mixed(one: UInt64, other: UInt64) -> UInt64:
-    """Hashes of pairs of hashes: the finisher of SplitMix64 (Steele et al., 2014) over a sum of both."""
+    """Hashes of pairs of hashes: the finisher of SplitMix64 (Steele et al., 2014) over a sum of both.
+
+    Args:
+        other: 0 where there is nothing to mix.
+    """
+    if not other.any():
+        return one
     with np.errstate(over="ignore"):
         found = one + other * np.uint64(0x9E3779B97F4A7C15)
         found ^= found >> np.uint64(30)
@@ -144,29 +171,64 @@ def mixed(one: UInt64, other: UInt64) -> UInt64:
 
 
 def _one_by_one(
-    samples: Sequence[Any], source: Any, places: files_module.Places, root: str | None, files: Files
+    samples: Sequence[Any],
+    source: Any,
+    places: files_module.Places,
+    root: str | None,
+    files: Files,
+    known: Samples | None,
 ) -> Samples | None:
     """Plain data and simple objects; None where samples are better looked at as a whole."""
-    walk = Walk("source")
-    plain = Plain(walk.is_simple, by_content=True)
+    plain = _plain()
     try:
         texts, states = _texts(samples, plain, places, root, files)
     except _TooMuchError:
         return None
-    for cls in plain.classes:
-        walk.fact(walk.start + f".<class {plain.classes[cls]}>", walk.cls(cls))
-    walk.run()
-    identity = Found.of(walk).identity()
-    common = "" if not plain.classes and not plain.cycles else identity.digest
+    recorded = None if known is None else known.recorded
     if plain.cycles:  # samples that know each other: a change of one may be a change of all
-        common += xxhash.xxh3_128_hexdigest("\n".join(chain(texts, states)).encode("utf-8", "surrogatepass"))
+        look_at_all = partial(_look_at_all, samples, places, root, files)
+        return as_a_whole(recorded or Recorded(look_at_all), len(samples), None)
+    if plain.classes:
+        kinds = tuple(plain.classes.items())
+        if known is None or not isinstance(known.look, _Values) or known.look.classes != kinds:
+            recorded = Recorded(partial(_look_at_classes, kinds))
+    look = _Values(places, root, files, tuple(plain.classes.items()), recorded)
     named_by = xxhash.xxh3_128(f"{type(source).__name__} of {len(texts)}".encode())
     for text in texts:
         named_by.update(f"{len(text)} {text}".encode("utf-8", "surrogatepass"))
-    hashes = _hashes([f"{common}{text} {state}" for text, state in zip(texts, states, strict=True)])
-    immutable = all(map(_is_immutable, samples))
-    look = _Values(places, root, files, common) if immutable else None
-    return Samples(named_by.hexdigest()[:16], hashes, identity, look)
+    identity = _nothing() if recorded is None else recorded.identity
+    may_be_written = not all(map(_is_immutable, samples))
+    return Samples(
+        named_by.hexdigest()[:16], mixed(*look.hashes(texts, states)), identity, look, may_be_written, recorded
+    )  # fmt: skip
+
+
+def _look_at_classes(classes: Sequence[tuple[type, int]], watch: Watch) -> Walk:
+    with begun("source", watch) as walk:
+        for cls, number in classes:
+            walk.fact(walk.start + f".<class {number}>", walk.cls(cls))
+    return walk
+
+
+def _look_at_all(
+    samples: Sequence[Any], places: files_module.Places, root: str | None, files: Files, watch: Watch
+) -> Walk:
+    plain = _plain()
+    with begun("source", watch) as walk:
+        try:
+            texts, states = _texts(samples, plain, places, root, files)
+            for part, said in (("<samples>", texts), ("<state>", states)):
+                digest = xxhash.xxh3_128_hexdigest("\n".join(said).encode("utf-8", "surrogatepass"))
+                walk.fact(walk.start + f".{part}", f"{len(said)} {digest}")
+        except _TooMuchError:
+            walk.whole(walk.start, samples)
+        for cls, number in plain.classes.items():
+            walk.fact(walk.start + f".<class {number}>", walk.cls(cls))
+    return walk
+
+
+def _plain() -> Plain:
+    return Plain(Walk("source").is_simple, by_content=True)
 
 
 def _is_immutable(value: Any) -> bool:
@@ -177,20 +239,31 @@ def _is_immutable(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class _Values:
-    """Looks at values again, and at the files that they name. common: what counts of all of them."""
+    """Looks at values again, and at the files that they name. recorded: what is known of the classes of objects."""
 
     places: files_module.Places
     root: str | None
     files: Files
-    common: str
+    classes: tuple[tuple[type, int], ...]
+    recorded: Recorded | None
 
-    def __call__(self, samples: Sequence[Any]) -> UInt64:
-        plain = Plain(Walk("source").is_simple, by_content=True)
+    def __call__(self, samples: Sequence[Any]) -> tuple[UInt64, UInt64]:
+        plain = _plain()
+        plain.classes.update(self.classes)
+        nothing = np.zeros(len(samples), np.uint64)
         try:
             texts, states = _texts(samples, plain, self.places, self.root, self.files)
         except _TooMuchError:
-            return np.zeros(len(samples), np.uint64)  # they are no longer what they were
-        return _hashes([f"{self.common}{text} {state}" for text, state in zip(texts, states, strict=True)])
+            return nothing, nothing  # they are no longer what they were
+        if plain.cycles or len(plain.classes) > len(self.classes):
+            return nothing, nothing
+        return self.hashes(texts, states)
+
+    def hashes(self, texts: Sequence[str], states: Sequence[str]) -> tuple[UInt64, UInt64]:
+        """Hashes of samples from their texts, and those of the files that they name; 0 where they name none."""
+        common = "" if self.recorded is None else self.recorded.identity.digest
+        stamps = _hashes(states) if any(states) else np.zeros(len(texts), np.uint64)
+        return _hashes([common + text for text in texts] if common else texts), stamps
 
 
 def _texts(
@@ -229,15 +302,17 @@ def _walked(sample: Any, root: str | None, files: Files) -> str:
     return Found.of(walk).identity().digest
 
 
-def _as_a_whole(
-    source: Any, count: int, version: str | None, ignore: Collection[str], root: str | None, files: Files
-) -> Samples:
-    walk = walk_over(source, name="source", ignore=ignore, root=root, files=files, called=False)
-    found = Found.of(walk)
-    identity = found.identity(version)
+def _look_at_source(source: Any, options: Mapping[str, Any], watch: Watch) -> Walk:
+    return walk_over(source, name="source", called=False, watch=watch, **options)
+
+
+def as_a_whole(recorded: Recorded, count: int, version: str | None) -> Samples:
+    """The samples of a source that counts as a whole: each changes as it does."""
+    found, identity = recorded.found, recorded.identity
     lasting = {place: text for place, text in found.facts.items() if not _is_state(place)}
     name = replace(found, facts=lasting).identity(version).digest[:16]
-    return Samples(name, np.full(count, int(identity.digest[:16], 16), np.uint64), identity)
+    each = np.full(count, int(identity.digest[:16], 16), np.uint64)
+    return Samples(name, each, identity, recorded=recorded)
 
 
 def _is_state(place: str) -> bool:

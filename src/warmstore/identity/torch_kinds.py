@@ -88,7 +88,8 @@ def _tensor(walk: Walk, place: Place, value: Any) -> None:
     text = walk.tensor_text(place, value)
     if walk.settings.tensors == "layout":
         text += f" {kind.__name__} {'grad' if value.requires_grad else ''} {'leaf' if value.is_leaf else ''}".rstrip()
-    elif text != LEFT and (kind is not torch.Tensor or value.requires_grad):  # parameters with and without give the same
+        # Parameters with and without gradients make modules give the same.
+    elif text != LEFT and (kind is not torch.Tensor or value.requires_grad):
         head, _, content = text.rpartition(" ")
         text = f"{head} {'grad' if kind is torch.Tensor else kind.__name__} {content}"
     _memory(walk, place, value)

@@ -1,7 +1,6 @@
 """A plan brought to life: its placements found or made, so that a source can read and fill them."""
 
 import logging
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -33,9 +32,7 @@ def source_of(pipe: "Pipeline", plan: Plan | None, seed: int) -> PipelineSource:
         ValueError: the plan is for other samples or steps.
     """
     pipe.identities.refresh(patches=True)
-    began = time.perf_counter()
-    samples = pipe.identities.look_at_samples()
-    seconds = time.perf_counter() - began
+    samples = pipe.identities.states.look()
     name = samples.name
     if plan is None:
         return PipelineSource(pipe, seed, name)
@@ -45,10 +42,8 @@ def source_of(pipe: "Pipeline", plan: Plan | None, seed: int) -> PipelineSource:
     kept = Kept(
         tuple(places),
         opening.assignment,
-        samples.each,
+        samples.each.copy(),
         opening.steps[: max((place.step for place in places), default=0)],
-        samples.look,
-        seconds,
     )
     source = PipelineSource(pipe, seed, name, kept, opening.held)
     if opening.renewed(source, places):
@@ -154,7 +149,8 @@ class _Opening:
             number = self._plan.placements.index(placement)
             members = np.flatnonzero(self.assignment == number)
             chosen = members[np.linspace(0, len(members) - 1, min(_EXAMPLES, len(members)), dtype=np.int64)]
-            with self._pipe.identities.calling():
+            identities = self._pipe.identities
+            with identities.calling(), identities.states.making(chosen):
                 found = list(examples(self._pipe, chosen.tolist(), step))
             return Schema.of(found, placement.codec)
 

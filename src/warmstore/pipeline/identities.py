@@ -17,10 +17,10 @@ from warmstore.errors import NoFingerprint
 from warmstore.identity.identity import Found, Identity, difference, reasons, remedies, walk_over
 from warmstore.identity.memory import Recorded, memory_of
 from warmstore.identity.patches import find_patches
-from warmstore.identity.samples import Look, Samples, identify_samples
+from warmstore.identity.samples import Samples
 from warmstore.identity.walk import Walk
 from warmstore.identity.watch import Watch
-from warmstore.loading.draws import Int64, UInt64
+from warmstore.pipeline.sample_states import SampleStates
 from warmstore.pipeline.steps import Step, deterministic
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ class Identities:
 
     def __init__(self, pipe: "Pipeline") -> None:
         self._pipe = pipe
-        self._samples: Samples | None = None
         self._patches = find_patches()
+        self.states = SampleStates(pipe, _folders(pipe.steps))
         self._elsewhere = _folders_of_samples(pipe)
         self._steps = [self._recorded(step) for step in pipe.steps[: deterministic(pipe.steps)]]
 
@@ -57,28 +57,8 @@ class Identities:
 
     @property
     def samples(self) -> Samples:
-        """Of the source, as it is now where it was not asked for before."""
-        if self._samples is None:
-            self._samples = self.look_at_samples()
-        return self._samples
-
-    def look_at_samples(self) -> Samples:
-        """Of the source as it is now."""
-        pipe = self._pipe
-        self._samples = identify_samples(
-            pipe.source, version=pipe.version, ignore=pipe.ignore, root=pipe.root, files=pipe.files,
-            folders=_folders(pipe.steps),
-        )  # fmt: skip
-        return self._samples
-
-    def hashes(self, look: Look, indices: Int64 | None = None) -> UInt64:
-        """The hashes of some samples as they are now, or of all.
-
-        Args:
-            look: how they were looked at first. indices: int64 [n].
-        """
-        source = self._pipe.source
-        return look(source if indices is None else [source[at] for at in indices.tolist()])
+        """Of the source, as it was when it was last looked at."""
+        return self.states.samples
 
     @property
     def keepable(self) -> int:
@@ -127,8 +107,11 @@ class Identities:
     def changed(self, known: Sequence[Description]) -> str:
         """What tells the steps from those that were described, in words; "" where nothing does.
 
-        It costs microseconds where nothing moved.
+        It costs microseconds where nothing moved. The source is looked at too.
         """
+        self.states.look_at_source()
+        if self.samples.identity.unknown:
+            return reasons(self.samples.identity.unknown)
         for one, old in zip(self._steps, known, strict=False):
             now = one.refresh()
             if now.digest != old["digest"]:
@@ -138,19 +121,23 @@ class Identities:
 
     @contextmanager
     def calling(self) -> Iterator[None]:
-        """While steps are run by us: what they change meanwhile is their memory."""
+        """While samples are read and steps are run by us: what they change meanwhile is their memory."""
         with ExitStack() as stack:
-            for one in self._steps:
+            for one in self._recorded_all():
                 stack.enter_context(one.calling())
             yield
 
     def called(self) -> None:
-        """What has changed since we last looked was changed by steps that we ran."""
-        for one in self._steps:
+        """What has changed since we last looked was changed by samples that we read, and steps that we ran."""
+        for one in self._recorded_all():
             one.called()
 
+    def _recorded_all(self) -> list[Recorded]:
+        source = self.states.recorded
+        return self._steps if source is None else [source, *self._steps]
+
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_samples": None, "_patches": {}}  # samples may be millions
+        return {**vars(self), "_patches": {}}
 
     @property
     def window(self) -> float:

@@ -133,7 +133,8 @@ class Pipeline(Owner):
     def __getitem__(self, index: int) -> Any:
         """Sample `index` as of epoch 0 with seed 0, uncached."""
         at = range(len(self))[index]
-        with native_threads(self.threads), self.identities.calling():
+        identities = self.identities
+        with native_threads(self.threads), identities.calling(), identities.states.making([at]):
             return self.run(self.source[at], at)
 
     def run(

@@ -111,7 +111,8 @@ def _measured(
         dynamic_ncols=True, leave=False,
     )  # fmt: skip
     with bar:
-        with native_threads(pipe.threads), pipe.identities.calling():
+        identities = pipe.identities
+        with native_threads(pipe.threads), identities.calling(), identities.states.making(indices):
             run = run_steps(pipe, indices, buckets, began + _SHARES["steps"] * seconds, bar.update)
         bar.update(len(indices) - len(run.buckets))
         until = time.perf_counter() + _SHARES["stores"] * seconds

@@ -4,7 +4,6 @@ Whoever computes a sample that is to be kept puts it on its shelf. Every process
 processes share is the stores.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,8 +12,6 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from warmstore.errors import UnsupportedType
-from warmstore.identity.samples import Look
-from warmstore.identity.watch import SHARE
 from warmstore.loading.draws import Int64, UInt64
 from warmstore.loading.source import Source
 from warmstore.owner import Owner
@@ -34,23 +31,18 @@ if TYPE_CHECKING:
     from warmstore.pipeline.pipeline import Pipeline
 
 
-_BRIEF = 0.02  # seconds in which all samples of a source may be looked at again at every epoch
-
-
 @dataclass(frozen=True)
 class Kept:
     """What is kept where. places: by number of their placement. assignment: int16 [samples], the placement of each.
 
     identities: uint64 [samples], hashes of what each sample is made from. steps: descriptions of those whose results
-    are kept. look: gives the hashes of some samples as they are now, or None. seconds: that took for all of them.
+    are kept.
     """
 
     places: tuple[Place, ...]
     assignment: np.ndarray[Any, np.dtype[np.int16]]
     identities: UInt64
     steps: tuple[Description, ...]
-    look: Look | None
-    seconds: float
 
 
 @final
@@ -82,7 +74,7 @@ class PipelineSource(Source):
         self._notes: list[str] = []
         self._epoch = -1
         self._looked = -1  # the epoch in which the steps were looked at
-        self._seen = time.monotonic()  # when the samples were
+        self._changes = -1  # of samples, which were seen
         self._alike = True  # so far
         self._changed = ""  # what tells the steps from those whose results are kept
         self._doubts: dict[int, Doubt] = {}  # by the step of a shelf
@@ -115,6 +107,14 @@ class PipelineSource(Source):
             whole = shelves.read_stacked(positions, len(self._pipe.steps))
             if whole is not None:
                 return whole
+        # Nobody asks what uncached samples are made from.
+        with self._pipe.identities.states.making([] if self._kept is None else positions[missing]):
+            self._see_samples()
+            self._make(epoch, positions, missing, shelves, batch)
+        return batch.stacked()
+
+    def _make(self, epoch: int, positions: Int64, missing: Int64, shelves: "Shelves | None", batch: Batch) -> None:
+        """Make the samples of a batch, from where they are kept or from what the source holds."""
         raws, number = self._raw(positions[missing]), {place: at for at, place in enumerate(missing.tolist())}
         beside = None if shelves is None else reachable(raws)
         size = len(positions) if shelves is None else shelves.at_once()
@@ -127,14 +127,13 @@ class PipelineSource(Source):
                     raw = [raws[number[place]]] if place in number else self._raw(positions[place : place + 1])
                     value = self._compute(epoch, index, raw, beside)
                 batch.put(place, value)
-        return batch.stacked()
 
     def _look_again(self, epoch: int) -> None:
-        """Look at files, arrays and samples again, once an epoch. Done before steps run: what changes then is theirs."""
+        """Look at files, arrays and samples again, once an epoch: before steps run, for what changes then is theirs."""
         if self._kept is not None and epoch != self._looked:
             self._looked = epoch
             self._pipe.identities.refresh(patches=True)
-            self._look_at_samples()
+            self._pipe.identities.states.look_again()
 
     def _is_current(self) -> bool:
         """Whether the steps are those whose results are kept, as far as a quick look shows."""
@@ -144,35 +143,30 @@ class PipelineSource(Source):
         if changed and changed != self._changed:
             self.tell(f"{changed}, so samples are computed. Make a new loader to keep them as they are now")
         self._changed = changed
+        self._see_samples()
         return not changed
 
-    def _look_at_samples(self) -> None:
-        """See which samples have changed, if that takes a hundredth of the time since it was seen last at most."""
-        assert self._kept is not None
-        if self._kept.look is None:
+    def _see_samples(self) -> None:
+        """Lose the kept samples that are made from something else now."""
+        states = self._pipe.identities.states
+        if self._kept is None or states.changes == self._changes:
             return
-        now = time.monotonic()
-        if SHARE * (now - self._seen) < self._kept.seconds > _BRIEF:
-            return
-        each = self._pipe.identities.hashes(self._kept.look)
-        self._seen = time.monotonic()
-        changed = np.flatnonzero(each != self._kept.identities)
-        if len(changed):
-            self._kept.identities[changed] = each[changed]
-            if self._shelves is not None:
-                for index in changed.tolist():
-                    self._shelves.lose(index)
+        self._changes = states.changes
+        now, known = states.samples.each, self._kept.identities
+        changed = np.flatnonzero(now != known) if len(now) == len(known) else np.arange(0)
+        known[changed] = now[changed]
+        if self._shelves is not None:
+            for index in changed.tolist():
+                self._shelves.lose(index)
 
     def _may_write(self, indices: Int64) -> Bools:
         """Which samples may be written: their steps are what they were, and so is what they are made from."""
-        self._pipe.identities.called()
-        self._pipe.identities.refresh()
+        identities = self._pipe.identities
+        identities.called()
+        identities.refresh()
         if self._kept is None or not self._is_current():
             return np.zeros(len(indices), np.bool_)
-        if self._kept.look is None:
-            return np.ones(len(indices), np.bool_)
-        same: Bools = self._pipe.identities.hashes(self._kept.look, indices) == self._kept.identities[indices]
-        return same
+        return identities.states.are_unchanged(indices, self._kept.identities)
 
     def finish(self) -> None:
         if self._shelves is not None:
@@ -221,7 +215,9 @@ class PipelineSource(Source):
         missing = positions[shelves.rows[positions] < 0]
         if not self._is_current():
             return 0
-        with native_threads(self._pipe.threads), self._pipe.identities.calling():
+        identities = self._pipe.identities
+        with native_threads(self._pipe.threads), identities.calling(), identities.states.making(missing):
+            self._see_samples()
             raws = self._raw(missing)
             beside = reachable(raws)
             for number, index in enumerate(missing.tolist()):

@@ -1,0 +1,175 @@
+"""What each sample of a pipeline is made from: as it was first, as our own calls have left it, and as it is now.
+
+Samples may remember: one that decodes its file when it is first asked, and keeps it, is the same sample after that.
+What changes while we make samples is their memory; what changes at any other time was changed by the program.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from warmstore.identity.samples import Samples, UInt64, as_a_whole, counts_as_a_whole, identify_samples, mixed
+from warmstore.identity.watch import SHARE
+from warmstore.loading.draws import Int64
+from warmstore.records.rows import Bools
+
+if TYPE_CHECKING:
+    from warmstore.identity.memory import Recorded
+    from warmstore.pipeline.pipeline import Pipeline
+
+_BRIEF = 0.02  # seconds in which all samples of a source may be looked at again at every epoch
+_FIRST = 0.5  # seconds of the first look, in which code is read too, that allow for a second
+
+
+class SampleStates:
+    """The states of a pipeline's samples. Each process has its own.
+
+    changes: how often a change was seen.
+
+    Args:
+        folders: where files lie that samples name relative to none in particular.
+    """
+
+    def __init__(self, pipe: Pipeline, folders: Sequence[str]) -> None:
+        self.changes = 0
+        self._pipe = pipe
+        self._folders = folders
+        self._samples: Samples | None = None
+        self._left = np.empty(0, np.uint64)  # hashes of the samples as our calls have left them
+        self._making: dict[int, int] = {}  # the hashes of their files
+        self._seen = 0.0
+        self._seconds, self._brief = 0.0, _FIRST
+
+    @property
+    def samples(self) -> Samples:
+        """As they were when they were last looked at."""
+        return self.look() if self._samples is None else self._samples
+
+    @property
+    def recorded(self) -> Recorded | None:
+        """Of the source as a whole, or of the classes of its samples. Sources that change as they are read are known
+        from the first reading on."""
+        if self._samples is None and counts_as_a_whole(self._pipe.source):
+            self.look()
+        return None if self._samples is None else self._samples.recorded
+
+    def look(self) -> Samples:
+        """Look at all samples."""
+        began = time.monotonic()
+        pipe, known = self._pipe, self._samples
+        found = identify_samples(
+            pipe.source, version=pipe.version, ignore=pipe.ignore, root=pipe.root, files=pipe.files,
+            folders=self._folders, known=known,
+        )  # fmt: skip
+        now = found.each
+        if known is not None and len(known.each) == len(now):
+            if len(self._left) == len(now):
+                found = replace(found, each=np.where(now == self._left, known.each, now))
+            if np.array_equal(found.each, known.each):
+                found = replace(found, name=known.name)
+        self._samples = found
+        self.changes += 1
+        self._left = now.copy() if found.may_be_written else np.empty(0, np.uint64)
+        self._seen = time.monotonic()
+        self._seconds, self._brief = self._seen - began, _FIRST
+        return found
+
+    def look_again(self) -> None:
+        """See which samples have changed, if that takes a hundredth of the time since it was seen last at most."""
+        samples, began = self.samples, time.monotonic()
+        if SHARE * (began - self._seen) < self._seconds > self._brief:
+            self.look_at_source()
+            return
+        if samples.recorded is not None:
+            samples.recorded.refresh(again=True)
+        self._take_all(samples)
+        self._seen = time.monotonic()
+        self._seconds, self._brief = self._seen - began, _BRIEF
+
+    def look_at_source(self) -> None:
+        """See whether the source has changed, or a class of its samples, as far as a quick look shows."""
+        samples = self._samples
+        if samples is None or samples.recorded is None:
+            return
+        if samples.recorded.refresh().digest != samples.identity.digest:
+            self._take_all(samples)
+
+    def _take_all(self, samples: Samples) -> None:
+        recorded = samples.recorded
+        if samples.look is not None:
+            self._take(np.arange(len(samples.each)))
+            if recorded is not None:
+                self._samples = replace(samples, identity=recorded.identity)
+        elif recorded is not None and recorded.identity.digest != samples.identity.digest:
+            self._samples = as_a_whole(recorded, len(samples.each), self._pipe.version)
+            self.changes += 1
+
+    def _take(self, indices: Int64) -> UInt64:
+        """Know some samples as they are now; give the hashes of their files."""
+        samples, (now, stamps) = self.samples, self._hashes(indices)
+        changed = now != samples.each[indices]
+        if samples.may_be_written:
+            changed &= now != self._left[indices]
+            self._left[indices[changed]] = now[changed]
+        if changed.any():
+            samples.each[indices[changed]] = now[changed]
+            self.changes += 1
+        return stamps
+
+    def _hashes(self, indices: Int64) -> tuple[UInt64, UInt64]:
+        """Of some samples and of their files."""
+        samples, source = self.samples, self._pipe.source
+        assert samples.look is not None
+        try:
+            values, stamps = samples.look([source[at] for at in indices.tolist()])
+        except IndexError:
+            values = stamps = np.zeros(len(indices), np.uint64)  # the list is shorter than it was
+        return mixed(values, stamps), stamps
+
+    @contextmanager
+    def making(self, indices: Sequence[int] | Int64) -> Iterator[None]:
+        """While some samples are made from what the source holds: what changes of that meanwhile is our doing."""
+        samples, which = self._samples, np.asarray(indices, np.int64)
+        if samples is None or not samples.may_be_written or not len(which):
+            yield
+            return
+        stamps, before = self._take(which), self._making
+        self._making = {**before, **dict(zip(which.tolist(), stamps.tolist(), strict=True))}
+        try:
+            yield
+        finally:
+            self._making = before
+            now, stamps_now = self._hashes(which)
+            same = stamps == stamps_now  # who writes files is the program
+            self._left[which[same]] = now[same]
+
+    def are_unchanged(self, indices: Int64, identities: UInt64) -> Bools:
+        """Which samples are made from what they were, as far as anybody can see: bool [n].
+
+        Args:
+            identities: uint64 [samples], as they were.
+        """
+        samples = self.samples
+        if samples.identity.unknown:
+            return np.zeros(len(indices), np.bool_)
+        same: Bools = samples.each[indices] == identities[indices]
+        if samples.look is None:
+            return same
+        now, stamps = self._hashes(indices)
+        known: Bools = now == samples.each[indices]
+        if samples.may_be_written:
+            known |= now == self._left[indices]
+            known |= [
+                self._making.get(at) == stamp for at, stamp in zip(indices.tolist(), stamps.tolist(), strict=True)
+            ]
+        same &= known
+        return same
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_making": {}}

@@ -1,0 +1,230 @@
+"""A program that changes its data between the epochs of one loader, and data that changes as it is read."""
+
+import dataclasses
+import os
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.pipeline.making import plan_of
+
+import warmstore as ws
+
+COUNT = 8
+calls = [0]
+
+
+@pytest.fixture(autouse=True)
+def no_calls() -> Iterator[None]:
+    calls[0] = 0
+    yield
+    Lazy.factor = 1.0
+
+
+def counted(value: Any) -> Any:
+    calls[0] += 1
+    return value
+
+
+def doubled(value: Any) -> Any:
+    return value * 2
+
+
+def content(sample: Any) -> Any:
+    calls[0] += 1
+    return sample.content()
+
+
+@dataclasses.dataclass
+class Lazy:
+    """A sample that decodes itself when it is first asked."""
+
+    number: int
+    image: Any = None
+    factor = 1.0
+
+    def content(self) -> Any:
+        if self.image is None:
+            self.image = np.full(3, float(self.number))
+        return self.image * self.factor
+
+
+class Data:
+    """A data set that knows its epoch, and remembers what it has read."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.read: dict[tuple[int, int], Any] = {}
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: int) -> Any:
+        return self.read.setdefault((index, self.epoch), np.full(3, float(index + 10 * self.epoch)))
+
+
+class Member:
+    """A sample that knows all the others."""
+
+    def __init__(self, number: int, all_of_them: list[Any]) -> None:
+        self.number, self.all = number, all_of_them
+
+    def content(self) -> Any:
+        return np.full(3, self.number + sum(one.number for one in self.all))
+
+
+def epochs_of(
+    source: Any, first: Callable[[Any], Any], edits: Sequence[Callable[[], object]], folder: Any
+) -> list[int]:
+    """How many samples each epoch of one loader computes, with the program's edits between. All must be right."""
+    pipe = ws.Pipeline(source).step(first).step(doubled)
+    plan = plan_of(pipe, [(2, "disk", "raw")], folder=folder)
+    found = []
+    with pipe.loader(plan, batch_size=3, workers=0, order=ws.Sequential(), pad=False) as loader:
+        for edit in (lambda: None, *edits):
+            edit()
+            calls[0] = 0
+            got = [sample for batch in loader for sample in np.asarray(batch)]
+            found.append(calls[0])
+            assert len(got) == len(source)
+            np.testing.assert_array_equal(got, [doubled(first(source[at])) for at in range(len(source))])
+    return found
+
+
+def nothing() -> None:
+    """No edit."""
+
+
+def test_a_data_set_that_is_told_the_epoch(tmp_path):
+    data = Data()
+
+    def set_epoch(epoch: int) -> Callable[[], None]:
+        return lambda: setattr(data, "epoch", epoch)
+
+    found = epochs_of(data, counted, [nothing, set_epoch(1), nothing, set_epoch(0)], tmp_path)
+    assert found == [COUNT, 0, COUNT, 0, COUNT]
+
+
+def test_arrays_in_a_list(tmp_path):
+    source = [np.full(3, float(number)) for number in range(COUNT)]
+    assert epochs_of(source, counted, [nothing, lambda: source[3].fill(99), nothing], tmp_path) == [COUNT, 0, 1, 0]
+
+
+def test_dicts_in_a_list(tmp_path):
+    source = [{"x": np.full(3, float(number))} for number in range(COUNT)]
+
+    def x_of(sample: Any) -> Any:
+        calls[0] += 1
+        return sample["x"]
+
+    edits = [nothing, lambda: source[5].update(x=np.zeros(3)), lambda: source[0]["x"].fill(7)]
+    assert epochs_of(source, x_of, edits, tmp_path) == [COUNT, 0, 1, 1]
+
+
+def test_an_array(tmp_path):
+    source = np.arange(3.0 * COUNT).reshape(COUNT, 3)
+    assert epochs_of(source, counted, [nothing, lambda: source[2].fill(-1), nothing], tmp_path) == [COUNT, 0, COUNT, 0]
+
+
+def test_samples_that_remember(tmp_path):
+    """What samples keep as they are read is no edit; what the program sets is, also of their class."""
+    source = [Lazy(number) for number in range(COUNT)]
+
+    def edit() -> None:
+        source[2].number, source[2].image = 50, None
+
+    found = epochs_of(source, content, [nothing, edit, nothing, lambda: setattr(Lazy, "factor", 3.0)], tmp_path)
+    assert found[1] == found[3] == 0
+    assert 1 <= found[2] <= 2  # once more, to see whether what it remembers makes a difference
+    assert found[4] >= COUNT
+
+
+def test_they_are_found_by_the_next_loader(tmp_path):
+    source = [Lazy(number) for number in range(COUNT)]
+    pipe = ws.Pipeline(source).step(content)
+    plan = plan_of(pipe, [(1, "disk", "raw")], folder=tmp_path)
+    for expected in (True, False, False):
+        calls[0] = 0
+        with pipe.loader(plan, batch_size=3, workers=0) as loader:
+            assert sum(map(len, loader)) == COUNT
+        assert bool(calls[0]) == expected
+
+
+def test_samples_that_know_each_other(tmp_path):
+    source: list[Any] = []
+    source += [Member(number, source) for number in range(COUNT)]
+    found = epochs_of(source, content, [nothing, lambda: setattr(source[1], "number", 70), nothing], tmp_path)
+    assert found == [COUNT, 0, COUNT, 0]
+
+
+def test_an_edit_within_an_epoch_is_not_kept_for_what_was(tmp_path):
+    """Samples that were edited after the epoch began are not found by who has them unedited."""
+
+    def source() -> list[Any]:
+        return [{"x": np.full(3, float(number))} for number in range(COUNT)]
+
+    def loader_of(samples: list[Any]) -> Any:
+        pipe = ws.Pipeline(samples).step(dict.copy, name="copy")
+        plan = plan_of(pipe, [(1, "disk", "raw")], folder=tmp_path)
+        return pipe.loader(plan, batch_size=2, workers=0, order=ws.Sequential())
+
+    edited = source()
+    with loader_of(edited) as loader:
+        for number, _ in enumerate(loader):
+            if number == 0:
+                edited[0]["x"][:] = -1  # read already, and not yet written
+                edited[7]["x"][:] = -1  # not yet read
+    for samples in (source(), edited):
+        with loader_of(samples) as loader:
+            got = np.concatenate([batch["x"] for batch in loader])
+        np.testing.assert_array_equal(got, [sample["x"] for sample in samples])
+
+
+def test_a_file_that_is_edited_as_it_is_read(tmp_path):
+    """What was read then is not found by who has the file as it was."""
+    path = tmp_path / "number.txt"
+    path.write_text("1")
+    before = path.stat()
+    edits = [lambda: None, lambda: path.write_text("2")]  # a sample is read first to see what samples look like
+
+    class Reader:
+        def __identity__(self) -> str:
+            return "reader"
+
+        def __call__(self, sample: dict[str, Any]) -> Any:
+            if edits:
+                edits.pop(0)()
+            return np.array([int(path.read_text())])
+
+    def first_of_all() -> int:
+        pipe = ws.Pipeline([{"path": str(path)}]).step(Reader())
+        plan = plan_of(pipe, [(1, "disk", "raw")], folder=tmp_path / "kept")
+        with pipe.loader(plan, batch_size=1, workers=0) as loader:
+            return int(next(iter(loader))[0, 0])
+
+    assert first_of_all() == 2
+    assert not edits
+    path.write_text("1")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert first_of_all() == 1
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_in_workers(tmp_path, method):
+    source = [Lazy(number) for number in range(COUNT)]
+    pipe = ws.Pipeline(source).step(content)
+    plan = plan_of(pipe, [(1, "disk", "raw")], folder=tmp_path, workers=2)
+    with pipe.loader(plan, batch_size=2, workers=2, order=ws.Sequential(), start_method=method) as loader:
+        for _ in range(2):
+            got = np.concatenate([np.asarray(batch) for batch in loader])
+            np.testing.assert_array_equal(got[:, 0], np.arange(COUNT))
+
+
+def test_what_is_known_of_samples_can_be_pickled():
+    pipe = ws.Pipeline([Lazy(number) for number in range(COUNT)]).step(content)
+    before = pipe.identities.states.look()
+    again = pickle.loads(pickle.dumps(pipe)).identities.states.look()
+    assert again.name == before.name
+    assert again.each.tolist() == before.each.tolist()
