@@ -482,7 +482,7 @@ def run(examples: int, steps: int, *, derandomize: bool) -> None:
 
 
 def test_a_store_equals_a_list() -> None:
-    run(100, 40, derandomize=True)
+    run(60, 40, derandomize=True)
 
 
 @pytest.mark.slow
