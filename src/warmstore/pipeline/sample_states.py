@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from warmstore.identity.memory import Recorded
     from warmstore.pipeline.pipeline import Pipeline
 
-_BRIEF = 0.02  # seconds in which all samples of a source may be looked at again at every epoch
-_FIRST = 0.5  # seconds of the first look, in which code is read too, that allow for a second
+_BRIEF = 0.25  # seconds in which all samples of a source may be looked at again at every epoch
+_FIRST = 1.0  # seconds of the first look, in which code is read too, that allow for a second
 
 
 class SampleStates:
