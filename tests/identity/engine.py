@@ -8,8 +8,9 @@ from typing import Any
 
 from warmstore.identity import Identity
 from warmstore.identity.identity import finished, walk_over
+from warmstore.identity.patches import Patches
 
 
 def identify(thing: Any, *, ignore: Collection[str] = ()) -> Identity:
     """As `warmstore.identity.identify`."""
-    return finished(walk_over(thing, ignore=ignore, patches={}))
+    return finished(walk_over(thing, ignore=ignore, patches=Patches()))

@@ -12,6 +12,7 @@ import pytest
 
 from warmstore.identity.identity import walk_over
 from warmstore.identity.memory import Recorded, memory_of
+from warmstore.identity.patches import Patches
 from warmstore.identity.walk import Walk
 from warmstore.identity.watch import Watch
 
@@ -27,7 +28,7 @@ def step(x: int) -> int:
 
 
 def look(watch: Watch) -> Walk:
-    return walk_over(step, name="step", watch=watch, patches={})
+    return walk_over(step, name="step", watch=watch, patches=Patches())
 
 
 @pytest.fixture(autouse=True)

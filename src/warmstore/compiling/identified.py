@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils._pytree import TreeSpec, tree_flatten
 
 from warmstore.identity.identity import Identity, finished, walk_over
+from warmstore.identity.patches import Patches
 from warmstore.identity.walk import Walk
 from warmstore.identity.watch import Watch
 
@@ -117,7 +118,7 @@ def identify_options(options: Mapping[str, Any]) -> Identity:
 
 def _walk(thing: Any, **options: Any) -> Walk:
     # What the program has put into installed modules is compared where they were traced (`traced.installed_text`).
-    return walk_over(thing, tensors="layout", patches={}, **options)
+    return walk_over(thing, tensors="layout", patches=Patches(), **options)
 
 
 def is_plain(value: object) -> bool:

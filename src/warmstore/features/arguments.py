@@ -23,6 +23,7 @@ from warmstore.errors import AmbiguousBatch, BadIds
 from warmstore.identity import Identity
 from warmstore.identity.files import Places
 from warmstore.identity.identity import finished, walk_over
+from warmstore.identity.patches import Patches
 from warmstore.identity.plain import atom_text
 from warmstore.identity.torch_kinds import tensor_text
 
@@ -289,7 +290,7 @@ def setting(name: str, value: Any, version: str | None, ignore: Collection[str])
     Raises:
         NoFingerprint: it cannot be told whether it changes.
     """
-    walk = walk_over(value, name=name, ignore=ignore, called=False, patches={})
+    walk = walk_over(value, name=name, ignore=ignore, called=False, patches=Patches())
     return finished(walk, version if walk.unknown else None).require()
 
 

@@ -19,7 +19,9 @@ _NEUTRAL = frozenset(
     ("__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__annotate__", "__annotate_func__",
      "__annotations_cache__", "__firstlineno__", "__static_attributes__", "__abstractmethods__", "_abc_impl",
      "__orig_bases__", "__parameters__", "__qualname__", "__match_args__", "__dataclass_params__",
-     "__classcell__", "__slotnames__", "__non_callable_proto_members__")
+     "__classcell__", "__slotnames__", "__non_callable_proto_members__",
+     # What pydantic compiles from fields and methods, with addresses in it.
+     "__pydantic_core_schema__", "__pydantic_validator__", "__pydantic_serializer__")
 )  # fmt: skip
 _OF_ENUMS = frozenset(
     ("_member_map_", "_member_names_", "_value2member_map_", "_unhashable_values_", "_hashable_values_",

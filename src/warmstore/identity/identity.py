@@ -19,7 +19,7 @@ import xxhash
 from warmstore.errors import NoFingerprint
 from warmstore.identity.files import Files
 from warmstore.identity.origin import PYTHON_ORIGIN
-from warmstore.identity.patches import Patches, find_patches
+from warmstore.identity.patches import Patches
 from warmstore.identity.walk import Names, Settings, Walk
 from warmstore.identity.watch import Watch
 
@@ -150,9 +150,9 @@ def begun(name: str, watch: Watch | None = None, *, patches: Patches | None = No
     if watch is not None:
         watch.begin()
     if patches is None and watch is not None and settings.get("tensors") != "layout":
-        patches = watch.patches = find_patches() if watch.patches is None else watch.patches
+        patches = watch.patches = Patches().look() if watch.patches is None else watch.patches
     if patches is None:
-        patches = find_patches()
+        patches = Patches().look()
     walk = Walk(name, Settings(watch=watch, patches=patches, **settings))
     yield walk
     walk.run()

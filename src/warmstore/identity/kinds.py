@@ -42,6 +42,7 @@ from warmstore.identity.plain import (
     dtype_text,
     has_identity,
     has_plain_state,
+    is_made_in_python,
     layout_text,
     shortened,
     slots_of,
@@ -127,6 +128,10 @@ def _family_of(kind: type) -> Rule | None:
         return _pandas
     if kind.__module__ == "pyarrow.lib":
         return _arrow_rule(kind)
+    if kind.__module__ == "pydantic._internal._decorators":
+        return _pydantic
+    if kind.__name__ == "PjitFunction" and kind.__module__.startswith("jaxlib."):
+        return _jitted
     for base in kind.__mro__:
         module = base.__module__
         if isinstance(module, str) and module.partition(".")[0] == "torch":
@@ -579,6 +584,20 @@ def _path(walk: Walk, place: Place, value: Any) -> None:
     _attributes(walk, place, getattr(value, "__dict__", {}))
 
 
+def _pydantic(walk: Walk, place: Place, value: Any) -> None:
+    """A validator or the like. `cls_ref` names its class with an address."""
+    walk.fact(place, f"object of {walk.cls(type(value))}")
+    watch_attributes(walk, value)
+    _attributes(walk, place, {name: one for name, one in attributes_of(value).items() if name != "cls_ref"})
+
+
+def _jitted(walk: Walk, place: Place, value: Any) -> None:
+    """What `jax.jit` gives computes what its function does; which arguments are static makes no difference to that."""
+    walk.fact(place, "function of jax.jit")
+    walk.origin(origin_of_name("jax"))
+    walk.whole(place + ".__wrapped__", value.__wrapped__)
+
+
 def _hugging_face(walk: Walk, place: Place, value: Any) -> None:
     """A data set by its fingerprint, and by the function that makes samples as they are read."""
     walk.fact(place, f"data set {getattr(value, '_fingerprint', None)!r} {getattr(value, '_format_type', None)!r}")
@@ -654,7 +673,7 @@ def _object(walk: Walk, place: Place, value: Any) -> None:
         _attributes(walk, place, attributes_of(value))
         walk.whole(place + f".<{base.__name__}>", _EXTENDED[base](value))
         return
-    if kind is not object and not _is_pythons_own(kind) and reducer is None and _reduces_as_objects_do(kind):
+    if kind is not object and not is_made_in_python(kind) and reducer is None and _reduces_as_objects_do(kind):
         walk.cannot_tell(place, f"a {kind.__module__}.{kind.__qualname__} of C does not tell its state")
         return
     if type(value).__module__ == "builtins" and kind.__name__ == "PyCapsule":
@@ -691,12 +710,6 @@ def _object(walk: Walk, place: Place, value: Any) -> None:
         walk.whole(place + ".<items>", list(items))
     if pairs is not None:
         walk.pairs(place + ".<items>", "pairs", list(pairs))
-
-
-def _is_pythons_own(kind: type) -> bool:
-    """Whether a class was made by a class statement, and not in C."""
-    heap, immutable = 1 << 9, 1 << 8
-    return bool(kind.__flags__ & heap) and not kind.__flags__ & immutable
 
 
 def _reduces_as_objects_do(kind: type) -> bool:

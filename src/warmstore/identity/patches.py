@@ -6,25 +6,30 @@ import sys
 import warnings
 from functools import lru_cache
 from types import FunctionType, ModuleType
+from typing import Any, Self
 
 from warmstore.identity.origin import OURS, Origin, origin_of
 
-Patches = dict[str, list[tuple[str, FunctionType]]]
-"""By the name of the distribution: where a function was put, and the function."""
 
-
-def find_patches() -> Patches:
+class Patches(dict[str, list[tuple[str, FunctionType]]]):
     """All functions of the program's that stand in installed modules, and in the classes that those define.
 
-    It takes some 20 ms where PyTorch is loaded: who identifies several things asks once.
+    By the name of the distribution: where a function was put, and the function. Empty until it is looked for. Copies
+    in other processes are empty.
     """
-    modules, theirs = _installed(len(sys.modules))
-    found: Patches = {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # modules warn of what is deprecated in them
-        for name, module, origin in modules:
-            _look_into(name, module, origin, theirs, found)
-    return found
+
+    def look(self) -> Self:
+        """Look for all of them. It takes 20 ms where PyTorch is loaded: who identifies several things asks once."""
+        modules, theirs = _installed(len(sys.modules))
+        self.clear()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # modules warn of what is deprecated in them
+            for name, module, origin in modules:
+                _look_into(name, module, origin, theirs, self)
+        return self
+
+    def __reduce__(self) -> Any:
+        return Patches, ()
 
 
 @lru_cache(maxsize=1)

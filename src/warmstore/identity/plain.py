@@ -109,6 +109,7 @@ for _kind in {*np.sctypeDict.values()}:
         ATOMS[_kind] = _scalar
 
 NAMES_A_FILE = frozenset((str, pathlib.PosixPath))
+_POINTER = struct.calcsize("P")
 _CHEAP = frozenset((bool, int, float, type(None)))
 
 
@@ -266,6 +267,20 @@ def has_identity(cls: type) -> bool:
     return any("__identity__" in vars(base) for base in cls.__mro__)
 
 
+def is_made_in_python(cls: type) -> bool:
+    """Whether a class statement made a class: its objects hold what their base holds, and what it has slots for.
+
+    Classes of C are often made while the program runs, as those are. Their objects have room for more.
+    """
+    base = cls.__base__
+    if base is None or not cls.__flags__ & (1 << 9):  # Py_TPFLAGS_HEAPTYPE
+        return False
+    own = vars(cls)
+    slots = sum(isinstance(one, MemberDescriptorType) for one in own.values()) if "__slots__" in own else 0
+    slots += ("__dict__" in own) + ("__weakref__" in own)
+    return cls.__itemsize__ == base.__itemsize__ and cls.__basicsize__ <= base.__basicsize__ + _POINTER * slots
+
+
 def has_plain_state(cls: type) -> bool:
     """Whether the state of objects is their attributes: nothing says otherwise how to copy or pickle them."""
     if cls in copyreg.dispatch_table or has_identity(cls):
@@ -273,7 +288,7 @@ def has_plain_state(cls: type) -> bool:
     for base in cls.__mro__:
         if base is object:
             continue
-        if not base.__flags__ & (1 << 9):  # written in C: it may hold more than attributes
+        if not is_made_in_python(base):  # it may hold more than attributes
             return False
         own = vars(base)
         if any(

@@ -21,6 +21,7 @@ from warmstore.identity import files as files_module
 from warmstore.identity.files import Files
 from warmstore.identity.identity import Found, Identity, begun, walk_over
 from warmstore.identity.memory import Recorded, memory_of
+from warmstore.identity.patches import Patches
 from warmstore.identity.plain import ATOMS, NotPlain, Plain
 from warmstore.identity.walk import Walk
 from warmstore.identity.watch import Watch
@@ -64,6 +65,7 @@ def identify_samples(
     root: str | None = None,
     files: Files = "stat",
     folders: Sequence[str] = (),
+    patches: Patches | None = None,
     known: Samples | None = None,
 ) -> Samples:
     """The identity of a source and of each of its samples.
@@ -72,8 +74,10 @@ def identify_samples(
         source: has a length and items.
         version, ignore, root, files: as in `identify`.
         folders: where files lie that samples name relative to none in particular.
+        patches: what the program has put into installed modules; None: that does not count.
         known: what was found when the source was looked at before.
     """
+    patches = Patches() if patches is None else patches
     count = len(source)
     listed = _listed(source)
     place = files_module.Places(files, None if root is None else os.path.abspath(root), tuple(folders))  # noqa: PTH100
@@ -81,14 +85,14 @@ def identify_samples(
         kinds = set(map(type, listed))
         if kinds <= _PATHS and len(kinds) == 1:
             return _of_paths(listed if kinds == {str} else list(map(str, listed)), source, place)
-        found = _one_by_one(listed, source, place, root, files, known)
+        found = _one_by_one(listed, source, place, root, files, patches, known)
         if found is not None:
             return found
     recorded = None if known is None or known.look is not None else known.recorded
     if recorded is None:
-        options = {"ignore": tuple(ignore), "root": root, "files": files}
+        options = {"ignore": tuple(ignore), "root": root, "files": files, "patches": patches}
         look = partial(_look_at_source, source, options)
-        recorded = Recorded(look, version, memory_of(source, ("source", *options.values())))
+        recorded = Recorded(look, version, memory_of(source, ("source", tuple(ignore), root, files)))
     else:
         recorded.refresh(again=True)
     return as_a_whole(recorded, count, version)
@@ -176,6 +180,7 @@ def _one_by_one(
     places: files_module.Places,
     root: str | None,
     files: Files,
+    patches: Patches,
     known: Samples | None,
 ) -> Samples | None:
     """Plain data and simple objects; None where samples are better looked at as a whole."""
@@ -186,12 +191,12 @@ def _one_by_one(
         return None
     recorded = None if known is None else known.recorded
     if plain.cycles:  # samples that know each other: a change of one may be a change of all
-        look_at_all = partial(_look_at_all, samples, places, root, files)
+        look_at_all = partial(_look_at_all, samples, places, root, files, patches)
         return as_a_whole(recorded or Recorded(look_at_all), len(samples), None)
     if plain.classes:
         kinds = tuple(plain.classes.items())
         if known is None or not isinstance(known.look, _Values) or known.look.classes != kinds:
-            recorded = Recorded(partial(_look_at_classes, kinds))
+            recorded = Recorded(partial(_look_at_classes, kinds, patches))
     look = _Values(places, root, files, tuple(plain.classes.items()), recorded)
     named_by = xxhash.xxh3_128(f"{type(source).__name__} of {len(texts)}".encode())
     for text in texts:
@@ -203,18 +208,23 @@ def _one_by_one(
     )  # fmt: skip
 
 
-def _look_at_classes(classes: Sequence[tuple[type, int]], watch: Watch) -> Walk:
-    with begun("source", watch) as walk:
+def _look_at_classes(classes: Sequence[tuple[type, int]], patches: Patches, watch: Watch) -> Walk:
+    with begun("source", watch, patches=patches) as walk:
         for cls, number in classes:
             walk.fact(walk.start + f".<class {number}>", walk.cls(cls))
     return walk
 
 
 def _look_at_all(
-    samples: Sequence[Any], places: files_module.Places, root: str | None, files: Files, watch: Watch
+    samples: Sequence[Any],
+    places: files_module.Places,
+    root: str | None,
+    files: Files,
+    patches: Patches,
+    watch: Watch,
 ) -> Walk:
     plain = _plain()
-    with begun("source", watch) as walk:
+    with begun("source", watch, patches=patches) as walk:
         try:
             texts, states = _texts(samples, plain, places, root, files)
             for part, said in (("<samples>", texts), ("<state>", states)):
@@ -294,7 +304,7 @@ class _TooMuchError(Exception):
 
 
 def _walked(sample: Any, root: str | None, files: Files) -> str:
-    walk = walk_over(sample, name="sample", root=root, files=files, called=False, patches={})
+    walk = walk_over(sample, name="sample", root=root, files=files, called=False, patches=Patches())
     if len(walk.facts) > _MOST_FACTS:
         raise _TooMuchError
     if walk.unknown:

@@ -280,6 +280,10 @@ class Walk:
             if origin.name == "numpy":
                 place, _ = self.root(("settings", "numpy"), "settings of numpy")
                 self.fact(place, repr(sorted(np.get_printoptions().items(), key=str)))
+            if origin.name == "jax":
+                place, _ = self.root(("settings", "jax"), "settings of jax")
+                self.fact(place, _settings_of_jax())
+                self.watch_probe(_settings_of_jax)
             if origin.name == "torch":
                 from warmstore.identity.torch_kinds import GLOBAL_HOOKS, settings_text
 
@@ -486,6 +490,15 @@ class Walk:
 
 
 _CONTAINERS = frozenset((list, dict, tuple, set, frozenset))
+_SETTINGS_OF_JAX = (
+    "jax_enable_x64", "jax_numpy_dtype_promotion", "jax_default_matmul_precision", "jax_default_prng_impl",
+    "jax_threefry_partitionable",
+)  # fmt: skip
+
+
+def _settings_of_jax() -> str:
+    config = getattr(sys.modules.get("jax"), "config", None)
+    return ", ".join(f"{name} {getattr(config, name, None)}" for name in _SETTINGS_OF_JAX)
 
 
 def _hash(text: str) -> str:

@@ -16,7 +16,7 @@ import xxhash
 from warmstore.errors import NoFingerprint
 from warmstore.identity.identity import Found, Identity, difference, reasons, remedies, walk_over
 from warmstore.identity.memory import Recorded, memory_of
-from warmstore.identity.patches import find_patches
+from warmstore.identity.patches import Patches
 from warmstore.identity.samples import Samples
 from warmstore.identity.walk import Walk
 from warmstore.identity.watch import Watch
@@ -38,8 +38,8 @@ class Identities:
 
     def __init__(self, pipe: "Pipeline") -> None:
         self._pipe = pipe
-        self._patches = find_patches()
-        self.states = SampleStates(pipe, _folders(pipe.steps))
+        self._patches = Patches().look()
+        self.states = SampleStates(pipe, _folders(pipe.steps), self._patches)
         self._elsewhere = _folders_of_samples(pipe)
         self._steps = [self._recorded(step) for step in pipe.steps[: deterministic(pipe.steps)]]
 
@@ -100,7 +100,7 @@ class Identities:
             patches: and at what the program has put into installed modules.
         """
         if patches:
-            self._patches = find_patches()
+            self._patches.look()
         for one in self._steps:
             one.refresh(again=True)
 
@@ -135,9 +135,6 @@ class Identities:
     def _recorded_all(self) -> list[Recorded]:
         source = self.states.recorded
         return self._steps if source is None else [source, *self._steps]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_patches": {}}
 
     @property
     def window(self) -> float:

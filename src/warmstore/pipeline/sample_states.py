@@ -21,6 +21,7 @@ from warmstore.records.rows import Bools
 
 if TYPE_CHECKING:
     from warmstore.identity.memory import Recorded
+    from warmstore.identity.patches import Patches
     from warmstore.pipeline.pipeline import Pipeline
 
 _BRIEF = 0.25  # seconds in which all samples of a source may be looked at again at every epoch
@@ -34,12 +35,14 @@ class SampleStates:
 
     Args:
         folders: where files lie that samples name relative to none in particular.
+        patches: what the program has put into installed modules, kept up to date by others.
     """
 
-    def __init__(self, pipe: Pipeline, folders: Sequence[str]) -> None:
+    def __init__(self, pipe: Pipeline, folders: Sequence[str], patches: Patches) -> None:
         self.changes = 0
         self._pipe = pipe
         self._folders = folders
+        self._patches = patches
         self._samples: Samples | None = None
         self._left = np.empty(0, np.uint64)  # hashes of the samples as our calls have left them
         self._making: dict[int, int] = {}  # the hashes of their files
@@ -65,7 +68,7 @@ class SampleStates:
         pipe, known = self._pipe, self._samples
         found = identify_samples(
             pipe.source, version=pipe.version, ignore=pipe.ignore, root=pipe.root, files=pipe.files,
-            folders=self._folders, known=known,
+            folders=self._folders, patches=self._patches, known=known,
         )  # fmt: skip
         now = found.each
         if known is not None and len(known.each) == len(now):
