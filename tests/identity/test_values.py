@@ -1,5 +1,9 @@
 """Values that differ in no element, and are others to who looks."""
 
+import hashlib
+import subprocess
+import sys
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +12,7 @@ import pytest
 import torch
 
 from warmstore.identity import Versioned, identify, register
+from warmstore.identity.plain import is_made_in_python
 
 
 @pytest.mark.parametrize(
@@ -72,3 +77,76 @@ def test_places_can_be_left_out_as_they_are_shown() -> None:
     (place,) = identify(value).unknown
     assert not identify(value, ignore=[place]).unknown
     assert identify(value, ignore=[place]).digest == identify({"a": [1, 5]}, ignore=[place]).digest
+
+
+@pytest.mark.parametrize("made", [lambda: hashlib.sha1(b"salt"), lambda: zlib.decompressobj(zdict=b"salt")])
+def test_objects_of_c_tell_nothing(made: Callable[[], Any]) -> None:
+    """Their classes are made while Python starts, as by a class statement."""
+    held = made()
+    assert list(identify(held).unknown) == ["value"]
+    assert identify(lambda: held.copy()).unknown
+
+
+class Slotted:
+    __slots__ = ("__dict__", "number")
+
+
+class Beneath(Slotted):
+    other = 1
+
+
+def test_which_classes_python_made() -> None:
+    for cls in (Handle, Slotted, Beneath, type("Bare", (int,), {}), torch.nn.Linear):
+        assert is_made_in_python(cls)
+    for cls in (int, type(hashlib.sha1()), type(zlib.decompressobj()), torch.Generator, np.ndarray):
+        assert not is_made_in_python(cls)
+
+
+CONFIGURED = """
+import pydantic
+
+class Config(pydantic.BaseModel):
+    scale: float = {scale}
+
+    @pydantic.field_validator("scale")
+    @classmethod
+    def check(cls, scale):
+        return scale + {more}
+
+def step(x):
+    return x * Config(scale=2).scale
+"""
+
+
+def test_models_of_pydantic_in_other_processes() -> None:
+    """They hold addresses of their classes."""
+    pytest.importorskip("pydantic")
+    first, again, edited = (digest_elsewhere(CONFIGURED.format(scale=1.5, more=more)) for more in (1, 1, 2))
+    assert first == again != edited
+
+
+def test_functions_of_jax() -> None:
+    jax = pytest.importorskip("jax")
+
+    def made(scale: float) -> Any:
+        return jax.jit(lambda x: x * scale)
+
+    def step(function: Any) -> Callable[[Any], Any]:
+        return lambda x: function(x)
+
+    one, again, other = (identify(step(made(scale))) for scale in (2.0, 2.0, 3.0))
+    assert not one.unknown
+    assert one.digest == again.digest != other.digest
+    before = jax.config.jax_numpy_dtype_promotion
+    jax.config.update("jax_numpy_dtype_promotion", "strict")
+    try:
+        assert "promotion" in one.difference(identify(step(made(2.0))))
+    finally:
+        jax.config.update("jax_numpy_dtype_promotion", before)
+
+
+def digest_elsewhere(program: str) -> str:
+    """The digest of the program's `step` in a fresh interpreter."""
+    ends = "\nfrom warmstore.identity import identify\nprint(identify(step).require().digest)"
+    done = subprocess.run([sys.executable, "-c", program + ends], capture_output=True, text=True, check=True)
+    return done.stdout
