@@ -304,7 +304,7 @@ class _Settled:
         """Whether something else is held anywhere."""
         if [*map(len, self._sized)] != self._sizes or [*map(type, self._objects)] != self._types:
             return True
-        if not np.array_equal(_pointers(self._hold()), _pointers(self._held)):
+        if not np.array_equal(pointers(self._hold()), pointers(self._held)):
             return True
         if not all(map(is_, [read() for read in self._cells], self._read)) or self._stamps_now() != self._stamps:
             return True
@@ -331,7 +331,7 @@ def _dict_of(value: Any) -> Any:
     return getattr(value, "__dict__", None)
 
 
-def _pointers(objects: Any) -> Any:
+def pointers(objects: Any) -> Any:
     """The addresses of objects, which compare a hundred times faster than the objects do."""
     return np.frombuffer(objects, np.intp) if len(objects) else objects
 
