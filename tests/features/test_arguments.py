@@ -5,7 +5,8 @@ import pytest
 import torch
 
 import warmstore as ws
-from warmstore.features.arguments import Arguments, text_of_setting
+from warmstore.features.arguments import Arguments
+from warmstore.features.call_settings import CallSettings
 
 
 def both(x, other):
@@ -157,7 +158,8 @@ class TestOtherArguments:
         first = Arguments((torch.ones(3), 2, {"a": torch.ones(1)}), {"k": "v"}, 3, None).fixed()
         second = Arguments((torch.zeros(3), 2, {"a": torch.ones(1)}), {"k": "v"}, 3, None).fixed()
         assert list(first) == list(second) == ["argument 1", "argument 2", "argument k"]
-        assert [*map(text_of_setting, first.values())] == [*map(text_of_setting, second.values())]
+        text_of = CallSettings(None, ()).text
+        assert [text_of(*one) for one in first.items()] == [text_of(*one) for one in second.items()]
         assert Arguments((torch.ones(3),), {}, 3, None).fixed() == {}
 
 

@@ -121,7 +121,8 @@ def _change(edit: Edit, place: Place, system: str) -> str:
     if edit.change and held:
         return f"{found}v = {held}\n{edit.change}"
     if put and edit.new is not None and edit.setup_new is None:
-        return found + filled_in(put, "1", edit, edited=True)
+        needs = "import torch\n" if "torch." in edit.new and "torch." not in (edit.old or "") else ""
+        return needs + found + filled_in(put, "1", edit, edited=True)
     return ""
 
 

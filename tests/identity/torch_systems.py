@@ -40,8 +40,7 @@ class ModuleSystem:
         return encoded(values)
 
     def plain(self) -> Any:
-        with torch.no_grad():
-            return encoded(self._program.model(_batch(), **_arguments(self._program)))
+        return uncached(self._program)
 
     @staticmethod
     def fill(program: Any, cache: Path) -> None:
@@ -66,8 +65,13 @@ class CompiledSystem:
         return key_of_compiled_call(self._program.model, _batch(), _arguments(self._program))
 
     def plain(self) -> Any:
-        with torch.no_grad():
-            return encoded(self._program.model(_batch(), **_arguments(self._program)))
+        return uncached(self._program)
+
+
+def uncached(program: Any) -> Any:
+    """What the program's model gives."""
+    with torch.no_grad():
+        return encoded(program.model(_batch(), **_arguments(program)))
 
 
 def key_of_compiled_call(model: torch.nn.Module, x: torch.Tensor, arguments: Mapping[str, Any]) -> str:
@@ -100,8 +104,7 @@ class CompilerSystem:
         return values
 
     def plain(self) -> Any:
-        with torch.no_grad():
-            return encoded(self._program.model(_batch(), **_arguments(self._program)))
+        return uncached(self._program)
 
 
 SYSTEMS: dict[str, Callable[[Any, Path], Any]] = {

@@ -102,7 +102,9 @@ class World:
         self._time += 10**9
         os.utime(new, ns=(self._time, self._time))
         new.replace(path)
-        self._codes[name] = compile(text, str(path), "exec", dont_inherit=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)  # `is` with a literal, say
+            self._codes[name] = compile(text, str(path), "exec", dont_inherit=True)
 
     @contextlib.contextmanager
     def changed(self, name: str, text: str) -> Iterator[None]:

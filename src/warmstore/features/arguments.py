@@ -11,7 +11,6 @@ open.
 """
 
 import copy
-import os
 from collections import UserDict
 from collections.abc import Collection, Iterator
 from typing import Any
@@ -20,12 +19,6 @@ import numpy as np
 import torch
 
 from warmstore.errors import AmbiguousBatch, BadIds
-from warmstore.identity import Identity
-from warmstore.identity.files import Places
-from warmstore.identity.identity import finished, walk_over
-from warmstore.identity.patches import Patches
-from warmstore.identity.plain import atom_text
-from warmstore.identity.torch_kinds import tensor_text
 
 BatchArgs = Collection[int | str | tuple[Any, ...]] | None
 Path = tuple[Any, ...]
@@ -40,7 +33,6 @@ IDS = "cache_ids"
 
 _ARRAYS = (torch.Tensor, np.ndarray)
 _BATCH = "a batch"
-_PLACES = Places()
 _NUMBERS = (int, float, bool, type(None))
 _FEW = 4  # numbers in a list that is a setting: a size, a range, a mean per channel
 
@@ -282,30 +274,6 @@ class Arguments:
             rests = [self._rest(child, (*path, key)) for key, child in _children(value)]
             return rests if any(part is not _BATCH for part in rests) else _BATCH
         return value
-
-
-def setting(name: str, value: Any, version: str | None, ignore: Collection[str]) -> Identity:
-    """The identity of an argument, or part of one, that is the same for all samples.
-
-    Raises:
-        NoFingerprint: it cannot be told whether it changes.
-    """
-    walk = walk_over(value, name=name, ignore=ignore, called=False, patches=Patches())
-    return finished(walk, version if walk.unknown else None).require()
-
-
-def text_of_setting(value: Any) -> str:
-    """A text that differs where the identities of such arguments do. Called for every batch."""
-    text = atom_text(value)
-    if text is not None:
-        return text + (_PLACES.stamp(str(value)) if isinstance(value, str | os.PathLike) else "")
-    if type(value) is torch.Tensor:
-        return tensor_text(value)
-    if type(value) is dict:
-        return repr([(atom_text(key) or key, text_of_setting(child)) for key, child in value.items()])
-    if type(value) is list:
-        return repr([text_of_setting(child) for child in value])
-    return setting("", value, "any", ()).digest
 
 
 def is_mapping(value: Any) -> bool:

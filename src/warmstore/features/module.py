@@ -17,8 +17,9 @@ import torch
 from torch import nn
 
 from warmstore.errors import BadIds, StaleCache
-from warmstore.features.arguments import IDS, Arguments, BatchArgs, Roles, is_mapping, setting, text_of_setting
+from warmstore.features.arguments import IDS, Arguments, BatchArgs, Roles, is_mapping
 from warmstore.features.cache import FeatureCache
+from warmstore.features.call_settings import CallSettings
 from warmstore.features.detector import detector_of
 from warmstore.features.out_dims import UNTOLD, check_out_dims
 from warmstore.features.session import Session
@@ -86,11 +87,11 @@ class CachedModule(nn.Module):
         check_out_dims(out_dims)
         self._out_dims = UNTOLD if out_dims is None else out_dims
         self._device = None if map_location is None else torch.device(map_location)
-        self._stands_for_unknown = version
-        self._ignore = frozenset([ignore] if isinstance(ignore, str) else ignore)
+        left_out = frozenset([ignore] if isinstance(ignore, str) else ignore)
+        self._settings = CallSettings(version, left_out)
         if enforce_stateless:
             check_stateless(module)
-        self._detector = detector_of(module, version, self._ignore)
+        self._detector = detector_of(module, version, left_out)
         self._detector.identity(again=True)  # raises where something cannot be told
         cache.detectors.add(self._detector)
         self._bound: dict[Any, Session] = {}  # by all that a call's outputs depend on: the version they are in
@@ -236,7 +237,7 @@ class CachedModule(nn.Module):
         return _moved(self._compute(arguments.args, arguments.kwargs), self._device)
 
     def _compute(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        with torch.no_grad(), self._detector.calling():
+        with torch.no_grad(), self._detector.calling(), self._settings.calling():
             return self.module(*args, **kwargs)
 
     def _say(self, about: str, text: str) -> None:
@@ -279,12 +280,10 @@ class CachedModule(nn.Module):
         identity = self._detector.identity(exactly=exactly)
         fixed = arguments.fixed()
         autocast = _autocast(arguments.device() or _device_of(self.module))
-        call = identity.digest, *(text_of_setting(value) for value in fixed.values()), *fixed, autocast
+        call = identity.digest, *(self._settings.text(name, value) for name, value in fixed.items()), *fixed, autocast
         found = self._bound.get(call)
         if found is None:
-            settings = {
-                name: setting(name, value, self._stands_for_unknown, self._ignore) for name, value in fixed.items()
-            }
+            settings = {name: self._settings.identity(name, value) for name, value in fixed.items()}
             found = self.cache.bind(fingerprint_of(identity, settings, autocast)).session
             found.roles = self._roles
             self._bound[call] = found

@@ -9,6 +9,7 @@ import enum
 from types import FunctionType, GetSetDescriptorType, MemberDescriptorType
 from typing import TYPE_CHECKING, Any
 
+from warmstore.identity.code import facts_of
 from warmstore.identity.origin import Origin, origin_of_class, origin_of_function
 from warmstore.identity.plain import atom_text, full_name
 
@@ -31,8 +32,35 @@ _OF_ENUMS = frozenset(
 )  # fmt: skip
 
 
+CONSTRUCTORS = ("__init__", "__new__", "__post_init__")
+"""What made an object is over, unless code makes another one of its class."""
+
+_MAKERS = frozenset(("__init__", "__new__", "__class__", "type", "replace", "copy", "deepcopy"))
+_WHEN_MADE = ("__init__", "__new__", "__setstate__")
+
+
+def may_make_others(function: FunctionType) -> bool:
+    """Whether code names something by which it gets at the class of an object, and makes others or makes it anew."""
+    names = facts_of(function.__code__).names & _MAKERS
+    return bool(names - {"__init__"} if function.__name__ in _WHEN_MADE else names)
+
+
+def makes_others(cls: type) -> bool:
+    """Whether a class has methods of the program's that are given the class, and may make objects of it."""
+    return type(cls) is not type or any(
+        isinstance(one, classmethod) and _is_programs(one) for base in cls.__mro__ for one in vars(base).values()
+    )
+
+
+def read_constructors(walk: Walk, place: Place, cls: type) -> None:
+    """Note how objects of a class are made."""
+    for name in CONSTRUCTORS:
+        if name in vars(cls):
+            walk.whole(place + f".{name}", vars(cls)[name])
+
+
 def read_class(walk: Walk, place: Place, cls: type, origin: Origin) -> None:
-    """Note what a class is."""
+    """Note what a class is, but for its constructors."""
     from warmstore.identity.reads import refusal_of
 
     reason = refusal_of(cls)
@@ -56,6 +84,8 @@ def read_class(walk: Walk, place: Place, cls: type, origin: Origin) -> None:
         _members(walk, place, members)
     for name, value in sorted(vars(cls).items()):
         if name in _NEUTRAL or isinstance(value, MemberDescriptorType | GetSetDescriptorType):
+            continue
+        if name in CONSTRUCTORS:
             continue
         if name == "__hash__" and not isinstance(value, FunctionType):
             continue

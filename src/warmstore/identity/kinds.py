@@ -330,8 +330,15 @@ def _mapped(walk: Walk, place: Place, value: Any) -> None:
     walk.fact(place, walk.array_text(place, np.asarray(value)))
 
 
+def _content(walk: Walk, place: Place, value: Any) -> None:
+    """Note what arrays hold that are no inputs of compiled code: it cannot be told what is made of them there."""
+    if walk.settings.tensors == "layout":
+        walk.fact(place + ".<content>", walk.apart(value, tensors="content"))
+
+
 def _array_subclass(walk: Walk, place: Place, value: Any) -> None:
     walk.fact(place, f"object of {walk.cls(type(value))}")
+    _content(walk, place, value)
     watch_attributes(walk, value)
     if isinstance(value, np.ma.MaskedArray):
         parts = {"data": value.data, "mask": np.ma.getmaskarray(value), "fill_value": value.fill_value}
@@ -607,6 +614,7 @@ def _hugging_face(walk: Walk, place: Place, value: Any) -> None:
 def _pandas(walk: Walk, place: Place, value: Any) -> None:
     """A frame, series or index by its state, and by the files that its texts name."""
     _object(walk, place, value)
+    _content(walk, place, value)
     found = value.to_numpy()
     if found.dtype.kind in "OUT":
         walk.strings(place, [one for one in found.ravel().tolist() if isinstance(one, str)])

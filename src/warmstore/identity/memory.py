@@ -18,6 +18,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from warmstore.identity.identity import Found, Identity
+from warmstore.identity.plain import READ_ONLY
 from warmstore.identity.walk import Walk
 from warmstore.identity.watch import LEFT, Watch
 
@@ -106,8 +107,12 @@ class Memory:
         return frozenset(place for place, (_, after) in self.changed.items() if after == LEFT)
 
     def __getstate__(self) -> dict[str, Any]:
+        changed = dict(self.changed)
+        for place, text in (self.current.facts if self.current is not None else {}).items():
+            if text.startswith("array ") and READ_ONLY in text and place not in changed:
+                changed[place] = text, text.replace(READ_ONLY, "")  # copies can be written to
         current = None if self.current is None else self.current.elsewhere()
-        return {"current": current, "changed": dict(self.changed), "was_called": self.was_called}
+        return {"current": current, "changed": changed, "was_called": self.was_called}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)

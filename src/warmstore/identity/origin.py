@@ -8,6 +8,7 @@ A listed file that was edited in place counts by its content too.
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import hashlib
 import os
@@ -98,7 +99,10 @@ def is_found(thing: Any) -> bool:
     """Whether a function or class is found in its module under its qualified name."""
     found: Any = sys.modules.get(str(getattr(thing, "__module__", "")))
     for part in str(getattr(thing, "__qualname__", "")).split("."):
-        found = vars(found).get(part) if isinstance(found, ModuleType | type) else None
+        holder, found = found, vars(found).get(part) if isinstance(found, ModuleType | type) else None
+        if found is None and isinstance(holder, ModuleType) and type(holder) is not ModuleType:
+            with contextlib.suppress(Exception):  # an object that stands in for the module: `torch.backends`
+                found = getattr(holder, part)
         found = getattr(found, "__func__", found)
     return found is thing
 

@@ -109,6 +109,9 @@ for _kind in {*np.sctypeDict.values()}:
         ATOMS[_kind] = _scalar
 
 NAMES_A_FILE = frozenset((str, pathlib.PosixPath))
+READ_ONLY = " read-only"
+"""In the text of an array that cannot be written to. Copies and pickles of it can."""
+
 _POINTER = struct.calcsize("P")
 _CHEAP = frozenset((bool, int, float, type(None)))
 
@@ -300,19 +303,26 @@ def has_plain_state(cls: type) -> bool:
 
 
 def array_text(array: np.ndarray[Any, Any]) -> str:
-    """The text of an array: dtype, shape, order of its axes in memory, content.
+    """The text of an array: dtype, shape, order of its axes in memory, whether it can be written to, content.
 
     Raises:
         NotPlain: its elements are objects.
     """
+    return f"{layout_text(array)} {_content(array)}"
+
+
+def _content(array: np.ndarray[Any, Any]) -> str:
     if array.dtype.hasobject:
         raise NotPlain
-    content = xxhash.xxh3_128_hexdigest(contiguous_bytes(array))
-    return f"{layout_text(array)} {content}"
+    return xxhash.xxh3_128_hexdigest(contiguous_bytes(array))
 
 
 def layout_text(array: np.ndarray[Any, Any]) -> str:
     """The text of an array without its content."""
+    return f"{_form(array)}{'' if array.flags.writeable else READ_ONLY}"
+
+
+def _form(array: np.ndarray[Any, Any]) -> str:
     order = order_text(array.shape, array.strides, is_contiguous=array.flags.c_contiguous)
     return f"array {dtype_text(array.dtype)} {array.shape}{order}"
 
@@ -344,7 +354,7 @@ def _object(plain: Plain, value: Any, depth: int) -> str:
 
 def array_of(plain: Plain, value: Any, depth: int) -> str:
     """The text of an array, as one of the rules for what holds others."""
-    return array_text(value)
+    return f"{_form(value)} {_content(value)}"
 
 
 def _list(plain: Plain, value: Any, depth: int) -> str:

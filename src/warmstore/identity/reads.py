@@ -204,7 +204,7 @@ def read(walk: Walk, value: Any, place: Place, chain: Chain) -> None:
         walk.whole(place, value)
     elif name in _LOOKS_AROUND:
         walk.cannot_tell(place + f".{name}", f"{name} goes where no reading of code follows")
-    elif isinstance(value, ModuleType) and type(value) is ModuleType:
+    elif isinstance(value, ModuleType) and (type(value) is ModuleType or not origin_of_class(type(value)).is_program):
         _read_module(walk, value, place, name, rest)
     elif isinstance(value, type):
         _read_class(walk, value, place, name, rest)
@@ -440,13 +440,15 @@ def _files_beside(walk: Walk, place: Place, function: FunctionType, facts: CodeF
     for text in facts.strings:
         if not text or len(text) > 1024 or "\n" in text:
             continue
-        if text.strip("./") and (opens or os.path.isabs(text)) and os.path.isfile(text):  # noqa: PTH113, PTH117
+        is_absolute = os.path.isabs(text)  # noqa: PTH117
+        paths = [] if is_absolute else [os.path.join(folder, text) for folder in folders if folder]  # noqa: PTH118
+        beside = [path for path in paths if os.path.isfile(path)]  # noqa: PTH113
+        for path in beside:
+            walk.file(place + f".<beside {text[:80]!r}>", path)
+        # The program may run in the folder where it looks for its file, or elsewhere.
+        is_named = bool(text.strip("./")) and (opens or is_absolute) and os.path.isfile(text)  # noqa: PTH113
+        if is_named and not any(os.path.samefile(text, path) for path in beside):  # noqa: PTH121
             walk.file(place + f".<{text[:80]!r}>", text)
-        for folder in folders:
-            if folder and not os.path.isabs(text):  # noqa: PTH117
-                path = os.path.join(folder, text)  # noqa: PTH118
-                if os.path.isfile(path):  # noqa: PTH113
-                    walk.file(place + f".<beside {text[:80]!r}>", path)
 
 
 def _native_module(walk: Walk, place: Place, file: str) -> None:

@@ -94,11 +94,20 @@ def _tensor(walk: Walk, place: Place, value: Any) -> None:
         text = f"{head} {'grad' if kind is torch.Tensor else kind.__name__} {content}"
     _memory(walk, place, value)
     walk.fact(place, text)
+    if text != LEFT and (kind is torch.Tensor or walk.settings.tensors == "layout"):
+        _hooks_of_tensor(walk, place, value)
     if kind is torch.Tensor and value.is_leaf and value.grad is not None:
         walk.whole(place + ".grad", value.grad)
     for name, attribute in sorted(vars(value).items()):
         if not name.startswith("_"):
             walk.whole(place + f".{name}", attribute)
+
+
+def _hooks_of_tensor(walk: Walk, place: Place, value: torch.Tensor) -> None:
+    """Note what runs when gradients come. Those of parameters do not matter where nothing is trained."""
+    for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+        for at, hook in enumerate((getattr(value, name, None) or {}).values()):
+            walk.whole(place + f".{name}[{at}]", hook)
 
 
 def _memory(walk: Walk, place: Place, value: torch.Tensor) -> None:
@@ -189,7 +198,7 @@ def _module(walk: Walk, place: Place, value: Any) -> None:
     if is_compiled(value):
         walk.whole(place, value._orig_mod)  # what it computes is the same
         return
-    walk.fact(place, f"module of {walk.cls(type(value))}{_mode(value)}")
+    walk.fact(place, f"module of {walk.cls(type(value), of_made=True)}{_mode(value)}")
     state = vars(value)
     walk.watch_object(value)
     walk.watch_items(state, [name for name in state if name not in _OF_EVERY_MODULE or name == "training"])

@@ -110,6 +110,8 @@ class Walk:
         self._work: deque[tuple[Place, Callable[[], None]]] = deque()
         self._origins: dict[str, Origin] = {}
         self._ignored: set[Place] = set()
+        self._unmade: dict[type, Place] = {}  # classes of which the constructors were not looked at
+        self._makes = False
 
     @property
     def start(self) -> Place:
@@ -119,6 +121,7 @@ class Walk:
         """Do all that is waiting. It is a queue and no recursion: programs are deeper than Python's stack."""
         self._work_off()
         self._look_at_patches()
+        self._look_at_constructors()
         if self.introspects:
             from warmstore.identity.classes import documentation
 
@@ -134,6 +137,30 @@ class Walk:
                     if is_new:
                         self.whole(place, function)
         self._work_off()
+
+    def _look_at_constructors(self) -> None:
+        """Note how objects that are there already were made, if code may make more of their kind."""
+        from warmstore.identity.classes import may_make_others
+
+        seen = 0
+        while self._unmade and not self._makes:
+            functions, seen = self.functions[seen:], len(self.functions)
+            self._makes = any(map(may_make_others, functions))
+            if not functions:
+                return
+            for cls in list(self._unmade) if self._makes else ():
+                self._constructors(cls)
+            self._work_off()
+
+    def _constructors(self, cls: type) -> None:
+        """Note how objects of a class, and of those below it, are made."""
+        from warmstore.identity.classes import read_constructors
+
+        place = self._unmade.pop(cls, None)
+        if place is not None:
+            self.later(place, lambda: read_constructors(self, place, cls))
+            for base in cls.__bases__:
+                self._constructors(base)
 
     def later(self, place: Place, work: Callable[[], None]) -> None:
         """Have something done that tells what is at a place."""
@@ -345,12 +372,12 @@ class Walk:
         # The order of keys counts, and the places alone do not say it.
         self.fact(place, f"{tag} of {[atom_text(key) or '' for key, _ in list(pairs)][:_EXPANDED]} {count}")
 
-    def apart(self, value: Any) -> str:
-        """The text of a value that is looked at by itself."""
-        other = Walk("", replace(self.settings, watch=None))
+    def apart(self, value: Any, **settings: Any) -> str:
+        """The text of a value that is looked at by itself, in settings of its own."""
+        other = Walk("", replace(self.settings, watch=None, **settings))
         other.look(other.start, value)
         other.run()
-        return repr(sorted((other.said(at), text) for at, text in other.facts.items()))
+        return _hash(repr(sorted((other.said(at), text) for at, text in other.facts.items())))
 
     def unordered(self, place: Place, tag: str, values: Any) -> None:
         """Elements of a set, whose order differs in each process: each has an identity of its own."""
@@ -378,15 +405,25 @@ class Walk:
             self.later(place, lambda: read_function(self, place, function, origin))
         return f"function {self.said(place)}"
 
-    def cls(self, cls: type) -> str:
-        """What stands for a class; its facts are at its own place."""
-        from warmstore.identity.classes import read_class
+    def cls(self, cls: type, *, of_made: bool = False) -> str:
+        """What stands for a class; its facts are at its own place.
+
+        Args:
+            of_made: it is the class of an object that is there already, and nobody is known to make others.
+        """
+        from warmstore.identity.classes import makes_others, read_class
 
         origin = origin_of_class(cls)
         place, is_new = self.root(("thing", id(cls)), *self.name_of(cls), cls)
         if is_new:
             self.origin(origin)
             self.later(place, lambda: read_class(self, place, cls, origin))
+            if origin.is_program:
+                self._unmade[cls] = place
+                for base in cls.__bases__:
+                    self.cls(base, of_made=True)
+        if not of_made or self._makes or makes_others(cls):
+            self._constructors(cls)
         return f"class {self.said(place)}"
 
     def module(self, module: ModuleType) -> str:

@@ -214,7 +214,7 @@ EDITS = [
     Edit("frompyfunc", "np.frompyfunc(f, 1, 1)", None, "v(1)", "def f(x):\n    return x + 1\n",
          "def f(x):\n    return x + 2\n",
          refusable=True),
-    Edit("polynomial", "np.poly1d([1, 2])", "np.poly1d([1, 3])", "v(1)"),
+    Edit("polynomial", "np.poly1d([1, 2])", "np.poly1d([1, 3])", "v(1)", layout=True),
     Edit("bound method's object", "C(3).add", "C(4).add", "v(1)", _METHOD, change="v.__self__.n = 4"),
     Edit("bound method's code", "C(3).add", None, "v(1)", _METHOD, _METHOD.replace("x + self.n", "x - self.n")),
     Edit("bound class method", "C.three", None, "v(1)", _METHOD, _METHOD.replace("x + 3", "x + 4")),
