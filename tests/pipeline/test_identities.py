@@ -521,3 +521,26 @@ def test_data_sets_by_their_attributes_and_files(tmp_path: Path) -> None:
     before = identities(mapped)
     os.utime(tmp_path / "a.npy", ns=(0, 12345))
     assert identities(mapped)[0] != before[0]
+
+
+def test_relative_paths_among_absolute_ones_count_with_their_folder(tmp_path, monkeypatch):
+    found = []
+    for folder in (tmp_path / "one", tmp_path / "other"):
+        folder.mkdir()
+        (folder / "a.txt").write_text("x")
+        os.utime(folder / "a.txt", (5, 5))
+        monkeypatch.chdir(folder)
+        found.append(identities([*[f"{tmp_path}/one/a.txt"] * 20, "a.txt"]))
+    assert (found[0][:20] == found[1][:20]).all()
+    assert found[0][20] != found[1][20]
+
+
+def test_files_that_samples_share_count_for_each(tmp_path):
+    """Two samples with one object that names a file."""
+    path = tmp_path / "shared.txt"
+    path.write_text("x")
+    shared = {"path": str(path)}
+    samples = [{"n": 0, "of": shared}, {"n": 1, "of": shared}]
+    before = identities(samples)
+    path.write_text("xy")
+    assert (identities(samples) != before).all()

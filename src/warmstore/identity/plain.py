@@ -150,6 +150,8 @@ class Plain:
         self._numbers: dict[int, int] = {}
         self._texts: dict[int, str] = {}
         self._simple: dict[type, bool] = {}
+        self._names: dict[type, object] = {}
+        self._strings: dict[int, list[Any]] = {}
 
     def text(self, value: Any, depth: int = 0) -> str:
         """A text of plain data.
@@ -180,17 +182,29 @@ class Plain:
         known = self._numbers.get(id(value))
         if known is not None:
             if self.by_content and id(value) in self._texts:
+                self.strings += self._strings.get(id(value), ())
                 return self._texts[id(value)]
             self.cycles = True
             return f"same as {known}"
         self._numbers[id(value)] = len(self._numbers)
         self.alive.append(value)
+        before = len(self.strings)
         text = rule_of(self, value, depth)
         if self.by_content:
+            if len(self.strings) > before:
+                self._strings[id(value)] = self.strings[before:]
             if len(text) > _LONGEST:
                 text = xxhash.xxh3_128_hexdigest(text.encode("utf-8", "surrogatepass"))
             self._texts[id(value)] = text
         return text
+
+    def name_of(self, kind: type) -> object:
+        """What stands for a class in texts, which is noted."""
+        known = self._names.get(kind)
+        if known is None:
+            number = self.classes.setdefault(kind, len(self.classes))
+            known = self._names[kind] = full_name(kind) if self.by_content else number
+        return known
 
     def _items(self, values: Any, depth: int) -> str:
         if len(values) > _SAME_TYPE and len(kinds := set(map(type, values))) == 1:
@@ -345,11 +359,19 @@ def order_text(shape: tuple[int, ...], strides: tuple[int, ...], *, is_contiguou
 
 def _object(plain: Plain, value: Any, depth: int) -> str:
     kind = type(value)
-    number = plain.classes.setdefault(kind, len(plain.classes))
-    name = full_name(kind) if plain.by_content else number
-    state = attributes_of(value)
-    depth += 1
-    return f"object {name}{{{', '.join([f'{label}={plain.text(state[label], depth)}' for label in sorted(state)])}}}"
+    name = plain.name_of(kind)
+    state, depth = attributes_of(value), depth + 1
+    parts = []
+    for label in sorted(state):
+        one = state[label]
+        rule = ATOMS.get(type(one))  # most attributes are such, and there may be millions
+        if rule is None:
+            parts.append(f"{label}={plain.text(one, depth)}")
+        else:
+            if type(one) in NAMES_A_FILE:
+                plain.strings.append(one)
+            parts.append(f"{label}={rule(one)}")
+    return f"object {name}{{{', '.join(parts)}}}"
 
 
 def array_of(plain: Plain, value: Any, depth: int) -> str:

@@ -7,9 +7,12 @@ sources count as a whole. The name of a source does not change with the content 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import repeat
+from operator import attrgetter
 from pathlib import PosixPath
 from typing import Any, Protocol
 
@@ -28,6 +31,8 @@ from warmstore.identity.watch import Watch
 
 UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
 _FIRST = 16
+_AT_ONCE = 1 << 12  # files
+_ONE = np.uint64(1)
 _MOST_FACTS = 500
 _STATE = (".<file>", ".<files>", ".<state>", ".filename")
 _PATHS = frozenset((str, PosixPath))
@@ -141,7 +146,27 @@ class _Paths:
 
     def stamps(self, texts: Sequence[str]) -> UInt64:
         """Hashes of the files."""
-        return _hashes(list(map(self.places.stamp, texts)))
+        if self.places.files != "stat" or self.places.root is not None or self.places.folders:
+            return _hashes(list(map(self.places.stamp, texts)))
+        return np.concatenate([self._stamps(texts[at : at + _AT_ONCE]) for at in range(0, len(texts), _AT_ONCE)])
+
+    def _stamps(self, texts: Sequence[str]) -> UInt64:
+        """Hashes of sizes and times of regular files; of what else there is, those of texts."""
+        try:
+            found = list(map(os.stat, texts))
+        except (OSError, ValueError):
+            return _hashes(list(map(self.places.stamp, texts)))
+        sizes, times, modes = (
+            np.fromiter(map(attrgetter(name), found), np.int64, len(found))
+            for name in ("st_size", "st_mtime_ns", "st_mode")
+        )
+        hashes = mixed(sizes.view(np.uint64) + _ONE, times.view(np.uint64) + _ONE)
+        absolute = np.fromiter(map(str.startswith, texts, repeat("/")), np.bool_, len(texts))
+        if not absolute.all():  # they are others elsewhere
+            hashes[~absolute] = mixed(hashes[~absolute], _hashes([os.getcwd()]))  # noqa: PTH109
+        for at in np.flatnonzero(modes & 0o170000 != stat.S_IFREG).tolist():
+            hashes[at] = _hashes([self.places.stamp(texts[at])])[0]
+        return hashes
 
 
 def _hashes(texts: Sequence[str]) -> UInt64:
@@ -286,16 +311,16 @@ def _texts(
     """
     texts: list[str] = []
     states: list[str] = []
+    strings, stamp = plain.strings, places.stamp
     for sample in samples:
-        before = len(plain.strings)
         try:
             text = plain.text(sample)
         except NotPlain:
-            del plain.strings[before:]
+            strings.clear()
             text = _walked(sample, root, files)
         texts.append(text)
-        named = plain.strings[before:]
-        states.append("".join([places.stamp(str(one)) for one in named]) if named else "")
+        states.append("".join([stamp(str(one)) for one in strings]) if strings else "")
+        strings.clear()
     return texts, states
 
 
