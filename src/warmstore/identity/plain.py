@@ -150,7 +150,7 @@ class Plain:
         self._numbers: dict[int, int] = {}
         self._texts: dict[int, str] = {}
         self._simple: dict[type, bool] = {}
-        self._names: dict[type, object] = {}
+        self._known_kinds: dict[type, tuple[object, bool]] = {}
         self._strings: dict[int, list[Any]] = {}
 
     def text(self, value: Any, depth: int = 0) -> str:
@@ -198,12 +198,13 @@ class Plain:
             self._texts[id(value)] = text
         return text
 
-    def name_of(self, kind: type) -> object:
-        """What stands for a class in texts, which is noted."""
-        known = self._names.get(kind)
+    def known_kind(self, kind: type) -> tuple[object, bool]:
+        """What stands for a class in texts, which is noted, and whether its objects have more than a `__dict__`."""
+        known = self._known_kinds.get(kind)
         if known is None:
             number = self.classes.setdefault(kind, len(self.classes))
-            known = self._names[kind] = full_name(kind) if self.by_content else number
+            has_slots = bool(slots_of(kind)) or not kind.__dictoffset__
+            known = self._known_kinds[kind] = full_name(kind) if self.by_content else number, has_slots
         return known
 
     def _items(self, values: Any, depth: int) -> str:
@@ -359,18 +360,19 @@ def order_text(shape: tuple[int, ...], strides: tuple[int, ...], *, is_contiguou
 
 def _object(plain: Plain, value: Any, depth: int) -> str:
     kind = type(value)
-    name = plain.name_of(kind)
-    state, depth = attributes_of(value), depth + 1
-    parts = []
+    name, has_slots = plain.known_kind(kind)
+    state: dict[str, Any] = attributes_of(value) if has_slots else value.__dict__
+    parts, add, depth = [], plain.strings.append, depth + 1
     for label in sorted(state):
         one = state[label]
-        rule = ATOMS.get(type(one))  # most attributes are such, and there may be millions
-        if rule is None:
-            parts.append(f"{label}={plain.text(one, depth)}")
+        kind = type(one)
+        if kind is int:  # most attributes are such, and there may be millions
+            parts.append(f"{label}={one}" if -_WORD < one < _WORD else f"{label}={_int(one)}")
+        elif kind is str:
+            add(one)
+            parts.append(f"{label}={_str(one)}")
         else:
-            if type(one) in NAMES_A_FILE:
-                plain.strings.append(one)
-            parts.append(f"{label}={rule(one)}")
+            parts.append(f"{label}={plain.text(one, depth)}")
     return f"object {name}{{{', '.join(parts)}}}"
 
 
