@@ -1,8 +1,10 @@
 """Values that differ in no element, and are others to who looks."""
 
+import argparse
 import hashlib
 import subprocess
 import sys
+import types
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -100,6 +102,24 @@ def test_which_classes_python_made() -> None:
         assert is_made_in_python(cls)
     for cls in (int, type(hashlib.sha1()), type(zlib.decompressobj()), torch.Generator, np.ndarray):
         assert not is_made_in_python(cls)
+
+
+@pytest.mark.parametrize("kind", [argparse.Namespace, types.SimpleNamespace])
+def test_of_settings_those_count_that_are_read(kind: Callable[..., Any]) -> None:
+    settings = kind(scale=2, name="a")
+
+    def step(x: Any) -> Any:
+        return x * settings.scale
+
+    def printed(x: Any) -> Any:
+        return x, str(settings)
+
+    before, all_before = identify(step), identify(printed)
+    settings.name = "b"
+    assert identify(step).digest == before.digest
+    assert identify(printed).digest != all_before.digest
+    settings.scale = 3
+    assert before.difference(identify(step)).endswith("settings>.scale` was 2, is 3")
 
 
 CONFIGURED = """

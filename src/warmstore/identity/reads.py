@@ -64,6 +64,7 @@ _OF_MODULES = frozenset(
     ("__name__", "__doc__", "__file__", "__loader__", "__spec__", "__cached__", "__builtins__", "__package__",
      "__path__", "__annotations__", "__warningregistry__", "__annotate__", "__conditional_annotations__")
 )  # fmt: skip
+_NAMESPACES = frozenset((("argparse", "Namespace"), ("types", "SimpleNamespace")))
 _OPENERS = frozenset(
     ("open", "Path", "PurePath", "load", "loadtxt", "genfromtxt", "fromfile", "memmap", "read_text", "read_bytes",
      "read_csv", "read_parquet", "read_json", "read_table", "imread", "from_pretrained", "File")
@@ -570,6 +571,8 @@ def _is_narrow(kind: type) -> bool:
 
     if is_module(kind):
         return not has_identity(kind)
+    if (kind.__module__, kind.__name__) in _NAMESPACES:
+        return True
     if has_rule(kind) or not origin_of_class(kind).is_program or has_identity(kind):
         return False
     return not any(
