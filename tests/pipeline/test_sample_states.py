@@ -11,6 +11,7 @@ import pytest
 from tests.pipeline.making import plan_of
 
 import warmstore as ws
+from warmstore.identity import memory, walk
 
 COUNT = 8
 calls = [0]
@@ -228,3 +229,38 @@ def test_what_is_known_of_samples_can_be_pickled():
     again = pickle.loads(pickle.dumps(pipe)).identities.states.look()
     assert again.name == before.name
     assert again.each.tolist() == before.each.tolist()
+
+
+class Listed:
+    """A data set as those of folders of images are: a long list of files."""
+
+    def __init__(self, count: int) -> None:
+        self.samples = [(f"/nowhere/{number}.jpg", number) for number in range(count)]
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Any:
+        return np.full(3, float(self.samples[index][1]))
+
+
+def test_a_long_list_is_not_looked_at_again_in_the_first_batch(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "_BRIEF", 0.0)
+    source = Listed(20_000)
+    pipe = ws.Pipeline(source).step(counted)
+    plan = plan_of(pipe, [(1, "disk", "raw")], folder=tmp_path)
+    looks = []
+    with pipe.loader(plan, batch_size=100, workers=0, order=ws.Sequential()) as loader:
+        pipe.identities.states.look_again()
+        look = walk.Walk.run
+        monkeypatch.setattr(walk.Walk, "run", lambda self: (looks.append(self.name), look(self))[1])
+        batches = iter(loader)
+        next(batches)
+        assert looks.count("source") <= 1  # at the beginning of the epoch
+        source.samples[150] = ("/nowhere/150.jpg", -1)
+        assert [*next(batches)[:, 0]][50] == -1
+    pipe = ws.Pipeline(Listed(20_000)).step(counted)  # which has not been edited
+    with pipe.loader(plan, batch_size=100, workers=0, order=ws.Sequential()) as loader:
+        batches = iter(loader)
+        next(batches)
+        assert [*next(batches)[:, 0]][50] == 150

@@ -126,6 +126,7 @@ _shared: dict[Any, tuple[weakref.ref[Any], dict[str, tuple[str | None, str | Non
 """What calls of ours have changed of functions, classes and modules, which others may read too."""
 
 _START = "@0:|"
+_BRIEF = 0.25  # seconds that all may take to be looked at again after the first call
 
 _memories: dict[int, tuple[weakref.ref[Any], dict[Any, Memory]]] = {}
 
@@ -223,14 +224,20 @@ class Recorded:
     def called(self) -> bool:
         """What has changed since we last looked was changed by our calls. Says whether anything has."""
         with self.memory.lock:
-            if not self.memory.was_called:
+            is_first = not self.memory.was_called
+            if is_first and self._watch.seconds < _BRIEF:
                 self._watch.forget(arrays_only=True)
-            elif not self._watch.has_moved(exactly=self._is_strict):
+            elif not self._watch.has_moved(exactly=self._is_strict or is_first):
+                self.memory.was_called = True
                 return False
             last = self.memory.current
             self._learn()
             now = self.memory.current
             return last is None or now is None or now.facts != last.facts
+
+    def has_moved_in_large(self) -> bool:
+        """Whether large containers hold something else. It cannot be told by whom it was put there."""
+        return self._watch.has_moved_in_large()
 
     @property
     def window(self) -> float:

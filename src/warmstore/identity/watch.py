@@ -28,7 +28,9 @@ LEFT = "left by a call"
 """The text of a tensor or array that one of our own calls has made or written to."""
 
 _RATE = 2e9  # bytes/s that are hashed, until it was measured
-_LARGE = 1024  # containers with more items are compared by their length, and item by item only where that is asked for
+_LARGE = (
+    1 << 14
+)  # containers with more items are compared by their length, and item by item only where that is asked for
 _SMALL = 1 << 20  # bytes of arrays that are hashed where exactness is asked for, and by every walk
 _TINY = 1 << 14  # bytes of tensors that every walk hashes: batch norm writes its statistics without a trace
 
@@ -194,6 +196,13 @@ class Watch:
         except (RuntimeError, ValueError, KeyError):
             return True  # an item is gone, a container grew in another thread, or a tensor has other memory
 
+    def has_moved_in_large(self) -> bool:
+        """Whether containers hold something else that only exact checks look into."""
+        try:
+            return self._settled.has_moved_in_large()
+        except (RuntimeError, ValueError):
+            return True
+
     def _has_written(self) -> bool:
         """Whether small arrays have other contents than they had."""
         for content in self._contents.values():
@@ -245,7 +254,12 @@ class Watch:
     @property
     def window(self) -> float:
         """Seconds within which a write that leaves no trace is found, if there is a check now and then."""
-        return (self._size / self._rate + self._walking) / SHARE
+        return self.seconds / SHARE
+
+    @property
+    def seconds(self) -> float:
+        """What it takes to look at everything again."""
+        return self._size / self._rate + self._walking
 
     @property
     def _rate(self) -> float:
@@ -310,11 +324,14 @@ class _Settled:
             return True
         return exactly and self._has_moved_inside()
 
+    def has_moved_in_large(self) -> bool:
+        return any(not all(map(is_, view, held)) for view, held in self._large)
+
     def _has_moved_inside(self) -> bool:
         return (
             not all(map(is_, map(_dict_of, self._objects), self._dicts_of))
             or any(tuple(mapping) != keys for mapping, keys in self._keys)
-            or any(not all(map(is_, view, held)) for view, held in self._large)
+            or self.has_moved_in_large()
             or any(probe() != text for probe, text in self._probes)
             or [*map(_strides_of, self._strided)] != self._strides
         )

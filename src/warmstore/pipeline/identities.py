@@ -132,6 +132,10 @@ class Identities:
         for one in self._recorded_all():
             one.called()
 
+    def may_have_been_edited(self) -> bool:
+        """Whether long lists and dicts hold something else, which steps and the program may have put there."""
+        return any(one.has_moved_in_large() for one in self._recorded_all())
+
     def _recorded_all(self) -> list[Recorded]:
         source = self.states.recorded
         return self._steps if source is None else [source, *self._steps]

@@ -162,10 +162,13 @@ class PipelineSource(Source):
     def _may_write(self, indices: Int64) -> Bools:
         """Which samples may be written: their steps are what they were, and so is what they are made from."""
         identities = self._pipe.identities
+        nothing = np.zeros(len(indices), np.bool_)
+        if identities.may_have_been_edited():
+            return nothing  # at the next epoch it is known
         identities.called()
         identities.refresh()
         if self._kept is None or not self._is_current():
-            return np.zeros(len(indices), np.bool_)
+            return nothing
         return identities.states.are_unchanged(indices, self._kept.identities)
 
     def finish(self) -> None:
