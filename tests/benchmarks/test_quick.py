@@ -54,6 +54,7 @@ def test_the_quick_benchmark_has_a_figure_for_each_bar(name: str, tables: int, b
         assert all(row[1] or "not installed" in row[-1] for row in table.rows), table
 
 
+@pytest.mark.slow
 def test_the_quick_pipelines_keep_to_their_budgets(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     main(["--quick", "--only", "pipelines", "--folder", f"{tmp_path / 'data'}", "--results", f"{tmp_path}"])

@@ -158,6 +158,7 @@ def test_a_contestant_that_is_not_installed_says_so(tmp_path: Path, monkeypatch:
     assert json.loads((tmp_path / "fill.json").read_text()) == {"missing": "not installed (no_such_module)"}
 
 
+@pytest.mark.slow
 def test_joblib_sees_an_edit_of_the_step_and_none_of_its_helper(tmp_path: Path) -> None:
     pytest.importorskip("joblib")
     expected, found = (three_rounds(name, Settings(tmp_path, quick=True)) for name in (UNCACHED, "joblib"))

@@ -39,6 +39,7 @@ def kept(folder: Path) -> list[str]:
         return [one.key for one in store.all(kind=HEADER)]
 
 
+@pytest.mark.slow
 def test_headers_are_made_once_and_only_where_something_is_compiled(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     _, made = start(SINE, folder)

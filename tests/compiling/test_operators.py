@@ -58,7 +58,8 @@ def used(folder: Path, factor: str, compile_: str) -> Report:
     return run(code, folder / "store", env={"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"})
 
 
-@pytest.mark.parametrize("compile_", ["torch.compile", pytest.param("ws.compile", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("compile_", ["torch.compile", "ws.compile"])
 def test_an_edited_gradient_is_seen(compile_: str, tmp_path: Path) -> None:
     assert used(tmp_path, "1.0", compile_).right
     same = used(tmp_path, "1.0", compile_)

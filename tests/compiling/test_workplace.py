@@ -190,7 +190,12 @@ def test_an_error_of_the_disk_is_told_from_others(
 
 
 @pytest.mark.parametrize(
-    ("start", "at"), [("cold", "/inductor/"), ("warm", ".tmp"), pytest.param("warm", ".py", marks=pytest.mark.slow)]
+    ("start", "at"),
+    [
+        ("warm", ".tmp"),
+        pytest.param("cold", "/inductor/", marks=pytest.mark.slow),
+        pytest.param("warm", ".py", marks=pytest.mark.slow),
+    ],
 )
 def test_a_disk_that_fills_up_amid_a_compilation(
     small_disk: Path, tmp_path: Path, first_run: Path, start: str, at: str

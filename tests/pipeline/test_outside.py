@@ -176,8 +176,15 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize(("tier", "codec"), [("memory", "raw"), ("disk", "zstd")])
+@pytest.mark.parametrize(
+    ("tier", "codec", "workers"),
+    [
+        ("memory", "raw", 0),
+        ("disk", "zstd", 0),
+        ("disk", "zstd", 2),
+        pytest.param("memory", "raw", 2, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 @pytest.mark.filterwarnings("ignore:.*nothing is kept here:RuntimeWarning")
 @pytest.mark.filterwarnings("ignore:.*so samples are computed:RuntimeWarning")

@@ -53,7 +53,9 @@ class CallSettings:
         Raises:
             NoFingerprint: it cannot be told whether it changes.
         """
-        found = self._recorded(name, value).found
+        recorded = self._recorded(name, value)
+        recorded.refresh(again=True)
+        found = recorded.found
         return found.identity(self._version if found.unknown else None).require()
 
     @contextmanager

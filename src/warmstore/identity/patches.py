@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import sys
 import threading
 import warnings
@@ -62,6 +63,10 @@ class _Namespaces:
                 self._scan()
             return self._found
 
+    def forget(self) -> None:
+        """Hold nothing, so that modules can be taken down in their order when Python ends."""
+        self._views, self._held, self._found = [], np.empty(0, object), {}
+
     def _has_moved(self) -> bool:
         if not self._views or [*map(len, self._views)] != self._sizes:
             return True
@@ -90,6 +95,7 @@ class _Namespaces:
 
 
 _namespaces = _Namespaces()
+atexit.register(_namespaces.forget)
 
 
 @lru_cache(maxsize=1)
