@@ -198,6 +198,7 @@ def test_changes_while_the_program_runs_are_seen(made: Path) -> None:
     assert used(made, code).hits
 
 
+@pytest.mark.slow
 def test_code_that_is_replaced_while_the_program_runs_is_seen(made: Path) -> None:
     """No guard of torch looks at methods of classes, nor at hooks of modules within."""
     code = """
@@ -242,6 +243,7 @@ def test_what_cannot_be_packaged_is_left_to_torch(tmp_path: Path) -> None:
     assert report.right
 
 
+@pytest.mark.slow
 def test_what_surrounds_a_function_is_seen_while_it_runs(tmp_path: Path) -> None:
     code = """
     import torch

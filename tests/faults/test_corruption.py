@@ -66,7 +66,7 @@ def test_without_damage_nothing_is_wrong(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("part", [0, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("file", ["json", "log", "0"])
+@pytest.mark.parametrize("file", ["json", "log", pytest.param("0", marks=pytest.mark.slow)])
 def test_every_byte_flipped(tmp_path: Path, file: str, part: int) -> None:
     """One bit of every byte, another one from byte to byte; every other byte always."""
     story = STORIES["plain"](tmp_path / "s")
