@@ -160,6 +160,27 @@ def test_samples_that_know_each_other(tmp_path):
     assert found == [COUNT, 0, COUNT, 0]
 
 
+def test_they_are_looked_at_again_for_each_loader():
+    """Also where looking takes so long that epochs do without."""
+    source: list[Any] = []
+    source += [Member(number, source) for number in range(COUNT)]
+    pipe = ws.Pipeline(source).step(content)
+    before = pipe.identities.states.look()
+    source[1].number = 70
+    assert pipe.identities.states.look().each[0] != before.each[0]
+
+
+def test_samples_that_come_to_know_each_other():
+    """Their classes alone were looked at before."""
+    source = [Member(number, []) for number in range(COUNT)]
+    pipe = ws.Pipeline(source).step(content)
+    pipe.identities.states.look()
+    source[0].all = source
+    before = pipe.identities.states.look()
+    source[1].number = 70
+    assert pipe.identities.states.look().each[0] != before.each[0]
+
+
 def test_an_edit_within_an_epoch_is_not_kept_for_what_was(tmp_path):
     """Samples that were edited after the epoch began are not found by who has them unedited."""
 

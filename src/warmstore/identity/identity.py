@@ -149,7 +149,7 @@ def begun(name: str, watch: Watch | None = None, *, patches: Patches | None = No
     """
     if watch is not None:
         watch.begin()
-    if patches is None and watch is not None and settings.get("tensors") != "layout":
+    if patches is None and watch is not None:
         patches = watch.patches = Patches().look() if watch.patches is None else watch.patches
     if patches is None:
         patches = Patches().look()

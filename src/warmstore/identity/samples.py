@@ -30,6 +30,9 @@ from warmstore.identity.walk import Walk
 from warmstore.identity.watch import Watch
 
 UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
+Classes = tuple[tuple[type, int], ...]
+"""Of samples, with their numbers."""
+
 _FIRST = 16
 _AT_ONCE = 1 << 12  # files
 _ONE = np.uint64(1)
@@ -51,7 +54,8 @@ class Samples:
 
     name: 16 hex digits. each: uint64 [samples]. identity: of what all samples have in common: their classes, or the
     source as a whole. look: gives the hashes of some samples as they are now; None of a source that counts as a whole.
-    may_be_written: whether a step can write into a sample. recorded: what is known of a source that counts as a whole.
+    may_be_written: whether a step can write into a sample. recorded: what is known of a source that counts as a whole,
+    or of the classes of samples.
     """
 
     name: str
@@ -93,14 +97,27 @@ def identify_samples(
         found = _one_by_one(listed, source, place, root, files, patches, known)
         if found is not None:
             return found
-    recorded = None if known is None or known.look is not None else known.recorded
+    recorded = _refreshed(known, None)
     if recorded is None:
         options = {"ignore": tuple(ignore), "root": root, "files": files, "patches": patches}
         look = partial(_look_at_source, source, options)
         recorded = Recorded(look, version, memory_of(source, ("source", tuple(ignore), root, files)))
-    else:
-        recorded.refresh(again=True)
     return as_a_whole(recorded, count, version)
+
+
+def _refreshed(known: Samples | None, classes: Classes | None) -> Recorded | None:
+    """What was known of the source, or of these classes of samples, as it is now; None where nothing was.
+
+    Args:
+        classes: None stands for the source as a whole.
+    """
+    if known is None or known.recorded is None:
+        return None
+    before = known.look.classes if isinstance(known.look, _Values) else None
+    if before != classes:
+        return None
+    known.recorded.refresh(again=True)
+    return known.recorded
 
 
 def counts_as_a_whole(source: Any) -> bool:
@@ -214,15 +231,13 @@ def _one_by_one(
         texts, states = _texts(samples, plain, places, root, files)
     except _TooMuchError:
         return None
-    recorded = None if known is None else known.recorded
     if plain.cycles:  # samples that know each other: a change of one may be a change of all
         look_at_all = partial(_look_at_all, samples, places, root, files, patches)
-        return as_a_whole(recorded or Recorded(look_at_all), len(samples), None)
-    if plain.classes:
-        kinds = tuple(plain.classes.items())
-        if known is None or not isinstance(known.look, _Values) or known.look.classes != kinds:
-            recorded = Recorded(partial(_look_at_classes, kinds, patches))
-    look = _Values(places, root, files, tuple(plain.classes.items()), recorded)
+        return as_a_whole(_refreshed(known, None) or Recorded(look_at_all), len(samples), None)
+    classes, recorded = tuple(plain.classes.items()), None
+    if classes:
+        recorded = _refreshed(known, classes) or Recorded(partial(_look_at_classes, classes, patches))
+    look = _Values(places, root, files, classes, recorded)
     named_by = xxhash.xxh3_128(f"{type(source).__name__} of {len(texts)}".encode())
     for text in texts:
         named_by.update(f"{len(text)} {text}".encode("utf-8", "surrogatepass"))
@@ -233,7 +248,7 @@ def _one_by_one(
     )  # fmt: skip
 
 
-def _look_at_classes(classes: Sequence[tuple[type, int]], patches: Patches, watch: Watch) -> Walk:
+def _look_at_classes(classes: Classes, patches: Patches, watch: Watch) -> Walk:
     with begun("source", watch, patches=patches) as walk:
         for cls, number in classes:
             walk.fact(walk.start + f".<class {number}>", walk.cls(cls))
@@ -279,7 +294,7 @@ class _Values:
     places: files_module.Places
     root: str | None
     files: Files
-    classes: tuple[tuple[type, int], ...]
+    classes: Classes
     recorded: Recorded | None
 
     def __call__(self, samples: Sequence[Any]) -> tuple[UInt64, UInt64]:

@@ -142,13 +142,9 @@ class Walk:
         """Note how objects that are there already were made, if code may make more of their kind."""
         from warmstore.identity.classes import may_make_others
 
-        seen = 0
-        while self._unmade and not self._makes:
-            functions, seen = self.functions[seen:], len(self.functions)
-            self._makes = any(map(may_make_others, functions))
-            if not functions:
-                return
-            for cls in list(self._unmade) if self._makes else ():
+        if self._unmade and any(map(may_make_others, self.functions)):
+            self._makes = True
+            for cls in list(self._unmade):
                 self._constructors(cls)
             self._work_off()
 
@@ -422,7 +418,7 @@ class Walk:
                 self._unmade[cls] = place
                 for base in cls.__bases__:
                     self.cls(base, of_made=True)
-        if not of_made or self._makes or makes_others(cls):
+        if cls in self._unmade and (not of_made or self._makes or makes_others(cls)):
             self._constructors(cls)
         return f"class {self.said(place)}"
 
