@@ -96,7 +96,7 @@ def pipeline(program: Program, folder: Path, calls: Calls) -> Answers:
         pipe = ws.Pipeline(program.values).step(program.step, cache="disk", **program.arguments)
         profile = pipe.profile(samples=len(program.values), seconds=0.01, most_workers=0, progress=False)
         plan = pipe.plan(profile=profile, disk=_DISK, folder=folder, workers=0)
-        with calls, pipe.loader(plan, len(program.values), workers=0, order=ws.Sequential(), epochs=1) as loader:
+        with calls, pipe.loader(plan, len(program.values), workers=0, sampler=ws.Sequential(), epochs=1) as loader:
             (batch,) = loader
             answers = batch["y"]
             return answers.tolist() if hasattr(answers, "tolist") else list(answers)

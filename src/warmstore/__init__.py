@@ -56,11 +56,12 @@ if TYPE_CHECKING:
     from warmstore.features.statistics import CacheStats
     from warmstore.features.versions import CacheVersion
     from warmstore.filled import Filled
+    from warmstore.loading.batch_sampler import BatchSampler
     from warmstore.loading.collate import Pad
+    from warmstore.loading.dataset import Dataset, collate
     from warmstore.loading.loader import Loader
-    from warmstore.loading.mixed import Mixed
-    from warmstore.loading.orders import Order, Sequential, Shuffle, Uniform, Weighted, Window
-    from warmstore.loading.torch_data import BatchSampler, Dataset, collate
+    from warmstore.loading.mixture import Mixture
+    from warmstore.loading.samplers.samplers import Sampler, Sequential, Shuffle, Uniform, Weighted, Window
     from warmstore.pipeline.dali import Dali
     from warmstore.pipeline.pipeline import Pipeline
     from warmstore.pipeline.plan import Placement, Plan
@@ -101,7 +102,7 @@ __all__ = [
     "Json",
     "Loader",
     "Merged",
-    "Mixed",
+    "Mixture",
     "NewerFormat",
     "NoArtifact",
     "NoFingerprint",
@@ -112,7 +113,6 @@ __all__ = [
     "NotPicklable",
     "NotStateless",
     "NotTrusted",
-    "Order",
     "Packed",
     "Pad",
     "Pipeline",
@@ -127,6 +127,7 @@ __all__ = [
     "RecordStore",
     "RemoteRefused",
     "RemoteUnavailable",
+    "Sampler",
     "SchemaMismatch",
     "Sequential",
     "Shuffle",
@@ -154,18 +155,18 @@ __all__ = [
 
 # These need torch, tqdm or more of pyarrow, which take time to import: only who asks for them pays.
 _LAZY = {
-    "BatchSampler": "warmstore.loading.torch_data",
+    "BatchSampler": "warmstore.loading.batch_sampler",
     "CacheStats": "warmstore.features.statistics",
     "CacheVersion": "warmstore.features.versions",
     "CachedModule": "warmstore.features.module",
     "Dali": "warmstore.pipeline.dali",
-    "Dataset": "warmstore.loading.torch_data",
+    "Dataset": "warmstore.loading.dataset",
     "FeatureCache": "warmstore.features.cache",
     "Filled": "warmstore.filled",
     "Loader": "warmstore.loading.loader",
     "Merged": "warmstore.features.merging",
-    "Mixed": "warmstore.loading.mixed",
-    "Order": "warmstore.loading.orders",
+    "Mixture": "warmstore.loading.mixture",
+    "Sampler": "warmstore.loading.samplers.samplers",
     "Pad": "warmstore.loading.collate",
     "Pipeline": "warmstore.pipeline.pipeline",
     "Placement": "warmstore.pipeline.plan",
@@ -173,13 +174,13 @@ _LAZY = {
     "Profile": "warmstore.pipeline.profile",
     "Pulled": "warmstore.records.pulling",
     "Pushed": "warmstore.records.pushing",
-    "Sequential": "warmstore.loading.orders",
-    "Shuffle": "warmstore.loading.orders",
+    "Sequential": "warmstore.loading.samplers.samplers",
+    "Shuffle": "warmstore.loading.samplers.samplers",
     "Step": "warmstore.pipeline.steps",
-    "Uniform": "warmstore.loading.orders",
-    "Weighted": "warmstore.loading.orders",
-    "Window": "warmstore.loading.orders",
-    "collate": "warmstore.loading.torch_data",
+    "Uniform": "warmstore.loading.samplers.samplers",
+    "Weighted": "warmstore.loading.samplers.samplers",
+    "Window": "warmstore.loading.samplers.samplers",
+    "collate": "warmstore.loading.dataset",
     "compile": "warmstore.compiling.compiled",
     "compile_cache": "warmstore.compiling",
     "convert": "warmstore.records.convert.conversion",

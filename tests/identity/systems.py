@@ -74,7 +74,7 @@ class PipelineSystem:
     def open(self) -> None:
         """Make the loader of the next use."""
         plan = plan_of(self._pipe, [(2, "disk", "raw")], folder=self._cache)
-        self._loader = self._pipe.loader(plan, batch_size=SAMPLES, workers=0, order=ws.Sequential())
+        self._loader = self._pipe.loader(plan, batch_size=SAMPLES, workers=0, sampler=ws.Sequential())
 
     def use(self) -> Any:
         if self._loader is None:
@@ -84,7 +84,7 @@ class PipelineSystem:
             return encoded(list(loader))
 
     def plain(self) -> Any:
-        with self._pipe.loader(None, batch_size=SAMPLES, workers=0, order=ws.Sequential()) as loader:
+        with self._pipe.loader(None, batch_size=SAMPLES, workers=0, sampler=ws.Sequential()) as loader:
             return encoded(list(loader))
 
 

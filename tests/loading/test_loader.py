@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import warmstore as ws
-from warmstore.loading.orders import Order
+from warmstore.loading.samplers.samplers import Sampler
 
 ORDERS = [ws.Sequential(), ws.Shuffle(seed=3), ws.Uniform(seed=3), ws.Uniform(samples=31), ws.Window(4, step=3)]
 
@@ -39,7 +39,7 @@ def lists(batches: Any) -> list[list[int]]:
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
 @pytest.mark.parametrize("order", ORDERS)
-def test_one_for_is_one_epoch_in_order(order: Order, workers: int) -> None:
+def test_one_for_is_one_epoch_in_order(order: Sampler, workers: int) -> None:
     loader = ws.Loader(np.arange(23), 4, order, workers=workers, prefetch=2)
     for epoch in range(3):
         assert loader.epoch == epoch
@@ -88,7 +88,7 @@ def test_leaving_in_the_middle_goes_on_there() -> None:
 SHAPES = [(2, 1), (3, 1), (4, 2), (1, 3), (7, 1), (5, 5)]  # batch sizes and world sizes
 
 
-def all_ranks(state: Any, size: int, world: int, order: Order, **options: Any) -> list[int]:
+def all_ranks(state: Any, size: int, world: int, order: Sampler, **options: Any) -> list[int]:
     """The rest of an epoch over all ranks, in the global order, each rank stepping in turn."""
     loaders = [ws.Loader(np.arange(17), size, order, rank=rank, world_size=world, **options) for rank in range(world)]
     if state is not None:
@@ -102,7 +102,7 @@ def all_ranks(state: Any, size: int, world: int, order: Order, **options: Any) -
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("order", [ws.Shuffle(seed=1), ws.Uniform(samples=29), ws.Window(3, step=2)])
-def test_a_state_at_any_step_resumes_anywhere(order: Order, workers: int) -> None:
+def test_a_state_at_any_step_resumes_anywhere(order: Sampler, workers: int) -> None:
     length = order.length(17)
     whole = order.indices(0, length, 17, 0).tolist()
     for size, world in SHAPES:
@@ -221,7 +221,7 @@ def test_other_data_or_another_order_is_refused(store: ws.RecordStore, tmp_path:
         ({"place": -1}, "place -1"),
         ({"epoch": 1.5}, "epoch 1.5"),
         ({"epoch": None}, "epoch None"),
-        ({"order": {1, 2}}, "what no loader writes"),
+        ({"sampler": {1, 2}}, "what no loader writes"),
     ],
 )
 def test_what_is_no_state_is_refused(change: dict[str, Any], message: str) -> None:

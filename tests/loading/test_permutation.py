@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.loading.statistics import surprise
 
-from warmstore.loading.draws import keys
-from warmstore.loading.permutation import SORTED, permuted
+from warmstore.loading.samplers.counter_rng import derive_keys
+from warmstore.loading.samplers.permutation import SORTED, permuted
 
 
 def whole(n: int, seed: int = 0) -> np.ndarray:
-    return permuted(np.arange(n, dtype=np.uint64), n, keys("shuffle", seed, 0, n)).astype(np.int64)
+    return permuted(np.arange(n, dtype=np.uint64), n, derive_keys("shuffle", seed, 0, n)).astype(np.int64)
 
 
 @given(st.integers(1, 5000), st.integers(0, 2**64 - 1))
@@ -41,7 +41,7 @@ def test_places_of_a_large_epoch_stay_apart_and_in_range(n: int, seed: int, data
     places = np.unique(np.array(data.draw(st.lists(st.integers(0, n - 1), min_size=1)), np.uint64))
     dense = np.arange(max(0, n - 500), n, dtype=np.uint64)
     places = np.union1d(places, dense)
-    found = permuted(places, n, keys("shuffle", seed, 0, n))
+    found = permuted(places, n, derive_keys("shuffle", seed, 0, n))
     assert found.max() < n
     assert len(np.unique(found)) == len(places)
 
@@ -83,7 +83,7 @@ def test_what_neighbours_hold_is_unrelated(n: int) -> None:
 def test_seeds_and_epochs_are_unrelated(n: int) -> None:
     """How often two permutations agree is Poisson distributed with a mean of one."""
     places = np.arange(n, dtype=np.uint64)
-    table = [[permuted(places, n, keys("shuffle", seed, epoch, n)) for epoch in range(20)] for seed in range(20)]
+    table = [[permuted(places, n, derive_keys("shuffle", seed, epoch, n)) for epoch in range(20)] for seed in range(20)]
     epochs = [int((row[i] == row[i + 1]).sum()) for row in table for i in range(19)]
     seeds = [int((table[i][epoch] == table[i + 1][epoch]).sum()) for epoch in range(20) for i in range(19)]
     swapped = [int((table[i][j] == table[j][i]).sum()) for i in range(20) for j in range(i)]

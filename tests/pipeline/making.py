@@ -63,7 +63,13 @@ def described(step: Step, threads: int = 1) -> Description:
 
 
 def expected(
-    pipe: Pipeline, batch_size: int, seed: int, epoch: int, order: ws.Order | None = None, rank: int = 0, world: int = 1
+    pipe: Pipeline,
+    batch_size: int,
+    seed: int,
+    epoch: int,
+    order: ws.Sampler | None = None,
+    rank: int = 0,
+    world: int = 1,
 ) -> Iterator[Any]:
     """The batches of an epoch, by a loop over the steps' functions and nothing of the library's that runs them."""
     order = order or ws.Shuffle(seed=seed)

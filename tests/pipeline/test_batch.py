@@ -64,7 +64,7 @@ def test_samples_that_are_not_alike(values: list[Any]) -> None:
 
 def test_shapes_that_vary_once_in_a_while() -> None:
     pipe = ws.Pipeline(list(range(12))).step(lambda value: np.full(2 if value == 9 else 1, value))
-    with pipe.loader(None, batch_size=4, workers=0, order=ws.Sequential()) as loader:
+    with pipe.loader(None, batch_size=4, workers=0, sampler=ws.Sequential()) as loader:
         batches = list(loader)
     assert [type(batch) for batch in batches] == [np.ndarray, np.ndarray, list]
     assert [value.tolist() for value in batches[2]] == [[8], [9, 9], [10], [11]]

@@ -83,7 +83,7 @@ def test_what_is_compared_with_is_what_the_functions_give() -> None:
     rng = np.random.default_rng([0, 0, 3, 1])
     assert same(pipe[3], change(shake(make(3, "dict"), rng)))
     first, second = (
-        next(iter(pipe.loader(batch_size=10, workers=0, seed=seed, order=ws.Sequential()))) for seed in (0, 1)
+        next(iter(pipe.loader(batch_size=10, workers=0, seed=seed, sampler=ws.Sequential()))) for seed in (0, 1)
     )
     assert not np.array_equal(first["x"], second["x"])
 
@@ -163,7 +163,7 @@ def test_goes_on_in_the_middle_of_an_epoch(tmp_path: Path, workers: int) -> None
     assert len(got) == len(wanted)
     assert all(map(same, got, wanted))
     with (
-        pipe.loader(None, 6, workers=0, seed=5, order=ws.Shuffle(seed=4)) as wrong,
+        pipe.loader(None, 6, workers=0, seed=5, sampler=ws.Shuffle(seed=4)) as wrong,
         pytest.raises(ws.BadState, match="seed"),
     ):
         wrong.load_state_dict(state)
@@ -205,7 +205,7 @@ def test_a_sample_asked_for_twice(tmp_path: Path) -> None:
     pipe = ws.Pipeline(range(12)).step(make, kind="tuple").step(shake, random=True)
     plan = plan_of(pipe, [(1, "memory", "raw"), (1, "disk", "raw")], [6, 6], folder=tmp_path)
     order = ws.Uniform(seed=3, samples=40)
-    with pipe.loader(plan, 16, workers=0, order=order) as loader:
+    with pipe.loader(plan, 16, workers=0, sampler=order) as loader:
         check(loader, lambda epoch: expected(pipe, 16, 0, epoch, order), range(3))
     assert sum(shelf_records(loader)) <= 12
 
@@ -221,7 +221,7 @@ def loader_folder(loader: ws.Loader) -> str:
 def test_an_order_of_the_users(tmp_path: Path) -> None:
     pipe = ws.Pipeline(range(12)).step(make, kind="array")
     plan = plan_of(pipe, [(1, "memory", "raw")], [12])
-    with pipe.loader(plan, 5, workers=0, order=ws.Sequential()) as loader:
+    with pipe.loader(plan, 5, workers=0, sampler=ws.Sequential()) as loader:
         check(loader, lambda epoch: expected(pipe, 5, 0, epoch, ws.Sequential()), range(2))
 
 

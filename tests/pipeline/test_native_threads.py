@@ -56,7 +56,7 @@ def test_all_who_make_samples_agree_on_every_bit() -> None:
     pipe = ws.Pipeline(range(40)).step(product)
     alone = [pipe[index] for index in range(40)]
     for workers in (0, 2):
-        with closing(pipe.loader(batch_size=40, workers=workers, order=ws.Sequential())) as loader:
+        with closing(pipe.loader(batch_size=40, workers=workers, sampler=ws.Sequential())) as loader:
             (batch,) = list(loader)
         assert [each.tobytes() for each in batch] == [each.tobytes() for each in alone]
 

@@ -87,7 +87,7 @@ def test_sources(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.arange(12).reshape(6, 2))
     both = ws.Pipeline({"x": tmp_path / "x.npy", "y": np.arange(6)}).step(lambda pair: {**pair, "y": pair["y"] + 1})
     assert same(both[2], {"x": np.array([4, 5]), "y": np.int64(3)})
-    with both.loader(plan_of(both, [(1, "memory", "raw")], [6]), 4, workers=0, order=ws.Sequential()) as loader:
+    with both.loader(plan_of(both, [(1, "memory", "raw")], [6]), 4, workers=0, sampler=ws.Sequential()) as loader:
         for _ in range(2):
             assert [batch["y"].tolist() for batch in loader] == [[1, 2, 3, 4], [5, 6]]
 
@@ -105,7 +105,7 @@ def test_a_loader_takes_a_pipeline() -> None:
 def test_errors_of_steps_say_where(workers: int) -> None:
     pipe = ws.Pipeline(range(20)).step(fail_at, bad=13).step(change)
     plan = plan_of(pipe, [(1, "memory", "raw")], [20])
-    with pipe.loader(plan, 8, workers=workers, order=ws.Sequential()) as loader:
+    with pipe.loader(plan, 8, workers=workers, sampler=ws.Sequential()) as loader:
         got = []
         with pytest.raises(ValueError, match="sample 13 is broken") as raised:
             got.extend(loader)

@@ -83,7 +83,7 @@ def epochs_of(
     pipe = ws.Pipeline(source).step(first).step(doubled)
     plan = plan_of(pipe, [(2, "disk", "raw")], folder=folder)
     found = []
-    with pipe.loader(plan, batch_size=3, workers=0, order=ws.Sequential(), pad=False) as loader:
+    with pipe.loader(plan, batch_size=3, workers=0, sampler=ws.Sequential(), pad=False) as loader:
         for edit in (lambda: None, *edits):
             edit()
             calls[0] = 0
@@ -190,7 +190,7 @@ def test_an_edit_within_an_epoch_is_not_kept_for_what_was(tmp_path):
     def loader_of(samples: list[Any]) -> Any:
         pipe = ws.Pipeline(samples).step(dict.copy, name="copy")
         plan = plan_of(pipe, [(1, "disk", "raw")], folder=tmp_path)
-        return pipe.loader(plan, batch_size=2, workers=0, order=ws.Sequential())
+        return pipe.loader(plan, batch_size=2, workers=0, sampler=ws.Sequential())
 
     edited = source()
     with loader_of(edited) as loader:
@@ -238,7 +238,7 @@ def test_in_workers(tmp_path, method):
     source = [Lazy(number) for number in range(COUNT)]
     pipe = ws.Pipeline(source).step(content)
     plan = plan_of(pipe, [(1, "disk", "raw")], folder=tmp_path, workers=2)
-    with pipe.loader(plan, batch_size=2, workers=2, order=ws.Sequential(), start_method=method) as loader:
+    with pipe.loader(plan, batch_size=2, workers=2, sampler=ws.Sequential(), start_method=method) as loader:
         for _ in range(2):
             got = np.concatenate([np.asarray(batch) for batch in loader])
             np.testing.assert_array_equal(got[:, 0], np.arange(COUNT))
@@ -271,7 +271,7 @@ def test_a_long_list_is_not_looked_at_again_in_the_first_batch(tmp_path, monkeyp
     pipe = ws.Pipeline(source).step(counted)
     plan = plan_of(pipe, [(1, "disk", "raw")], folder=tmp_path)
     looks = []
-    with pipe.loader(plan, batch_size=100, workers=0, order=ws.Sequential()) as loader:
+    with pipe.loader(plan, batch_size=100, workers=0, sampler=ws.Sequential()) as loader:
         pipe.identities.states.look_again()
         look = walk.Walk.run
         monkeypatch.setattr(walk.Walk, "run", lambda self: (looks.append(self.name), look(self))[1])
@@ -281,7 +281,7 @@ def test_a_long_list_is_not_looked_at_again_in_the_first_batch(tmp_path, monkeyp
         source.samples[150] = ("/nowhere/150.jpg", -1)
         assert [*next(batches)[:, 0]][50] == -1
     pipe = ws.Pipeline(Listed(20_000)).step(counted)  # which has not been edited
-    with pipe.loader(plan, batch_size=100, workers=0, order=ws.Sequential()) as loader:
+    with pipe.loader(plan, batch_size=100, workers=0, sampler=ws.Sequential()) as loader:
         batches = iter(loader)
         next(batches)
         assert [*next(batches)[:, 0]][50] == 150

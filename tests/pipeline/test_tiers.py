@@ -222,7 +222,7 @@ def test_a_change_computes_anew(tmp_path: Path, program: Any, caplog: pytest.Log
         )
         step = pipe.cacheable
         plan = plan_of(pipe, [(step, "disk", "raw")], [20], folder=tmp_path / "cache")
-        with pipe.loader(plan, 8, workers=0, order=ws.Sequential()) as loader:
+        with pipe.loader(plan, 8, workers=0, sampler=ws.Sequential()) as loader:
             module.SEEN.clear()
             got = list(loader)
             computed = len(module.SEEN)

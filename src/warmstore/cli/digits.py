@@ -150,7 +150,7 @@ def train(images: Path, folder: Path | None, epochs: int) -> None:
         compile_cache = ws.compile_cache.init(folder / "compiled", job="digits")
     train_plan, test_plan = plans or (None, None)
     training = train_set.loader(train_plan, BATCH, workers=0, to="torch")
-    testing = test_set.loader(test_plan, BATCH, workers=0, order=ws.Sequential(), to="torch")
+    testing = test_set.loader(test_plan, BATCH, workers=0, sampler=ws.Sequential(), to="torch")
 
     def features_of(batch: dict[str, Tensor]) -> Any:
         with watch("features"), torch.no_grad():

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from warmstore.errors import SchemaMismatch
-from warmstore.loading.integers import MOST_SAMPLES, integer
+from warmstore.loading.validation import MOST_SAMPLES, integer
 from warmstore.records.arrays import is_tensor, to_numpy
 from warmstore.records.values import Packed
 

@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 
 from warmstore.errors import Closed
-from warmstore.loading.ahead import Crew
+from warmstore.loading.batch_builder import VALID, BatchBuilder, Task
 from warmstore.loading.collate import Collation
-from warmstore.loading.course import Course
-from warmstore.loading.delivery import delivery_of
-from warmstore.loading.draws import MOST_SEED
-from warmstore.loading.integers import integer
-from warmstore.loading.making import VALID, Maker, Task
-from warmstore.loading.mixing_source import MixedSource
-from warmstore.loading.orders import Order, Sequential
-from warmstore.loading.processes import ProcessCrew
-from warmstore.loading.sharding import Shard, find_rank
-from warmstore.loading.sources import source_of
+from warmstore.loading.cursor import EpochCursor
+from warmstore.loading.processes import ProcessPrefetcher
+from warmstore.loading.samplers.counter_rng import MOST_SEED
+from warmstore.loading.samplers.samplers import Sampler, Sequential
+from warmstore.loading.shard import Shard, find_rank
+from warmstore.loading.sources.mixture import MixtureSource
+from warmstore.loading.sources.resolve import source_of
+from warmstore.loading.threads import ThreadPrefetcher
+from warmstore.loading.transfer import transfer_to
+from warmstore.loading.validation import integer
 from warmstore.owner import Owner
 from warmstore.records.threads import thread_count
 
@@ -42,10 +42,10 @@ class Loader(Owner):
 
     Args:
         source: a RecordStore or its path, a field of one (`store["image"]`), a NumPy array, a CPU tensor, a .npy file
-            (memory-mapped), ArrayRecord files (bytes), a Hugging Face Dataset, a `Mixed`, a list or anything with
+            (memory-mapped), ArrayRecord files (bytes), a Hugging Face Dataset, a `Mixture`, a list or anything with
             `__len__` and `__getitem__` or `__getitems__`; or a dict of these, all of one length.
         batch_size: samples in a batch of one rank.
-        order: where which sample stands; `Sequential()` by default.
+        sampler: where which sample stands; `Sequential()` by default.
         epochs: after so many there are no more batches; None for no end.
         fields: of record stores, which to read; all by default.
         transform: gets each batch as NumPy arrays, collated, and returns what takes its place. In a worker thread where
@@ -80,7 +80,7 @@ class Loader(Owner):
         self,
         source: Any,
         batch_size: int,
-        order: Order | None = None,
+        sampler: Sampler | None = None,
         *,
         epochs: int | None = None,
         fields: Sequence[str] | None = None,
@@ -103,24 +103,24 @@ class Loader(Owner):
         self._prefetch = integer("prefetch", prefetch, 1, _MOST)
         self._collation = Collation.of(collate)
         self._source = source_of(source, fields, self._collation)
-        order = order if order is not None else Sequential()
-        if isinstance(self._source, MixedSource):
-            order = self._source.mixed.order(self._source.lengths, order)
+        sampler = sampler if sampler is not None else Sequential()
+        if isinstance(self._source, MixtureSource):
+            sampler = self._source.mixed.sampler(self._source.lengths, sampler)
         if random and transform is None:
             raise ValueError("random=True is for a transform, and there is none")
-        seed = integer("seed", getattr(order, "seed", 0) if seed is None else seed, 0, MOST_SEED)
+        seed = integer("seed", getattr(sampler, "seed", 0) if seed is None else seed, 0, MOST_SEED)
         extra = {"seed": seed} if random else {}
-        self._course = Course(order, len(self._source), shard, self._source.identity, extra)
-        self._delivery = delivery_of(to)
+        self._cursor = EpochCursor(sampler, len(self._source), shard, self._source.identity, extra)
+        self._transfer = transfer_to(to)
         self._processes = integer("processes", processes, 0, _MOST)
         self._start_method = start_method
-        send = None if self._delivery is None else self._delivery.send
-        self._receive = None if self._delivery is None else self._delivery.receive
-        self._make = Maker(self._source, self._collation, pad, transform, random, seed, send)
+        send = None if self._transfer is None else self._transfer.send
+        self._receive = None if self._transfer is None else self._transfer.receive
+        self._make = BatchBuilder(self._source, self._collation, pad, transform, random, seed, send)
         self._workers = self._chosen() if workers is None else integer("workers", workers, 0, _MOST)
         self._turn: object = None  # of the `for` that runs now
-        self._crew: Crew | None = None
-        self._others: ProcessCrew | None = None
+        self._crew: ThreadPrefetcher | None = None
+        self._others: ProcessPrefetcher | None = None
         self._begun = 0
         # Called with the seconds of every epoch that was handed out whole, but for the first.
         self.epoch_over: Callable[[float], None] | None = None
@@ -130,7 +130,7 @@ class Loader(Owner):
     @property
     def epoch(self) -> int:
         """The epoch it stands in, from 0 on."""
-        return self._course.epoch
+        return self._cursor.epoch
 
     @property
     def workers(self) -> int:
@@ -139,13 +139,13 @@ class Loader(Owner):
 
     def __len__(self) -> int:
         """Batches of this rank in a whole epoch."""
-        return self._course.shard.count(self._course.length)
+        return self._cursor.shard.count(self._cursor.length)
 
     def __repr__(self) -> str:
-        course = self._course
+        cursor = self._cursor
         return (
-            f"Loader({course.samples:,} samples, {course.order!r:.200}, {course.shard}, epoch {course.epoch:,}, "
-            f"place {course.place:,} of {course.length:,}, {self._workers} workers)"
+            f"Loader({cursor.samples:,} samples, {cursor.sampler!r:.200}, {cursor.shard}, epoch {cursor.epoch:,}, "
+            f"place {cursor.place:,} of {cursor.length:,}, {self._workers} workers)"
         )
 
     def __iter__(self) -> Iterator[Any]:
@@ -168,7 +168,7 @@ class Loader(Owner):
         It counts batches that were handed out. It holds neither rank nor batch size nor workers, so the state of any
         rank is that of all after the same number of steps, and may be loaded with others of these.
         """
-        return self._course.state(self._course.epoch, self._course.place)
+        return self._cursor.state(self._cursor.epoch, self._cursor.place)
 
     def load_state_dict(self, state: dict[str, Any], *, check_identity: bool = True) -> None:
         """Go on where a state was taken; a `for` that runs is ended.
@@ -180,7 +180,7 @@ class Loader(Owner):
         Raises:
             BadState: no state, one of other samples or another order; nothing has changed.
         """
-        self._course.load(state, check_identity=check_identity)
+        self._cursor.load(state, check_identity=check_identity)
         self._stop()
 
     def close(self) -> None:
@@ -219,24 +219,24 @@ class Loader(Owner):
             others.close()
 
     def _rest_of_epoch(self) -> Iterator[Any]:
-        course = self._course
-        if self._epochs is not None and course.epoch >= self._epochs:
+        cursor = self._cursor
+        if self._epochs is not None and cursor.epoch >= self._epochs:
             return
-        epoch, whole, start = course.epoch, not course.place, time.perf_counter()
-        yield from self._batches(((epoch, step, at) for step, at in course.steps(epoch, course.place)))
-        course.epoch, course.place = epoch + 1, 0
+        epoch, whole, start = cursor.epoch, not cursor.place, time.perf_counter()
+        yield from self._batches(((epoch, step, at) for step, at in cursor.steps(epoch, cursor.place)))
+        cursor.epoch, cursor.place = epoch + 1, 0
         if self.epoch_over is not None and self._begun and whole:
             self.epoch_over(time.perf_counter() - start)
         self._begun += 1
 
     def _all_epochs(self) -> Iterator[Any]:
         yield from self._batches(self._tasks())
-        self._course.epoch, self._course.place = self._epochs or 0, 0
+        self._cursor.epoch, self._cursor.place = self._epochs or 0, 0
 
     def _tasks(self) -> Iterator[Task]:
-        epoch, place = self._course.epoch, self._course.place
+        epoch, place = self._cursor.epoch, self._cursor.place
         while self._epochs is None or epoch < self._epochs:
-            for step, positions in self._course.steps(epoch, place):
+            for step, positions in self._cursor.steps(epoch, place):
                 yield epoch, step, positions
             epoch, place = epoch + 1, 0
 
@@ -250,7 +250,7 @@ class Loader(Owner):
         return self._handed_out(((task, make(task)) for task in tasks), self._receive)
 
     def _made_ahead(self, tasks: Iterator[Task]) -> Iterator[Any]:
-        crew = self._crew = Crew(self._workers)
+        crew = self._crew = ThreadPrefetcher(self._workers)
         self.own()
         try:
             yield from self._handed_out(crew.ahead(self._make, tasks, self._prefetch), self._receive)
@@ -260,7 +260,7 @@ class Loader(Owner):
     def _made_by_processes(self, tasks: Iterator[Task]) -> Iterator[Any]:
         if self._others is None:
             make = replace(self._make, send=None)  # CUDA does not survive a fork
-            self._others = ProcessCrew(self._processes, make, self._prefetch, self._start_method)
+            self._others = ProcessPrefetcher(self._processes, make, self._prefetch, self._start_method)
         self.own()
         send, receive = self._make.send, self._receive
         deliver = None if send is None or receive is None else lambda batch: receive(send(batch))
@@ -274,13 +274,13 @@ class Loader(Owner):
         self, made: Generator[tuple[Task, Any], None, None], receive: Callable[[Any], Any] | None
     ) -> Iterator[Any]:
         turn = self._turn = object()
-        course = self._course
+        cursor = self._cursor
         with closing(made):
             for task, batch in made:
                 if receive is not None:
                     batch = receive(batch)
                 self._say()
-                course.epoch, course.place = task[0], task[1].after
+                cursor.epoch, cursor.place = task[0], task[1].after
                 yield batch
                 del batch  # its memory serves the next one
                 if self._turn is not turn:
@@ -299,11 +299,13 @@ class Loader(Owner):
 
     def _check_structure(self) -> None:
         """What can be found out before the first batch: one sample of each source is read where it matters."""
-        shard = self._course.shard
-        if not self._course.samples or not (shard.pad or self._collation.ways or isinstance(self._source, MixedSource)):
+        shard = self._cursor.shard
+        if not self._cursor.samples or not (
+            shard.pad or self._collation.ways or isinstance(self._source, MixtureSource)
+        ):
             return
         first = [0]
-        if isinstance(self._source, MixedSource):
+        if isinstance(self._source, MixtureSource):
             first = [0, *np.cumsum(self._source.lengths)[:-1].tolist()]
         batch = self._source.read(np.array(first))
         self._collation.check_names(batch)
@@ -314,8 +316,8 @@ class Loader(Owner):
 
     def _chosen(self) -> int:
         width = self._source.sample_bytes
-        cheap = width is not None and width * self._course.shard.batch_size <= _CHEAP
-        ahead = self._delivery is not None and self._delivery.ahead
+        cheap = width is not None and width * self._cursor.shard.batch_size <= _CHEAP
+        ahead = self._transfer is not None and self._transfer.ahead
         if self._processes or (cheap and self._make.transform is None and self._collation.does_nothing and not ahead):
             return 0
         return min(thread_count(), _MOST_WORKERS)

@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from warmstore.loading.making import Maker, Task
-from warmstore.loading.shared_room import SHARED, tensor_of, torch_has
-from warmstore.loading.torch_data import owned
+from warmstore.loading.batch_builder import BatchBuilder, Task
+from warmstore.loading.dataset import owned
+from warmstore.loading.shared_memory import SHARED, tensor_of, torch_has
 from warmstore.records.formats import imported, mapped
 
 _inherited: list[Any] = []
 
 
-class ProcessCrew:
+class ProcessPrefetcher:
     """So many processes. `close` ends them.
 
     Args:
@@ -31,7 +31,7 @@ class ProcessCrew:
         NotInstalled: torch is not there.
     """
 
-    def __init__(self, workers: int, make: Maker, prefetch: int, start_method: str | None) -> None:
+    def __init__(self, workers: int, make: BatchBuilder, prefetch: int, start_method: str | None) -> None:
         self._tasks = _Tasks(workers)
         torch = imported("torch")
         with _without_advice():
@@ -95,7 +95,7 @@ class _Tasks:
 class _Batches:
     """What torch's DataLoader takes for a data set: batches by their task."""
 
-    def __init__(self, make: Maker) -> None:
+    def __init__(self, make: BatchBuilder) -> None:
         self._make = make
 
     def __getitem__(self, task: Task | None) -> tuple[Any, list[str]]:

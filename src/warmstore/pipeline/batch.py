@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from warmstore.loading.collate import stack
-from warmstore.loading.shared_room import empty
+from warmstore.loading.shared_memory import empty
 
 
 class Uneven(Exception):

@@ -5,10 +5,10 @@ from typing import Any, final
 import numpy as np
 
 from warmstore.filled import Filled
-from warmstore.loading.draws import Int64
 from warmstore.loading.loader import Loader
-from warmstore.loading.orders import Sequential
-from warmstore.loading.source import Source
+from warmstore.loading.samplers.counter_rng import Int64
+from warmstore.loading.samplers.samplers import Sequential
+from warmstore.loading.sources.source import Source
 from warmstore.pipeline.source import PipelineSource
 
 

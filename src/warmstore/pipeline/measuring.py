@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from warmstore.errors import UnsupportedType
-from warmstore.loading.draws import Int64
+from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.pipeline.profile import CODECS, Codec, Stage, Stored
 from warmstore.pipeline.schema import Schema
 from warmstore.pipeline.staging import block_of

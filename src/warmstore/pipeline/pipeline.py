@@ -12,11 +12,11 @@ from typing import Any, final, get_args
 from warmstore.errors import BadSource, NotPicklable
 from warmstore.filled import Filled
 from warmstore.identity.files import Files
-from warmstore.loading.draws import MOST_SEED
-from warmstore.loading.integers import integer
+from warmstore.loading.dataset import Dataset
 from warmstore.loading.loader import Loader
-from warmstore.loading.orders import Order, Shuffle
-from warmstore.loading.torch_data import Dataset
+from warmstore.loading.samplers.counter_rng import MOST_SEED
+from warmstore.loading.samplers.samplers import Sampler, Shuffle
+from warmstore.loading.validation import integer
 from warmstore.owner import Owner
 from warmstore.pipeline.caching import source_of
 from warmstore.pipeline.filling import fill
@@ -176,7 +176,7 @@ class Pipeline(Owner):
         *,
         workers: int | None = None,
         seed: int = 0,
-        order: Order | None = None,
+        sampler: Sampler | None = None,
         start_method: str | None = None,
         **options: Any,
     ) -> Loader:
@@ -186,8 +186,8 @@ class Pipeline(Owner):
             plan: what is kept where, from `plan`; None keeps nothing. What is missing is computed and added on the way,
                 in the first epoch mostly.
             workers: processes that make batches; 0 makes them here, None takes as many as the plan says.
-            seed: of the random steps, and of the default order.
-            order: where which sample stands; `Shuffle(seed=seed)` by default.
+            seed: of the random steps, and of the default sampler.
+            sampler: where which sample stands; `Shuffle(seed=seed)` by default.
             start_method: of the workers: "fork", "spawn", "forkserver", or None for Python's own choice.
             options: epochs, rank, world_size, to, transform, collate, prefetch, drop_last, pad: as a `Loader` has them.
 
@@ -204,7 +204,7 @@ class Pipeline(Owner):
             loader = Loader(
                 source,
                 batch_size,
-                order if order is not None else Shuffle(seed=seed),
+                sampler if sampler is not None else Shuffle(seed=seed),
                 workers=0,
                 processes=workers,
                 start_method=start_method,

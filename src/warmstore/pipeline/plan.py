@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from warmstore.loading.draws import Int64, UInt64, keys
-from warmstore.loading.permutation import permuted
+from warmstore.loading.samplers.counter_rng import Int64, UInt64, derive_keys
+from warmstore.loading.samplers.permutation import permuted
 from warmstore.pipeline.profile import Codec, Profile, Tier
 from warmstore.pipeline.steps import Step
 
@@ -134,4 +134,4 @@ def _ranks(count: int, bucket: int) -> UInt64:
     """Where each of a bucket's samples stands in the fixed permutation that deals them out."""
     if not count:
         return np.empty(0, np.uint64)
-    return permuted(np.arange(count, dtype=np.uint64), count, keys(_KIND, 0, bucket, count))
+    return permuted(np.arange(count, dtype=np.uint64), count, derive_keys(_KIND, 0, bucket, count))

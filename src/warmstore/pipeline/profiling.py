@@ -17,8 +17,8 @@ import numpy as np
 import psutil
 
 from warmstore.errors import BadSource
-from warmstore.loading.draws import Int64, keys
-from warmstore.loading.permutation import permuted
+from warmstore.loading.samplers.counter_rng import Int64, derive_keys
+from warmstore.loading.samplers.permutation import permuted
 from warmstore.pipeline.disk_speed import measure_disk
 from warmstore.pipeline.identities import describe, identify_step, key_of
 from warmstore.pipeline.measuring import LAST, Run, run_steps, stage_of
@@ -204,7 +204,7 @@ def _counts(sizes: np.ndarray[Any, Any] | None, edges: tuple[int, ...], total: i
 def _chosen(total: int, samples: int) -> Int64:
     """Indices spread over the source by a fixed permutation, int64 [n]."""
     count = min(total, max(samples, 1))
-    return permuted(np.arange(count, dtype=np.uint64), total, keys(_KIND, 0, 0, total)).astype(np.int64)
+    return permuted(np.arange(count, dtype=np.uint64), total, derive_keys(_KIND, 0, 0, total)).astype(np.int64)
 
 
 def _key(pipe: "Pipeline", batch_size: int) -> str:

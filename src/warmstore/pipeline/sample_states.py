@@ -16,7 +16,7 @@ import numpy as np
 
 from warmstore.identity.samples import Samples, UInt64, as_a_whole, counts_as_a_whole, identify_samples, mixed
 from warmstore.identity.watch import SHARE
-from warmstore.loading.draws import Int64
+from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.records.rows import Bools
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from warmstore.errors import Damaged, StoreExists, UnsupportedType, WarmstoreError
-from warmstore.loading.draws import Int64, UInt64
+from warmstore.loading.samplers.counter_rng import Int64, UInt64
 from warmstore.pipeline.room import Hold, Room, RoomFiles, is_over_budget
 from warmstore.pipeline.schema import SAMPLE, Schema
 from warmstore.pipeline.staging import Staging

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from warmstore.errors import UnsupportedType
-from warmstore.loading.draws import Int64, UInt64
-from warmstore.loading.source import Source
+from warmstore.loading.samplers.counter_rng import Int64, UInt64
+from warmstore.loading.sources.source import Source
 from warmstore.owner import Owner
 from warmstore.pipeline.batch import Batch, Uneven
 from warmstore.pipeline.identities import Description

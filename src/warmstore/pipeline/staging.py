@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from warmstore.loading.draws import Int64
+from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.pipeline.schema import SAMPLE, SAMPLE_FIELD, Schema
 from warmstore.pipeline.values import Structure, to_bytes
 from warmstore.records.buffers import take

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from warmstore.loading.collate import Collation
-from warmstore.loading.draws import Int64
-from warmstore.loading.sharding import Step
-from warmstore.loading.source import Source
+from warmstore.loading.samplers.counter_rng import Int64
+from warmstore.loading.shard import Step
+from warmstore.loading.sources.source import Source
 
 Task = tuple[int, Step, Int64]  # epoch, step, positions
 
@@ -21,7 +21,7 @@ VALID = "valid"
 
 
 @dataclass(frozen=True)
-class Maker:
+class BatchBuilder:
     """Makes batches.
 
     source: what is read. collation, pad, transform, random, seed: as a `Loader` has them. send: what a delivery does

@@ -53,7 +53,7 @@ def test_every_source(store: ws.RecordStore, tmp_path: Any, workers: int, contex
         "field": store["number"],
         "tensor": torch.arange(23),
     }
-    source = ws.Dataset(ws.Mixed([sources], [1]), fields=["number"])
+    source = ws.Dataset(ws.Mixture([sources], [1]), fields=["number"])
     loader = DataLoader(
         source,
         batch_sampler=ws.BatchSampler(source, 4),

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import warmstore as ws
-from warmstore.loading.ahead import Crew
+from warmstore.loading.threads import ThreadPrefetcher
 
 
 def test_in_order() -> None:
-    crew = Crew(3)
+    crew = ThreadPrefetcher(3)
     assert list(crew.ahead(lambda at: at * 2, iter(range(50)), 7)) == [(at, at * 2) for at in range(50)]
     crew.close()
 
@@ -32,7 +32,7 @@ def test_what_waits_is_forgotten_at_close() -> None:
 
 
 def test_a_child_does_not_touch_the_parents_threads() -> None:
-    crew = Crew(1)
+    crew = ThreadPrefetcher(1)
     own, crew._pid = crew._pid, -1
     crew.close()
     crew._pid, crew._closed = own, False

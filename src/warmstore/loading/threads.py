@@ -19,7 +19,7 @@ Made = TypeVar("Made")
 _here = threading.local()
 
 
-class Crew:
+class ThreadPrefetcher:
     """So many threads for one iteration. `close` ends them and waits until they are gone."""
 
     def __init__(self, workers: int) -> None:

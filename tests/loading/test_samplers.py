@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from tests.loading.statistics import surprise
 
 from warmstore.errors import PositionError
-from warmstore.loading import orders
-from warmstore.loading.orders import BLOCK, Order, Sequential, Shuffle, Uniform, Weighted, Window
+from warmstore.loading.samplers import samplers
+from warmstore.loading.samplers.samplers import BLOCK, Sampler, Sequential, Shuffle, Uniform, Weighted, Window
 
 TEN = [1, 0, 2.5, 4, 1, 1, 1, 1, 1, 9]
-KINDS: list[Callable[[int], Order]] = [
+KINDS: list[Callable[[int], Sampler]] = [
     lambda n: Sequential(),
     lambda n: Window(max(1, n // 3)),
     lambda n: Window(max(1, n // 4), step=max(1, n // 7)),
@@ -31,7 +31,7 @@ KINDS: list[Callable[[int], Order]] = [
 
 @given(st.sampled_from(KINDS), st.integers(1, 5000), st.integers(0, 5), st.data())
 def test_any_part_of_an_epoch_equals_that_part_of_the_whole(
-    kind: Callable[[int], Order], n: int, epoch: int, data: st.DataObject
+    kind: Callable[[int], Sampler], n: int, epoch: int, data: st.DataObject
 ) -> None:
     order = kind(n)
     length = order.length(n)
@@ -47,7 +47,7 @@ def test_any_part_of_an_epoch_equals_that_part_of_the_whole(
 
 
 @pytest.mark.parametrize("order", [Shuffle(), Uniform(), Sequential(), Window(10**6, step=2**19 + 1)], ids=repr)
-def test_a_batch_costs_its_own_size_and_not_the_epochs(order: Order) -> None:
+def test_a_batch_costs_its_own_size_and_not_the_epochs(order: Sampler) -> None:
     n = 2**61
     length = order.length(n)
     tracemalloc.start()
@@ -106,7 +106,7 @@ def test_windows_touch_unless_told_otherwise() -> None:
 
 
 @pytest.mark.parametrize("order", [Uniform(seed=5, samples=500_000), Weighted(np.ones(1000), seed=5, samples=500_000)])
-def test_uniform_draws_are_even_and_unrelated(order: Order) -> None:
+def test_uniform_draws_are_even_and_unrelated(order: Sampler) -> None:
     found = order.indices(0, 500_000, 1000, 2)
     assert surprise(np.bincount(found, minlength=1000)) > 1e-6
     pairs = found[:-1] // 50 * 20 + found[1:] // 50
@@ -143,7 +143,7 @@ def test_a_weight_of_zero_is_never_drawn(weights: Any) -> None:
 def test_the_least_and_the_largest_draw_have_a_weight(
     monkeypatch: pytest.MonkeyPatch, drawn: int, expected: int
 ) -> None:
-    monkeypatch.setattr(orders, "draws", lambda places, key: np.full(len(places), drawn, np.uint64))
+    monkeypatch.setattr(samplers, "random_bits", lambda places, key: np.full(len(places), drawn, np.uint64))
     for weights in ([0, 1, 0, 0, 1, 0], [0, 0.1, 0.7, 0, 1 / 3, 0], [0, 1e-300, 0, 0, 3, 0]):
         assert Weighted(weights).indices(0, 3, 6, 0).tolist() == [expected] * 3
 
@@ -175,7 +175,7 @@ ORDERS = [
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=repr)
-def test_a_description_is_json_and_tells_orders_apart(order: Order) -> None:
+def test_a_description_is_json_and_tells_orders_apart(order: Sampler) -> None:
     described = order.describe()
     assert json.loads(json.dumps(described)) == described
     same = [other for other in ORDERS if other.describe() == described]
@@ -197,7 +197,7 @@ def test_descriptions_are_kept_for_good() -> None:
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=repr)
-def test_orders_are_frozen_and_survive_a_pickle(order: Order) -> None:
+def test_orders_are_frozen_and_survive_a_pickle(order: Sampler) -> None:
     n = len(order._sums) if isinstance(order, Weighted) else 6
     again = pickle.loads(pickle.dumps(order))
     assert again == order
@@ -265,7 +265,7 @@ def test_refuses_another_number_of_samples_than_weights() -> None:
 
 @pytest.mark.parametrize("order", [Sequential(), Shuffle(), Uniform(), Uniform(samples=10), Weighted(TEN), Window(5)])
 @pytest.mark.parametrize(("first", "last"), [(-1, 3), (0, 11), (11, 11), (5, 4)])
-def test_refuses_places_outside_the_epoch(order: Order, first: int, last: int) -> None:
+def test_refuses_places_outside_the_epoch(order: Sampler, first: int, last: int) -> None:
     with pytest.raises(PositionError, match=f"places {first} to {last} are outside the 10 of an epoch of"):
         order.indices(first, last, 10, 0)
 
@@ -296,7 +296,7 @@ def test_refuses_an_epoch_that_cannot_be_counted() -> None:
 
 
 @pytest.mark.parametrize("order", [Sequential(), Shuffle(), Uniform()])
-def test_nothing_stands_in_an_epoch_of_nothing(order: Order) -> None:
+def test_nothing_stands_in_an_epoch_of_nothing(order: Sampler) -> None:
     assert order.length(0) == 0
     assert order.indices(0, 0, 0, 0).tolist() == []
     assert order.at([], 0, 0).tolist() == []

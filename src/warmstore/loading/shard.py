@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from warmstore.errors import BadRank
-from warmstore.loading.integers import MOST_SAMPLES, integer
+from warmstore.loading.validation import MOST_SAMPLES, integer
 
 _MOST_RANKS = 2**24
 _MOST_BATCH = MOST_SAMPLES // _MOST_RANKS

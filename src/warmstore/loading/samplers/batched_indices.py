@@ -10,14 +10,16 @@ from itertools import pairwise
 import numpy as np
 
 from warmstore.errors import PositionError
-from warmstore.loading.draws import Int64
-from warmstore.loading.orders import BLOCK, Order
+from warmstore.loading.samplers.counter_rng import Int64
+from warmstore.loading.samplers.samplers import BLOCK, Sampler
 
 AHEAD = 4 * BLOCK  # 256 KiB of positions, generated in a millisecond
 
 
-def walk(order: Order, spans: Iterable[tuple[int, int]], n: int, epoch: int, *, ahead: int = AHEAD) -> Iterator[Int64]:
-    """Yield `order.indices(first, last, n, epoch)` for every span (first, last), in turn.
+def batched_indices(
+    sampler: Sampler, spans: Iterable[tuple[int, int]], n: int, epoch: int, *, ahead: int = AHEAD
+) -> Iterator[Int64]:
+    """Yield `sampler.indices(first, last, n, epoch)` for every span (first, last), in turn.
 
     Args:
         spans: places of that epoch. They may have gaps, as those of one rank among many do, or be endless; those of
@@ -26,7 +28,7 @@ def walk(order: Order, spans: Iterable[tuple[int, int]], n: int, epoch: int, *, 
 
     Raises:
         PositionError: a span that ends before it begins, or is outside the epoch; when its turn comes to be computed.
-        ValueError: as of `Order.indices`.
+        ValueError: as of `Sampler.indices`.
     """
     waiting: list[tuple[int, int]] = []
     count = 0
@@ -36,17 +38,17 @@ def walk(order: Order, spans: Iterable[tuple[int, int]], n: int, epoch: int, *, 
         waiting.append((first, last))
         count += last - first
         if count >= ahead:
-            yield from _together(order, waiting, n, epoch)
+            yield from _together(sampler, waiting, n, epoch)
             waiting, count = [], 0
     if waiting:
-        yield from _together(order, waiting, n, epoch)
+        yield from _together(sampler, waiting, n, epoch)
 
 
-def _together(order: Order, spans: list[tuple[int, int]], n: int, epoch: int) -> Iterator[Int64]:
+def _together(sampler: Sampler, spans: list[tuple[int, int]], n: int, epoch: int) -> Iterator[Int64]:
     if all(one[1] == other[0] for one, other in pairwise(spans)):
-        found = order.indices(spans[0][0], spans[-1][1], n, epoch)
+        found = sampler.indices(spans[0][0], spans[-1][1], n, epoch)
     else:
-        found = order.at(np.concatenate([np.arange(first, last) for first, last in spans]), n, epoch)
+        found = sampler.at(np.concatenate([np.arange(first, last) for first, last in spans]), n, epoch)
     start = 0
     for first, last in spans:
         yield found[start : start + last - first]

@@ -5,17 +5,17 @@ from typing import Any, final
 import numpy as np
 
 from warmstore.errors import SchemaMismatch
-from warmstore.loading.draws import Int64
-from warmstore.loading.mixed import Mixed
-from warmstore.loading.source import Source
+from warmstore.loading.mixture import Mixture
+from warmstore.loading.samplers.counter_rng import Int64
+from warmstore.loading.sources.source import Source
 from warmstore.records.values import Packed
 
 
 @final
-class MixedSource(Source):
+class MixtureSource(Source):
     """The sources of a mix, one after the other."""
 
-    def __init__(self, mixed: Mixed, sources: list[Source]) -> None:
+    def __init__(self, mixed: Mixture, sources: list[Source]) -> None:
         self.mixed = mixed.without_sources()
         self.sources = sources
         self.identity = {name: source.identity for name, source in zip(mixed.names, sources, strict=True)}

@@ -11,26 +11,26 @@ from typing import Any
 import numpy as np
 
 from warmstore.errors import BadState
-from warmstore.loading.draws import MOST_SEED, Int64
-from warmstore.loading.orders import Order
-from warmstore.loading.sharding import Shard, Step
-from warmstore.loading.walk import walk
+from warmstore.loading.samplers.batched_indices import batched_indices
+from warmstore.loading.samplers.counter_rng import MOST_SEED, Int64
+from warmstore.loading.samplers.samplers import Sampler
+from warmstore.loading.shard import Shard, Step
 
 FORMAT = 1
 
 
-class Course:
+class EpochCursor:
     """One rank's way through the epochs of `samples` samples.
 
     epoch, place: where it stands: places are counted over all ranks. identity: what tells the data from other data of
     the same length, as JSON has it, or None. extra: what else must be the same, by name.
     """
 
-    def __init__(self, order: Order, samples: int, shard: Shard, identity: Any, extra: dict[str, Any]) -> None:
-        self.order = order
+    def __init__(self, sampler: Sampler, samples: int, shard: Shard, identity: Any, extra: dict[str, Any]) -> None:
+        self.sampler = sampler
         self.samples = samples
         self.shard = shard
-        self.length = order.length(samples)
+        self.length = sampler.length(samples)
         self.epoch = 0
         self.place = 0
         self._identity = identity
@@ -41,11 +41,11 @@ class Course:
         spans = ((step.first, step.last) for step in self.shard.steps(self.length, place))
         # One after the other: a walk takes its spans ahead.
         for step, positions in zip(
-            self.shard.steps(self.length, place), walk(self.order, spans, self.samples, epoch), strict=True
+            self.shard.steps(self.length, place), batched_indices(self.sampler, spans, self.samples, epoch), strict=True
         ):
             first, last = step.fill
             if last > first:
-                again = self.order.at(np.arange(first, last) % self.length, self.samples, epoch)
+                again = self.sampler.at(np.arange(first, last) % self.length, self.samples, epoch)
                 yield step, np.concatenate((positions, again))
             else:
                 yield step, positions
@@ -57,7 +57,7 @@ class Course:
             "epoch": epoch,
             "place": place,
             "samples": self.samples,
-            "order": self.order.describe(),
+            "sampler": self.sampler.describe(),
             "identity": self._identity,
             **self._extra,
         }
@@ -72,7 +72,7 @@ class Course:
         _check_form(state, own)
         if state["samples"] != self.samples:
             raise BadState(f"the state is of {state['samples']:,} samples; here there are {self.samples:,}")
-        names = ["order", *self._extra, *(["identity"] if check_identity else [])]
+        names = ["sampler", *self._extra, *(["identity"] if check_identity else [])]
         for name in names:
             theirs, ours = _as_json(state[name]), _as_json(own[name])
             if name == "identity" and not _differ(theirs, ours):

@@ -12,8 +12,8 @@ import torch
 from benchmarks.report import Bar, Report, broken_rows, timings
 from benchmarks.settings import Settings
 from benchmarks.side_by_side import Call, Contestant, Role, Row, named, side_by_side
-from warmstore.loading.orders import Shuffle, Uniform, Weighted
-from warmstore.loading.walk import walk
+from warmstore.loading.samplers.batched_indices import batched_indices
+from warmstore.loading.samplers.samplers import Shuffle, Uniform, Weighted
 
 BATCH = 256
 TOGETHER = 128  # batches a call: what generates ahead pays for all of them in one
@@ -58,7 +58,7 @@ def _epoch(samples: int) -> list[Row]:
     @contextmanager
     def ahead() -> Iterator[Call]:
         spans = ((place, place + BATCH) for place in range(0, samples, BATCH))
-        batches = walk(Shuffle(), spans, samples, 0)
+        batches = batched_indices(Shuffle(), spans, samples, 0)
         yield lambda firsts: [next(batches) for _ in firsts]
 
     def one_by_one(first: int) -> np.ndarray:

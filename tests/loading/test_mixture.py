@@ -14,8 +14,8 @@ def lists(batches: Any) -> list[list[int]]:
     return [batch.tolist() for batch in batches]
 
 
-def mixed(**options: Any) -> ws.Mixed:
-    return ws.Mixed({"a": np.arange(7), "b": 100 + np.arange(5)}, [3, 1], **options)
+def mixed(**options: Any) -> ws.Mixture:
+    return ws.Mixture({"a": np.arange(7), "b": 100 + np.arange(5)}, [3, 1], **options)
 
 
 def test_each_source_walks_its_own_order_without_end() -> None:
@@ -43,7 +43,7 @@ def test_an_epoch_is_as_many_samples_as_there_are_or_as_asked() -> None:
 
 def test_orders_of_their_own() -> None:
     orders = {"a": ws.Sequential(), "b": ws.Weighted([0, 0, 1, 0, 0])}
-    loader = ws.Loader(mixed(orders=orders, samples=8), 8)
+    loader = ws.Loader(mixed(samplers=orders, samples=8), 8)
     (batch,) = lists(loader)
     assert sorted(batch) == [0, 1, 2, 3, 4, 5, 102, 102]
 
@@ -63,11 +63,11 @@ def test_ranks_and_resuming(workers: int) -> None:
     rest = [at for step in range(3) for rank in ranks for batch in rank[step : step + 1] for at in batch]
     assert whole[:6] + rest == whole
     with pytest.raises(ws.BadState, match=r"'shares': \[3, 1\].*here it is.*'shares': \[1, 1\]"):
-        ws.Loader(ws.Mixed([np.arange(7), np.arange(5)], [1, 1], samples=23), 2, order).load_state_dict(state)
+        ws.Loader(ws.Mixture([np.arange(7), np.arange(5)], [1, 1], samples=23), 2, order).load_state_dict(state)
 
 
 def test_batches_have_one_structure_and_say_where_samples_are_from(store: ws.RecordStore) -> None:
-    mix = ws.Mixed([store, store], [1, 2], source_key="source")
+    mix = ws.Mixture([store, store], [1, 2], source_key="source")
     (batch, *_) = ws.Loader(mix, 6, ws.Sequential(), fields=["number", "points", "title"], workers=0)
     assert batch["source"].dtype == np.int64
     assert sorted(batch["source"].tolist()) == [0, 0, 1, 1, 1, 1]
@@ -92,25 +92,25 @@ def test_batches_have_one_structure_and_say_where_samples_are_from(store: ws.Rec
 )
 def test_sources_that_differ_are_refused(other: Any, message: str) -> None:
     with pytest.raises(ws.SchemaMismatch, match=message):
-        ws.Loader(ws.Mixed({"a": np.arange(4), "b": other}, [1, 1]), 2)
+        ws.Loader(ws.Mixture({"a": np.arange(4), "b": other}, [1, 1]), 2)
 
 
 def test_dicts_that_differ_are_refused_by_their_key() -> None:
     one, other = {"x": np.arange(3), "y": np.arange(3)}, {"x": np.arange(3), "y": np.arange(3.0)}
     with pytest.raises(ws.SchemaMismatch, match="differ at 'y'"):
-        ws.Loader(ws.Mixed([one, other], [1, 1]), 2)
+        ws.Loader(ws.Mixture([one, other], [1, 1]), 2)
 
 
 def test_what_cannot_be_mixed() -> None:
-    for nested in ({"x": mixed()}, ws.Mixed([mixed(), np.arange(3)], [1, 1])):
+    for nested in ({"x": mixed()}, ws.Mixture([mixed(), np.arange(3)], [1, 1])):
         with pytest.raises(ws.BadSource, match="must be the whole source"):
             ws.Loader(nested, 2)
     with pytest.raises(ws.BadSource, match="'b' of a mix has no samples"):
-        ws.Loader(ws.Mixed({"a": np.arange(4), "b": np.arange(0)}, [1, 1]), 2)
+        ws.Loader(ws.Mixture({"a": np.arange(4), "b": np.arange(0)}, [1, 1]), 2)
     with pytest.raises(ValueError, match="got 1 for 2 sources"):
-        ws.Mixed([np.arange(4), np.arange(3)], [1])
+        ws.Mixture([np.arange(4), np.arange(3)], [1])
     with pytest.raises(ValueError, match=r"weights are for \['c'\]; the sources are \['a'\]"):
-        ws.Mixed({"a": np.arange(3)}, {"c": 1})
+        ws.Mixture({"a": np.arange(3)}, {"c": 1})
     with pytest.raises(ValueError, match="samples must be"):
         mixed(samples=0)
     with pytest.raises(ws.SchemaMismatch, match="source_key 'source' needs batches that are dicts"):
@@ -120,6 +120,6 @@ def test_what_cannot_be_mixed() -> None:
 def test_absent_values_stay_absent(tmp_path: Any) -> None:
     with ws.RecordStore.create(tmp_path / "gaps", {"x": ws.Array("int64")}) as store:
         store.extend({"x": [1, None]})
-    (batch,) = ws.Loader(ws.Mixed([store.path, {"x": np.arange(5, 7)}], [1, 1]), 4)
+    (batch,) = ws.Loader(ws.Mixture([store.path, {"x": np.arange(5, 7)}], [1, 1]), 4)
     assert np.ma.getmaskarray(batch["x"]).sum() == 1
     assert sorted(batch["x"].compressed().tolist()) == [1, 5, 6]

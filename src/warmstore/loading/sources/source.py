@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from typing import Any
 
-from warmstore.loading.draws import Int64
+from warmstore.loading.samplers.counter_rng import Int64
 
 
 class Source(ABC):

@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from warmstore.errors import PositionError
-from warmstore.loading.draws import MOST_SEED, Int64, UInt64, below, draws, keys
-from warmstore.loading.integers import MOST_SAMPLES, integer
-from warmstore.loading.permutation import permuted
+from warmstore.loading.samplers.counter_rng import MOST_SEED, Int64, UInt64, bounded, derive_keys, random_bits
+from warmstore.loading.samplers.permutation import permuted
+from warmstore.loading.validation import MOST_SAMPLES, integer
 
 BLOCK = 8192  # places computed together: numpy's calls are then cheap, and what they work on stays in the L2 cache
 
 
-class Order(ABC):
+class Sampler(ABC):
     """Which sample stands at which place of an epoch, over a source of n samples (at most 2**62).
 
     An order is immutable, and its values are a promise: the same options, n and epoch give the same samples in every
@@ -100,7 +100,7 @@ class Order(ABC):
 
 @final
 @dataclass(frozen=True)
-class Sequential(Order):
+class Sequential(Sampler):
     """Every sample once, from the first to the last."""
 
     def _length(self, n: int) -> int:
@@ -112,7 +112,7 @@ class Sequential(Order):
 
 @final
 @dataclass(frozen=True)
-class Window(Order):
+class Window(Sampler):
     """A window of `size` samples in a row that slides by `step` over the samples, which form a ring.
 
     Place w * size + j of the windows counted over all epochs holds sample (w * step + j) mod n. Nothing is cut off at
@@ -164,7 +164,7 @@ class Window(Order):
 
 @final
 @dataclass(frozen=True)
-class Shuffle(Order):
+class Shuffle(Sampler):
     """Every sample once, in an order that looks random and is another one for each seed, epoch and n.
 
     A permutation that is computed place by place, in constant memory for any n: see `permutation.permuted` for the
@@ -187,15 +187,15 @@ class Shuffle(Order):
         return n
 
     def _positions(self, places: UInt64, n: int, epoch: int) -> UInt64:
-        return permuted(places, n, keys("shuffle", self.seed, epoch, n))
+        return permuted(places, n, derive_keys("shuffle", self.seed, epoch, n))
 
 
 @final
 @dataclass(frozen=True)
-class Uniform(Order):
+class Uniform(Sampler):
     """Samples drawn with replacement, each equally likely at every place.
 
-    SplitMix64 at (seed, epoch, place), scaled by multiply and shift (`draws`): a sample's probability is 1 / n within a
+    SplitMix64 at (seed, epoch, place), scaled by multiply and shift: a sample's probability is 1 / n within a
     factor of 1 ± n / 2**64, that is 1 ± 3e-10 where n is below 2**32.
 
     Args:
@@ -220,12 +220,12 @@ class Uniform(Order):
         return self.samples or n
 
     def _positions(self, places: UInt64, n: int, epoch: int) -> UInt64:
-        return below(draws(places, keys("uniform", self.seed, epoch, n)[0]), n)
+        return bounded(random_bits(places, derive_keys("uniform", self.seed, epoch, n)[0]), n)
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Weighted(Order):
+class Weighted(Sampler):
     """Samples drawn with replacement, each in proportion to its weight.
 
     A draw of 53 bits (SplitMix64 at (seed, epoch, place)) is looked up in the running sum of the weights by bisection.
@@ -280,7 +280,7 @@ class Weighted(Order):
         return self.samples or n
 
     def _positions(self, places: UInt64, n: int, epoch: int) -> Int64:
-        drawn = draws(places, keys("weighted", self.seed, epoch, n)[0])
+        drawn = random_bits(places, derive_keys("weighted", self.seed, epoch, n)[0])
         # At most 1 - 2**-53: times the total it stays below the total, rounding included.
         wanted = (drawn >> np.uint64(11)).astype(np.float64)
         wanted *= 2.0**-53

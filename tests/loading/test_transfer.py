@@ -11,11 +11,11 @@ import pytest
 import torch
 
 import warmstore as ws
-from warmstore.loading.delivery import ToCuda, delivery_of, mapped
+from warmstore.loading.transfer import ToCuda, mapped, transfer_to
 
 
 def test_torch_shares_the_memory() -> None:
-    delivery = delivery_of("torch")
+    delivery = transfer_to("torch")
     assert delivery is not None
     array = np.arange(6.0)
     sent = delivery.send({"x": array, "y": [array], "z": "text", "n": 3})
@@ -98,7 +98,7 @@ def test_a_gpu_is_copied_to_on_its_own_stream_and_waited_for_where_it_is_used(mo
     monkeypatch.setattr(torch.Tensor, "to", to)
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: cuda.said.append("kept for current"))
-    delivery = delivery_of("cuda:1")
+    delivery = transfer_to("cuda:1")
     assert isinstance(delivery, ToCuda)
     batch = delivery.receive(delivery.send({"x": np.arange(3), "name": ["a"]}))
     assert batch["x"].tolist() == [0, 1, 2]

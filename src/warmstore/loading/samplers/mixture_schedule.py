@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from warmstore.errors import PositionError
-from warmstore.loading.draws import Int64
-from warmstore.loading.integers import MOST_SAMPLES
+from warmstore.loading.samplers.counter_rng import Int64
+from warmstore.loading.validation import MOST_SAMPLES
 
 MOST_PLACES = 100_000  # of a period: shares of five decimals are exact, and it is laid out in a fifth of a second
 
 
 @dataclass(frozen=True)
-class Mix:
+class MixtureSchedule:
     """An endless row of places shared out among sources in proportion to their weights.
 
     At every prefix of i places a source has had its share of i within less than one sample: with two sources within one

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warmstore.errors import PositionError
-from warmstore.loading.mixing import MOST_PLACES, Mix
+from warmstore.loading.samplers.mixture_schedule import MOST_PLACES, MixtureSchedule
 
 
-def farthest(mix: Mix, length: int) -> float:
+def farthest(mix: MixtureSchedule, length: int) -> float:
     """The most any source is off its share at any prefix."""
     source, _ = mix.sources(0, length)
     ideal = np.arange(1, length + 1)
@@ -24,7 +24,7 @@ def farthest(mix: Mix, length: int) -> float:
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=12))
 def test_shares_hold_at_every_prefix(weights: list[int]) -> None:
-    mix = Mix(weights)
+    mix = MixtureSchedule(weights)
     bound = 1 - 1 / (2 * len(weights) - 2) if len(weights) > 1 else 0
     assert farthest(mix, 2 * mix.period + 3) <= bound + 1e-9
     assert [share * sum(weights) for share in mix.shares] == [weight * mix.period for weight in weights]
@@ -33,20 +33,20 @@ def test_shares_hold_at_every_prefix(weights: list[int]) -> None:
 @settings(max_examples=15, deadline=None)  # each lays out 100,000 places
 @given(st.lists(st.floats(0.01, 1), min_size=2, max_size=6))
 def test_shares_of_any_numbers_hold(weights: list[float]) -> None:
-    mix = Mix(weights)
+    mix = MixtureSchedule(weights)
     assert farthest(mix, mix.period) < 1
     assert np.abs(np.array(mix.shares) / mix.period - np.array(weights) / sum(weights)).max() <= 1 / MOST_PLACES
 
 
 @pytest.mark.parametrize("weights", [[0.5] + [0.01] * 50, [0.98, 0.01, 0.01], [10**5, 1, 1], range(1, 300)])
 def test_shares_hold_where_rounding_each_source_alone_would_not(weights: Any) -> None:
-    mix = Mix(weights)
+    mix = MixtureSchedule(weights)
     assert farthest(mix, mix.period) < 1
 
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=5), st.integers(0, 300), st.integers(0, 300))
 def test_any_part_equals_that_part_of_the_whole(weights: list[int], first: int, count: int) -> None:
-    mix = Mix(weights)
+    mix = MixtureSchedule(weights)
     source, before = mix.sources(0, first + count)
     assert source.dtype == before.dtype == np.int64
     for k in range(len(weights)):
@@ -57,7 +57,7 @@ def test_any_part_equals_that_part_of_the_whole(weights: list[int], first: int, 
 
 
 def test_the_farthest_places() -> None:
-    mix = Mix([3, 2])
+    mix = MixtureSchedule([3, 2])
     source, before = mix.sources(2**62 - 4, 2**62)
     periods, rest = divmod(2**62 - 4, 5)
     near_source, near_before = mix.sources(rest, rest + 4)
@@ -79,23 +79,23 @@ def test_the_farthest_places() -> None:
     ],
 )
 def test_simple_ratios_are_exact(weights: Any, shares: tuple[int, ...]) -> None:
-    assert Mix(weights).shares == shares
+    assert MixtureSchedule(weights).shares == shares
 
 
 def test_values_are_kept_for_good() -> None:
     """A checkpoint of an earlier version goes on exactly: these values may never change."""
-    assert Mix([0.5, 0.3, 0.2]).sources(0, 10)[0].tolist() == [0, 1, 0, 2, 0, 1, 0, 2, 0, 1]
-    assert Mix([5, 1, 1]).sources(0, 7)[0].tolist() == [0, 0, 1, 0, 0, 2, 0]
-    assert Mix([2**0.5, 1, 0.1]).shares == (56249, 39774, 3977)
-    assert Mix([0.5, 0.3, 0.2]).describe() == {"kind": "mix", "shares": [5, 3, 2]}
+    assert MixtureSchedule([0.5, 0.3, 0.2]).sources(0, 10)[0].tolist() == [0, 1, 0, 2, 0, 1, 0, 2, 0, 1]
+    assert MixtureSchedule([5, 1, 1]).sources(0, 7)[0].tolist() == [0, 0, 1, 0, 0, 2, 0]
+    assert MixtureSchedule([2**0.5, 1, 0.1]).shares == (56249, 39774, 3977)
+    assert MixtureSchedule([0.5, 0.3, 0.2]).describe() == {"kind": "mix", "shares": [5, 3, 2]}
 
 
 def test_a_mix_is_json_equal_by_weights_and_survives_a_pickle() -> None:
-    mix = Mix([2, 1])
+    mix = MixtureSchedule([2, 1])
     again = pickle.loads(pickle.dumps(mix))
     assert again == mix
     assert hash(again) == hash(mix)
-    assert again != Mix([1, 2])
+    assert again != MixtureSchedule([1, 2])
     assert json.loads(json.dumps(mix.describe())) == mix.describe()
     assert again.sources(5, 9)[1].tolist() == mix.sources(5, 9)[1].tolist()
 
@@ -105,15 +105,15 @@ def test_a_mix_is_json_equal_by_weights_and_survives_a_pickle() -> None:
 )
 def test_refuses(weights: Any) -> None:
     with pytest.raises(ValueError, match="weights of a mix must be"):
-        Mix(weights)
+        MixtureSchedule(weights)
 
 
 def test_refuses_a_share_that_would_round_to_nothing() -> None:
     with pytest.raises(ValueError, match="weight 1, 1e-07, is 1e-07 of the sum"):
-        Mix([1, 1e-7])
+        MixtureSchedule([1, 1e-7])
 
 
 @pytest.mark.parametrize(("first", "last"), [(-1, 3), (3, 2), (0, 2**62 + 1)])
 def test_refuses_places(first: int, last: int) -> None:
     with pytest.raises(PositionError, match="places must be from 0"):
-        Mix([1, 1]).sources(first, last)
+        MixtureSchedule([1, 1]).sources(first, last)

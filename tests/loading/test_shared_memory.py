@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import warmstore as ws
-from warmstore.loading.shared_room import SHARED, empty, tensor_of
+from warmstore.loading.shared_memory import SHARED, empty, tensor_of
 
 
 def test_elsewhere_an_array_is_its_own() -> None:

@@ -8,8 +8,8 @@ from typing import Any, final
 import numpy as np
 
 from warmstore.errors import BadSource, NoSource, NotInstalled
-from warmstore.loading.draws import Int64
-from warmstore.loading.source import Source
+from warmstore.loading.samplers.counter_rng import Int64
+from warmstore.loading.sources.source import Source
 
 
 @final

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmstore.errors import BadRank
-from warmstore.loading.sharding import Shard, find_rank
+from warmstore.loading.shard import Shard, find_rank
 
 lengths, sizes, worlds = st.integers(0, 100), st.integers(1, 12), st.integers(1, 6)
 

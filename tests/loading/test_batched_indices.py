@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmstore.errors import PositionError
-from warmstore.loading.orders import Order, Sequential, Shuffle, Uniform
-from warmstore.loading.walk import walk
+from warmstore.loading.samplers.batched_indices import batched_indices
+from warmstore.loading.samplers.samplers import Sampler, Sequential, Shuffle, Uniform
 
 
 @given(
@@ -17,8 +17,8 @@ from warmstore.loading.walk import walk
     st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 3000)).map(sorted).map(tuple), max_size=20),
     st.integers(1, 5000),
 )
-def test_each_span_is_what_the_order_gives(order: Order, spans: list[tuple[int, int]], ahead: int) -> None:
-    found = list(walk(order, spans, 3000, 1, ahead=ahead))
+def test_each_span_is_what_the_order_gives(order: Sampler, spans: list[tuple[int, int]], ahead: int) -> None:
+    found = list(batched_indices(order, spans, 3000, 1, ahead=ahead))
     assert len(found) == len(spans)
     for (first, last), batch in zip(spans, found, strict=True):
         assert batch.dtype == np.int64
@@ -28,13 +28,13 @@ def test_each_span_is_what_the_order_gives(order: Order, spans: list[tuple[int, 
 def test_ranks_share_an_epoch() -> None:
     n, batch, world = 1000, 16, 3
     spans = [(first, min(first + batch, n)) for first in range(0, n, batch)]
-    ranks = [np.concatenate(list(walk(Shuffle(), spans[rank::world], n, 0))) for rank in range(world)]
+    ranks = [np.concatenate(list(batched_indices(Shuffle(), spans[rank::world], n, 0))) for rank in range(world)]
     assert np.array_equal(np.sort(np.concatenate(ranks)), np.arange(n))
 
 
 def test_spans_may_be_endless() -> None:
     spans = ((place, place + 4) for place in count(0, 4))
-    found = list(islice(walk(Uniform(samples=2**40), spans, 50, 0, ahead=10), 7))
+    found = list(islice(batched_indices(Uniform(samples=2**40), spans, 50, 0, ahead=10), 7))
     assert np.array_equal(np.concatenate(found), Uniform(samples=2**40).indices(0, 28, 50, 0))
 
 
@@ -42,4 +42,4 @@ def test_spans_may_be_endless() -> None:
 @pytest.mark.parametrize("ahead", [1, 100])
 def test_refuses_spans_outside_the_epoch(spans: list[tuple[int, int]], ahead: int) -> None:
     with pytest.raises(PositionError):
-        list(walk(Sequential(), spans, 10, 0, ahead=ahead))
+        list(batched_indices(Sequential(), spans, 10, 0, ahead=ahead))

@@ -11,7 +11,7 @@ from warmstore.records.arrays import is_tensor
 from warmstore.records.formats import imported, jax_array_of, mapped, tensor_of
 
 
-class Delivery(ABC):
+class DeviceTransfer(ABC):
     """Brings batches to where they are used."""
 
     ahead = False  # whether it is worth a thread of its own
@@ -25,7 +25,7 @@ class Delivery(ABC):
         return sent
 
 
-def delivery_of(to: Any) -> Delivery | None:
+def transfer_to(to: Any) -> DeviceTransfer | None:
     """What a user's `to=` means; None where batches stay as they are.
 
     Args:
@@ -57,14 +57,14 @@ def delivery_of(to: Any) -> Delivery | None:
     raise ValueError(f"to must be 'numpy', 'torch', 'jax', a device or a JAX sharding; got {to!r:.80}")
 
 
-class ToTorch(Delivery):
+class ToTorch(DeviceTransfer):
     """Tensors over the same memory. Only what is read-only is copied, as torch has no read-only tensors."""
 
     def send(self, batch: Any) -> Any:
         return mapped(tensor_of, batch)
 
 
-class ToDevice(Delivery):
+class ToDevice(DeviceTransfer):
     """Tensors on a device that copies from memory at once, such as the CPU."""
 
     def __init__(self, device: Any) -> None:
@@ -74,7 +74,7 @@ class ToDevice(Delivery):
         return mapped(lambda value, name: tensor_of(value, name).to(self._device), batch)
 
 
-class ToCuda(Delivery):
+class ToCuda(DeviceTransfer):
     """Tensors on a GPU, copied from pinned memory on a stream of their own.
 
     `receive` makes the caller's current stream wait for the copy, not the caller; and tells the allocator which stream
@@ -108,7 +108,7 @@ class ToCuda(Delivery):
         return pinned.to(self._device, non_blocking=True)
 
 
-class ToJax(Delivery):
+class ToJax(DeviceTransfer):
     """JAX arrays on the default device, or on the device or sharding given."""
 
     ahead = True
@@ -130,5 +130,5 @@ def _used_by(value: Any, stream: Any) -> Any:
     return value
 
 
-def _to_device(device: Any) -> Delivery:
+def _to_device(device: Any) -> DeviceTransfer:
     return ToCuda(device) if device.type == "cuda" else ToDevice(device)

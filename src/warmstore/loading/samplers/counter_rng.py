@@ -21,7 +21,7 @@ HALF = np.uint64(32)
 LOW_HALF = np.uint64(2**32 - 1)
 
 
-def keys(kind: str, seed: int, epoch: int, n: int) -> UInt64:
+def derive_keys(kind: str, seed: int, epoch: int, n: int) -> UInt64:
     """Eight 64-bit keys, uint64 [8], for one epoch of one order: BLAKE2b of (seed, epoch, n), personalised by the kind.
 
     A cryptographic hash, so that neighbouring seeds and epochs share nothing.
@@ -30,7 +30,7 @@ def keys(kind: str, seed: int, epoch: int, n: int) -> UInt64:
     return np.frombuffer(hashed.digest(), "<u8").astype(np.uint64)
 
 
-def draws(places: UInt64, key: np.uint64) -> UInt64:
+def random_bits(places: UInt64, key: np.uint64) -> UInt64:
     """64 random bits for each place: uint64 [m] for uint64 [m].
 
     SplitMix64 at state key + (place + 1) * golden ratio: Steele, Lea, Flood, "Fast splittable pseudorandom number
@@ -49,7 +49,7 @@ def draws(places: UInt64, key: np.uint64) -> UInt64:
     return state
 
 
-def below(drawn: UInt64, bound: int) -> UInt64:
+def bounded(drawn: UInt64, bound: int) -> UInt64:
     """Draws scaled to [0, bound): floor(drawn * bound / 2**64), for a bound of at most 2**62.
 
     Multiply and shift: Lemire, "Fast random integer generation in an interval" (ACM TOMACS 29, 2019), without the

@@ -1,4 +1,4 @@
-"""Mixed: several sources by weight as one, without end.
+"""Mixture: several sources by weight as one, without end.
 
 A mix is two things that the loader has anyway: a source, that of all samples of all sources one after the other, and
 an order over them. So a mix shards, resumes and reads ahead as everything else does.
@@ -12,14 +12,14 @@ from typing import Any, final
 import numpy as np
 
 from warmstore.errors import BadSource
-from warmstore.loading.draws import MOST_SEED, Int64, UInt64
-from warmstore.loading.integers import MOST_SAMPLES, integer
-from warmstore.loading.mixing import Mix
-from warmstore.loading.orders import Order
+from warmstore.loading.samplers.counter_rng import MOST_SEED, Int64, UInt64
+from warmstore.loading.samplers.mixture_schedule import MixtureSchedule
+from warmstore.loading.samplers.samplers import Sampler
+from warmstore.loading.validation import MOST_SAMPLES, integer
 
 
 @final
-class Mixed:
+class Mixture:
     """Sources by weight, for a `Loader` or a `Dataset` with a `BatchSampler`.
 
     Each source is walked through in an order of its own, epoch after epoch, at its own pace: a small one comes round
@@ -27,13 +27,13 @@ class Mixed:
 
     Args:
         sources: what a `Loader` takes, in a list, or a dict by name. Their batches must have one structure.
-        weights: for each source a number above zero: see `mixing.Mix` for how evenly they hold.
-        orders: for each source its order; None takes the loader's order for all, with the seed of source k raised by k.
+        weights: for each source a number above zero: see `mixing.MixtureSchedule` for how evenly they hold.
+        samplers: for each source its sampler; None takes the loader's for all, with the seed of source k raised by k.
         samples: places in an epoch; by default the number of all samples together.
         source_key: under this key of the batch the number of each sample's source, int64 [n].
 
     Raises:
-        ValueError: weights, orders or samples that cannot be, or not as many as sources.
+        ValueError: weights, samplers or samples that cannot be, or not as many as sources.
     """
 
     def __init__(
@@ -41,19 +41,19 @@ class Mixed:
         sources: Mapping[str, Any] | Sequence[Any],
         weights: Sequence[float] | Mapping[str, float],
         *,
-        orders: Sequence[Order] | Mapping[str, Order] | None = None,
+        samplers: Sequence[Sampler] | Mapping[str, Sampler] | None = None,
         samples: int | None = None,
         source_key: str | None = None,
     ) -> None:
         named = sources if isinstance(sources, Mapping) else {str(at): one for at, one in enumerate(sources)}
         self.names = list(named)
         self.sources = list(named.values())
-        self.mix = Mix(self._by_source("weights", weights))
-        self.orders = None if orders is None else self._by_source("orders", orders)
+        self.mix = MixtureSchedule(self._by_source("weights", weights))
+        self.samplers = None if samplers is None else self._by_source("samplers", samplers)
         self.samples = None if samples is None else integer("samples", samples, 1, MOST_SAMPLES)
         self.source_key = source_key
 
-    def without_sources(self) -> "Mixed":
+    def without_sources(self) -> "Mixture":
         """A copy that knows how to mix but not what, small enough to go to another process beside what was found."""
         bare = copy(self)
         bare.sources = []
@@ -69,7 +69,7 @@ class Mixed:
             raise ValueError(f"{what} of a mix: one for each source; got {len(values)} for {len(self.sources)} sources")
         return values
 
-    def order(self, lengths: Sequence[int], default: Order) -> "MixedOrder":
+    def sampler(self, lengths: Sequence[int], default: Sampler) -> "MixtureSampler":
         """The order over all samples of all sources, one source after the other, each so long.
 
         Raises:
@@ -78,27 +78,27 @@ class Mixed:
         for name, length in zip(self.names, lengths, strict=True):
             if not length:
                 raise BadSource(f"source {name!r} of a mix has no samples: leave it out")
-        orders = self.orders or [_reseeded(default, number) for number in range(len(lengths))]
-        return MixedOrder(self.mix, tuple(orders), tuple(lengths), self.samples or sum(lengths))
+        samplers = self.samplers or [_reseeded(default, number) for number in range(len(lengths))]
+        return MixtureSampler(self.mix, tuple(samplers), tuple(lengths), self.samples or sum(lengths))
 
 
 @final
 @dataclass(frozen=True)
-class MixedOrder(Order):
+class MixtureSampler(Sampler):
     """What stands where in a mix; positions count through the sources, one after the other."""
 
-    mix: Mix
-    orders: tuple[Order, ...]
+    mix: MixtureSchedule
+    samplers: tuple[Sampler, ...]
     lengths: tuple[int, ...]
     samples: int
 
     def describe(self) -> dict[str, Any]:
-        """Kind, shares, lengths and orders as JSON keeps them."""
+        """Kind, shares, lengths and samplers as JSON keeps them."""
         return {
             "kind": "mixed",
             "shares": list(self.mix.shares),
             "lengths": list(self.lengths),
-            "orders": [order.describe() for order in self.orders],
+            "samplers": [sampler.describe() for sampler in self.samplers],
             "samples": self.samples,
         }
 
@@ -111,24 +111,24 @@ class MixedOrder(Order):
         source, before = self.mix.at(places.astype(np.int64), epoch * self.samples)
         found = np.empty(len(places), np.int64)
         first = 0
-        for number, (order, length) in enumerate(zip(self.orders, self.lengths, strict=True)):
+        for number, (sampler, length) in enumerate(zip(self.samplers, self.lengths, strict=True)):
             mine = np.flatnonzero(source == number)
-            found[mine] = first + _walked(order, before[mine], length)
+            found[mine] = first + _walked(sampler, before[mine], length)
             first += length
         return found
 
 
-def _walked(order: Order, counts: Int64, length: int) -> Int64:
+def _walked(sampler: Sampler, counts: Int64, length: int) -> Int64:
     """What stands at places counted through all epochs of one source."""
-    epochs, places = np.divmod(counts, order.length(length))
+    epochs, places = np.divmod(counts, sampler.length(length))
     found = np.empty(len(counts), np.int64)
     for epoch in np.unique(epochs).tolist():
         now = epochs == epoch
-        found[now] = order.at(places[now], length, epoch)
+        found[now] = sampler.at(places[now], length, epoch)
     return found
 
 
-def _reseeded(order: Order, number: int) -> Order:
+def _reseeded(sampler: Sampler, number: int) -> Sampler:
     """Sources of equal length would be shuffled alike."""
-    seed = getattr(order, "seed", None)
-    return order if seed is None else replace(order, seed=(seed + number) & MOST_SEED)  # type: ignore[type-var]
+    seed = getattr(sampler, "seed", None)
+    return sampler if seed is None else replace(sampler, seed=(seed + number) & MOST_SEED)  # type: ignore[type-var]

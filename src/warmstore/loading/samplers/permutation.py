@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from warmstore.loading.draws import HALF, MULTIPLIER, SECOND_MULTIPLIER, UInt64, draws
+from warmstore.loading.samplers.counter_rng import HALF, MULTIPLIER, SECOND_MULTIPLIER, UInt64, random_bits
 
 ROUNDS = 8
 SORTED = 2048  # up to here sorting all of it costs no more than a network's rounds over one batch
@@ -51,7 +51,7 @@ def _sorted(n: int, key: np.uint64) -> UInt64:
     """The whole permutation: the order of random numbers whose lowest bits say where they stood."""
     own = np.arange(n, dtype=np.uint64)
     low = np.uint64((1 << max(n - 1, 0).bit_length()) - 1)
-    order = np.sort((draws(own, key) & ~low) | own)
+    order = np.sort((random_bits(own, key) & ~low) | own)
     order &= low
     return order
 

@@ -1,0 +1,72 @@
+"""Any source as a map-style data set: for torch's DataLoader, for Grain, for trainers that sample by themselves."""
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+
+from warmstore.loading import collate as collating
+from warmstore.loading.sources.resolve import source_of
+from warmstore.loading.transfer import ToTorch
+from warmstore.records.samples import Samples
+
+_to_torch = ToTorch()
+
+
+@final
+class Dataset:
+    """Any source of a `Loader` as a map-style data set: for torch's DataLoader, as a Grain data source, in a pickle.
+
+    RecordStore and its fields need no such wrapper; dicts of sources, files and mixes do.
+
+    Args:
+        source, fields, collate: as a `Loader` takes them.
+
+    Raises:
+        BadSource: no source, or sources of different lengths.
+    """
+
+    def __init__(self, source: Any, *, fields: Sequence[str] | None = None, collate: Any = "list") -> None:
+        self._collation = collating.Collation.of(collate)
+        self.source = source_of(source, fields, self._collation)
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __repr__(self) -> str:
+        return f"Dataset({type(self.source).__name__}, {len(self):,} samples)"
+
+    def __getitem__(self, position: int) -> Any:
+        """One sample."""
+        at = range(len(self))[position]
+        return Samples(self.source.read(np.array([at])), 1)[0]
+
+    def __getitems__(self, positions: Any) -> Samples:
+        """Many samples, of which `ws.collate` makes a batch at no cost and any other collate function at some."""
+        at = np.asarray(positions, np.int64)
+        batch = self.source.read(at)
+        return Samples(batch if self._collation.does_nothing else self._collation(batch), len(at))
+
+
+def collate(samples: Any) -> Any:
+    """A `collate_fn` for torch's DataLoader: batches of tensors over the memory that was gathered.
+
+    Args:
+        samples: what `__getitems__` of a RecordStore, of its fields, or of a `Dataset` gives; or a list of samples.
+
+    Returns:
+        A batch as a `Loader` with to="torch" gives it; but values of Bytes fields are bytes, which, unlike views of a
+        file, get out of a worker process.
+    """
+    return _to_torch.send(owned(samples.batch if isinstance(samples, Samples) else collating.stack(samples)))
+
+
+def owned(batch: Any) -> Any:
+    """A batch that may leave the process: views of files become bytes."""
+    if isinstance(batch, dict):
+        return {name: owned(values) for name, values in batch.items()}
+    if isinstance(batch, tuple):
+        return tuple(owned(values) for values in batch)
+    if isinstance(batch, list):
+        return [bytes(value) if isinstance(value, memoryview) else value for value in batch]
+    return batch

@@ -1,0 +1,67 @@
+"""Arrays in memory, tensors and .npy files as sources."""
+
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from warmstore.errors import BadSource
+from warmstore.loading.samplers.counter_rng import Int64
+from warmstore.loading.sources.source import Source
+from warmstore.records.arrays import to_numpy
+
+
+class ArraySource(Source):
+    """The rows of an array in memory, or mapped."""
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        if not array.ndim:
+            raise BadSource(f"an array without dimensions has no samples: {array!r:.80}")
+        self._array = array
+        self.sample_bytes = array.itemsize * int(np.prod(array.shape[1:]))
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    def read(self, positions: Int64) -> np.ndarray[Any, Any]:
+        return self._array.take(positions, axis=0)
+
+
+@final
+class TensorSource(Source):
+    """The rows of a tensor on the CPU.
+
+    It is seen as an array anew by every read: when a tensor is sent to another process, torch moves its memory, and
+    arrays over the old one are left dangling.
+    """
+
+    def __init__(self, tensor: Any) -> None:
+        if not tensor.ndim:
+            raise BadSource(f"a tensor without dimensions has no samples: {tensor!r:.80}")
+        self._tensor = tensor.detach()
+        self.sample_bytes = tensor.element_size() * (tensor[:1].numel())
+
+    def __len__(self) -> int:
+        return len(self._tensor)
+
+    def read(self, positions: Int64) -> np.ndarray[Any, Any]:
+        return to_numpy(self._tensor).take(positions, axis=0)
+
+
+@final
+class NpySource(ArraySource):
+    """The rows of a .npy file, memory-mapped. Pickled as its path."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+        except ValueError as error:
+            raise BadSource(f"{path} cannot be read as a .npy file: {error}") from None
+        super().__init__(np.asarray(array))
+        self.path = path
+
+    def __identity__(self) -> Any:
+        return self.path.absolute()
+
+    def __reduce__(self) -> Any:
+        return NpySource, (self.path.absolute(),)
