@@ -101,8 +101,8 @@ class BatchSampler(_torch_data.BatchSampler):  # type: ignore[misc]
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next batch is of."""
-        return self._drawing.cursor.epoch
+        """The epoch of the next batch; or the one that was named since."""
+        return self._drawing.cursor.next_epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Name the epoch that begins next. One that runs is not changed; a state loaded from that epoch stays.
@@ -272,7 +272,7 @@ class _Drawing:
 
     def positions(self) -> Iterator[int]:
         """This rank's samples of the epoch, one by one."""
-        for _, positions in self.cursor.steps.steps(self.cursor.samples, self.cursor.epoch, 0):
+        for _, positions in self.cursor.steps.steps(self.cursor.samples, self.cursor.next_epoch, 0):
             yield from positions.tolist()
 
     def padded(self) -> int:

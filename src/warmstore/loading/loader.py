@@ -183,8 +183,11 @@ class Loader(Owner):
 
     @property
     def epoch(self) -> int:
-        """The epoch of the next batch, from 0 on: one more as soon as the last batch of one was handed out."""
-        return self._cursor.epoch
+        """The epoch of the next batch, from 0 on: one more as soon as the last batch of one was handed out.
+
+        Once another epoch was named, that one.
+        """
+        return self._cursor.next_epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Name the epoch that begins next. One that runs is not changed; a state loaded from that epoch stays.
@@ -301,7 +304,7 @@ class Loader(Owner):
             raise TypeError("an iterable source has no positions")
         self._find_shard()
         made = BatchSampler.of_steps(self._cursor.steps, self._shard, len(self._source), self._source, self._order)
-        made.set_epoch(self._cursor.epoch)
+        made.set_epoch(self._cursor.next_epoch)
         return made
 
     @property
@@ -316,7 +319,7 @@ class Loader(Owner):
 
     def _positions(self) -> Iterator[int]:
         """This rank's samples of the epoch, one by one."""
-        for _, positions in self._cursor.steps.steps(self._cursor.samples, self._cursor.epoch, 0):
+        for _, positions in self._cursor.steps.steps(self._cursor.samples, self._cursor.next_epoch, 0):
             yield from positions.tolist()
 
     # Iterations

@@ -50,7 +50,7 @@ class Formatted:
 
     def __getitems__(self, index: Any) -> Samples:
         """The records at many positions as torch's DataLoader asks for them."""
-        return Samples(self.gather(index), len(index))
+        return Samples(self.gather(index), len(index), index)
 
     def __iter__(self) -> Iterator[Any]:
         return (self[at] for at in range(len(self)))
