@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from warmstore.loading.dataset import Dataset, collate
     from warmstore.loading.loader import Loader
     from warmstore.loading.mixture import Mixture
+    from warmstore.loading.samplers.bucketed import Bucketed
     from warmstore.loading.samplers.samplers import Sampler, Sequential, Shuffle, Uniform, Weighted, Window
     from warmstore.pipeline.dali import Dali
     from warmstore.pipeline.pipeline import Pipeline
@@ -86,6 +87,7 @@ __all__ = [
     "BadSource",
     "BadState",
     "BatchSampler",
+    "Bucketed",
     "Bytes",
     "CacheStats",
     "CacheVersion",
@@ -156,6 +158,7 @@ __all__ = [
 # These need torch, tqdm or more of pyarrow, which take time to import: only who asks for them pays.
 _LAZY = {
     "BatchSampler": "warmstore.loading.batch_sampler",
+    "Bucketed": "warmstore.loading.samplers.bucketed",
     "CacheStats": "warmstore.features.statistics",
     "CacheVersion": "warmstore.features.versions",
     "CachedModule": "warmstore.features.module",
