@@ -25,7 +25,9 @@ from warmstore.records.store import RecordStore
 from warmstore.records.view import FieldView
 
 
-def source_of(value: Any, fields: Sequence[str] | None = None, collation: Collation | None = None) -> Source:
+def source_of(
+    value: Any, fields: Sequence[str] | None = None, collation: Collation | None = None, *, copy: bool = True
+) -> Source:
     """The source that a user means.
 
     Args:
