@@ -16,6 +16,7 @@ from tests.loading.statistics import surprise
 
 from warmstore.errors import PositionError
 from warmstore.loading.samplers import samplers
+from warmstore.loading.samplers.bucketed import Bucketed
 from warmstore.loading.samplers.samplers import (
     BLOCK,
     Sampler,
@@ -36,6 +37,8 @@ KINDS: list[Callable[[int], Sampler]] = [
     lambda n: Uniform(seed=3),
     lambda n: Uniform(seed=3, samples=2 * n + 5),
     lambda n: Weighted(np.arange(1, n + 1), seed=3),
+    lambda n: Bucketed(np.arange(n) * 7 % 50, 1 + n // 7, seed=3, groups=3),
+    lambda n: Bucketed(np.arange(n) * 7 % 50, 4, seed=3),
 ]
 
 
