@@ -56,8 +56,8 @@ def collate(samples: Any) -> Any:
         samples: what `__getitems__` of a RecordStore, of its fields, or of a `Dataset` gives; or a list of samples.
 
     Returns:
-        A batch as a `Loader` with to="torch" gives it, with the mask "valid" where a `BatchSampler` repeats rows; but values of Bytes fields are bytes, which, unlike views of a
-        file, get out of a worker process.
+        A batch as a `Loader` with to="torch" gives it, with the mask "valid" where a `BatchSampler` repeats rows. But
+        values of Bytes fields are bytes, which, unlike views of a file, get out of a worker process.
     """
     if not isinstance(samples, Samples):
         return _to_torch.send(owned(collating.stack(samples)))
