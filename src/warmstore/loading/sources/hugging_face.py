@@ -13,8 +13,9 @@ from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.sources.arrow_values import values_of
 from warmstore.loading.sources.ownership import copied, owned_alone
 from warmstore.loading.sources.source import Source
-from warmstore.records.arrays import is_tensor, to_numpy
+from warmstore.records.arrays import is_jax_array, is_tensor, to_numpy
 
+_ARRAYS = ("numpy", "torch")
 _TABLES = ("arrow", "pandas", "polars")
 
 
@@ -22,9 +23,9 @@ _TABLES = ("arrow", "pandas", "polars")
 class HuggingFaceSource(Source):
     """A `datasets.Dataset`, its columns as NumPy arrays unless it has a format of its own.
 
-    As in its own "numpy" format integers are int64 and floats float32, lists of one length are one array, and None
-    among floats is NaN; None among integers is masked. Text, bytes and None are Python's own. Images are decoded. A
-    data set with another format, or a transform, gives what that makes.
+    As in its own "numpy" and "torch" formats integers are int64 and floats float32, lists of one length are one array,
+    and None among floats is NaN; None among integers is masked. Text, bytes and None are Python's own. Images are
+    decoded. A data set with another format, with options of one, or with a transform gives what that makes.
 
     Args:
         dataset: the data set.
@@ -38,7 +39,8 @@ class HuggingFaceSource(Source):
         self._plain: list[str] = []
         self._rest: list[str] = []
         self._formatted = None
-        if kind is not None and kind not in _TABLES:
+        own = dataset.format["format_kwargs"] or (kind is not None and kind not in _ARRAYS + _TABLES)
+        if own:
             self._formatted = dataset
             self._names: list[str] = []
             self._length = len(dataset)
@@ -49,7 +51,7 @@ class HuggingFaceSource(Source):
         self._rest = [name for name in self._names if name not in self._plain]
         self._length = len(dataset)
         self._arrow = dataset.with_format("arrow", columns=self._plain)
-        self._decoded = dataset.with_format("numpy", columns=self._rest)
+        self._decoded = dataset.with_format(kind if kind in _ARRAYS else "numpy", columns=self._rest)
 
     @property
     def identity(self) -> Any:
@@ -68,7 +70,7 @@ class HuggingFaceSource(Source):
             table = self._arrow[at]
             batch = {name: _as_numpy_format(values_of(table.column(name))) for name in self._plain}
         if self._rest:
-            batch.update({name: _listed(values) for name, values in self._decoded[at].items()})
+            batch.update(_as_formatted(self._decoded[at], self._copy))
         return {name: batch[name] for name in self._names}
 
 
@@ -108,7 +110,7 @@ def _as_formatted(batch: Any, copy: bool) -> Any:
 
 def _column(batch: dict[str, Any], name: str, copy: bool) -> Any:
     values = batch.pop(name)
-    if is_tensor(values):
+    if is_tensor(values) or is_jax_array(values):
         values = to_numpy(values)
         return values.copy() if copy else values
     if isinstance(values, list):
