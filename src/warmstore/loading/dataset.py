@@ -8,6 +8,8 @@ import numpy as np
 from warmstore.loading import collate as collating
 from warmstore.loading.batch_builder import marked
 from warmstore.loading.sources.resolve import source_of
+from warmstore.loading.sources.sequence import SequenceSource
+from warmstore.loading.sources.source import Source
 from warmstore.loading.transfer import ToTorch
 from warmstore.records.samples import Samples
 
@@ -22,20 +24,27 @@ class Dataset:
 
     Args:
         source, fields, collate: as a `Loader` takes them.
+        copy: samples own writable memory. False hands out what the source holds where that costs less.
 
     Raises:
         BadSource: no source, or sources of different lengths.
     """
 
-    def __init__(self, source: Any, *, fields: Sequence[str] | None = None, collate: Any = "list") -> None:
+    def __init__(
+        self, source: Any, *, fields: Sequence[str] | None = None, collate: Any = "list", copy: bool = True
+    ) -> None:
         self._collation = collating.Collation.of(collate)
-        self.source = source_of(source, fields, self._collation)
+        self.source = source_of(source, fields, self._collation, copy=copy)
 
     def __len__(self) -> int:
         return len(self.source)
 
     def __repr__(self) -> str:
         return f"Dataset({type(self.source).__name__}, {len(self):,} samples)"
+
+    def as_source(self) -> Source:
+        """What a `Loader` reads."""
+        return self.source if self._collation.does_nothing else SequenceSource(self)
 
     def __getitem__(self, position: int) -> Any:
         """One sample."""
