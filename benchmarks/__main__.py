@@ -33,6 +33,7 @@ NAMES = (
     "keys",
     "orders",
     "loader",
+    "trainers",
     "pipelines",
     "compiling",
     "artifacts",

@@ -107,6 +107,10 @@ def test_what_is_iterable(tmp_path: Path) -> None:
     orders = [numbers(loader) for _ in range(2)]
     assert orders[0] != orders[1]
     assert all(sorted(order) == list(range(10)) for order in orders)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it leaves a file open that is left
+def test_webdataset_goes_on_by_count(tmp_path: Path) -> None:
     with webdataset.TarWriter(str(tmp_path / "shard.tar")) as tar:
         for at in range(10):
             tar.write({"__key__": f"{at:03}", "x.cls": str(at)})

@@ -112,8 +112,7 @@ class BatchSampler(_torch_data.BatchSampler):  # type: ignore[misc]
         Raises:
             ValueError: no integer from 0 to 2**64 - 1.
         """
-        if not (self._drawing.cursor.is_loaded and is_automatic()):
-            self._drawing.cursor.set_epoch(integer("epoch", epoch, 0, MOST_SEED))
+        self._drawing.set_epoch(integer("epoch", epoch, 0, MOST_SEED), by_itself=is_automatic())
 
     def __len__(self) -> int:
         """Batches of this rank in a whole epoch; of all ranks for a trainer that shards."""
@@ -203,6 +202,7 @@ class _Drawing:
         self._begun: tuple[int, int, int | None, int] = (0, 0, None, 0)
         self.drawn: _Positions | None = None  # by the last `for`
         self._told = False
+        self._is_named = False  # the epoch that comes next, by a user
 
     def _identity(self) -> Any:
         return None if self._source is None else self._source.identity
@@ -279,8 +279,9 @@ class _Drawing:
         """The steps of the epoch that begins now."""
         driver = drawn.driver
         self.find_shard(driver)
-        if driver.epoch is not None and not self.cursor.is_loaded:
-            self.cursor.set_epoch(driver.epoch)
+        if driver.epoch is not None:
+            self.set_epoch(driver.epoch, by_itself=True)
+        self._is_named = False
         if self.drawn is not None and self.drawn.was_unused():
             self.cursor.go_back()
         epoch, place, samples = self.cursor.begin()
@@ -289,6 +290,13 @@ class _Drawing:
         for step, positions in self.cursor.steps.steps(samples, epoch, place):
             self.cursor.hand_out(epoch, step)
             yield epoch, step, positions
+
+    def set_epoch(self, epoch: int, *, by_itself: bool) -> None:
+        """Name the epoch that begins next. What a trainer counts by itself yields to a state and what a user says."""
+        if by_itself and (self.cursor.is_loaded or self._is_named):
+            return
+        self._is_named = not by_itself
+        self.cursor.set_epoch(epoch)
 
     def state(self, batches: int | None) -> dict[str, Any]:
         """See `BatchSampler.state_dict`."""

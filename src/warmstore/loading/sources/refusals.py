@@ -29,8 +29,7 @@ def refusal_of(value: Any) -> WarmstoreError:
     start = f"a {kind} is no source of samples: "
     if hasattr(value, "__next__"):
         return BadSource(
-            start
-            + "it can be read once, and every epoch begins anew. Pass the function that makes it, or a list"
+            start + "it can be read once, and every epoch begins anew. Pass the function that makes it, or a list"
         )
     if isinstance(value, Set):
         return BadSource(start + "it has no order. Pass sorted(...) of it, or a list")
