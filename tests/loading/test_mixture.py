@@ -67,8 +67,9 @@ def test_ranks_and_resuming(workers: int) -> None:
         ranks.append(lists(other))
     rest = [at for step in range(3) for rank in ranks for batch in rank[step : step + 1] for at in batch]
     assert whole[:6] + rest == whole
+    evenly = ws.Mixture({"a": np.arange(7), "b": np.arange(5)}, [1, 1], samples=23)
     with pytest.raises(ws.BadState, match=r"'shares': \[3, 1\].*here it is.*'shares': \[1, 1\]"):
-        ws.Loader(ws.Mixture([np.arange(7), np.arange(5)], [1, 1], samples=23), 2, order).load_state_dict(state)
+        ws.Loader(evenly, 2, order).load_state_dict(state)
 
 
 def test_batches_have_one_structure_and_say_where_samples_are_from(store: ws.RecordStore) -> None:
