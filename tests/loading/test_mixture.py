@@ -204,6 +204,10 @@ def test_counting_far_epochs_costs_the_changes_and_not_the_epochs() -> None:
         source = int(at >= 7)
         assert at == (counts[source] % 5 + 7 if source else counts[source] % 7)
         counts[source] += 1
+    # A change so late that no place comes after it takes no counting.
+    ws.Mixture([np.arange(2)], [1], samples=2**60, interleave="random", schedule={2**62: [2], 2**63: [3]}).sampler(
+        [2], ws.Sequential()
+    )
     with pytest.raises(ws.PositionError, match=r"at most 2\*\*62 places; epoch 9,223,372,036,854,775,808 of 12"):
         sampler.indices(0, 1, 12, 2**63)
 
@@ -227,6 +231,13 @@ def test_the_first_samples_are_of_sources_that_have_any() -> None:
     assert source.first_positions.tolist() == [0, 3]
     assert source.read(source.first_positions).tolist() == [0, 0]
     assert source.sample_bytes == 8
+    # An empty source may be of any kind, and its sampler is asked for nothing.
+    options: dict[str, Any] = {"samplers": [ws.Weighted([1, 2]), None], "samples": 5}
+    mix = ws.Mixture([[], np.arange(3)], [0, 1], **options)
+    source = source_of(mix)
+    assert source.sample_bytes == 8
+    assert source_of([]).sample_bytes is None
+    assert mix.sampler([0, 3], ws.Sequential()).indices(0, 5, 3, 0).tolist() == [0, 1, 2, 0, 1]
 
 
 def test_random_interleaving_is_described_and_shuffles() -> None:
@@ -258,6 +269,12 @@ def test_random_interleaving_has_a_seed() -> None:
     assert first == again
     assert first != other
     assert first != flat(ws.Loader(mixed(), 4), 50)
+
+
+def test_blocks_are_other_ones_after_a_change_of_weights() -> None:
+    epochs = flat(ws.Loader(mixed(samples=400, interleave="random", schedule={1: [3, 1]}), 400), 2)
+    first, second = ([at >= 100 for at in epoch] for epoch in epochs)
+    assert sum(one == other for one, other in zip(first, second, strict=True)) < 300  # 250 ± 10
 
 
 def test_samplers_by_name_and_the_loaders_for_the_rest() -> None:
