@@ -204,10 +204,8 @@ def test_counting_far_epochs_costs_the_changes_and_not_the_epochs() -> None:
         source = int(at >= 7)
         assert at == (counts[source] % 5 + 7 if source else counts[source] % 7)
         counts[source] += 1
-    # A change so late that no place comes after it takes no counting.
-    ws.Mixture([np.arange(2)], [1], samples=2**60, interleave="random", schedule={2**62: [2], 2**63: [3]}).sampler(
-        [2], ws.Sequential()
-    )
+    # Before a change so late that no place comes after it nothing is counted.
+    mixed(samples=2**60, interleave="random", schedule={2**62: [1, 2], 2**63: [1, 1]}).sampler([7, 5], ws.Sequential())
     with pytest.raises(ws.PositionError, match=r"at most 2\*\*62 places; epoch 9,223,372,036,854,775,808 of 12"):
         sampler.indices(0, 1, 12, 2**63)
 
