@@ -31,7 +31,7 @@ NAMES = (
     "convert",
     "scaling",
     "keys",
-    "orders",
+    "samplers",
     "loader",
     "trainers",
     "pipelines",
