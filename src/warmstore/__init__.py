@@ -57,10 +57,13 @@ if TYPE_CHECKING:
     from warmstore.features.versions import CacheVersion
     from warmstore.filled import Filled
     from warmstore.loading.batch_sampler import BatchSampler
+    from warmstore.loading.batch_sizes import BatchSize, RowBudget, TokenBudget
     from warmstore.loading.collate import Pad
     from warmstore.loading.dataset import Dataset, collate
     from warmstore.loading.loader import Loader
     from warmstore.loading.mixture import Mixture
+    from warmstore.loading.packing import PackRows
+    from warmstore.loading.samplers.bucketed import Bucketed
     from warmstore.loading.samplers.samplers import Sampler, Sequential, Shuffle, Uniform, Weighted, Window
     from warmstore.loading.splits import folds, split
     from warmstore.loading.subset import Subset
@@ -88,6 +91,8 @@ __all__ = [
     "BadSource",
     "BadState",
     "BatchSampler",
+    "BatchSize",
+    "Bucketed",
     "Bytes",
     "CacheStats",
     "CacheVersion",
@@ -115,6 +120,7 @@ __all__ = [
     "NotPicklable",
     "NotStateless",
     "NotTrusted",
+    "PackRows",
     "Packed",
     "Pad",
     "Pipeline",
@@ -129,6 +135,7 @@ __all__ = [
     "RecordStore",
     "RemoteRefused",
     "RemoteUnavailable",
+    "RowBudget",
     "Sampler",
     "SchemaMismatch",
     "Sequential",
@@ -140,6 +147,7 @@ __all__ = [
     "Subset",
     "TargetExists",
     "Text",
+    "TokenBudget",
     "TooLarge",
     "Uniform",
     "UnknownFormat",
@@ -161,6 +169,8 @@ __all__ = [
 # These need torch, tqdm or more of pyarrow, which take time to import: only who asks for them pays.
 _LAZY = {
     "BatchSampler": "warmstore.loading.batch_sampler",
+    "BatchSize": "warmstore.loading.batch_sizes",
+    "Bucketed": "warmstore.loading.samplers.bucketed",
     "CacheStats": "warmstore.features.statistics",
     "CacheVersion": "warmstore.features.versions",
     "CachedModule": "warmstore.features.module",
@@ -172,6 +182,7 @@ _LAZY = {
     "Merged": "warmstore.features.merging",
     "Mixture": "warmstore.loading.mixture",
     "Sampler": "warmstore.loading.samplers.samplers",
+    "PackRows": "warmstore.loading.packing",
     "Pad": "warmstore.loading.collate",
     "Pipeline": "warmstore.pipeline.pipeline",
     "Placement": "warmstore.pipeline.plan",
@@ -179,9 +190,11 @@ _LAZY = {
     "Profile": "warmstore.pipeline.profile",
     "Pulled": "warmstore.records.pulling",
     "Pushed": "warmstore.records.pushing",
+    "RowBudget": "warmstore.loading.batch_sizes",
     "Sequential": "warmstore.loading.samplers.samplers",
     "Shuffle": "warmstore.loading.samplers.samplers",
     "Step": "warmstore.pipeline.steps",
+    "TokenBudget": "warmstore.loading.batch_sizes",
     "Uniform": "warmstore.loading.samplers.samplers",
     "Weighted": "warmstore.loading.samplers.samplers",
     "Window": "warmstore.loading.samplers.samplers",

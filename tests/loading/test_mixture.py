@@ -1,13 +1,18 @@
 """Mixes hold their shares, walk every source in its own order, and resume like everything else."""
 
 import json
+import pickle
 from itertools import islice
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import warmstore as ws
+from warmstore.loading.sources.mixture import MixtureSource
+from warmstore.loading.sources.resolve import source_of
 
 
 def lists(batches: Any) -> list[list[int]]:
@@ -57,7 +62,7 @@ def test_ranks_and_resuming(workers: int) -> None:
     state = json.loads(json.dumps(loader.state_dict()))
     ranks = []
     for rank in range(3):
-        other = ws.Loader(mixed(samples=23), 2, order, rank=rank, world_size=3, workers=workers)
+        other = ws.Loader(mixed(samples=23), 2, order, rank=rank, world_size=3, uneven="allow", workers=workers)
         other.load_state_dict(state)
         ranks.append(lists(other))
     rest = [at for step in range(3) for rank in ranks for batch in rank[step : step + 1] for at in batch]
@@ -123,3 +128,160 @@ def test_absent_values_stay_absent(tmp_path: Any) -> None:
     (batch,) = ws.Loader(ws.Mixture([store.path, {"x": np.arange(5, 7)}], [1, 1]), 4)
     assert np.ma.getmaskarray(batch["x"]).sum() == 1
     assert sorted(batch["x"].compressed().tolist()) == [1, 5, 6]
+
+
+def flat(loader: ws.Loader, epochs: int) -> list[list[int]]:
+    return [[at for batch in loader for at in batch.tolist()] for _ in range(epochs)]
+
+
+@given(
+    st.lists(st.integers(1, 9), min_size=2, max_size=4),
+    st.integers(1, 30),
+    st.dictionaries(st.integers(1, 8), st.lists(st.integers(0, 5), min_size=4, max_size=4).filter(any), max_size=3),
+    st.sampled_from(["exact", "random"]),
+)
+def test_sources_lose_and_repeat_nothing_where_weights_change(
+    lengths: list[int], samples: int, schedule: dict[int, list[int]], interleave: str
+) -> None:
+    count = len(lengths)
+    schedule = {epoch: [*weights[: count - 1], 1] for epoch, weights in schedule.items()}
+    sources = [np.arange(length) for length in lengths]
+    weights = [1] * count
+    mix = ws.Mixture(sources, weights, samples=samples, schedule=schedule, interleave=interleave)
+    sampler = mix.sampler(lengths, ws.Shuffle(3))
+    n, first = sum(lengths), np.cumsum([0, *lengths])
+    epochs = [sampler.indices(0, samples, n, epoch) for epoch in range(10)]
+    found = np.concatenate(epochs)
+    for number, length in enumerate(lengths):
+        own = found[(found >= first[number]) & (found < first[number + 1])] - first[number]
+        order = ws.Shuffle(3 + number)
+        rounds = -(-len(own) // length)
+        walked = [order.indices(0, length, length, epoch) for epoch in range(rounds)]
+        assert own.tolist() == [at for epoch in walked for at in epoch.tolist()][: len(own)]
+    # Shares since the last change: each within one sample at every prefix, or exact per block.
+    starts = sorted({0, *schedule})
+    for start, end in zip(starts, [*starts[1:], 10], strict=True):
+        current = np.array(schedule.get(start, weights))
+        part = np.concatenate(epochs[start:end]) if start < end else np.zeros(0)
+        for number in range(count):
+            own = (part >= first[number]) & (part < first[number + 1])
+            share = current[number] / current.sum()
+            off = np.abs(own.cumsum() - share * np.arange(1, len(part) + 1)).max(initial=0)
+            assert off < 1 if interleave == "exact" else off <= share * (1 - share) * 1024 + 1e-6
+            assert share or not own.any()
+
+
+def test_weights_hold_from_their_epoch_on() -> None:
+    mix = mixed(samples=8, schedule={10: {"b": 1, "a": 0}, 3: [1, 1]})
+    epochs = flat(ws.Loader(mix, 8), 12)
+    shares = [sum(at >= 100 for at in epoch) for epoch in epochs]
+    assert shares == [2] * 3 + [4] * 7 + [8] * 2
+    # What comes later changes nothing before.
+    assert epochs[:3] == flat(ws.Loader(mixed(samples=8), 8), 3)
+
+
+@pytest.mark.parametrize("interleave", ["exact", "random"])
+def test_a_resume_across_a_change_of_weights(interleave: str) -> None:
+    options: dict[str, Any] = {"samples": 7, "schedule": {1: [0, 1], 2: [2, 1]}, "interleave": interleave}
+    sampler = ws.Shuffle(5)
+    whole = flat(ws.Loader(mixed(**options), 2, sampler), 4)
+    for epoch in range(4):
+        loader = ws.Loader(mixed(**options), 2, sampler)
+        state = {**loader.state_dict(), "epoch": epoch, "place": 4}
+        loader.load_state_dict(json.loads(json.dumps(state)))
+        assert [at for batch in loader for at in batch.tolist()] == whole[epoch][4:]
+
+
+def test_counting_far_epochs_costs_the_changes_and_not_the_epochs() -> None:
+    mix = mixed(samples=12, schedule={2**50: [1, 3], 2**58: [1, 1], 2**63: [1, 2]}, interleave="random")
+    sampler = mix.sampler([7, 5], ws.Sequential())
+    found = sampler.indices(0, 12, 12, 2**58 + 5)
+    # Of 12 places 9 and 3, then 3 and 9 were walked through an epoch; blocks are whole there, but for the last epochs.
+    counts = np.array(mix.schedules[0][1].counts(12 * 2**50)) + mix.schedules[1][1].counts(12 * (2**58 - 2**50))
+    counts += mix.schedules[2][1].counts(60)
+    for at in found.tolist():
+        source = int(at >= 7)
+        assert at == (counts[source] % 5 + 7 if source else counts[source] % 7)
+        counts[source] += 1
+    with pytest.raises(ws.PositionError, match=r"at most 2\*\*62 places; epoch 9,223,372,036,854,775,808 of 12"):
+        sampler.indices(0, 1, 12, 2**63)
+
+
+def test_a_source_of_weight_zero_never_comes() -> None:
+    for sources in ([np.arange(0), 5 + np.arange(3), np.arange(2)], [np.zeros((0, 4)), 5 + np.arange(3), np.arange(2)]):
+        (batch,) = ws.Loader(ws.Mixture(sources, [0, 1, 0], samples=4), 4)
+        assert batch.tolist() == [5, 6, 7, 5]
+    with pytest.raises(ws.BadSource, match="source '0' of a mix has no samples: leave it out, or give it the weight 0"):
+        ws.Loader(ws.Mixture([np.arange(0), np.arange(3)], [0, 1], schedule={5: [1, 1]}), 2)
+    with pytest.raises(ValueError, match="one at least above zero"):
+        ws.Mixture([np.arange(2), np.arange(3)], [0, 0])
+    with pytest.raises(ValueError, match="one at least above zero"):
+        mixed(schedule={1: [0, 0]})
+
+
+def test_the_first_samples_are_of_sources_that_have_any() -> None:
+    mix = ws.Mixture([np.arange(0), np.arange(3), np.arange(0), np.arange(2), np.arange(0)], [0, 1, 0, 1, 0])
+    source = source_of(mix)
+    assert isinstance(source, MixtureSource)
+    assert source.first_positions.tolist() == [0, 3]
+    assert source.read(source.first_positions).tolist() == [0, 0]
+    assert source.sample_bytes == 8
+
+
+def test_random_interleaving_is_described_and_shuffles() -> None:
+    plain = mixed().sampler([7, 5], ws.Sequential())
+    assert plain.describe() == {
+        "kind": "mixed",
+        "shares": [3, 1],
+        "lengths": [7, 5],
+        "samplers": [{"kind": "sequential"}] * 2,
+        "samples": 12,
+    }
+    assert not plain.shuffles
+    assert mixed().sampler([7, 5], ws.Shuffle()).shuffles
+    assert mixed(samplers={"a": ws.Uniform(), "b": None}).sampler([7, 5], ws.Sequential()).shuffles
+    drawn = mixed(interleave="random", seed=4, schedule={2: [0, 1], 9: [1, 1]}).sampler([7, 5], ws.Sequential())
+    assert drawn.shuffles
+    described = drawn.describe()
+    assert json.loads(json.dumps(described)) == described
+    assert described == {
+        **plain.describe(),
+        "schedule": [[2, [0, 1]], [9, [1, 1]]],
+        "interleave": {"kind": "random", "seed": 4},
+    }
+    assert pickle.loads(pickle.dumps(drawn)) == drawn
+
+
+def test_random_interleaving_has_a_seed() -> None:
+    first, again, other = (flat(ws.Loader(mixed(interleave="random", seed=seed), 4), 50) for seed in (0, None, 1))
+    assert first == again
+    assert first != other
+    assert first != flat(ws.Loader(mixed(), 4), 50)
+
+
+def test_samplers_by_name_and_the_loaders_for_the_rest() -> None:
+    mix = mixed(samplers={"a": "shuffle", "b": None})
+    sampler = mix.sampler([7, 5], ws.Shuffle(9))
+    assert sampler.samplers == (ws.Shuffle(0), ws.Shuffle(10))
+    with pytest.raises(TypeError, match=r"sampler must be a ws\.Sampler; got the builtins\.list"):
+        mixed(samplers=[[1], None])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"schedule": {0: [1, 1]}}, "epoch of a schedule must be an integer from 1 to .*; got 0"),
+        ({"schedule": {"3": [1, 1]}}, "epoch of a schedule must be an integer from 1 to .*; got '3'"),
+        ({"schedule": {True: [1, 1]}}, "epoch of a schedule must be an integer .*; got True"),
+        ({"schedule": [[1, 1]]}, r"schedule of a mix must be a dict of weights by epoch; got \[\[1, 1\]\]"),
+        ({"schedule": {3: [1]}}, "weights from epoch 3 on of a mix: one for each source; got 1 for 2 sources"),
+        ({"schedule": {3: {"c": 1}}}, r"weights from epoch 3 on are for \['c'\]; the sources are \['a', 'b'\]"),
+        ({"schedule": {3: [1, -1]}}, "weights of a mix must be finite and not negative"),
+        ({"interleave": "shuffled"}, 'interleave must be "exact" or "random"; got \'shuffled\''),
+        ({"seed": 3}, 'seed=3 of a mix is for interleave="random"'),
+        ({"seed": -1, "interleave": "random"}, "seed must be an integer from 0"),
+    ],
+)
+def test_refuses_options(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        mixed(**options)

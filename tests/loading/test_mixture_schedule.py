@@ -22,10 +22,11 @@ def farthest(mix: MixtureSchedule, length: int) -> float:
     )
 
 
-@given(st.lists(st.integers(1, 50), min_size=1, max_size=12))
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=12).filter(any))
 def test_shares_hold_at_every_prefix(weights: list[int]) -> None:
     mix = MixtureSchedule(weights)
-    bound = 1 - 1 / (2 * len(weights) - 2) if len(weights) > 1 else 0
+    coming = sum(weight > 0 for weight in weights)
+    bound = 1 - 1 / (2 * coming - 2) if coming > 1 else 0
     assert farthest(mix, 2 * mix.period + 3) <= bound + 1e-9
     assert [share * sum(weights) for share in mix.shares] == [weight * mix.period for weight in weights]
 
@@ -42,6 +43,26 @@ def test_shares_of_any_numbers_hold(weights: list[float]) -> None:
 def test_shares_hold_where_rounding_each_source_alone_would_not(weights: Any) -> None:
     mix = MixtureSchedule(weights)
     assert farthest(mix, mix.period) < 1
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=8).filter(any), st.integers(0, 10))
+def test_a_source_of_weight_zero_is_as_if_it_were_not_there(weights: list[int], scale: int) -> None:
+    numbers = [weight * (1 + scale / 3) for weight in weights] if scale else weights
+    mix, without = MixtureSchedule(numbers), MixtureSchedule([number for number in numbers if number])
+    source, before = mix.sources(0, 100)
+    coming = np.flatnonzero(weights)
+    assert np.array_equal(source, coming[without.sources(0, 100)[0]])
+    assert np.array_equal(before, without.sources(0, 100)[1])
+    assert [share for share in mix.shares if share] == list(without.shares)
+    assert [share > 0 for share in mix.shares] == [weight > 0 for weight in weights]
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=6).filter(any), st.integers(0, 300))
+def test_counts_are_of_the_places_before(weights: list[int], length: int) -> None:
+    mix = MixtureSchedule(weights)
+    assert mix.counts(length) == tuple(np.bincount(mix.sources(0, length)[0], minlength=len(weights)).tolist())
+    again = mix.counts(length + 10**20 * mix.period)
+    assert again == tuple(c + s * 10**20 for c, s in zip(mix.counts(length), mix.shares, strict=True))
 
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=5), st.integers(0, 300), st.integers(0, 300))
@@ -76,6 +97,9 @@ def test_the_farthest_places() -> None:
         ([5], (1,)),
         ((np.float32(0.5), np.int64(1)), (1, 2)),
         ([10**30, 10**30], (1, 1)),
+        ([0, 4, 0, 2], (0, 2, 0, 1)),
+        ([0.0, 0.7, 0.3], (0, 7, 3)),
+        ([0, 2**0.5, 1], (0, 58579, 41421)),
     ],
 )
 def test_simple_ratios_are_exact(weights: Any, shares: tuple[int, ...]) -> None:
@@ -101,7 +125,7 @@ def test_a_mix_is_json_equal_by_weights_and_survives_a_pickle() -> None:
 
 
 @pytest.mark.parametrize(
-    "weights", [[], [0, 1], [-1, 2], [np.nan], [np.inf, 1], [1e308, 1e308], None, 3, ["a"], [[1, 2]], [1, 10**400]]
+    "weights", [[], [0, 0], [-1, 2], [np.nan], [np.inf, 1], [1e308, 1e308], None, 3, ["a"], [[1, 2]], [1, 10**400]]
 )
 def test_refuses(weights: Any) -> None:
     with pytest.raises(ValueError, match="weights of a mix must be"):
@@ -111,6 +135,8 @@ def test_refuses(weights: Any) -> None:
 def test_refuses_a_share_that_would_round_to_nothing() -> None:
     with pytest.raises(ValueError, match="weight 1, 1e-07, is 1e-07 of the sum"):
         MixtureSchedule([1, 1e-7])
+    with pytest.raises(ValueError, match="weight 2, 1e-07, is 1e-07 of the sum"):
+        MixtureSchedule([0, 1, 1e-7])
 
 
 @pytest.mark.parametrize(("first", "last"), [(-1, 3), (3, 2), (0, 2**62 + 1)])

@@ -9,13 +9,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.loading.statistics import surprise
 
 from warmstore.errors import PositionError
 from warmstore.loading.samplers import samplers
-from warmstore.loading.samplers.samplers import BLOCK, Sampler, Sequential, Shuffle, Uniform, Weighted, Window
+from warmstore.loading.samplers.bucketed import Bucketed
+from warmstore.loading.samplers.samplers import (
+    BLOCK,
+    Sampler,
+    Sequential,
+    Shuffle,
+    Uniform,
+    Weighted,
+    Window,
+    sampler_of,
+)
 
 TEN = [1, 0, 2.5, 4, 1, 1, 1, 1, 1, 9]
 KINDS: list[Callable[[int], Sampler]] = [
@@ -26,6 +37,8 @@ KINDS: list[Callable[[int], Sampler]] = [
     lambda n: Uniform(seed=3),
     lambda n: Uniform(seed=3, samples=2 * n + 5),
     lambda n: Weighted(np.arange(1, n + 1), seed=3),
+    lambda n: Bucketed(np.arange(n) * 7 % 50, 1 + n // 7, seed=3, groups=3),
+    lambda n: Bucketed(np.arange(n) * 7 % 50, 4, seed=3),
 ]
 
 
@@ -311,3 +324,69 @@ def test_blocks_join() -> None:
         assert np.array_equal(whole, order.at(np.arange(n), n, 0))
         assert np.array_equal(whole[3:], order.indices(3, n, n, 0))
         assert np.array_equal(whole[5:], np.concatenate([order.indices(k, k + 8, n, 0) for k in range(5, n, 8)]))
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=repr)
+def test_whether_epochs_differ_is_known(order: Sampler) -> None:
+    assert order.shuffles == isinstance(order, Shuffle | Uniform | Weighted)
+    if isinstance(order, Sequential):
+        assert np.array_equal(order.indices(0, 100, 100, 0), order.indices(0, 100, 100, 1))
+    elif isinstance(order, Shuffle | Uniform):
+        length = order.length(100)
+        assert not np.array_equal(order.indices(0, length, 100, 0), order.indices(0, length, 100, 1))
+
+
+def test_an_order_of_ones_own_shuffles_unless_it_says_otherwise() -> None:
+    class Reverse(Sampler):
+        def _length(self, n: int) -> int:
+            return n
+
+        def _positions(self, places: Any, n: int, epoch: int) -> Any:
+            return np.uint64(n - 1) - places
+
+    assert Reverse().shuffles
+    assert sampler_of(reverse := Reverse()) is reverse
+
+
+def test_a_seed_may_come_first() -> None:
+    assert Shuffle(7) == Shuffle(seed=7)
+    assert Uniform(7) == Uniform(seed=7)
+    assert Uniform(7, samples=3) == Uniform(seed=7, samples=3)
+    with pytest.raises(TypeError, match="positional"):
+        Uniform(7, 3)  # type: ignore[misc]
+    with pytest.raises(TypeError, match="positional"):
+        Weighted([1, 2], 7)  # type: ignore[misc]
+
+
+def test_a_sampler_as_a_user_says_it() -> None:
+    assert sampler_of(None) == sampler_of("sequential") == Sequential()
+    assert sampler_of("shuffle") == Shuffle(seed=0)
+    for order in ORDERS:
+        assert sampler_of(order) is order
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "message"),
+    [
+        ("random", ValueError, "sampler='random' names no sampler"),
+        ("Shuffle", ValueError, "sampler='Shuffle' names no sampler"),
+        (0, TypeError, r"got 0. Did you mean Shuffle\(seed=0\)\?"),
+        (np.int64(5), TypeError, r"Did you mean Shuffle\(seed=5\)\?"),
+        (True, TypeError, r"got True. Did you mean Shuffle\(seed=0\)\?"),
+        (False, TypeError, r"got False. Did you mean Sequential\(\)\?"),
+        (Shuffle, TypeError, "must be an instance; got the class Shuffle"),
+        ([0, 1], TypeError, r"got the builtins.list \[0, 1\]"),
+        (np.arange(3), TypeError, r"got the numpy.ndarray array\(\[0, 1, 2\]\)"),
+        (
+            torch.utils.data.SequentialSampler([1]),
+            TypeError,
+            "got the torch.utils.data.sampler.SequentialSampler <torch",
+        ),
+        (dataclasses, TypeError, "got the builtins.module"),
+    ],
+)
+def test_what_is_no_sampler_is_quoted(value: Any, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message) as caught:
+        sampler_of(value)
+    for choice in ("ws.Sampler", '"sequential"', '"shuffle"', "None"):
+        assert choice in str(caught.value)

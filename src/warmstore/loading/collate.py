@@ -1,4 +1,5 @@
-"""How values that vary in length become a batch: as a list, padded to the longest, or packed one after the other.
+"""How values that vary in length become a batch: as a list, padded to the longest, or packed one after the other or
+into rows.
 
 Lists cost nothing and fit everything. Padded ones are one array with a mask; packed ones are what attention kernels
 for variable lengths take, and waste no room.
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from warmstore.errors import SchemaMismatch
+from warmstore.loading.packing import PackRows, pack_rows
 from warmstore.loading.validation import MOST_SAMPLES, integer
 from warmstore.records.arrays import is_jax_array, is_tensor, to_numpy
 from warmstore.records.values import Packed
@@ -38,8 +40,8 @@ class Pad:
             object.__setattr__(self, "length", integer("length of a Pad", self.length, 1, MOST_SAMPLES))
 
 
-Way = str | Pad
-"""Of one field: "list", "packed" or a Pad."""
+Way = str | Pad | PackRows
+"""Of one field: "list", "packed", a Pad or a PackRows."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Collation:
 
     @classmethod
     def of(cls, given: Any) -> "Collation":
-        """From what a user says: "list", "pad", "packed", a Pad, or a dict of these by the name of the field.
+        """From what a user says: "list", "pad", "packed", a Pad, a PackRows, or a dict of these by field.
 
         Raises:
             ValueError: something else.
@@ -62,13 +64,15 @@ class Collation:
         if isinstance(given, Mapping):
             # A nested dict is for a batch that is nested itself.
             return cls({str(name): cls._named(way) for name, way in given.items()})
-        if isinstance(given, Pad):
+        if isinstance(given, Pad | PackRows):
             return cls({}, given)
         if given == "pad":
             return cls({}, Pad())
-        if given in (LIST, PACKED):
+        if isinstance(given, str) and given in (LIST, PACKED):
             return cls({}, given)
-        raise ValueError(f"collate must be 'list', 'pad', 'packed', a Pad, or a dict of these by field; got {given!r}")
+        raise ValueError(
+            f"collate must be 'list', 'pad', 'packed', a Pad, a PackRows, or a dict of these by field; got {given!r}"
+        )
 
     @classmethod
     def _named(cls, given: Any) -> "Collation":
@@ -118,6 +122,8 @@ class Collation:
         if not isinstance(batch, Packed):
             return batch  # fixed shapes; text and JSON values, unless they are asked for by name
         values, offsets = _by_rows(batch, name)
+        if isinstance(self.rest, PackRows):
+            return pack_rows(values, offsets, self.rest, name)
         return _pad(values, offsets, self.rest, name) if isinstance(self.rest, Pad) else _pack(values, offsets)
 
 

@@ -6,6 +6,7 @@ from typing import Any, final
 import numpy as np
 
 from warmstore.loading import collate as collating
+from warmstore.loading.batch_builder import marked
 from warmstore.loading.sources.resolve import source_of
 from warmstore.loading.sources.sequence import SequenceSource
 from warmstore.loading.sources.source import Source
@@ -53,8 +54,8 @@ class Dataset:
     def __getitems__(self, positions: Any) -> Samples:
         """Many samples, of which `ws.collate` makes a batch at no cost and any other collate function at some."""
         at = np.asarray(positions, np.int64)
-        batch = self.source.read(at)
-        return Samples(batch if self._collation.does_nothing else self._collation(batch), len(at))
+        batch = self.source.read_in(getattr(positions, "epoch", 0), at)
+        return Samples(batch if self._collation.does_nothing else self._collation(batch), len(at), positions)
 
 
 def collate(samples: Any) -> Any:
@@ -64,10 +65,15 @@ def collate(samples: Any) -> Any:
         samples: what `__getitems__` of a RecordStore, of its fields, or of a `Dataset` gives; or a list of samples.
 
     Returns:
-        A batch as a `Loader` with to="torch" gives it; but values of Bytes fields are bytes, which, unlike views of a
-        file, get out of a worker process.
+        A batch as a `Loader` with to="torch" gives it, with the mask "valid" where a `BatchSampler` repeats rows. But
+        values of Bytes fields are bytes, which, unlike views of a file, get out of a worker process.
     """
-    return _to_torch.send(owned(samples.batch if isinstance(samples, Samples) else collating.stack(samples)))
+    if not isinstance(samples, Samples):
+        return _to_torch.send(owned(collating.stack(samples)))
+    batch, valid = samples.batch, getattr(samples.positions, "valid", None)
+    if valid is not None and isinstance(batch, dict):
+        batch = marked(batch, valid)
+    return _to_torch.send(owned(batch))
 
 
 def owned(batch: Any) -> Any:
@@ -75,7 +81,7 @@ def owned(batch: Any) -> Any:
     if isinstance(batch, dict):
         return {name: owned(values) for name, values in batch.items()}
     if isinstance(batch, tuple):
-        return tuple(owned(values) for values in batch)
+        return collating.rebuilt(batch, [owned(values) for values in batch])
     if isinstance(batch, list):
         return [bytes(value) if isinstance(value, memoryview) else value for value in batch]
     return batch

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from warmstore.loading.batch_builder import BatchBuilder, Task
+from warmstore.loading.batch_builder import BatchBuilder, Built, Task
 from warmstore.loading.dataset import owned
 from warmstore.loading.shared_memory import SHARED, tensor_of, torch_has
 from warmstore.records.formats import imported, mapped
@@ -47,18 +47,18 @@ class ProcessPrefetcher:
                 generator=torch.Generator(),  # the program's own would be drawn from
             )
 
-    def ahead(self, tasks: Iterator[Task]) -> Generator[tuple[Task, Any], None, None]:
+    def ahead(self, tasks: Iterator[Task]) -> Generator[tuple[Task, Built], None, None]:
         """Yield every task with its batch, in order."""
         self._tasks.begin(tasks)
         with _without_advice():
             made = iter(self._loader)
-        for batch, notes in made:
+        for built, notes in made:
             for note in notes:
                 warnings.warn(note, RuntimeWarning, stacklevel=5)
             task = self._tasks.drawn.popleft()
             if task is not None:
-                yield task, mapped(_as_array, batch)
-            del batch
+                yield task, built._replace(batch=mapped(_as_array, built.batch))
+            del built
 
     def close(self) -> None:
         """End the processes, after they have finished what they do."""
@@ -98,12 +98,13 @@ class _Batches:
     def __init__(self, make: BatchBuilder) -> None:
         self._make = make
 
-    def __getitem__(self, task: Task | None) -> tuple[Any, list[str]]:
+    def __getitem__(self, task: Task | None) -> tuple[Built | None, list[str]]:
         source = self._make.source
         if task is None:
             source.finish()
             return None, source.notes()
-        return mapped(_as_shared, owned(self._make(task))), source.notes()
+        built = self._make(task)
+        return built._replace(batch=mapped(_as_shared, owned(built.batch))), source.notes()
 
 
 @contextmanager

@@ -8,11 +8,14 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from warmstore.errors import BadRank
 from warmstore.loading.validation import MOST_SAMPLES, integer
 
+Uneven = Literal["pad", "drop", "allow", "full"]
+
+_UNEVEN = get_args(Uneven)
 _MOST_RANKS = 2**24
 _MOST_BATCH = MOST_SAMPLES // _MOST_RANKS
 
@@ -21,13 +24,20 @@ class Step(NamedTuple):
     """What one rank takes at one global step.
 
     first, last: its places of the epoch. after: how many places all ranks together have taken then. fill: places from
-    the start of the epoch on (and on beyond its end, as on a ring) whose samples are repeated to make the batch full.
+    the start of the epoch on (and on beyond its end, as on a ring) whose samples are repeated at the end of the batch.
+    is_last: no step of this rank follows in the epoch.
     """
 
     first: int
     last: int
     after: int
     fill: tuple[int, int] = (0, 0)
+    is_last: bool = False
+
+    @property
+    def padded(self) -> int:
+        """Repeated rows at the end of the batch."""
+        return self.fill[1] - self.fill[0]
 
 
 @dataclass(frozen=True)
@@ -35,27 +45,33 @@ class Shard:
     """One rank's part of every epoch.
 
     At the end of an epoch fewer than batch size x world size places may be left. They are split evenly, in order, over
-    the ranks, whose parts then differ by at most one; a rank whose part is empty has one step fewer. `drop_last` leaves
-    them out; `pad` fills every rank's last batch up to the batch size with samples from the start of the epoch, rank
-    after rank.
+    the ranks, whose parts then differ by at most one.
 
-    batch_size: samples in a batch of one rank. rank, world_size: which of how many.
+    Args:
+        batch_size: samples in a batch of one rank.
+        rank, world_size: which of how many.
+        uneven: what to do with the rest of an epoch:
+            "pad": fill the last batch of every rank up to the longest of them, with samples from the start of the
+                epoch, rank after rank. All ranks have the same number of steps and of rows. One rank alone has nothing
+                to fill.
+            "drop": leave the rest out.
+            "allow": a rank whose part is empty has one step fewer.
+            "full": as "pad", but up to the batch size, also on one rank: all batches have one shape.
 
     Raises:
         BadRank: a rank outside the world.
-        ValueError: a batch size below 1; both drop_last and pad.
+        ValueError: a batch size below 1, or another word for `uneven`.
     """
 
     batch_size: int
     rank: int = 0
     world_size: int = 1
-    drop_last: bool = False
-    pad: bool = False
+    uneven: Uneven = "pad"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "batch_size", integer("batch_size", self.batch_size, 1, _MOST_BATCH))
-        if self.drop_last and self.pad:
-            raise ValueError("drop_last leaves the rest of an epoch out and pad fills it up: choose one of them")
+        if self.uneven not in _UNEVEN:
+            raise ValueError(f"uneven must be one of {', '.join(map(repr, _UNEVEN))}; got {self.uneven!r}")
         whole = all(isinstance(value, int) and not isinstance(value, bool) for value in (self.rank, self.world_size))
         if not whole or not 0 <= self.rank < self.world_size <= _MOST_RANKS:
             raise BadRank(
@@ -67,10 +83,20 @@ class Shard:
         """Places that one step of all ranks takes."""
         return self.batch_size * self.world_size
 
+    @property
+    def marks(self) -> bool:
+        """Whether batches may hold repeated rows, which a mask marks."""
+        return self.uneven == "full" or (self.uneven == "pad" and self.world_size > 1)
+
     def count(self, length: int, start: int = 0) -> int:
         """Steps of this rank from the place `start` to the end of an epoch of `length` places."""
         whole, rest = divmod(max(length - start, 0), self.together)
         return whole + self._has_rest(rest)
+
+    def is_over(self, length: int, start: int) -> bool:
+        """Whether no rank has a step from the place `start` on."""
+        left = length - start
+        return left < (self.together if self.uneven == "drop" else 1)
 
     def steps(self, length: int, start: int = 0) -> Iterator[Step]:
         """The steps of this rank from the place `start` on, to which all ranks have come."""
@@ -78,18 +104,23 @@ class Shard:
         offset = self.rank * size
         rest = max(length - start, 0) % together
         begin = max(length, start) - rest
+        has_rest = self._has_rest(rest)
         for place in range(start, begin, together):
-            yield Step(place + offset, place + offset + size, place + together)
-        if self._has_rest(rest):
+            after = place + together
+            yield Step(place + offset, place + offset + size, after, is_last=after == begin and not has_rest)
+        if has_rest:
             each, more = divmod(rest, self.world_size)
             before = self.rank * each + min(self.rank, more)
             count = each + (self.rank < more)
-            filled = self.rank * size - before  # by the ranks before this one
-            fill = (filled, filled + size - count) if self.pad else (0, 0)
-            yield Step(begin + before, begin + before + count, length, fill)
+            rows = {"full": size, "pad": each + bool(more)}.get(self.uneven, count)
+            filled = self.rank * rows - before  # by the ranks before this one
+            fill = (filled, filled + rows - count) if rows > count else (0, 0)
+            yield Step(begin + before, begin + before + count, length, fill, is_last=True)
 
     def _has_rest(self, rest: int) -> bool:
-        return bool(rest) and not self.drop_last and (self.pad or self.rank < rest)
+        if self.uneven == "allow":
+            return self.rank < rest
+        return bool(rest) and self.uneven != "drop"
 
 
 def find_rank(rank: Any = None, world_size: Any = None) -> tuple[Any, Any]:
@@ -107,6 +138,8 @@ def find_rank(rank: Any = None, world_size: Any = None) -> tuple[Any, Any]:
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
     texts = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
+    if texts[0] is None and os.environ.get("NODE_RANK") == "0":  # Lightning's processes know their place on the node
+        texts = os.environ.get("LOCAL_RANK"), texts[1]
     if None in texts:
         return 0, 1
     try:

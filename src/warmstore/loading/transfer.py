@@ -7,8 +7,9 @@ import sys
 from abc import ABC, abstractmethod
 from typing import Any
 
+from warmstore.errors import SchemaMismatch
 from warmstore.records.arrays import is_tensor
-from warmstore.records.formats import imported, jax_array_of, mapped, tensor_of
+from warmstore.records.formats import host_array_of, imported, jax_array_of, mapped, tensor_of
 
 
 class DeviceTransfer(ABC):
@@ -109,19 +110,35 @@ class ToCuda(DeviceTransfer):
 
 
 class ToJax(DeviceTransfer):
-    """JAX arrays on the default device, or on the device or sharding given."""
+    """JAX arrays on the default device, or on the device or sharding given.
+
+    Where a sharding has devices of other processes, a batch is this process's part of a global array: all processes'
+    rows one after the other (`jax.make_array_from_process_local_data`).
+    """
 
     ahead = True
 
     def __init__(self, where: Any) -> None:
         self._jax = imported("jax")
         self._where = where
+        self._is_shared = not getattr(where, "is_fully_addressable", True)
 
     def send(self, batch: Any) -> Any:
         return mapped(self._put, batch)
 
     def _put(self, value: Any, name: str) -> Any:
-        return jax_array_of(self._jax, value, name, self._where)
+        try:
+            if self._is_shared:
+                return self._jax.make_array_from_process_local_data(self._where, host_array_of(self._jax, value, name))
+            return jax_array_of(self._jax, value, name, self._where)
+        except ValueError as error:
+            if "divisible" not in str(error):
+                raise
+            raise SchemaMismatch(
+                f"{name or 'the batch'} has {len(value):,} rows here, which the sharding cannot split evenly: {error}. "
+                'With uneven="full" every batch has batch_size rows, the repeated ones marked; with "drop" the rest is '
+                "left out. The batch_size must be a multiple of this process's devices"
+            ) from None
 
 
 def _used_by(value: Any, stream: Any) -> Any:

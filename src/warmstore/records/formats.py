@@ -50,7 +50,7 @@ class Formatted:
 
     def __getitems__(self, index: Any) -> Samples:
         """The records at many positions as torch's DataLoader asks for them."""
-        return Samples(self.gather(index), len(index))
+        return Samples(self.gather(index), len(index), index)
 
     def __iter__(self) -> Iterator[Any]:
         return (self[at] for at in range(len(self)))
@@ -119,6 +119,20 @@ def jax_array_of(jax: Any, value: Any, name: str, where: Any = None) -> Any:
         SchemaMismatch: some records have no value.
         UnsupportedType: JAX has no such dtype, or not without x64.
     """
+    value = host_array_of(jax, value, name)
+    try:
+        return jax.device_put(value, where)
+    except TypeError as error:
+        raise UnsupportedType(f"{name or 'the batch'} is {value.dtype}, which JAX does not have: {error}") from None
+
+
+def host_array_of(jax: Any, value: Any, name: str) -> Any:
+    """An array or tensor as an array that JAX takes without a conversion.
+
+    Raises:
+        SchemaMismatch: some records have no value.
+        UnsupportedType: JAX has no such dtype without x64.
+    """
     if is_tensor(value):
         value = value.numpy()
     _check_whole(value, name)
@@ -128,10 +142,7 @@ def jax_array_of(jax: Any, value: Any, name: str, where: Any = None) -> Any:
             f"{name or 'the batch'} is {dtype}, which JAX would make {jax.dtypes.canonicalize_dtype(dtype)}: "
             "jax_enable_x64 is off. Convert it in a transform, or call jax.config.update('jax_enable_x64', True)"
         )
-    try:
-        return jax.device_put(value, where)
-    except TypeError as error:
-        raise UnsupportedType(f"{name or 'the batch'} is {dtype}, which JAX does not have: {error}") from None
+    return value
 
 
 def _check_whole(value: Any, name: str) -> None:

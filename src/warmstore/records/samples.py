@@ -12,10 +12,15 @@ import numpy as np
 
 
 class Samples:
-    """The samples of a batch. `batch` is all of them: a dict of arrays or lists, an array, or a list."""
+    """The samples of a batch.
 
-    def __init__(self, batch: Any, count: int) -> None:
+    batch: all of them: a dict of arrays or lists, an array, or a list. positions: what was asked for, as it was handed
+    in: it may know more of the batch.
+    """
+
+    def __init__(self, batch: Any, count: int, positions: Any = None) -> None:
         self.batch = batch
+        self.positions = positions
         self._count = count
 
     def __len__(self) -> int:
@@ -37,7 +42,8 @@ def _sample(batch: Any, at: int) -> Any:
     if isinstance(batch, dict):
         return {name: _sample(values, at) for name, values in batch.items()}
     if isinstance(batch, tuple):
-        return tuple(_sample(values, at) for values in batch)
+        parts = [_sample(values, at) for values in batch]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else tuple(parts)
     value = batch[at]
     if isinstance(batch, np.ma.MaskedArray) and np.ma.getmaskarray(value).all():
         return None

@@ -24,18 +24,19 @@ class MixtureSchedule:
     """An endless row of places shared out among sources in proportion to their weights.
 
     At every prefix of i places a source has had its share of i within less than one sample: with two sources within one
-    half, with K within 1 - 1 / (2 * K - 2). That is Tijdeman's bound ("The chairman assignment problem", Discrete
-    Mathematics 32, 1980), the best there is; places are assigned by his rule, the earliest deadline among those that
-    may come already.
+    half, with K of a weight above zero within 1 - 1 / (2 * K - 2). That is Tijdeman's bound ("The chairman assignment
+    problem", Discrete Mathematics 32, 1980), the best there is; places are assigned by his rule, the earliest deadline
+    among those that may come already.
 
     Shares are whole numbers out of a period of at most 100,000 places, so the same after every period. Weights whose
     ratios are such numbers, as 7:2:1 or 0.7, 0.2, 0.1, are kept exactly; others to the nearest 1 / 100,000.
 
     Args:
-        weights: a number above zero for each source.
+        weights: a number for each source, none negative and one at least above zero. A source of weight zero has no
+            place.
 
     Raises:
-        ValueError: other weights, or one below half of 1 / 100,000 of their sum.
+        ValueError: other weights, or one above zero and below half of 1 / 100,000 of their sum.
     """
 
     weights: tuple[float, ...]
@@ -75,9 +76,7 @@ class MixtureSchedule:
         Raises:
             PositionError: places below 0 or above 2**62.
         """
-        farthest = start + int(places.max(initial=0))
-        if start + int(places.min(initial=0)) < 0 or farthest > MOST_SAMPLES:
-            raise PositionError(f"places of a mix must be from 0 to 2**62; got one at {farthest:,}")
+        self.check_places(places, start)
         # Modulo in Python, so that even the last places are far from what int64 holds.
         periods, begin = divmod(start, self.period)
         places = places + begin
@@ -88,6 +87,18 @@ class MixtureSchedule:
         before *= again + periods
         before += self._before[places]
         return source, before
+
+    def check_places(self, places: Int64, start: int) -> None:
+        """Raise PositionError where a place, counted from `start`, is below 0 or above 2**62."""
+        farthest = start + int(places.max(initial=0))
+        if start + int(places.min(initial=0)) < 0 or farthest > MOST_SAMPLES:
+            raise PositionError(f"places of a mix must be from 0 to 2**62; got one at {farthest:,}")
+
+    def counts(self, length: int) -> tuple[int, ...]:
+        """How many places of each source there are among the first `length`, in O(period)."""
+        periods, rest = divmod(length, self.period)
+        last = np.bincount(self._source[:rest], minlength=len(self.shares)).tolist()
+        return tuple(share * periods + more for share, more in zip(self.shares, last, strict=True))
 
     def describe(self) -> dict[str, Any]:
         """Kind and shares as JSON keeps them. Mixes of equal shares are equal, place by place."""
@@ -104,9 +115,9 @@ def _checked(weights: Any) -> tuple[float, ...]:
         raise ValueError(f"weights of a mix must be 1 to {MOST_PLACES:,} numbers; got shape {numbers.shape}")
     with np.errstate(over="ignore"):
         total = numbers.sum()
-    if not (numbers > 0).all() or not np.isfinite(total):
+    if not (numbers >= 0).all() or not numbers.any() or not np.isfinite(total):
         raise ValueError(
-            f"weights of a mix must be finite and above zero; got {weights!r:.80}: leave out what is not to come"
+            f"weights of a mix must be finite and not negative, and one at least above zero; got {weights!r:.80}"
         )
     return tuple(number.item() if isinstance(number, np.generic) else number for number in given)
 
@@ -132,8 +143,9 @@ def _shares(weights: tuple[float, ...]) -> tuple[int, ...]:
     floor = np.floor(shares).astype(np.int64)
     # Largest remainders: those cut off most get what is left over.
     floor[np.argsort(floor - shares, kind="stable")[: MOST_PLACES - int(floor.sum())]] += 1
-    if not floor.all():
-        rare = int(np.argmin(parts))
+    rounded_off = (floor == 0) & (parts > 0)
+    if rounded_off.any():
+        rare = int(np.argmin(np.where(rounded_off, parts, 1)))
         raise ValueError(
             f"every source of a mix needs about 1 in {MOST_PLACES:,} places; weight {rare}, {weights[rare]!r}, "
             f"is {parts[rare]:.2g} of the sum"
@@ -143,6 +155,10 @@ def _shares(weights: tuple[float, ...]) -> tuple[int, ...]:
 
 def _laid_out(shares: tuple[int, ...]) -> tuple[Int64, Int64]:
     """One period: the source at each place, and how many of it stand before, both int64 [sum of shares]."""
+    coming = np.flatnonzero(shares)  # a source that never comes is as if it were not there
+    if len(coming) < len(shares):
+        source, before = _laid_out(tuple(shares[number] for number in coming))
+        return coming[source], before
     period, count = sum(shares), len(shares)
     if count == 1:
         return np.zeros(period, np.int64), np.arange(period)

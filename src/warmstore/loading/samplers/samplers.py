@@ -81,6 +81,15 @@ class Sampler(ABC):
             found[start : start + BLOCK] = self._positions(asked[start : start + BLOCK], n, epoch)
         return found
 
+    @property
+    def shuffles(self) -> bool:
+        """Whether another epoch is another order or selection. True unless a subclass says otherwise.
+
+        A loop that was left in the middle of an epoch goes on with the next epoch where this is True, and begins the
+        same one again where it is False.
+        """
+        return True
+
     def describe(self) -> dict[str, Any]:
         """Kind and options as JSON keeps them. Orders of equal descriptions are equal, place by place."""
         options = {option.name: getattr(self, option.name) for option in fields(self) if option.init}  # type: ignore[arg-type]
@@ -102,6 +111,11 @@ class Sampler(ABC):
 @dataclass(frozen=True)
 class Sequential(Sampler):
     """Every sample once, from the first to the last."""
+
+    @property
+    def shuffles(self) -> bool:
+        """False: all epochs are alike."""
+        return False
 
     def _length(self, n: int) -> int:
         return n
@@ -138,6 +152,11 @@ class Window(Sampler):
         object.__setattr__(self, "size", size)
         step = size if self.step is None else integer("step of a window", self.step, 1, MOST_SAMPLES)
         object.__setattr__(self, "step", step)
+
+    @property
+    def shuffles(self) -> bool:
+        """False: nothing is drawn, although an epoch begins where the one before it ended."""
+        return False
 
     def _length(self, n: int) -> int:
         return self._windows(n) * self.size
@@ -177,7 +196,6 @@ class Shuffle(Sampler):
         ValueError: another seed.
     """
 
-    _: KW_ONLY
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -206,8 +224,8 @@ class Uniform(Sampler):
         ValueError: another seed, or samples that are no integer above zero; in use, samples out of none.
     """
 
-    _: KW_ONLY
     seed: int = 0
+    _: KW_ONLY
     samples: int | None = None
 
     def __post_init__(self) -> None:
@@ -290,6 +308,39 @@ class Weighted(Sampler):
         found = np.empty(len(wanted), np.int64)
         found[by_size] = np.searchsorted(self._sums, wanted[by_size], side="right")
         return found
+
+
+_CHOICES = 'a ws.Sampler such as Shuffle(seed=0), "sequential", "shuffle", or None for Sequential()'
+
+
+def sampler_of(value: Any) -> Sampler:
+    """The sampler that a user means: None is Sequential(), "sequential" and "shuffle" are names, a Sampler is itself.
+
+    Raises:
+        ValueError: a string that names no sampler.
+        TypeError: a number, a class, a sampler of another library, or anything else.
+    """
+    if value is None:
+        return Sequential()
+    if isinstance(value, Sampler):
+        return value
+    if isinstance(value, str):
+        if value == "sequential":
+            return Sequential()
+        if value == "shuffle":
+            return Shuffle(seed=0)
+        raise ValueError(f"sampler={value!r:.80} names no sampler; pass {_CHOICES}")
+    if isinstance(value, bool | np.bool_):
+        advice = "Shuffle(seed=0)" if value else "Sequential()"
+        raise TypeError(f"sampler must be a sampler; got {value!r}. Did you mean {advice}? Pass {_CHOICES}")
+    if isinstance(value, int | np.integer):
+        raise TypeError(
+            f"sampler must be a sampler; got {value!r}. Did you mean Shuffle(seed={value})? Pass {_CHOICES}"
+        )
+    if isinstance(value, type) and issubclass(value, Sampler):
+        raise TypeError(f"sampler must be an instance; got the class {value.__name__}. Pass {_CHOICES}")
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    raise TypeError(f"sampler must be a ws.Sampler; got the {kind} {value!r:.80}. Pass {_CHOICES}")
 
 
 def _check_seed(order: Shuffle | Uniform | Weighted) -> None:

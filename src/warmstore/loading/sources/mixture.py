@@ -19,7 +19,7 @@ class MixtureSource(Source):
     def __init__(self, mixed: Mixture, sources: list[Source]) -> None:
         self.mixed = mixed.without_sources()
         self.sources = sources
-        widths = [source.sample_bytes for source in sources]
+        widths = [source.sample_bytes for source in sources if len(source)]
         self.sample_bytes = None if None in widths else max(widths)  # type: ignore[type-var]
         self._ends = np.cumsum([len(source) for source in sources])
 
@@ -33,6 +33,13 @@ class MixtureSource(Source):
     def lengths(self) -> list[int]:
         """Samples of each source."""
         return [len(source) for source in self.sources]
+
+    @property
+    def first_positions(self) -> Int64:
+        """The first sample of each source that has any: together they show whether the structures agree."""
+        return np.array(
+            [end - length for end, length in zip(self._ends, self.lengths, strict=True) if length], np.int64
+        )
 
     def __len__(self) -> int:
         return int(self._ends[-1])

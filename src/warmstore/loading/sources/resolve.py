@@ -14,8 +14,18 @@ from warmstore.loading.sources import array_record
 from warmstore.loading.sources.aligned import AlignedSource
 from warmstore.loading.sources.array_record import ArrayRecordSource, is_array_record
 from warmstore.loading.sources.arrays import ArraySource, NpySource, TensorSource
+from warmstore.loading.sources.iterable import iterable_source
 from warmstore.loading.sources.joined import ConcatSource
-from warmstore.loading.sources.kinds import is_aligned, is_column, is_frame, is_hugging_face, is_torch_set
+from warmstore.loading.sources.kinds import (
+    MANY,
+    is_aligned,
+    is_column,
+    is_frame,
+    is_hugging_face,
+    is_of,
+    is_stream,
+    is_torch_set,
+)
 from warmstore.loading.sources.mixture import MixtureSource
 from warmstore.loading.sources.refusals import refusal_of, unknown_file
 from warmstore.loading.sources.sequence import SequenceSource
@@ -49,7 +59,8 @@ def source_of(
         UnknownFormat: a file of no known kind.
         Closed: a store that is closed.
     """
-    return _Resolver(fields, copy).source(value, collation or Collation({}))
+    stream = iterable_source(value) if is_stream(value) else None
+    return stream or _Resolver(fields, copy).source(value, collation or Collation({}))
 
 
 class _Resolver:
@@ -75,6 +86,8 @@ class _Resolver:
 
     def _of_sources(self, value: Any, collation: Collation) -> Source | None:
         """Of what holds several sources."""
+        if is_of(value, *MANY):
+            raise refusal_of(value)
         if isinstance(value, Mapping):
             _no_mixes(value.values())
             return AlignedSource({name: self.source(one, collation.under(name)) for name, one in value.items()})
@@ -127,9 +140,7 @@ class _Resolver:
             return SubsetSource(inner, positions_of(value.indices, len(inner)))
         if is_torch_set(value, "ConcatDataset"):
             return ConcatSource([self.source(one, collation) for one in value.datasets])
-        if hasattr(value, "__next__") or not hasattr(value, "__len__"):
-            raise refusal_of(value)
-        if hasattr(value, "__getitems__") or hasattr(value, "__getitem__"):
+        if hasattr(value, "__len__") and (hasattr(value, "__getitems__") or hasattr(value, "__getitem__")):
             return SequenceSource(value, copy=self._copy)
         raise refusal_of(value)
 

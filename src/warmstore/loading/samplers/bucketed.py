@@ -1,0 +1,136 @@
+"""Length bucketing: a shuffled order whose batches hold samples of about the same length.
+
+The order stays arithmetic. It is made of pools, and what stands at a place needs its pool only.
+"""
+
+from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from warmstore.loading.lengths import describe_lengths, lengths_of
+from warmstore.loading.samplers.counter_rng import MOST_SEED, Int64, UInt64, derive_keys, random_bits
+from warmstore.loading.samplers.permutation import permuted
+from warmstore.loading.samplers.samplers import Sampler
+from warmstore.loading.validation import MOST_SAMPLES, integer
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Bucketed(Sampler):
+    """Every sample once, neighbours of about the same length: batches that are padded waste less.
+
+    The shuffled order is cut into pools of `size * groups` places. Each pool is sorted by length, samples of one length
+    in their shuffled order, and cut into groups of `size`. The groups of a pool are shuffled. The last n mod `size`
+    samples of the shuffled order, whatever their lengths, are a short group at the end of the epoch, so that leaving
+    it out (uneven="drop") favours no length.
+
+    Of 20,000 log-normal lengths (sigma 0.8) in batches of 32, 75 % of a plainly shuffled epoch is padding; 34 % with 10
+    groups in a pool, 13 % with 50 and 5 % with 200.
+
+    This is group_by_length of Hugging Face transformers (`get_length_grouped_indices` sorts "mega-batches" of 50
+    batches), with the groups shuffled as fairseq shuffles its length-sorted batches. More groups waste less padding and
+    mix less: a sample meets only samples of its pool.
+
+    Any place costs its pool: O(size * groups) time and memory, of which the pool that was used last is kept. So ranks,
+    resuming and other batch sizes work as with `Shuffle`; groups are whole batches where `size` is a multiple of
+    batch size x world size.
+
+    Args:
+        lengths: [n] integers, none negative: the length of each sample. They are copied.
+        size: samples that stay together: batch size x world size.
+        seed: an integer from 0 to 2**64 - 1.
+        groups: groups in a pool.
+        shuffle: False takes pools in the order of the source, and puts the groups of a pool in order of length, the
+            longest first. All epochs are alike then.
+
+    Raises:
+        ValueError: other lengths, size, seed or groups; in use, an n that is not the number of lengths.
+    """
+
+    lengths: ArrayLike
+    size: int
+    _: KW_ONLY
+    seed: int = 0
+    groups: int = 50
+    shuffle: bool = True
+    _short: np.ndarray[Any, Any] = field(init=False, repr=False)  # the lengths in as few bytes as hold them
+    _described: dict[str, Any] = field(init=False, repr=False)
+    _last: tuple[tuple[int, int], Int64] | None = field(init=False, repr=False)  # a pool by (epoch, number)
+
+    def __post_init__(self) -> None:
+        lengths = lengths_of(self.lengths)
+        size = integer("size of a group", self.size, 1, MOST_SAMPLES)
+        groups = integer("groups of a pool", self.groups, 1, MOST_SAMPLES)
+        seed = integer("seed", self.seed, 0, MOST_SEED)
+        if not isinstance(self.shuffle, bool):
+            raise ValueError(f"shuffle must be True or False; got {self.shuffle!r:.80}")
+        # NumPy sorts 8 and 16 bits by radix, ten times as fast.
+        short = lengths.astype(np.min_scalar_type(int(lengths.max(initial=0))))
+        described = describe_lengths(lengths)
+        values = {"lengths": lengths, "size": size, "groups": groups, "seed": seed, "_last": None}
+        for name, value in {**values, "_short": short, "_described": described}.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def shuffles(self) -> bool:
+        """Whether it was made with shuffle=True."""
+        return self.shuffle
+
+    def describe(self) -> dict[str, Any]:
+        """Kind and options as JSON keeps them; of the lengths their number and a BLAKE2b hash."""
+        options = {"size": self.size, "seed": self.seed, "groups": self.groups, "shuffle": self.shuffle}
+        return {"kind": "bucketed", "lengths": dict(self._described), **options}
+
+    def __eq__(self, other: object) -> bool:
+        return self.describe() == other.describe() if isinstance(other, Bucketed) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((self._described["digest"], self.size, self.seed, self.groups, self.shuffle))
+
+    def __reduce__(self) -> Any:
+        make = partial(Bucketed, seed=self.seed, groups=self.groups, shuffle=self.shuffle)
+        return make, (self.lengths, self.size)
+
+    def _length(self, n: int) -> int:
+        if n != len(self._short):
+            raise ValueError(f"one length for each sample: got {len(self._short):,} lengths for {n:,} samples")
+        return n
+
+    def _positions(self, places: UInt64, n: int, epoch: int) -> Int64:
+        pool_size = min(self.size * self.groups, max(n, 1))
+        pools = places // np.uint64(pool_size)
+        within = (places - pools * np.uint64(pool_size)).astype(np.int64)
+        found = np.empty(len(places), np.int64)
+        for number in np.unique(pools).tolist():
+            own = pools == number
+            found[own] = self._pool(number, pool_size, n, epoch)[within[own]]
+        return found
+
+    def _pool(self, number: int, pool_size: int, n: int, epoch: int) -> Int64:
+        """The positions of one pool in their order: int64 [pool_size], or fewer in the last pool."""
+        known = self._last  # read once: another thread may replace it
+        if known is not None and known[0] == (epoch, number):
+            return known[1]
+        first = number * pool_size
+        members = np.arange(first, min(first + pool_size, n), dtype=np.uint64)
+        if self.shuffle:
+            members = permuted(members, n, derive_keys("bucketed", self.seed, epoch, n))
+        whole = len(members) // self.size
+        sorted_ = members[: whole * self.size]
+        rest = members[whole * self.size :]
+        grouped = sorted_[np.argsort(self._short[sorted_], kind="stable")].reshape(whole, self.size)
+        if self.shuffle:
+            drawn = random_bits(
+                np.arange(number * self.groups, number * self.groups + whole, dtype=np.uint64),
+                derive_keys("buckets", self.seed, epoch, n)[0],
+            )
+            grouped = grouped[np.argsort(drawn, kind="stable")]
+        else:
+            grouped = grouped[::-1]
+        rest = rest[np.argsort(self._short[rest], kind="stable")]
+        pool = np.concatenate((grouped.reshape(-1), rest)).astype(np.int64)
+        object.__setattr__(self, "_last", ((epoch, number), pool))
+        return pool
