@@ -81,7 +81,7 @@ def owned(batch: Any) -> Any:
     if isinstance(batch, dict):
         return {name: owned(values) for name, values in batch.items()}
     if isinstance(batch, tuple):
-        return tuple(owned(values) for values in batch)
+        return collating.rebuilt(batch, [owned(values) for values in batch])
     if isinstance(batch, list):
         return [bytes(value) if isinstance(value, memoryview) else value for value in batch]
     return batch

@@ -5,6 +5,7 @@ from typing import Any, final
 import numpy as np
 
 from warmstore.errors import BadSource
+from warmstore.loading.sources.iterable import IterableSource
 from warmstore.loading.sources.mixture import MixtureSource
 from warmstore.loading.sources.resolve import source_of
 from warmstore.loading.sources.source import Source
@@ -62,7 +63,7 @@ class Subset:
     def __getitems__(self, positions: Any) -> Samples:
         """Many samples, of which `ws.collate` makes a batch at no cost."""
         at = np.asarray(positions, np.int64)
-        return Samples(self._source.read(at), len(at))
+        return Samples(self._source.read_in(getattr(positions, "epoch", 0), at), len(at), positions)
 
 
 def selection_of(source: Any, positions: Any) -> Selection:
@@ -82,6 +83,8 @@ def resolve(source: Any) -> Source:
         BadSource: a `Mixture`, or no source.
     """
     found = source_of(source)
+    if isinstance(found, IterableSource):
+        raise BadSource(f"a {type(source).__name__} gives its samples one after the other and has no positions")
     if isinstance(found, MixtureSource):
         raise BadSource("a Mixture has an order of its own: make subsets of its sources, and mix those")
     return found

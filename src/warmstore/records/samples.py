@@ -42,7 +42,8 @@ def _sample(batch: Any, at: int) -> Any:
     if isinstance(batch, dict):
         return {name: _sample(values, at) for name, values in batch.items()}
     if isinstance(batch, tuple):
-        return tuple(_sample(values, at) for values in batch)
+        parts = [_sample(values, at) for values in batch]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else tuple(parts)
     value = batch[at]
     if isinstance(batch, np.ma.MaskedArray) and np.ma.getmaskarray(value).all():
         return None

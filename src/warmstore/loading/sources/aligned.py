@@ -37,7 +37,7 @@ class AlignedSource(Source):
     def identity(self) -> Any:
         """Those of the sources, by name or number."""
         parts = {str(name): source.identity for name, source in self._sources.items()}
-        return {"kind": "aligned", "parts": parts}
+        return {"kind": "aligned", "sources": parts}
 
     def __len__(self) -> int:
         return len(next(iter(self._sources.values())))

@@ -9,6 +9,7 @@ import datetime
 import decimal
 import enum
 import fractions
+import itertools
 import sys
 import types
 import uuid
@@ -54,8 +55,13 @@ def owned(batch: Any) -> Any:
     if isinstance(batch, tuple):
         return rebuilt(batch, [owned(part) for part in batch])
     if isinstance(batch, list):
-        if all(_is_immutable(kind) for kind in set(map(type, batch))):
+        kinds = set(map(type, batch))
+        if all(_is_immutable(kind) for kind in kinds):
             return batch
+        if kinds == {np.ndarray} and not is_alone(batch, 0):
+            together = _copied_together(batch)
+            if together is not None:
+                return together
         return [_own(batch, at, alone=True) for at in range(len(batch))]
     if isinstance(batch, np.ndarray) and batch.dtype.hasobject:
         return copied(batch)
@@ -90,6 +96,19 @@ def is_alone(container: Any, key: Any) -> bool:
     )
 
 
+def _copied_together(arrays: list[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]] | None:
+    """Arrays that differ in their first dimension only as arrays over one fresh memory: one copy, not n; else None."""
+    first = arrays[0]
+    rest, dtype = first.shape[1:], first.dtype
+    if dtype.hasobject or not first.ndim or any(one.dtype != dtype or one.shape[1:] != rest for one in arrays):
+        return None
+    if any(not one.ndim for one in arrays):
+        return None
+    memory = np.concatenate(arrays)
+    edges = itertools.pairwise(itertools.accumulate(map(len, arrays), initial=0))
+    return [memory[start:end] for start, end in edges]
+
+
 def _own(container: Any, key: Any, *, alone: bool) -> Any:
     """The value at a key of a container, copied unless the container is its only holder, and held by us alone."""
     if alone and is_alone(container, key):
@@ -97,7 +116,7 @@ def _own(container: Any, key: Any, *, alone: bool) -> Any:
     alone = alone and _COUNTS_REFERENCES and _references(container, key) <= _ALONE
     value = container[key]
     kind = type(value)
-    if _is_immutable(kind):
+    if kind in _IMMUTABLE:
         return value
     if kind is np.ndarray and not value.dtype.hasobject:
         return value.copy()
@@ -109,7 +128,7 @@ def _own(container: Any, key: Any, *, alone: bool) -> Any:
         return [_own(value, at, alone=alone) for at in range(len(value))]
     if isinstance(value, tuple) and (kind is tuple or hasattr(kind, "_fields")):
         return rebuilt(value, [_own(value, at, alone=alone) for at in range(len(value))])
-    if is_jax_array(value):
+    if _is_immutable(kind) or is_jax_array(value):
         return value
     if is_tensor(value):
         return value.detach().clone()

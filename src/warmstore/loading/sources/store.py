@@ -37,8 +37,12 @@ class StoreSource(Source):
             if name not in known:
                 raise KeyError(f"{store.path} has no field {name!r}; it has {list(known)}")
         self._columns = _Columns(store, names, {name: collation.under(name) for name in names}, copy)
-        self.identity = _identity(store)
         self.sample_bytes = _bytes_of([known[name] for name in names])
+
+    @property
+    def identity(self) -> Any:
+        """The store, and what may have moved its records since."""
+        return self._columns.identity
 
     def __len__(self) -> int:
         return len(self._columns.store)
@@ -53,8 +57,12 @@ class FieldSource(Source):
 
     def __init__(self, view: FieldView, collation: Collation, *, copy: bool = True) -> None:
         self._columns = _Columns(view.store, [view.name], {view.name: collation}, copy)
-        self.identity = _identity(view.store)
         self.sample_bytes = _bytes_of([view.field])
+
+    @property
+    def identity(self) -> Any:
+        """The store, and what may have moved its records since."""
+        return self._columns.identity
 
     def __len__(self) -> int:
         return len(self._columns.store)
@@ -77,6 +85,17 @@ class _Columns:
         self._split = [name for name in ragged if name not in packed] if copy else []
         self._packed = [*packed, *self._split]
         self._listed = [name for name in names if name not in self._packed]
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Deletes move records to other positions, and a new generation may; updates and appends leave them there."""
+        manifest = self.store.manifest
+        return {
+            "kind": "store",
+            "store": manifest.id,
+            "generation": manifest.generation,
+            "deletes": self.store.snapshot.deletes,
+        }
 
     def read(self, positions: Int64) -> dict[str, Any]:
         if not self._packed:
@@ -106,17 +125,6 @@ def split(packed: Packed) -> list[np.ndarray[Any, Any] | None]:
         for at in np.flatnonzero(packed.absent).tolist():
             values[at] = None
     return values
-
-
-def _identity(store: RecordStore) -> dict[str, Any]:
-    """Deletes move records to other positions, and a new generation may; updates and appends leave them there."""
-    manifest = store.manifest
-    return {
-        "kind": "store",
-        "store": manifest.id,
-        "generation": manifest.generation,
-        "deletes": store.snapshot.deletes,
-    }
 
 
 def _wants_packed(field: Field, collation: Collation) -> bool:
