@@ -65,6 +65,8 @@ if TYPE_CHECKING:
     from warmstore.loading.packing import PackRows
     from warmstore.loading.samplers.bucketed import Bucketed
     from warmstore.loading.samplers.samplers import Sampler, Sequential, Shuffle, Uniform, Weighted, Window
+    from warmstore.loading.splits import folds, split
+    from warmstore.loading.subset import Subset
     from warmstore.pipeline.dali import Dali
     from warmstore.pipeline.pipeline import Pipeline
     from warmstore.pipeline.plan import Placement, Plan
@@ -142,6 +144,7 @@ __all__ = [
     "Step",
     "StorageFailed",
     "StoreExists",
+    "Subset",
     "TargetExists",
     "Text",
     "TokenBudget",
@@ -158,6 +161,8 @@ __all__ = [
     "compile_cache",
     "convert",
     "export",
+    "folds",
+    "split",
     "train_dictionary",
 ]
 
@@ -193,11 +198,14 @@ _LAZY = {
     "Uniform": "warmstore.loading.samplers.samplers",
     "Weighted": "warmstore.loading.samplers.samplers",
     "Window": "warmstore.loading.samplers.samplers",
+    "Subset": "warmstore.loading.subset",
     "collate": "warmstore.loading.dataset",
     "compile": "warmstore.compiling.compiled",
     "compile_cache": "warmstore.compiling",
     "convert": "warmstore.records.convert.conversion",
     "export": "warmstore.records.convert.export",
+    "folds": "warmstore.loading.splits",
+    "split": "warmstore.loading.splits",
 }
 
 

@@ -91,7 +91,7 @@ def rank(path: str, folder: str) -> None:
 
     distributed.init_process_group("gloo")
     loader = ws.Loader(path, 3, ws.Shuffle(seed=4), fields=["number"], to="torch", workers=1)
-    first = [batch["number"].tolist() for batch in loader]
+    first = [batch["number"][batch["valid"]].tolist() for batch in loader]
     batches = iter(loader)
     next(batches)
     said = {"first": first, "second": next(batches)["number"].tolist(), "state": loader.state_dict()}

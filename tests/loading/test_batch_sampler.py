@@ -1,6 +1,7 @@
 """Every source goes through torch's own DataLoader, in any kind of worker, and a batch is gathered at once."""
 
 import json
+import pickle
 from typing import Any
 
 import numpy as np
@@ -89,13 +90,13 @@ def test_the_sampler_resumes_across_worlds_and_with_a_loader() -> None:
     whole = order.indices(0, 23, 23, 0).tolist()
     sampler = ws.BatchSampler(23, 3, order, rank=1, world_size=2)
     drawn = iter(sampler)
-    assert next(drawn).tolist() == whole[3:6]
+    assert next(drawn) == whole[3:6]
     state = json.loads(json.dumps(sampler.state_dict()))
     ranks = []
     for rank in range(3):
-        other = ws.BatchSampler(23, 2, order, rank=rank, world_size=3)
+        other = ws.BatchSampler(23, 2, order, rank=rank, world_size=3, uneven="allow")
         other.load_state_dict(state)
-        ranks.append([batch.tolist() for batch in other])
+        ranks.append(list(other))
         assert other.state_dict()["epoch"] == 1
     rest = [at for step in range(3) for rank in ranks for batch in rank[step : step + 1] for at in batch]
     assert whole[:6] + rest == whole
@@ -112,17 +113,96 @@ def test_what_workers_draw_ahead_is_not_counted(store: ws.RecordStore) -> None:
     loader = DataLoader(store, batch_sampler=sampler, collate_fn=ws.collate, num_workers=2, prefetch_factor=4)  # type: ignore[arg-type]
     batches = iter(loader)
     seen = [at for _ in range(3) for at in next(batches)["number"].tolist()]
-    assert sampler.state_dict()["place"] > 6
-    state = sampler.state_dict(batches=3)
+    state = sampler.state_dict()
+    assert state == sampler.state_dict(batches=3)
     assert state["place"] == 6
     del batches, loader
     other = ws.BatchSampler(store, 5, order)
     other.load_state_dict(state)
-    assert seen + [at for batch in other for at in batch.tolist()] == order.indices(0, 23, 23, 0).tolist()
+    assert seen + [at for batch in other for at in batch] == order.indices(0, 23, 23, 0).tolist()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_states_are_right_at_every_step_and_between_epochs(workers: int) -> None:
+    data = ws.Dataset({"x": np.arange(23)})
+    order = ws.Shuffle(seed=6)
+    sampler = ws.BatchSampler(data, 4, order)
+    loader: Any = DataLoader(data, batch_sampler=sampler, collate_fn=ws.collate, num_workers=workers)  # type: ignore[arg-type]
+
+    def stands_at(state: Any) -> tuple[int, int]:
+        return state["epoch"], state["place"]
+
+    assert stands_at(sampler.state_dict(batches=0)) == (0, 0)
+    with pytest.raises(ValueError, match="batches=2 of an epoch that has not begun"):
+        sampler.state_dict(batches=2)
+    for epoch in range(3):
+        for step, _ in enumerate(loader, 1):
+            expected = (epoch, 4 * step) if step < 6 else (epoch + 1, 0)
+            assert stands_at(sampler.state_dict()) == stands_at(sampler.state_dict(batches=step)) == expected
+            assert stands_at(sampler.state_dict(batches=0)) == (epoch, 0) or step == 6
+        assert stands_at(sampler.state_dict(batches=0)) == stands_at(sampler.state_dict()) == (epoch + 1, 0)
+    batches = iter(loader)
+    next(batches)
+    next(batches)
+    state = sampler.state_dict()
+    assert stands_at(state) == (3, 8)
+    del batches
+    assert stands_at(sampler.state_dict()) == (3, 8)  # left, and its DataLoader is gone
+    sampler.load_state_dict(state)
+    assert stands_at(sampler.state_dict(batches=0)) == (3, 8)
+    iter(loader)  # nothing is taken of what workers drew ahead
+    rest = [at for batch in loader for at in batch["x"].tolist()]
+    assert rest == order.indices(8, 23, 23, 3).tolist()
+    assert stands_at(sampler.state_dict()) == (4, 0)
+    assert sorted(at for batch in loader for at in batch["x"].tolist()) == list(range(23))
+
+
+def test_it_is_torchs_and_says_what_trainers_ask() -> None:
+    sampler = ws.BatchSampler(33, 8, ws.Shuffle(seed=1), rank=1, world_size=4)
+    assert isinstance(sampler, torch.utils.data.BatchSampler)
+    assert (sampler.batch_size, sampler.drop_last, len(sampler), sampler.padded) == (8, False, 2, 1)
+    assert all(type(position) is int for batch in sampler for position in batch)
+    assert isinstance(next(iter(sampler)), list)
+    sampler.sampler.set_epoch(5)
+    assert sampler.epoch == 5
+    assert list(sampler.sampler) == [position for batch in sampler for position in batch]
+    assert ws.BatchSampler(10, 4, uneven="drop").drop_last
+    sampler.set_epoch(5)
+    copy = pickle.loads(pickle.dumps(sampler))
+    assert list(copy) == list(sampler)
+
+
+def test_padded_rows_are_marked_by_the_collate_function() -> None:
+    data = ws.Dataset({"x": np.arange(33)})
+    real = []
+    for rank in range(4):
+        sampler = ws.BatchSampler(data, 8, ws.Shuffle(seed=1), rank=rank, world_size=4)
+        for batch in DataLoader(data, batch_sampler=sampler, collate_fn=ws.collate):  # type: ignore[arg-type]
+            real += batch["x"][batch["valid"]].tolist()
+    assert sorted(real) == list(range(33))
+
+
+def test_a_loaders_parts_give_its_batches_in_torchs_loader(store: ws.RecordStore) -> None:
+    def noisy(batch: Any, rng: np.random.Generator) -> Any:
+        return {**batch, "noise": rng.random(len(batch["number"]))}
+
+    loader = ws.Loader(
+        store, 4, ws.Shuffle(seed=1), fields=["number", "title"], transform=noisy, random=True,
+        rank=1, world_size=2, to="torch",
+    )  # fmt: skip
+    list(loader)
+    parts = DataLoader(loader.dataset, batch_sampler=loader.batch_sampler, collate_fn=loader.collate_fn)  # type: ignore[arg-type]
+    for got, wanted in zip(parts, loader, strict=True):
+        assert got["title"] == wanted["title"]
+        for name in ("number", "noise", "valid"):
+            assert torch.equal(torch.as_tensor(got[name]), torch.as_tensor(wanted[name]))
+    assert (loader.num_workers, loader.prefetch_factor, loader.batch_size, loader.drop_last) == (0, None, 4, False)
+    assert len(loader.dataset) == 23
+    assert loader.dataset[3]["number"] == 3
 
 
 def test_the_sampler_drops_what_does_not_fill_a_batch() -> None:
-    sampler = ws.BatchSampler(23, 4, drop_last=True, rank=0, world_size=2)
+    sampler = ws.BatchSampler(23, 4, uneven="drop", rank=0, world_size=2)
     assert len(sampler) == len(list(sampler)) == 2
 
 

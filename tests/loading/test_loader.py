@@ -37,6 +37,10 @@ def lists(batches: Any) -> list[list[int]]:
     return [batch.tolist() for batch in batches]
 
 
+def flat(batches: Any) -> list[int]:
+    return [at for batch in batches for at in batch]
+
+
 @pytest.mark.parametrize("workers", [0, 1, 3])
 @pytest.mark.parametrize("order", ORDERS)
 def test_one_for_is_one_epoch_in_order(order: Sampler, workers: int) -> None:
@@ -63,7 +67,10 @@ def test_a_stream_goes_on_over_epochs(workers: int) -> None:
     loader = ws.Loader(np.arange(5), 2, workers=workers)
     assert lists(islice(loader.stream(), 7)) == [[0, 1], [2, 3], [4], [0, 1], [2, 3], [4], [0, 1]]
     assert (loader.epoch, loader.state_dict()["place"]) == (2, 2)
-    assert lists(loader) == [[2, 3], [4]]
+    resumed = ws.Loader(np.arange(5), 2, workers=workers)
+    resumed.load_state_dict(loader.state_dict())
+    assert lists(islice(resumed.stream(), 3)) == [[2, 3], [4], [0, 1]]
+    assert lists(loader) == [[0, 1], [2, 3], [4]]
     finite = ws.Loader(np.arange(3), 2, epochs=2, workers=workers)
     assert lists(finite.stream()) == [[0, 1], [2], [0, 1], [2]]
     assert lists(finite) == []
@@ -71,18 +78,103 @@ def test_a_stream_goes_on_over_epochs(workers: int) -> None:
 
 def test_a_stream_without_batches_is_refused() -> None:
     with pytest.raises(ValueError, match="no batch for this rank"):
-        ws.Loader(np.arange(3), 4, drop_last=True).stream()
+        ws.Loader(np.arange(3), 4, uneven="drop").stream()
 
 
-def test_leaving_in_the_middle_goes_on_there() -> None:
-    loader = ws.Loader(np.arange(10), 3, workers=2)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_every_iter_starts_an_epoch(workers: int) -> None:
+    order = ws.Shuffle(seed=3)
+    loader = ws.Loader(np.arange(10), 3, order, workers=workers)
     for batch in loader:
-        if 3 in batch:
+        if len(batch) == 3:
             break
     del batch
     assert not ours()
-    assert lists(loader) == [[6, 7, 8], [9]]
-    assert lists(loader)[0] == [0, 1, 2]
+    assert loader.state_dict()["place"] == 3
+    assert flat(lists(loader)) == order.indices(0, 10, 10, 1).tolist()
+    unused = iter(loader)  # of which nothing is taken
+    assert loader.epoch == 2
+    assert flat(lists(loader)) == order.indices(0, 10, 10, 2).tolist()
+    assert flat(lists(unused)) == order.indices(0, 10, 10, 3).tolist()
+    loader.close()
+    alike = ws.Loader(np.arange(10), 3, workers=workers)
+    next(iter(alike))
+    assert lists(alike) == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
+    assert alike.epoch == 1
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_epoch_ends_with_its_last_batch(workers: int) -> None:
+    order = ws.Shuffle(seed=3)
+    loader = ws.Loader(np.arange(10), 3, order, workers=workers)
+    for epoch in range(3):
+        batches = iter(loader)
+        taken = [next(batches).tolist() for _ in range(len(loader))]
+        assert not ours()
+        assert flat(taken) == order.indices(0, 10, 10, epoch).tolist()
+        assert (loader.epoch, loader.state_dict()["place"]) == (epoch + 1, 0)
+    assert list(batches) == []  # pulled later, it is just at its end
+    last = zip(loader, range(10), strict=False)
+    assert flat(batch.tolist() for batch, _ in last) == order.indices(0, 10, 10, 3).tolist()
+
+
+def test_an_unfinished_epoch_does_not_count() -> None:
+    loader = ws.Loader(np.arange(6), 2, ws.Shuffle(seed=1), epochs=2)
+    next(iter(loader))
+    assert [len(lists(loader)) for _ in range(3)] == [3, 3, 0]
+    assert loader.epoch == 3
+    loader = ws.Loader(np.arange(6), 2, epochs=2)
+    next(iter(loader))
+    assert len(lists(loader.stream())) == 6
+    assert lists(loader) == []
+
+
+def test_resume_partial_goes_on_after_a_break() -> None:
+    order = ws.Shuffle(seed=3)
+    loader = ws.Loader(np.arange(10), 3, order, resume_partial=True)
+    first = lists(islice(loader, 2))
+    loader.sampler.set_epoch(5)  # as a trainer does by itself
+    assert flat(first + lists(loader)) == order.indices(0, 10, 10, 0).tolist()
+    next(iter(loader))
+    loader.set_epoch(1)
+    assert len(lists(loader)) == 3
+    next(iter(loader))
+    loader.set_epoch(7)
+    assert flat(lists(loader)) == order.indices(0, 10, 10, 7).tolist()
+
+
+def test_set_epoch_names_the_next_one() -> None:
+    order = ws.Shuffle(seed=3)
+    loader = ws.Loader(np.arange(10), 3, order)
+    loader.set_epoch(4)
+    assert loader.epoch == 4
+    running = iter(loader)
+    first = next(running).tolist()
+    loader.set_epoch(9)
+    assert loader.state_dict()["epoch"] == 4
+    assert first + flat(lists(running)) == order.indices(0, 10, 10, 4).tolist()
+    assert loader.epoch == 9
+    lazily = iter(loader)
+    loader.sampler.set_epoch(2)  # between iter() and its first batch, as Lightning does
+    assert flat(lists(lazily)) == order.indices(0, 10, 10, 2).tolist()
+    with pytest.raises(ValueError, match="epoch must be an integer from 0"):
+        loader.set_epoch(-1)
+
+
+def test_a_loaded_state_survives_its_own_epochs_name_and_iters_without_a_batch() -> None:
+    order = ws.Shuffle(seed=3)
+    loader = ws.Loader(np.arange(10), 3, order)
+    lists(loader)
+    taken = lists(islice(loader, 2))
+    other = ws.Loader(np.arange(10), 3, order)
+    other.load_state_dict(loader.state_dict())
+    iter(other)
+    other.set_epoch(1)
+    assert len(other) == 4
+    assert flat(taken + lists(other)) == order.indices(0, 10, 10, 1).tolist()
+    other.load_state_dict(loader.state_dict())
+    other.set_epoch(3)
+    assert flat(lists(other)) == order.indices(0, 10, 10, 3).tolist()
 
 
 SHAPES = [(2, 1), (3, 1), (4, 2), (1, 3), (7, 1), (5, 5)]  # batch sizes and world sizes
@@ -90,7 +182,10 @@ SHAPES = [(2, 1), (3, 1), (4, 2), (1, 3), (7, 1), (5, 5)]  # batch sizes and wor
 
 def all_ranks(state: Any, size: int, world: int, order: Sampler, **options: Any) -> list[int]:
     """The rest of an epoch over all ranks, in the global order, each rank stepping in turn."""
-    loaders = [ws.Loader(np.arange(17), size, order, rank=rank, world_size=world, **options) for rank in range(world)]
+    loaders = [
+        ws.Loader(np.arange(17), size, order, rank=rank, world_size=world, uneven="allow", **options)
+        for rank in range(world)
+    ]
     if state is not None:
         for loader in loaders:
             loader.load_state_dict(json.loads(json.dumps(state)))
@@ -107,13 +202,16 @@ def test_a_state_at_any_step_resumes_anywhere(order: Sampler, workers: int) -> N
     whole = order.indices(0, length, 17, 0).tolist()
     for size, world in SHAPES:
         for rank in range(world):
-            loader = ws.Loader(np.arange(17), size, order, rank=rank, world_size=world, workers=workers, prefetch=3)
+            loader = ws.Loader(
+                np.arange(17), size, order, rank=rank, world_size=world, uneven="allow", workers=workers, prefetch=3
+            )
             states = [loader.state_dict()]
             states += [loader.state_dict() for _ in loader]
             assert loader.state_dict()["epoch"] == 1
-            for step, state in enumerate(states):
+            assert len(states) == len(loader) + 1
+            for step, state in enumerate(states[:-1]):
                 place = state["place"]
-                assert place == min(step * size * world, length)
+                assert place == step * size * world
                 for other_size, other_world in SHAPES:
                     rest = all_ranks(state, other_size, other_world, order, workers=2 - workers if rank == 0 else 0)
                     assert whole[:place] + rest == whole
@@ -131,7 +229,7 @@ def test_stopping_again_and_again_changes_nothing(n: int, runs: list[tuple[int, 
     for size, world, steps, workers in [*runs, (4, 2, 10**6, 1)]:
         parts = []
         for rank in range(world):
-            loader = ws.Loader(np.arange(n), size, order, rank=rank, world_size=world, workers=workers)
+            loader = ws.Loader(np.arange(n), size, order, rank=rank, world_size=world, uneven="allow", workers=workers)
             if state is not None:
                 loader.load_state_dict(state)
             parts.append(lists(islice(loader, steps)))
@@ -147,17 +245,19 @@ def test_stopping_again_and_again_changes_nothing(n: int, runs: list[tuple[int, 
     assert found == order.indices(0, n, n, 0).tolist()
 
 
-def test_a_state_after_the_last_batch_belongs_to_its_epoch() -> None:
+def test_a_state_after_the_last_batch_belongs_to_the_next_epoch() -> None:
     loader = ws.Loader(np.arange(4), 2)
     batches = iter(loader)
     next(batches)
     next(batches)
     state = loader.state_dict()
-    assert (state["epoch"], state["place"]) == (0, 4)
+    assert (state["epoch"], state["place"]) == (1, 0)
     other = ws.Loader(np.arange(4), 2)
     other.load_state_dict(state)
-    assert lists(other) == []
     assert lists(other) == [[0, 1], [2, 3]]
+    other.load_state_dict({**state, "epoch": 0, "place": 4})  # of ranks that had more to do
+    assert lists(other) == [[0, 1], [2, 3]]
+    assert other.epoch == 2
 
 
 def test_a_state_is_small_and_survives_json() -> None:
@@ -175,22 +275,22 @@ def test_loading_a_state_ends_a_running_for(workers: int) -> None:
     assert next(batches).tolist() == [0, 1]
     loader.load_state_dict(state)
     assert not ours()
-    with pytest.raises(RuntimeError, match="has ended this one"):
+    with pytest.raises(RuntimeError, match="load_state_dict has ended"):
         next(batches)
     assert next(iter(loader)).tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_newer_for_ends_the_one_before(workers: int) -> None:
-    loader = ws.Loader(np.arange(10), 2, workers=workers)
+def test_a_sample_batch_in_the_middle_disturbs_nothing(workers: int) -> None:
+    order = ws.Shuffle(seed=2)
+    loader = ws.Loader(np.arange(10), 2, order, workers=workers)
     one = iter(loader)
-    assert next(one).tolist() == [0, 1]
-    other = iter(loader)
-    assert next(other).tolist() == [2, 3]
-    with pytest.raises(RuntimeError, match="has ended this one"):
-        next(one)
-    assert next(other).tolist() == [4, 5]
-    other.close()  # type: ignore[attr-defined]
+    first = next(one).tolist()
+    assert next(iter(loader)).tolist() == order.indices(0, 2, 10, 1).tolist()
+    assert first + flat(lists(one)) == order.indices(0, 10, 10, 0).tolist()
+    assert flat(lists(loader)) == order.indices(0, 10, 10, 1).tolist()
+    for one_batch, other in zip(loader, loader, strict=True):
+        assert set(one_batch.tolist()) != set(other.tolist())
 
 
 def test_other_data_or_another_order_is_refused(store: ws.RecordStore, tmp_path: Any) -> None:
@@ -215,12 +315,15 @@ def test_other_data_or_another_order_is_refused(store: ws.RecordStore, tmp_path:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 2}, "format 2; this warmstore reads up to 1"),
+        ({"format": 3}, "format 3; this warmstore reads up to 2"),
+        ({"format": 1}, "format 1, of before"),
         ({"format": "1"}, "no state of a loader"),
-        ({"place": 11}, "place 11 of epoch 0; an epoch has 10 places"),
-        ({"place": -1}, "place -1"),
-        ({"epoch": 1.5}, "epoch 1.5"),
-        ({"epoch": None}, "epoch None"),
+        ({"place": 11}, "place 11 of epoch 0; it has 10 places"),
+        ({"place": -1}, "the place -1"),
+        ({"epoch": 1.5}, "the epoch 1.5"),
+        ({"epoch": None}, "the epoch None"),
+        ({"finished": "2"}, "the finished '2'"),
+        ({"samples": None}, "of None samples; here there are 10"),
         ({"sampler": {1, 2}}, "what no loader writes"),
     ],
 )
@@ -231,30 +334,59 @@ def test_what_is_no_state_is_refused(change: dict[str, Any], message: str) -> No
         loader.load_state_dict({**before, **change})
     assert loader.state_dict() == before
     with pytest.raises(ws.BadState, match="lacks"):
-        loader.load_state_dict({"format": 1})
+        loader.load_state_dict({"format": 2})
     with pytest.raises(ws.BadState, match="no state"):
         loader.load_state_dict([])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("world", [1, 2, 3])
-def test_padding_makes_equal_steps_and_says_what_is_real(workers: int, world: int) -> None:
+@pytest.mark.parametrize("uneven", ["pad", "full", "drop", "allow"])
+@pytest.mark.parametrize(
+    ("count", "size", "world"), [(33, 8, 4), (10, 4, 1), (10, 4, 2), (10, 4, 3), (3, 2, 5), (8, 2, 4)]
+)
+def test_ranks_take_equal_steps_and_say_what_is_repeated(
+    workers: int, uneven: Any, count: int, size: int, world: int
+) -> None:
     loaders = [
-        ws.Loader({"x": np.arange(10)}, 4, rank=r, world_size=world, pad=True, workers=workers) for r in range(world)
+        ws.Loader({"x": np.arange(count)}, size, rank=r, world_size=world, uneven=uneven, workers=workers)
+        for r in range(world)
     ]
     ranks = [list(loader) for loader in loaders]
-    assert [len(rank) for rank in ranks] == [-(-10 // (4 * world))] * world
-    assert all(len(batch["x"]) == 4 and batch["valid"].dtype == bool for rank in ranks for batch in rank)
-    real = [at for rank in ranks for batch in rank for at in batch["x"][batch["valid"]].tolist()]
-    assert sorted(real) == list(range(10))
-    repeated = [at for rank in ranks for batch in rank for at in batch["x"][~batch["valid"]].tolist()]
-    assert repeated == [at % 10 for at in range(len(repeated))]
+    assert [len(rank) for rank in ranks] == [len(loader) for loader in loaders]
+    if uneven != "allow":
+        assert len({len(rank) for rank in ranks}) == 1
+    if uneven in ("pad", "full"):
+        assert len({len(rank[-1]["x"]) for rank in ranks}) == 1
+    marks = uneven == "full" or (uneven == "pad" and world > 1)
+    assert all(("valid" in batch) == marks for rank in ranks for batch in rank)
+    if uneven == "full":
+        assert all(len(batch["x"]) == size for rank in ranks for batch in rank)
+    valid = [[batch.get("valid", np.ones(len(batch["x"]), bool)) for batch in rank] for rank in ranks]
+    real = [
+        at
+        for rank, masks in zip(ranks, valid, strict=True)
+        for batch, mask in zip(rank, masks, strict=True)
+        for at in batch["x"][mask].tolist()
+    ]
+    kept = count // (size * world) * size * world if uneven == "drop" else count
+    assert sorted(real) == list(range(kept))
+    assert [loader.padded for loader in loaders] == [int((~masks[-1]).sum()) if masks else 0 for masks in valid]
+    for plain, loader in zip(range(world), loaders, strict=True):  # arrays have no mask, and the same rows
+        other = ws.Loader(np.arange(count), size, rank=plain, world_size=world, uneven=uneven)
+        assert lists(other) == [batch["x"].tolist() for batch in ranks[plain]]
+        assert other.padded == loader.padded
 
 
-def test_padding_needs_a_place_for_the_mask() -> None:
-    for source in (np.arange(3), {"valid": np.arange(3)}):
-        with pytest.raises(ValueError, match="pad=True adds 'valid'"):
-            ws.Loader(source, 2, pad=True)
+def test_one_rank_is_not_padded() -> None:
+    loader = ws.Loader({"x": np.arange(10)}, 4)
+    assert [list(batch) for batch in loader] == [["x"]] * 3
+    assert loader.padded == 0
+
+
+def test_the_mask_needs_a_place() -> None:
+    with pytest.raises(ValueError, match="batches have 'valid' already"):
+        ws.Loader({"valid": np.arange(3)}, 2, uneven="full")
+    ws.Loader({"valid": np.arange(3)}, 2)
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2])
@@ -276,8 +408,11 @@ def test_what_a_transform_raises_reaches_the_caller_at_its_batch(workers: int) -
     (note,) = caught.value.__notes__
     assert "epoch 0, places 4 to 6" in note
     assert "[4, 5]" in note
-    assert loader.state_dict()["place"] == 4
+    state = loader.state_dict()
+    assert state["place"] == 4
     failing["on"] = False
+    assert len(lists(loader)) == 5
+    loader.load_state_dict(state)
     assert lists(loader) == [[104, 105], [106, 107], [108, 109]]
 
 
@@ -385,12 +520,9 @@ def test_a_forked_child_leaves_the_threads_to_the_parent() -> None:
     child = os.fork()
     if not child:
         try:
-            try:
-                next(batches)
-            except RuntimeError:
-                rest = lists(loader)  # threads of its own
-                del batches
-                os.write(write, json.dumps([rest, len(ours())]).encode())
+            rest = lists(batches)  # by threads of its own
+            del batches
+            os.write(write, json.dumps([rest, len(ours())]).encode())
         finally:
             os._exit(0)
     os.close(write)
@@ -419,7 +551,9 @@ def test_threads_are_only_taken_where_they_pay(store: ws.RecordStore) -> None:
         ({"collate": "stack"}, "collate must be"),
         ({"to": "tpu"}, "to must be"),
         ({"to": 3}, "to must be"),
-        ({"drop_last": True, "pad": True}, "choose one"),
+        ({"uneven": "fill"}, "uneven must be one of"),
+        ({"on_error": "ignore"}, "on_error must be"),
+        ({"sampler": "random"}, "names no sampler"),
     ],
 )
 def test_options_that_cannot_be(options: dict[str, Any], message: str) -> None:

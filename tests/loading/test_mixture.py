@@ -62,7 +62,7 @@ def test_ranks_and_resuming(workers: int) -> None:
     state = json.loads(json.dumps(loader.state_dict()))
     ranks = []
     for rank in range(3):
-        other = ws.Loader(mixed(samples=23), 2, order, rank=rank, world_size=3, workers=workers, uneven="allow")
+        other = ws.Loader(mixed(samples=23), 2, order, rank=rank, world_size=3, uneven="allow", workers=workers)
         other.load_state_dict(state)
         ranks.append(lists(other))
     rest = [at for step in range(3) for rank in ranks for batch in rank[step : step + 1] for at in batch]

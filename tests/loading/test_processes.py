@@ -97,7 +97,7 @@ def test_processes_live_as_long_as_the_loader() -> None:
     first = {pid for batch in loader for pid in batch["process"].tolist()}
     assert len(list(islice(loader, 2))) == 2  # and left in the middle
     rest = list(loader)
-    assert len(rest) == 5
+    assert len(rest) == 7
     assert {pid for batch in rest for pid in batch["process"].tolist()} == first
     loader.close()
     assert not first & {child.pid for child in psutil.Process().children()}

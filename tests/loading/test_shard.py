@@ -16,7 +16,7 @@ lengths, sizes, worlds = st.integers(0, 100), st.integers(1, 12), st.integers(1,
 
 @given(lengths, st.integers(0, 110), sizes, worlds)
 def test_steps_of_all_ranks_are_the_places_in_order(length: int, start: int, size: int, world: int) -> None:
-    shards = [Shard(size, rank, world) for rank in range(world)]
+    shards = [Shard(size, rank, world, "allow") for rank in range(world)]
     ranks = [list(shard.steps(length, start)) for shard in shards]
     assert [len(steps) for steps in ranks] == [shard.count(length, start) for shard in shards]
     found = [
@@ -37,7 +37,7 @@ def test_steps_of_all_ranks_are_the_places_in_order(length: int, start: int, siz
 @given(lengths, st.integers(0, 100), sizes, worlds)
 def test_drop_last_gives_every_rank_full_batches_only(length: int, start: int, size: int, world: int) -> None:
     for rank in range(world):
-        shard = Shard(size, rank, world, drop_last=True)
+        shard = Shard(size, rank, world, "drop")
         steps = list(shard.steps(length, start))
         assert len(steps) == shard.count(length, start) == max(length - start, 0) // (size * world)
         assert all(step.last - step.first == size for step in steps)
@@ -50,7 +50,7 @@ def test_padding_makes_all_batches_full_and_repeats_from_the_start(
     whole = -(-max(length - start, 0) // (size * world))
     filled: list[int] = []
     for rank in range(world):
-        shard = Shard(size, rank, world, pad=True)
+        shard = Shard(size, rank, world, "full")
         steps = list(shard.steps(length, start))
         assert len(steps) == shard.count(length, start) == whole
         for step in steps:
@@ -59,15 +59,28 @@ def test_padding_makes_all_batches_full_and_repeats_from_the_start(
     assert filled == list(range(whole * size * world - max(length - start, 0)))
 
 
+@given(lengths, st.integers(0, 100), sizes, worlds)
+def test_ranks_take_equally_many_steps_of_equally_many_rows(length: int, start: int, size: int, world: int) -> None:
+    ranks = [list(Shard(size, rank, world).steps(length, start)) for rank in range(world)]
+    assert len({len(steps) for steps in ranks}) == 1
+    for steps in zip(*ranks, strict=True):
+        assert len({step.last - step.first + step.padded for step in steps}) == 1
+        assert len({step.is_last for step in steps}) == 1
+    assert all(step.is_last == (step is steps[-1]) for steps in ranks for step in steps)
+    assert sum(step.padded for steps in ranks for step in steps) < world
+    over = Shard(size, 0, world).is_over(length, start)
+    assert over == (not ranks[0])
+
+
 @pytest.mark.parametrize(("rank", "world"), [(2, 2), (-1, 2), (0, 0), (5, 1), (True, 2), (0.5, 2), ("0", 2)])
 def test_a_rank_outside_the_world_is_refused(rank: Any, world: Any) -> None:
     with pytest.raises(BadRank, match=f"rank {rank!r} is outside a world of {world!r}"):
         Shard(4, rank, world)
 
 
-def test_drop_last_and_pad_exclude_each_other() -> None:
-    with pytest.raises(ValueError, match="choose one"):
-        Shard(4, drop_last=True, pad=True)
+def test_another_word_is_refused() -> None:
+    with pytest.raises(ValueError, match="uneven must be one of 'pad', 'drop', 'allow', 'full'; got 'fill'"):
+        Shard(4, uneven="fill")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("size", [0, -1, 2.5, True, None, "8"])

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
@@ -62,8 +63,46 @@ def test_a_dict_aligns_its_sources(store: ws.RecordStore) -> None:
 def test_sources_of_different_lengths_are_refused(store: ws.RecordStore) -> None:
     with pytest.raises(ws.BadSource, match="'x' has 23 samples, 'y' has 7"):
         ws.Loader({"x": store["image"], "y": np.arange(7)}, 4)
+    with pytest.raises(ws.BadSource, match="0 has 23 samples, 1 has 7 samples"):
+        ws.Loader((store["image"], np.arange(7)), 4)
+    with pytest.raises(ws.BadSource, match="'a' has 3 samples, 'b' has 2 samples"):
+        ws.Loader({"a": [1, 2, 3], "b": [1, 2]}, 4)
     with pytest.raises(ws.BadSource, match="empty dict"):
         ws.Loader({}, 4)
+
+
+Pair = namedtuple("Pair", "x y")
+
+
+def test_a_tuple_of_arrays_aligns_its_sources(store: ws.RecordStore) -> None:
+    x, y = np.arange(COUNT * 2).reshape(COUNT, 2), torch.arange(COUNT)
+    names = [f"name {at}" for at in range(COUNT)]
+    for found in (batch_of((x, y, store["number"], store, names)), next(iter(ws.Loader((x, y, names, x, x), 4)))):
+        assert isinstance(found, tuple)
+        assert len(found) == 5
+        assert found[0].shape == (4, 2)
+    found = batch_of((x, y, store["number"], store, names))
+    assert found[1].tolist() == found[2].tolist() == found[3]["number"].tolist() == AT.tolist()
+    assert found[4] == [names[at] for at in AT]
+    pair = batch_of(Pair(x, y))
+    assert type(pair) is Pair
+    assert pair.y.tolist() == AT.tolist()
+    assert ws.Dataset((x, y))[3][0].tolist() == [6, 7]
+    assert len(ws.Dataset((x,))) == COUNT
+
+
+def test_other_tuples_are_sequences_of_samples() -> None:
+    assert len(ws.Dataset((1, 2, 3))) == 3
+    assert len(ws.Dataset(("a", "b"))) == 2
+    assert len(ws.Dataset(({"x": np.arange(3)}, {"x": np.arange(3)}))) == 2
+    assert len(ws.Dataset(([1, 2, 3], [4, 5, 6]))) == 2
+    assert len(ws.Dataset([np.arange(5), np.arange(5)])) == 2
+    assert len(ws.Dataset((np.array(1), np.array(2)))) == 2
+
+
+def test_values_of_a_tuple_are_collated_by_number(store: ws.RecordStore) -> None:
+    loader = ws.Loader((store["points"], store["number"]), 4, collate={"0": "pad"})
+    assert next(iter(loader))[0]["values"].shape == (4, 3, 2)
 
 
 def test_a_npy_file_is_mapped_and_pickled_as_its_path(tmp_path: Path) -> None:
@@ -84,8 +123,12 @@ def test_files_that_are_no_source(tmp_path: Path) -> None:
     with pytest.raises(ws.NoSource, match=r"gone\.npy is not there"):
         ws.Dataset(tmp_path / "gone.npy")
     (tmp_path / "x.csv").write_text("1,2")
-    with pytest.raises(ws.UnknownFormat, match=r"ws\.convert makes a store"):
+    with pytest.raises(ws.UnknownFormat, match=r"ws\.convert makes a store .* pandas\.read_csv"):
         ws.Dataset(tmp_path / "x.csv")
+    (tmp_path / "x.bin").write_text("1,2")
+    for path in (tmp_path / "x.bin", tmp_path):
+        with pytest.raises(ws.UnknownFormat, match=r"ws\.convert makes a store"):
+            ws.Dataset(path)
     with pytest.raises(ws.NoSource):
         ws.Dataset([tmp_path / "gone.array_record"])
 
@@ -125,6 +168,18 @@ def test_what_is_no_source() -> None:
     for value in (3, object(), iter([1]), None):
         with pytest.raises(ws.BadSource, match="is no source of samples"):
             ws.Loader(value, 1)
+    for value, advice in (
+        (iter([1]), "can be read once.*list"),
+        ((at for at in range(3)), "can be read once"),
+        ({1, 2}, "no order"),
+        (torch.utils.data.DataLoader([1, 2]), r"loader\.dataset"),
+        (ws.Loader([1, 2], 1), r"loader\.dataset"),
+        (np.float32(3), "one number"),
+        (3, "one number"),
+        (pl.DataFrame({"x": [1]}).lazy(), r"collect\(\)"),
+    ):
+        with pytest.raises(ws.BadSource, match=advice):
+            ws.Loader(value, 1)
     with pytest.raises(ws.BadSource, match="without dimensions"):
         ws.Loader(np.array(3), 1)
     with pytest.raises(ws.BadSource, match="a tensor on meta"):
@@ -146,9 +201,144 @@ def test_array_record_files(tmp_path: Path) -> None:
     assert len(ws.Dataset(paths[0])) == 9
     found = [record for batch in ws.Loader(paths, 4, ws.Shuffle(seed=0), workers=2) for record in batch]
     assert sorted(map(int, found)) == list(range(COUNT))
+    identity = ws.Dataset(paths).source.identity
+    assert identity["kind"] == "array_record"
+    assert [(name, count) for name, _, count in identity["files"]] == [(paths[0].name, 9), (paths[1].name, 14)]
     paths[1].write_bytes(b"nonsense")
     with pytest.raises(ws.BadSource, match=r"b\.array_record cannot be read"):
         ws.Dataset(paths)
+
+
+def test_array_record_files_as_data_sets_name_them(tmp_path: Path) -> None:
+    module = pytest.importorskip("array_record.python.array_record_module")
+    paths = [tmp_path / f"mnist-train.array_record-{shard:05d}-of-00002" for shard in range(2)]
+    for path in paths:
+        writer = module.ArrayRecordWriter(str(path), "group_size:1")
+        writer.write(path.name.encode())
+        writer.close()
+    assert ws.Dataset(paths[1])[0] == paths[1].name.encode()
+    found = ws.Dataset([str(paths[1]), str(paths[0])])
+    assert [found[at] for at in range(2)] == [paths[1].name.encode(), paths[0].name.encode()]
+    with pytest.raises(ws.UnknownFormat, match=r"is a folder.*00000-of-00002.*pass the files.*glob"):
+        ws.Dataset(tmp_path)
+    missing = tmp_path / "mnist-train.array_record-00002-of-00003"
+    for value in (missing, [paths[0], missing], tmp_path / "mnist-train.array_record"):
+        with pytest.raises(ws.NoSource, match=r"is not there.*holds mnist-train.*pass the files"):
+            ws.Dataset(value)
+
+
+def test_text_of_hugging_face_data_sets() -> None:
+    datasets = pytest.importorskip("datasets")
+    columns = {
+        "name": [f"n{at}" for at in range(COUNT)],
+        "gap": [None if at % 2 else "a" for at in range(COUNT)],
+        "raw": [b"x\0\0"] * COUNT,
+        "words": [["u", "v"]] * COUNT,
+        "deep": [{"text": str(at), "number": at} for at in range(COUNT)],
+        "x": [float(at) for at in range(COUNT)],
+        "ragged": [[1] * at for at in range(COUNT)],
+    }
+    data = datasets.Dataset.from_dict(columns)
+    loaded = [
+        next(iter(ws.Loader(data, 4, to="torch"))),
+        next(iter(ws.Loader(data.remove_columns(["deep", "ragged"]), 4, to="jax"))),
+        next(iter(torch.utils.data.DataLoader(ws.Dataset(data), 4, collate_fn=ws.collate))),
+        next(iter(ws.Loader(data.with_format("torch"), 4, to="torch"))),
+    ]
+    for batch in loaded:
+        assert batch["name"] == ["n0", "n1", "n2", "n3"]
+        assert {type(name) for name in batch["name"]} == {str}
+        assert batch["gap"] == ["a", None, "a", None]
+        assert batch["raw"] == [b"x\0\0"] * 4
+        assert batch["words"] == [["u", "v"]] * 4
+        assert batch["x"].tolist() == [0, 1, 2, 3]
+        assert "float32" in str(batch["x"].dtype)
+    assert loaded[0]["deep"]["text"] == ["0", "1", "2", "3"]
+    assert isinstance(loaded[0]["deep"]["number"], torch.Tensor)
+    assert [len(row) for row in loaded[0]["ragged"]] == [0, 1, 2, 3]
+
+
+def test_arrays_of_hugging_face_data_sets_are_writable() -> None:
+    datasets = pytest.importorskip("datasets")
+    data = datasets.Dataset.from_dict(
+        {"x": list(range(COUNT)), "rows": [[1.0, 2.0]] * COUNT, "r": [[1] * (at + 1) for at in range(COUNT)]}
+    )
+    for source in (data, data.with_format("numpy"), data.with_format("torch")):
+        batch = batch_of(source)
+        batch["x"] += 1
+        batch["rows"] *= 0
+        batch["r"][0][:] = 7
+        again = batch_of(source)
+        assert again["x"].tolist() == AT.tolist()
+        assert again["rows"].tolist() == [[1, 2]] * 4
+        assert again["r"][0].tolist() == [1] * 6
+
+
+def test_images_of_hugging_face_data_sets_are_decoded() -> None:
+    datasets = pytest.importorskip("datasets")
+    images = pytest.importorskip("PIL.Image")
+    features = datasets.Features({"name": datasets.Value("string"), "image": datasets.Image()})
+    pictures = [images.new("RGB", (4, 3), (at, 0, 0)) for at in range(COUNT)]
+    data = datasets.Dataset.from_dict({"name": ["a"] * COUNT, "image": pictures}, features=features)
+    batch = batch_of(data)
+    assert list(batch) == ["name", "image"]
+    assert batch["image"].shape == (4, 3, 4, 3)
+    assert batch["image"][:, 0, 0, 0].tolist() == AT.tolist()
+
+
+def test_a_hugging_face_data_set_with_a_transform() -> None:
+    datasets = pytest.importorskip("datasets")
+    data = datasets.Dataset.from_dict({"x": list(range(COUNT))})
+    data.set_transform(lambda rows: {"y": [torch.full((2,), x) for x in rows["x"]], "t": [str(x) for x in rows["x"]]})
+    batch = batch_of(data)
+    assert batch["y"].tolist() == [[at, at] for at in AT.tolist()]
+    assert batch["t"] == [str(at) for at in AT]
+
+
+def test_a_package_called_datasets_is_not_hugging_faces() -> None:
+    parts = {"__module__": "datasets", "__len__": lambda self: COUNT, "__getitem__": lambda self, at: at}
+    assert batch_of(type("Dataset", (), parts)()).tolist() == AT.tolist()
+
+
+def test_data_sets_of_torch() -> None:
+    from torch.utils.data import ConcatDataset, Subset, TensorDataset
+
+    rows = TensorDataset(torch.arange(COUNT * 2).reshape(COUNT, 2), torch.arange(COUNT))
+    found = batch_of(rows)
+    assert isinstance(found, tuple)
+    assert found[0].shape == (4, 2)
+    assert found[1].tolist() == AT.tolist()
+    assert ws.Dataset(rows).source.sample_bytes == 24  # one gather a tensor
+    assert batch_of(Subset(rows, range(COUNT - 1, -1, -1)))[1].tolist() == (COUNT - 1 - AT).tolist()
+    both = ConcatDataset([Subset(rows, [0, 1, 2]), rows])
+    assert len(ws.Dataset(both)) == COUNT + 3
+    assert batch_of(both)[1].tolist() == [2, 0, 19, 2]
+    mixed = ConcatDataset([[np.zeros(2)] * 3, [np.zeros(3)] * COUNT])
+    assert [len(row) for row in batch_of(mixed)] == [3, 2, 3, 3]
+
+
+def test_a_data_set_that_derives_from_torchs_is_asked_itself() -> None:
+    class Doubled(torch.utils.data.TensorDataset):
+        def __getitem__(self, at: int) -> Any:
+            return super().__getitem__(at)[0] * 2
+
+    assert batch_of(Doubled(torch.arange(COUNT))).tolist() == (AT * 2).tolist()
+
+
+def test_arrays_of_jax() -> None:
+    numbers = pytest.importorskip("jax").numpy.arange(COUNT)
+    found = batch_of(numbers)
+    assert found.tolist() == AT.tolist()
+    found += 1
+    assert batch_of({"x": numbers})["x"].tolist() == AT.tolist()
+    assert batch_of([numbers[at : at + 1] for at in range(COUNT)]).tolist() == AT[:, None].tolist()
+
+
+def test_a_closed_store_is_refused(store: ws.RecordStore) -> None:
+    store.close()
+    for source in (store, store["number"]):
+        with pytest.raises(ws.Closed, match="open it again"):
+            ws.Dataset(source)
 
 
 def test_hugging_face_data_sets() -> None:

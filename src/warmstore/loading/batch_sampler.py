@@ -59,6 +59,8 @@ class BatchSampler(_torch_data.BatchSampler):  # type: ignore[misc]
     ) -> None:
         if isinstance(source, BatchSampler):  # Lightning's way of making one anew, around its own sampler
             drawing = source._drawing.sharded_by(sampler)
+            if not is_for_predictions(sampler):
+                source._drawing = drawing  # whoever holds that one sees where training stands
         else:
             drawing = _Drawing(source, batch_size, sampler, rank, world_size, uneven, resume_partial)
         self._set(drawing)
@@ -101,8 +103,8 @@ class BatchSampler(_torch_data.BatchSampler):  # type: ignore[misc]
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next batch is of."""
-        return self._drawing.cursor.epoch
+        """The epoch of the next batch; or the one that was named since."""
+        return self._drawing.cursor.next_epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Name the epoch that begins next. One that runs is not changed; a state loaded from that epoch stays.
@@ -191,16 +193,14 @@ class _Drawing:
         self.resume_partial = resume_partial
         self._rank, self._world_size, self._uneven = rank, world_size, uneven
         self._source = found
+        self.samples = integer("samples", source, 0, 2**62) if found is None else len(found)
         self._sharded = False  # by a trainer, for good
         self.shard = self._found_shard()
-        samples = integer("samples", source, 0, 2**62) if found is None else len(found)
-        self.cursor = EpochCursor(steps or self._steps(), samples, self._identity, {}, resume_partial=resume_partial)
-        self._begun: tuple[int, int, int | None, int] = (
-            0,
-            0,
-            None,
-            0,
-        )  # epoch, place, samples and finished epochs where the last `for` began
+        self.cursor = EpochCursor(
+            steps or self._steps(), self.samples, self._identity, {}, resume_partial=resume_partial
+        )
+        # Epoch, place, samples and finished epochs where the last `for` began.
+        self._begun: tuple[int, int, int | None, int] = (0, 0, None, 0)
         self.drawn: _Positions | None = None  # by the last `for`
         self._told = False
 
@@ -213,7 +213,7 @@ class _Drawing:
 
     def _steps(self) -> EpochSteps:
         if isinstance(self.batch_size, BatchSize):
-            return BudgetSteps(self.order, self.shard, self.batch_size)
+            return BudgetSteps(self.order, self.shard, self.batch_size, self.samples)
         return FixedSteps(self.order, self.shard)
 
     def find_shard(self, driver: Driver) -> None:
@@ -241,27 +241,23 @@ class _Drawing:
             replicas, rank = self._world_size, self._rank
         elif replicas is None:
             replicas, rank = 1, 0
-        elif self._rank is not None and (self._rank, self._world_size) != (rank, replicas):
+        elif self._rank is not None and not self._sharded and replicas > 1:
             raise BadRank(
                 f"Lightning shards these batches over {replicas} processes, and this BatchSampler was told to be rank "
                 f"{self._rank} of {self._world_size}: leave rank= and world_size= out, or pass "
                 "Trainer(use_distributed_sampler=False)"
             )
-        elif self._rank is not None and replicas > 1:
-            raise BadRank(
-                f"Lightning shards these batches over {replicas} processes, and this BatchSampler was told its rank, "
-                f"{rank}, too: leave rank= and world_size= out, or pass Trainer(use_distributed_sampler=False)"
-            )
         made = _Drawing(
-            self.cursor.samples if self._source is None else self._source,
+            self.samples if self._source is None else self._source,
             self.batch_size, self.order, rank, replicas, self._uneven, self.resume_partial,
         )  # fmt: skip
-        if type(sampler).__name__.startswith("Unrepeated"):  # predictions are given once
+        if is_for_predictions(sampler):  # each is given once
             made._uneven, made.shard = "allow", Shard(made.shard.batch_size, rank or 0, replicas or 1, "allow")
             made.cursor.steps = made._steps()
-        if sampler is not None and self._rank is None:
+        if sampler is not None and (self._rank is None or self._sharded):
             made._sharded = True
-            self._tell("Lightning", self.shard)
+            made._told = self._told
+            made._tell("Lightning", made.shard)
         made.cursor = self.cursor.moved(made.cursor.steps)
         return made
 
@@ -272,7 +268,7 @@ class _Drawing:
 
     def positions(self) -> Iterator[int]:
         """This rank's samples of the epoch, one by one."""
-        for _, positions in self.cursor.steps.steps(self.cursor.samples, self.cursor.epoch, 0):
+        for _, positions in self.cursor.steps.steps(self.cursor.samples, self.cursor.next_epoch, 0):
             yield from positions.tolist()
 
     def padded(self) -> int:
@@ -379,6 +375,11 @@ class _Positions:
         """Draw from where a state was taken."""
         self._drawing.load(state, strict=True, check_identity=True)
         self._steps = None
+
+
+def is_for_predictions(sampler: Any) -> bool:
+    """Whether a sampler is Lightning's that repeats nothing."""
+    return type(sampler).__name__.startswith("Unrepeated")
 
 
 def _source(value: Any) -> Source:

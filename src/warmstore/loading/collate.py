@@ -5,7 +5,7 @@ Lists cost nothing and fit everything. Padded ones are one array with a mask; pa
 for variable lengths take, and waste no room.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 from warmstore.errors import SchemaMismatch
 from warmstore.loading.packing import PackRows, pack_rows
 from warmstore.loading.validation import MOST_SAMPLES, integer
-from warmstore.records.arrays import is_tensor, to_numpy
+from warmstore.records.arrays import is_jax_array, is_tensor, to_numpy
 from warmstore.records.values import Packed
 
 LIST, PACKED = "list", "packed"
@@ -90,6 +90,8 @@ class Collation:
 
     def check_names(self, batch: Any) -> None:
         """Raise KeyError where a name is not in a batch."""
+        if isinstance(batch, tuple):
+            batch = _by_number(batch)
         known = list(batch) if isinstance(batch, Mapping) else []
         for name, way in self.ways.items():
             if name not in known:
@@ -104,7 +106,11 @@ class Collation:
             SchemaMismatch: values that cannot be put together.
         """
         if isinstance(batch, dict):
-            return {key: self.under(key)(value, f"{name}.{key}" if name else key) for key, value in batch.items()}
+            return {
+                key: self.under(str(key))(value, f"{name}.{key}" if name else str(key)) for key, value in batch.items()
+            }
+        if isinstance(batch, tuple):
+            return rebuilt(batch, self(_by_number(batch), name).values())
         if self.asked and isinstance(batch, np.ndarray) and batch.ndim > 1:
             batch = list(batch)  # samples that happen to have one length
         if self.rest == LIST:
@@ -136,13 +142,18 @@ def stack(samples: Sequence[Any]) -> Any:
     if isinstance(first, Mapping):
         return {name: stack([sample[name] for sample in samples]) for name in first}
     if isinstance(first, tuple):
-        return tuple(stack(part) for part in zip(*samples, strict=True))
+        return rebuilt(first, [stack(part) for part in zip(*samples, strict=True)])
+    if isinstance(first, np.character):
+        return [sample.item() for sample in samples]  # as str and bytes, which nobody takes for arrays
     if isinstance(first, list):
         try:
-            samples = [np.asarray(sample) for sample in samples]
+            arrays = [np.asarray(sample) for sample in samples]
         except (TypeError, ValueError):  # a list of arrays of several shapes is no array
             return list(samples)
-    elif is_tensor(first):
+        if any(array.dtype.kind in "OUS" for array in arrays):  # nor are lists of text, or of what has no dtype
+            return list(samples)
+        samples = arrays
+    elif is_tensor(first) or is_jax_array(first):
         samples = [to_numpy(sample) for sample in samples]
     first = samples[0]
     if isinstance(first, np.ndarray):
@@ -160,6 +171,16 @@ def _kind_of(value: Any) -> Any:
         if isinstance(value, kind):
             return kind
     return type(value)
+
+
+def rebuilt(like: tuple[Any, ...], parts: Iterable[Any]) -> tuple[Any, ...]:
+    """Parts as a tuple of the kind of another, named tuples included."""
+    return type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)
+
+
+def _by_number(batch: tuple[Any, ...]) -> dict[str, Any]:
+    """The parts of a tuple, by "0", "1", ..., as collate= names them."""
+    return {str(at): part for at, part in enumerate(batch)}
 
 
 def _is_sequence(value: Any) -> bool:

@@ -58,6 +58,11 @@ class EpochCursor:
         """Batches of this rank in the epoch it stands in, from its beginning."""
         return self.steps.count(self._samples_now, self.epoch)
 
+    @property
+    def next_epoch(self) -> int:
+        """The epoch of the next batch; or the one that was named since."""
+        return self.epoch if self._named is None else self._named
+
     def begin(self) -> tuple[int, int, int | None]:
         """Where an iteration that begins now starts: epoch, place, and the number of samples of that epoch.
 
@@ -169,19 +174,19 @@ class EpochCursor:
 
     def _contradiction(self, state: dict[str, Any], own: dict[str, Any], *, check_identity: bool) -> str:
         """What tells the data or the order of a state from ours; "" if nothing does."""
-        theirs, ours = _as_json(state["identity"]), _as_json(own["identity"])
-        if check_identity and _differ(theirs, ours):
-            return (
-                f"the state has the identity {theirs!r:.300}; here it is {ours!r:.300}; "
-                "pass check_identity=False if they hold the same samples in the same places"
-            )
+        identity = _as_json(state["identity"])
         there, here = state["samples"], own["samples"]
-        if there != here and not (_is_count(there, MOST_SAMPLES) and there < (here or 0) and _may_grow(theirs)):
+        if there != here and not (_is_count(there, MOST_SAMPLES) and there < (here or 0) and _may_grow(identity)):
             return f"the state is of {_number(there)} samples; here there are {_number(here)}"
         for name in (*self.steps.describe(), *self._extra):
             theirs, ours = _as_json(state[name]), _as_json(own[name])
             if theirs != ours:
                 return f"the state has the {name} {theirs!r:.300}; here it is {ours!r:.300}"
+        if check_identity and _differ(identity, ours := _as_json(own["identity"])):
+            return (
+                f"the state has the identity {identity!r:.300}; here it is {ours!r:.300}; "
+                "pass check_identity=False if they hold the same samples in the same places"
+            )
         return ""
 
 

@@ -6,7 +6,10 @@ from typing import Any, final
 import numpy as np
 
 from warmstore.loading import collate as collating
+from warmstore.loading.batch_builder import marked
 from warmstore.loading.sources.resolve import source_of
+from warmstore.loading.sources.sequence import SequenceSource
+from warmstore.loading.sources.source import Source
 from warmstore.loading.transfer import ToTorch
 from warmstore.records.samples import Samples
 
@@ -21,20 +24,27 @@ class Dataset:
 
     Args:
         source, fields, collate: as a `Loader` takes them.
+        copy: samples own writable memory. False hands out what the source holds where that costs less.
 
     Raises:
         BadSource: no source, or sources of different lengths.
     """
 
-    def __init__(self, source: Any, *, fields: Sequence[str] | None = None, collate: Any = "list") -> None:
+    def __init__(
+        self, source: Any, *, fields: Sequence[str] | None = None, collate: Any = "list", copy: bool = True
+    ) -> None:
         self._collation = collating.Collation.of(collate)
-        self.source = source_of(source, fields, self._collation)
+        self.source = source_of(source, fields, self._collation, copy=copy)
 
     def __len__(self) -> int:
         return len(self.source)
 
     def __repr__(self) -> str:
         return f"Dataset({type(self.source).__name__}, {len(self):,} samples)"
+
+    def as_source(self) -> Source:
+        """What a `Loader` reads."""
+        return self.source if self._collation.does_nothing else SequenceSource(self)
 
     def __getitem__(self, position: int) -> Any:
         """One sample."""
@@ -44,8 +54,8 @@ class Dataset:
     def __getitems__(self, positions: Any) -> Samples:
         """Many samples, of which `ws.collate` makes a batch at no cost and any other collate function at some."""
         at = np.asarray(positions, np.int64)
-        batch = self.source.read(at)
-        return Samples(batch if self._collation.does_nothing else self._collation(batch), len(at))
+        batch = self.source.read_in(getattr(positions, "epoch", 0), at)
+        return Samples(batch if self._collation.does_nothing else self._collation(batch), len(at), positions)
 
 
 def collate(samples: Any) -> Any:
@@ -55,10 +65,15 @@ def collate(samples: Any) -> Any:
         samples: what `__getitems__` of a RecordStore, of its fields, or of a `Dataset` gives; or a list of samples.
 
     Returns:
-        A batch as a `Loader` with to="torch" gives it; but values of Bytes fields are bytes, which, unlike views of a
-        file, get out of a worker process.
+        A batch as a `Loader` with to="torch" gives it, with the mask "valid" where a `BatchSampler` repeats rows. But
+        values of Bytes fields are bytes, which, unlike views of a file, get out of a worker process.
     """
-    return _to_torch.send(owned(samples.batch if isinstance(samples, Samples) else collating.stack(samples)))
+    if not isinstance(samples, Samples):
+        return _to_torch.send(owned(collating.stack(samples)))
+    batch, valid = samples.batch, getattr(samples.positions, "valid", None)
+    if valid is not None and isinstance(batch, dict):
+        batch = marked(batch, valid)
+    return _to_torch.send(owned(batch))
 
 
 def owned(batch: Any) -> Any:

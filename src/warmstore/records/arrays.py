@@ -18,6 +18,11 @@ def is_tensor(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
+def is_jax_array(value: Any) -> bool:
+    """Whether a value is a JAX array; JAX is not imported to find out."""
+    return isinstance(value, getattr(sys.modules.get("jax"), "Array", ()))
+
+
 def to_numpy(value: Any) -> np.ndarray[Any, Any]:
     """An array or tensor as a NumPy array of the same dtype, on the CPU, sharing memory where it can.
 

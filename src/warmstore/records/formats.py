@@ -50,7 +50,7 @@ class Formatted:
 
     def __getitems__(self, index: Any) -> Samples:
         """The records at many positions as torch's DataLoader asks for them."""
-        return Samples(self.gather(index), len(index))
+        return Samples(self.gather(index), len(index), index)
 
     def __iter__(self) -> Iterator[Any]:
         return (self[at] for at in range(len(self)))
@@ -82,6 +82,8 @@ def _converter(format: str) -> Callable[[Any], Any]:
 
 def mapped(function: Callable[[Any, str], Any], batch: Any, name: str = "") -> Any:
     """A batch with every array and tensor in it replaced by the function of it and its name."""
+    if isinstance(batch, np.character):
+        return batch.item()  # text and bytes, though NumPy gives them a dtype
     if isinstance(batch, np.generic):
         batch = np.asarray(batch)
     if isinstance(batch, np.ndarray) or is_tensor(batch) or (hasattr(batch, "device") and hasattr(batch, "dtype")):

@@ -12,10 +12,15 @@ import numpy as np
 
 
 class Samples:
-    """The samples of a batch. `batch` is all of them: a dict of arrays or lists, an array, or a list."""
+    """The samples of a batch.
 
-    def __init__(self, batch: Any, count: int) -> None:
+    batch: all of them: a dict of arrays or lists, an array, or a list. positions: what was asked for, as it was handed
+    in: it may know more of the batch.
+    """
+
+    def __init__(self, batch: Any, count: int, positions: Any = None) -> None:
         self.batch = batch
+        self.positions = positions
         self._count = count
 
     def __len__(self) -> int:

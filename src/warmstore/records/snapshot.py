@@ -71,6 +71,7 @@ class Snapshot:
     seed: UInt64 = field(default_factory=lambda: np.zeros(0, np.uint64))  # of the checksums of a batch's rows
     order: Int64 | None = None  # the row at each position; None while that is the identity
     edits: int = 0  # updates and deletes so far
+    deletes: int = 0  # those of them that moved rows to other positions
     gaps: Gaps | None = None  # rows of evicted chunks
 
     @property
@@ -184,6 +185,7 @@ class Batches:
             size=tuple(column[:batches] for column in self._size),
             order=order,
             edits=old.edits + int(_IS_EDIT[entries["kind"]].sum()),
+            deletes=old.deletes + int((entries["kind"] == DELETE).sum()),
             gaps=gaps,
         )
         return self.snapshot

@@ -375,7 +375,7 @@ class RecordStore(Owner):
 
     def __getitems__(self, index: Any) -> Samples:
         """The records at many positions as torch's DataLoader asks for them."""
-        return Samples(self.gather(index), len(index))
+        return Samples(self.gather(index), len(index), index)
 
     def with_format(self, format: str) -> Formatted:
         """The same records as "torch" tensors, "jax" arrays, or "numpy" again.

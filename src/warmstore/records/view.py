@@ -56,7 +56,7 @@ class FieldView:
 
     def __getitems__(self, index: Any) -> Samples:
         """The values at many positions as torch's DataLoader asks for them."""
-        return Samples(self[index], len(index))
+        return Samples(self[index], len(index), index)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         """All values in memory."""

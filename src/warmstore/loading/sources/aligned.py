@@ -1,35 +1,63 @@
-"""Several sources of one length as one, whose batches are dicts."""
+"""Several sources of one length as one, whose batches are dicts or tuples."""
 
+import functools
 from typing import Any, final
 
 from warmstore.errors import BadSource
+from warmstore.loading.collate import rebuilt
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.sources.source import Source
 
 
 @final
 class AlignedSource(Source):
-    """Several sources of one length, read at the same positions, as a dict."""
+    """Several sources of one length, read at the same positions.
 
-    def __init__(self, sources: dict[str, Source]) -> None:
+    Args:
+        sources: by name, for batches that are dicts; or a tuple, named or not, for batches that are such tuples.
+
+    Raises:
+        BadSource: there is none, or their lengths differ.
+    """
+
+    def __init__(self, sources: dict[Any, Source] | tuple[Source, ...]) -> None:
         if not sources:
-            raise BadSource("an empty dict of sources; name at least one")
-        (first, one), *others = sources.items()
-        for name, other in others:
-            if len(other) != len(one):
-                raise BadSource(
-                    f"sources differ in length: {first!r} has {len(one):,} samples, {name!r} has {len(other):,}"
-                )
-        self._sources = sources
-        self.identity = {name: source.identity for name, source in sources.items()}
-        widths = [source.sample_bytes for source in sources.values()]
+            raise BadSource(f"an empty {type(sources).__name__} of sources; name at least one")
+        self._like = sources if isinstance(sources, tuple) else None
+        self._sources = dict(enumerate(sources)) if isinstance(sources, tuple) else dict(sources)
+        lengths = {name: len(source) for name, source in self._sources.items()}
+        if len(set(lengths.values())) > 1:
+            told = [f"{name!r} has {length:,} samples" for name, length in lengths.items()]
+            told = [*told[:8], *(["..."] if len(told) > 8 else [])]
+            raise BadSource(f"sources that are read side by side differ in length: {', '.join(told)}")
+        widths = [source.sample_bytes for source in self._sources.values()]
         self.sample_bytes = None if None in widths else sum(widths)  # type: ignore[arg-type]
+
+    @functools.cached_property
+    def identity(self) -> Any:
+        """Those of the sources, by name or number."""
+        parts = {str(name): source.identity for name, source in self._sources.items()}
+        return {"kind": "aligned", "parts": parts}
 
     def __len__(self) -> int:
         return len(next(iter(self._sources.values())))
 
-    def read(self, positions: Int64) -> dict[str, Any]:
-        return {name: source.read(positions) for name, source in self._sources.items()}
+    def read(self, positions: Int64) -> Any:
+        return self._batch({name: source.read(positions) for name, source in self._sources.items()})
 
-    def read_in(self, epoch: int, positions: Int64) -> dict[str, Any]:
-        return {name: source.read_in(epoch, positions) for name, source in self._sources.items()}
+    def read_in(self, epoch: int, positions: Int64) -> Any:
+        return self._batch({name: source.read_in(epoch, positions) for name, source in self._sources.items()})
+
+    def finish(self) -> None:
+        for source in self._sources.values():
+            source.finish()
+
+    def notes(self) -> list[str]:
+        return [note for source in self._sources.values() for note in source.notes()]
+
+    def release(self) -> None:
+        for source in self._sources.values():
+            source.release()
+
+    def _batch(self, parts: dict[Any, Any]) -> Any:
+        return parts if self._like is None else rebuilt(self._like, parts.values())

@@ -1,5 +1,7 @@
 """ArrayRecord files as a source: records by position, as bytes. The files open in each process that reads them."""
 
+import functools
+import re
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +12,33 @@ import numpy as np
 from warmstore.errors import BadSource, NoSource, NotInstalled
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.sources.source import Source
+
+_NAME = re.compile(r"\.(array_record|arrayrecord|array-record)(-\d+-of-\d+)?$")
+_SHOWN = 4
+
+
+def is_array_record(path: Path) -> bool:
+    """Whether a file is called as ArrayRecord files are: `train.array_record`, `train.array_record-00000-of-00002`."""
+    return _NAME.search(path.name) is not None
+
+
+def shards_beside(path: Path) -> list[Path]:
+    """The ArrayRecord files in a folder; or those of a data set's name, such as `train.array_record`, beside it."""
+    folder, start = (path, "") if path.is_dir() else (path.parent, _NAME.sub("", path.name))
+    if not folder.is_dir():
+        return []
+    return sorted(one for one in folder.iterdir() if is_array_record(one) and one.name.startswith(start))
+
+
+def advice(path: Path) -> str:
+    """What to pass instead of a folder of ArrayRecord files, or of one that is not there; "" where there are none."""
+    found = shards_beside(path)
+    if not found:
+        return ""
+    names = ", ".join(one.name for one in found[:_SHOWN]) + (", ..." if len(found) > _SHOWN else "")
+    where = path if path.is_dir() else path.parent
+    pattern = "*" if path.is_dir() else f"{_NAME.sub('', path.name)}.*"
+    return f"{where} holds {names}: pass the files, as in sorted(Path({str(where)!r}).glob({pattern!r}))"
 
 
 @final
@@ -26,10 +55,16 @@ class ArrayRecordSource(Source):
         self._paths = [path.absolute() for path in paths]
         for path in self._paths:
             if not path.exists():
-                raise NoSource(f"{path} is not there")
+                raise NoSource(". ".join(filter(None, [f"{path} is not there", advice(path)])))
         self._local = threading.local()  # readers are not made for several threads at once
-        counts = [reader.num_records() for reader in self._readers()]
-        self._ends = np.cumsum(counts)
+        self._counts = [int(reader.num_records()) for reader in self._readers()]
+        self._ends = np.cumsum(self._counts)
+
+    @functools.cached_property
+    def identity(self) -> Any:
+        """Names, sizes and numbers of records of the files."""
+        files = [[path.name, path.stat().st_size, count] for path, count in zip(self._paths, self._counts, strict=True)]
+        return {"kind": "array_record", "files": files}
 
     def __len__(self) -> int:
         return int(self._ends[-1])

@@ -1,5 +1,6 @@
 """Arrays in memory, tensors and .npy files as sources."""
 
+import functools
 from pathlib import Path
 from typing import Any, final
 
@@ -7,24 +8,47 @@ import numpy as np
 
 from warmstore.errors import BadSource
 from warmstore.loading.samplers.counter_rng import Int64
+from warmstore.loading.sources.content import hash_of_rows
+from warmstore.loading.sources.ownership import owned
 from warmstore.loading.sources.source import Source
 from warmstore.records.arrays import to_numpy
 
 
 class ArraySource(Source):
-    """The rows of an array in memory, or mapped."""
+    """The rows of an array in memory, or mapped.
 
-    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+    Args:
+        array: [n, ...].
+        copy: of the objects in an array of objects; numbers are always copied.
+
+    Raises:
+        BadSource: an array without dimensions.
+    """
+
+    def __init__(self, array: np.ndarray[Any, Any], *, copy: bool = True) -> None:
         if not array.ndim:
             raise BadSource(f"an array without dimensions has no samples: {array!r:.80}")
         self._array = array
+        self._copy = copy
         self.sample_bytes = array.itemsize * int(np.prod(array.shape[1:]))
 
     def __len__(self) -> int:
         return len(self._array)
 
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the array."""
+        found: np.dtype[Any] = self._array.dtype
+        return found
+
+    @functools.cached_property
+    def identity(self) -> Any:
+        """The dtype, the shape, and some of the rows."""
+        return _identity(self, self._array.dtype, self._array.shape)
+
     def read(self, positions: Int64) -> np.ndarray[Any, Any]:
-        return self._array.take(positions, axis=0)
+        found = self._array.take(positions, axis=0)
+        return owned(found) if self._copy else found
 
 
 @final
@@ -43,6 +67,11 @@ class TensorSource(Source):
 
     def __len__(self) -> int:
         return len(self._tensor)
+
+    @functools.cached_property
+    def identity(self) -> Any:
+        """As of the array with the same rows."""
+        return _identity(self, to_numpy(self._tensor[:0]).dtype, tuple(self._tensor.shape))
 
     def read(self, positions: Int64) -> np.ndarray[Any, Any]:
         return to_numpy(self._tensor).take(positions, axis=0)
@@ -65,3 +94,7 @@ class NpySource(ArraySource):
 
     def __reduce__(self) -> Any:
         return NpySource, (self.path.absolute(),)
+
+
+def _identity(source: Source, dtype: np.dtype[Any], shape: tuple[int, ...]) -> dict[str, Any]:
+    return {"kind": "array", "dtype": str(dtype), "shape": list(shape), "hash": hash_of_rows(source)}

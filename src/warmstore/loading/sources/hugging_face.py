@@ -1,30 +1,132 @@
-"""Hugging Face data sets as sources."""
+"""Hugging Face data sets as sources.
+
+Columns that need no decoding are read as Arrow memory and become arrays and text here. What `datasets` makes arrays of
+loses the end of bytes that end in zeros, and gives text as NumPy's.
+"""
 
 from typing import Any, final
 
 import numpy as np
 
+from warmstore.loading.collate import stack
 from warmstore.loading.samplers.counter_rng import Int64
+from warmstore.loading.sources.arrow_values import values_of
+from warmstore.loading.sources.ownership import copied, owned_alone
 from warmstore.loading.sources.source import Source
-from warmstore.records.arrays import is_tensor, to_numpy
+from warmstore.records.arrays import is_jax_array, is_tensor, to_numpy
+
+_ARRAYS = ("numpy", "torch")
+_TABLES = ("arrow", "pandas", "polars")
 
 
 @final
 class HuggingFaceSource(Source):
-    """A `datasets.Dataset`, its columns as NumPy arrays unless it has a format of its own."""
+    """A `datasets.Dataset`, its columns as NumPy arrays unless it has a format of its own.
 
-    def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset if dataset.format["type"] else dataset.with_format("numpy")
+    As in its own "numpy" and "torch" formats integers are int64 and floats float32, lists of one length are one array,
+    and None among floats is NaN; None among integers is masked. Text, bytes and None are Python's own. Images are
+    decoded. A data set with another format, with options of one, or with a transform gives what that makes.
+
+    Args:
+        dataset: the data set.
+        copy: what a transform of the data set keeps for itself is copied.
+    """
+
+    def __init__(self, dataset: Any, *, copy: bool = True) -> None:
+        self._fingerprint = getattr(dataset, "_fingerprint", None)
+        self._copy = copy
+        kind = dataset.format["type"]
+        self._plain: list[str] = []
+        self._rest: list[str] = []
+        self._formatted = None
+        own = dataset.format["format_kwargs"] or (kind is not None and kind not in _ARRAYS + _TABLES)
+        if own:
+            self._formatted = dataset
+            self._names: list[str] = []
+            self._length = len(dataset)
+            return
+        some = None if dataset.format["output_all_columns"] else dataset.format["columns"]
+        self._names = list(some or dataset.column_names)
+        self._plain = [name for name in self._names if not _is_decoded(dataset.features[name])]
+        self._rest = [name for name in self._names if name not in self._plain]
+        self._length = len(dataset)
+        self._arrow = dataset.with_format("arrow", columns=self._plain)
+        self._decoded = dataset.with_format(kind if kind in _ARRAYS else "numpy", columns=self._rest)
+
+    @property
+    def identity(self) -> Any:
+        """The fingerprint of the data set."""
+        return None if self._fingerprint is None else {"kind": "hugging_face", "fingerprint": self._fingerprint}
 
     def __len__(self) -> int:
-        return len(self._dataset)
+        return self._length
 
-    def read(self, positions: Int64) -> dict[str, Any]:
-        batch = self._dataset[positions.tolist()]
-        return {name: _column(values) for name, values in batch.items()}
+    def read(self, positions: Int64) -> Any:
+        at = positions.tolist()
+        if self._formatted is not None:
+            return _as_formatted(self._formatted[at], self._copy)
+        batch: dict[str, Any] = {}
+        if self._plain:
+            table = self._arrow[at]
+            batch = {name: _as_numpy_format(values_of(table.column(name))) for name in self._plain}
+        if self._rest:
+            batch.update(_as_formatted(self._decoded[at], self._copy))
+        return {name: batch[name] for name in self._names}
 
 
-def _column(values: Any) -> Any:
-    array = to_numpy(values) if is_tensor(values) else values
-    # Text, and arrays of several shapes.
-    return list(array) if isinstance(array, np.ndarray) and array.dtype.kind in "OUS" else array
+def _is_decoded(feature: Any) -> bool:
+    """Whether `datasets` makes objects of the values: images, sounds, and what holds them."""
+    if isinstance(feature, dict):
+        return any(map(_is_decoded, feature.values()))
+    if isinstance(feature, list | tuple):
+        return any(map(_is_decoded, feature))
+    inner = getattr(feature, "feature", None)
+    return hasattr(feature, "decode_example") or (inner is not None and _is_decoded(inner))
+
+
+def _as_numpy_format(values: Any) -> Any:
+    """Values of Arrow columns in the dtypes that a data set's "numpy" format has; lists of one length stacked."""
+    if isinstance(values, dict):
+        return {name: _as_numpy_format(part) for name, part in values.items()}
+    if isinstance(values, list):
+        if all(isinstance(value, list | np.ndarray) for value in values):
+            return stack([_as_numpy_format(value) for value in values])
+        return [_as_numpy_format(value) if isinstance(value, list | np.ndarray) else value for value in values]
+    if isinstance(values, np.ndarray):
+        if values.dtype.kind == "f":
+            values = values.astype(np.float32, copy=False)
+            return values.filled(np.nan) if isinstance(values, np.ma.MaskedArray) else values
+        if values.dtype.kind in "iu":
+            return values.astype(np.int64, copy=False)
+    return values
+
+
+def _as_formatted(batch: Any, copy: bool) -> Any:
+    """What a format or a transform of the data set gives, as a batch."""
+    if not isinstance(batch, dict):
+        return copied(batch) if copy else batch
+    return {name: _column(batch, name, copy) for name in list(batch)}
+
+
+def _column(batch: dict[str, Any], name: str, copy: bool) -> Any:
+    values = batch.pop(name)
+    if is_tensor(values) or is_jax_array(values):
+        values = to_numpy(values)
+        return values.copy() if copy else values
+    if isinstance(values, list):
+        values = stack(values) if values else values
+    values = _listed(values)
+    if not copy:
+        return values
+    holder = [values]
+    del values
+    return owned_alone(holder)
+
+
+def _listed(values: Any) -> Any:
+    """Text, and arrays of several shapes, as lists."""
+    if isinstance(values, dict):
+        return {name: _listed(part) for name, part in values.items()}
+    if isinstance(values, np.ndarray) and values.dtype.kind in "OUS":
+        return values.tolist()
+    return values

@@ -1,5 +1,6 @@
 """The samples of several sources one after the other, as one source whose batches may hold some of each."""
 
+import functools
 from typing import Any, final
 
 import numpy as np
@@ -18,10 +19,15 @@ class MixtureSource(Source):
     def __init__(self, mixed: Mixture, sources: list[Source]) -> None:
         self.mixed = mixed.without_sources()
         self.sources = sources
-        self.identity = {name: source.identity for name, source in zip(mixed.names, sources, strict=True)}
         widths = [source.sample_bytes for source in sources if len(source)]
         self.sample_bytes = None if None in widths else max(widths)  # type: ignore[type-var]
         self._ends = np.cumsum([len(source) for source in sources])
+
+    @functools.cached_property
+    def identity(self) -> Any:
+        """Those of the sources, by name."""
+        parts = {name: source.identity for name, source in zip(self.mixed.names, self.sources, strict=True)}
+        return {"kind": "mixture", "parts": parts}
 
     @property
     def lengths(self) -> list[int]:
@@ -40,6 +46,17 @@ class MixtureSource(Source):
 
     def read(self, positions: Int64) -> Any:
         return self.read_in(0, positions)
+
+    def finish(self) -> None:
+        for source in self.sources:
+            source.finish()
+
+    def notes(self) -> list[str]:
+        return [note for source in self.sources for note in source.notes()]
+
+    def release(self) -> None:
+        for source in self.sources:
+            source.release()
 
     def read_in(self, epoch: int, positions: Int64) -> Any:
         which = np.searchsorted(self._ends, positions, side="right")

@@ -7,22 +7,28 @@ from typing import Any
 
 import numpy as np
 
-from warmstore.errors import BadSource, NoSource, UnknownFormat
-from warmstore.loading.collate import Collation
+from warmstore.errors import BadSource, NoSource
+from warmstore.loading.collate import Collation, rebuilt
 from warmstore.loading.mixture import Mixture
+from warmstore.loading.sources import array_record
 from warmstore.loading.sources.aligned import AlignedSource
-from warmstore.loading.sources.array_record import ArrayRecordSource
+from warmstore.loading.sources.array_record import ArrayRecordSource, is_array_record
 from warmstore.loading.sources.arrays import ArraySource, NpySource, TensorSource
-from warmstore.loading.sources.hugging_face import HuggingFaceSource
+from warmstore.loading.sources.iterable import IterableSource, is_iterable
+from warmstore.loading.sources.joined import ConcatSource
+from warmstore.loading.sources.kinds import is_aligned, is_column, is_frame, is_hugging_face, is_torch_set
 from warmstore.loading.sources.mixture import MixtureSource
+from warmstore.loading.sources.refusals import refusal_of, unknown_file
 from warmstore.loading.sources.sequence import SequenceSource
 from warmstore.loading.sources.source import Source
 from warmstore.loading.sources.store import FieldSource, StoreSource
-from warmstore.records.arrays import is_tensor
+from warmstore.loading.sources.subset import Selection, SubsetSource, positions_of
+from warmstore.records.arrays import is_jax_array, is_tensor
 from warmstore.records.formats import Formatted
 from warmstore.records.manifest import NAME
 from warmstore.records.store import RecordStore
 from warmstore.records.view import FieldView
+from warmstore.remote.location import is_remote
 
 
 def source_of(
@@ -32,56 +38,115 @@ def source_of(
 
     Args:
         value: see `Loader`.
-        fields: of record stores, which to read.
+        fields: of record stores, frames and tables, which to read.
         collation: which fields had better be read packed.
+        copy: batches own writable memory. False hands out what the source holds where that costs less: the arrays and
+            objects of lists, and read-only views of files.
 
     Raises:
         BadSource: nothing samples can be read from, or several of different lengths.
+        KeyError: a field that is not there.
         NoSource: a file that is not there.
         UnknownFormat: a file of no known kind.
+        Closed: a store that is closed.
     """
-    collation = collation or Collation({})
-    if isinstance(value, Source):
-        return value
-    if hasattr(value, "as_source"):
-        return value.as_source()  # type: ignore[no-any-return]
-    if isinstance(value, Mapping):
-        _no_mixes(value.values())
-        return AlignedSource({name: source_of(one, fields, collation.under(name)) for name, one in value.items()})
-    if isinstance(value, Mixture):
-        _no_mixes(value.sources)
-        return MixtureSource(value, [source_of(one, fields, collation) for one in value.sources])
-    if isinstance(value, Formatted):
-        value = value.store  # a loader has a format of its own
-    if isinstance(value, RecordStore):
-        return StoreSource(value, fields, collation)
-    if isinstance(value, FieldView):
-        return FieldSource(value, collation)
-    if isinstance(value, np.ndarray):
-        return ArraySource(value)
-    if is_tensor(value):
-        if value.device.type != "cpu":
-            raise BadSource(f"a tensor on {value.device} cannot be read from here; hand in tensor.cpu()")
-        return TensorSource(value)
-    if isinstance(value, str | os.PathLike):
-        return _file(Path(value), fields, collation)
-    if isinstance(value, list | tuple):
-        if value and all(isinstance(one, str | os.PathLike) for one in value) and is_array_record(Path(value[0])):
-            return ArrayRecordSource([Path(one) for one in value])
-        return SequenceSource(value)
-    if type(value).__module__ == "datasets.arrow_dataset":
-        return HuggingFaceSource(value)
-    if hasattr(value, "__len__") and (hasattr(value, "__getitems__") or hasattr(value, "__getitem__")):
-        return SequenceSource(value)
-    raise BadSource(
-        f"a {type(value).__name__} is no source of samples: it needs __len__, and __getitems__ or __getitem__. "
-        "(The rows of a FeatureCache are a store: RecordStore.open(cache.path))"
-    )
+    return _Resolver(fields, copy).source(value, collation or Collation({}))
 
 
-def is_array_record(path: Path) -> bool:
-    """Whether a file is called as ArrayRecord files are."""
-    return path.suffix in (".array_record", ".arrayrecord", ".array-record")
+class _Resolver:
+    """What holds for all parts of what a user hands in."""
+
+    def __init__(self, fields: Sequence[str] | None, copy: bool) -> None:
+        self._fields = fields
+        self._copy = copy
+
+    def source(self, value: Any, collation: Collation) -> Source:
+        selection = getattr(value, "selection", None)
+        if isinstance(selection, Selection):
+            plain = self._fields is None and self._copy and collation == Collation({})
+            inner = selection.source if plain else self.source(selection.of, collation)
+            return SubsetSource(inner, selection.positions)
+        if isinstance(value, Source):
+            return value
+        if hasattr(value, "as_source"):
+            return value.as_source()  # type: ignore[no-any-return]
+        for find in (self._of_sources, self._of_memory):
+            found = find(value, collation)
+            if found is not None:
+                return found
+        return self._of_sets(value, collation)
+
+    def _of_sources(self, value: Any, collation: Collation) -> Source | None:
+        """Of what holds several sources."""
+        if isinstance(value, Mapping):
+            _no_mixes(value.values())
+            return AlignedSource({name: self.source(one, collation.under(name)) for name, one in value.items()})
+        if is_aligned(value):
+            parts = [self.source(one, collation.under(str(at))) for at, one in enumerate(value)]
+            return AlignedSource(rebuilt(value, parts))
+        if isinstance(value, Mixture):
+            _no_mixes(value.sources)
+            return MixtureSource(value, [self.source(one, collation) for one in value.sources])
+        return None
+
+    def _of_memory(self, value: Any, collation: Collation) -> Source | None:
+        """Of arrays, stores and tables."""
+        if isinstance(value, Formatted):
+            value = value.store  # a loader has a format of its own
+        if isinstance(value, RecordStore):
+            return StoreSource(value, self._fields, collation, copy=self._copy)
+        if isinstance(value, FieldView):
+            return FieldSource(value, collation, copy=self._copy)
+        if isinstance(value, np.ndarray):
+            return ArraySource(value, copy=self._copy)
+        if is_tensor(value):
+            if value.device.type != "cpu":
+                raise BadSource(f"a tensor on {value.device} cannot be read from here; hand in tensor.cpu()")
+            return TensorSource(value)
+        if is_jax_array(value):
+            return ArraySource(_on_host(value))
+        if is_frame(value) or is_column(value):
+            from warmstore.loading.sources import table  # it takes time to import
+
+            return table.table_source(value, self._fields) if is_frame(value) else table.column_source(value)
+        return None
+
+    def _of_sets(self, value: Any, collation: Collation) -> Source:
+        """Of files, lists and data sets."""
+        if isinstance(value, str | os.PathLike):
+            return self._of_file(value, collation)
+        if isinstance(value, list | tuple) and value and all(isinstance(one, str | os.PathLike) for one in value):
+            paths = [Path(one) for one in value]
+            if is_array_record(paths[0]):
+                return ArrayRecordSource(paths)
+        if is_hugging_face(value):
+            from warmstore.loading.sources.hugging_face import HuggingFaceSource
+
+            return HuggingFaceSource(value, copy=self._copy)
+        if is_torch_set(value, "TensorDataset"):
+            return AlignedSource(tuple(self.source(one, Collation({})) for one in value.tensors))
+        if is_torch_set(value, "Subset") and isinstance(value.indices, Sequence | np.ndarray):
+            inner = self.source(value.dataset, collation)
+            return SubsetSource(inner, positions_of(value.indices, len(inner)))
+        if is_torch_set(value, "ConcatDataset"):
+            return ConcatSource([self.source(one, collation) for one in value.datasets])
+        if is_iterable(value):
+            return IterableSource(value)
+        if hasattr(value, "__len__") and (hasattr(value, "__getitems__") or hasattr(value, "__getitem__")):
+            return SequenceSource(value, copy=self._copy)
+        raise refusal_of(value)
+
+    def _of_file(self, value: str | os.PathLike[str], collation: Collation) -> Source:
+        path = Path(value)
+        if is_remote(value) or (path / NAME).exists():
+            return StoreSource(RecordStore.open(value), self._fields, collation, copy=self._copy)
+        if not path.exists():
+            raise NoSource(". ".join(filter(None, [f"{path} is not there", array_record.advice(path)])))
+        if path.suffix == ".npy":
+            return NpySource(path)
+        if is_array_record(path):
+            return ArrayRecordSource([path])
+        raise unknown_file(path)
 
 
 def _no_mixes(values: Iterable[Any]) -> None:
@@ -89,13 +154,12 @@ def _no_mixes(values: Iterable[Any]) -> None:
         raise BadSource("a mix has an order of its own, so it must be the whole source: mix dicts, not in dicts")
 
 
-def _file(path: Path, fields: Sequence[str] | None, collation: Collation) -> Source:
-    if (path / NAME).exists():
-        return StoreSource(RecordStore.open(path), fields, collation)
-    if not path.exists():
-        raise NoSource(f"{path} is not there")
-    if path.suffix == ".npy":
-        return NpySource(path)
-    if is_array_record(path):
-        return ArrayRecordSource([path])
-    raise UnknownFormat(f"{path} is no store, .npy or .array_record file; ws.convert makes a store of other formats")
+def _on_host(array: Any) -> np.ndarray[Any, Any]:
+    """A JAX array on the CPU as NumPy sees it."""
+    platforms = {device.platform for device in array.devices()}
+    if platforms != {"cpu"}:
+        raise BadSource(f"a JAX array on {', '.join(platforms)} cannot be read from here; hand in np.asarray(array)")
+    try:
+        return np.asarray(array)
+    except (TypeError, RuntimeError) as error:  # random keys; arrays that were deleted, or are on other hosts
+        raise BadSource(f"a JAX array that cannot be read: {error}") from None

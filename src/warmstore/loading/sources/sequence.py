@@ -1,28 +1,54 @@
 """Anything with a length and samples by position as a source: lists, and map-style data sets."""
 
+import functools
 from typing import Any, final
 
 from warmstore.loading.collate import stack
 from warmstore.loading.samplers.counter_rng import Int64
+from warmstore.loading.sources.content import hash_of_plain
+from warmstore.loading.sources.ownership import owned, owned_alone
 from warmstore.loading.sources.source import Source
 from warmstore.records.samples import Samples
 
 
 @final
 class SequenceSource(Source):
-    """Anything with a length and samples by position."""
+    """Anything with a length and samples by position.
 
-    def __init__(self, samples: Any) -> None:
+    Args:
+        samples: a list, a tuple, a map-style data set.
+        copy: what it holds is copied, unless it was made for the batch.
+    """
+
+    def __init__(self, samples: Any, *, copy: bool = True) -> None:
         self._samples = samples
         self._many = getattr(samples, "__getitems__", None)
+        self._copy = copy
+
+    @functools.cached_property
+    def identity(self) -> Any:
+        """A hash of lists of plain values, all of them; None for anything else."""
+        if not isinstance(self._samples, list | tuple | range):
+            return None
+        found = hash_of_plain(self._samples)
+        return None if found is None else {"kind": "values", "rows": len(self), "hash": found}
 
     def __len__(self) -> int:
         return len(self._samples)
 
     def read(self, positions: Int64) -> Any:
         if self._many is None:
-            return stack([self._samples[at] for at in positions.tolist()])
-        found = self._many(positions.tolist())
-        if isinstance(found, Samples):
-            return found.batch
-        return stack(found) if isinstance(found, list | tuple) else found
+            samples: Any = [self._samples[at] for at in positions.tolist()]
+        else:
+            samples = self._many(positions.tolist())
+        if isinstance(samples, Samples):
+            return samples.batch
+        if isinstance(samples, list | tuple):
+            batch = stack(samples)
+            del samples  # else all that was made for this batch would seem to be somebody's
+            return owned(batch) if self._copy else batch
+        if not self._copy:
+            return samples
+        holder = [samples]  # a batch as a whole
+        del samples
+        return owned_alone(holder)

@@ -1,61 +1,122 @@
 """Record stores and their fields as sources."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, final
 
+import numpy as np
+
+from warmstore.errors import Closed
 from warmstore.loading.collate import LIST, Collation
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.sources.source import Source
 from warmstore.records.fields import Array, Bytes, Field, Ragged
 from warmstore.records.store import RecordStore
+from warmstore.records.values import Packed
 from warmstore.records.view import FieldView
 
 
 @final
 class StoreSource(Source):
-    """The records of a store, as a dict of their fields."""
+    """The records of a store, as a dict of their fields.
 
-    def __init__(self, store: RecordStore, fields: Sequence[str] | None, collation: Collation) -> None:
+    Args:
+        fields: which to read, all by default. collation: which of them are put together afterwards.
+        copy: arrays of ragged fields own their memory; False gives read-only views of the files.
+
+    Raises:
+        KeyError: a field that the store does not have. Closed: the store is.
+    """
+
+    def __init__(
+        self, store: RecordStore, fields: Sequence[str] | None, collation: Collation, *, copy: bool = True
+    ) -> None:
         known = store.fields
         names = list(known if fields is None else fields)
         for name in names:
             if name not in known:
                 raise KeyError(f"{store.path} has no field {name!r}; it has {list(known)}")
-        self._store = store
-        self._names = names
-        self._packed = [name for name in names if _wants_packed(known[name], collation.under(name))]
-        self._listed = [name for name in names if name not in self._packed]
-        self.identity = store.manifest.id
+        self._columns = _Columns(store, names, {name: collation.under(name) for name in names}, copy)
+        self.identity = _identity(store)
         self.sample_bytes = _bytes_of([known[name] for name in names])
 
     def __len__(self) -> int:
-        return len(self._store)
+        return len(self._columns.store)
 
     def read(self, positions: Int64) -> dict[str, Any]:
-        if not self._packed:
-            return self._store.gather(positions, self._names)
-        found = self._store.gather(positions, self._packed, packed=True)
-        if self._listed:
-            found.update(self._store.gather(positions, self._listed))
-        return {name: found[name] for name in self._names}
+        return self._columns.read(positions)
 
 
 @final
 class FieldSource(Source):
-    """One field of a store."""
+    """One field of a store; the arguments are those of `StoreSource`."""
 
-    def __init__(self, view: FieldView, collation: Collation) -> None:
-        self._store = view.store
-        self._names = [view.name]
-        self._packed = _wants_packed(view.field, collation)
-        self.identity = view.store.manifest.id
+    def __init__(self, view: FieldView, collation: Collation, *, copy: bool = True) -> None:
+        self._columns = _Columns(view.store, [view.name], {view.name: collation}, copy)
+        self.identity = _identity(view.store)
         self.sample_bytes = _bytes_of([view.field])
 
     def __len__(self) -> int:
-        return len(self._store)
+        return len(self._columns.store)
 
     def read(self, positions: Int64) -> Any:
-        return self._store.gather(positions, self._names, packed=self._packed)[self._names[0]]
+        (found,) = self._columns.read(positions).values()
+        return found
+
+
+class _Columns:
+    """Fields of a store, each read as it is wanted. split: read packed, and handed out as arrays over that memory."""
+
+    def __init__(self, store: RecordStore, names: list[str], collations: dict[str, Collation], copy: bool) -> None:
+        if store.closed:
+            raise Closed(f"the store {store.path} is closed; open it again with RecordStore.open, or pass its path")
+        self.store = store
+        self._names = names
+        packed = [name for name in names if _wants_packed(store.fields[name], collations[name])]
+        ragged = [name for name in names if isinstance(store.fields[name], Ragged)]
+        self._split = [name for name in ragged if name not in packed] if copy else []
+        self._packed = [*packed, *self._split]
+        self._listed = [name for name in names if name not in self._packed]
+
+    def read(self, positions: Int64) -> dict[str, Any]:
+        if not self._packed:
+            return self.store.gather(positions, self._names)
+        found = self.store.gather(positions, self._packed, packed=True)
+        for name in self._split:
+            found[name] = split(found[name])
+        if self._listed:
+            found.update(self.store.gather(positions, self._listed))
+        return {name: found[name] for name in self._names}
+
+
+def split(packed: Packed) -> list[np.ndarray[Any, Any] | None]:
+    """The values of a `Packed` as writable arrays over its memory, None where absent."""
+    data = packed.values if packed.values.flags.writeable else packed.values.copy()
+    edges = packed.offsets.tolist()
+    values: list[np.ndarray[Any, Any] | None]
+    if packed.shapes is None or packed.shapes.shape[1] == 1:
+        values = [data[first:last] for first, last in itertools.pairwise(edges)]
+    else:
+        shapes = packed.shapes.tolist()
+        values = [
+            data[first:last].reshape(shape)
+            for (first, last), shape in zip(itertools.pairwise(edges), shapes, strict=True)
+        ]
+    if packed.absent is not None:
+        for at in np.flatnonzero(packed.absent).tolist():
+            values[at] = None
+    return values
+
+
+def _identity(store: RecordStore) -> dict[str, Any]:
+    """Deletes move records to other positions, and a new generation may; updates and appends leave them there."""
+    manifest = store.manifest
+    return {
+        "kind": "store",
+        "store": manifest.id,
+        "generation": manifest.generation,
+        "deletes": store.snapshot.deletes,
+    }
 
 
 def _wants_packed(field: Field, collation: Collation) -> bool:

@@ -1,0 +1,73 @@
+"""Batches of several sources as one: the rows of each part go to places of their own."""
+
+from typing import Any, final
+
+import numpy as np
+
+from warmstore.loading.collate import rebuilt
+from warmstore.loading.samplers.counter_rng import Int64
+from warmstore.loading.sources.source import Source
+from warmstore.records.samples import Samples
+
+
+@final
+class ConcatSource(Source):
+    """Sources one after the other, as torch's ConcatDataset has them."""
+
+    def __init__(self, sources: list[Source]) -> None:
+        self._sources = sources
+        self._ends = np.cumsum([len(source) for source in sources])
+        widths = [source.sample_bytes for source in sources]
+        self.sample_bytes = None if None in widths else max(widths, default=None)  # type: ignore[type-var]
+
+    @property
+    def identity(self) -> Any:
+        """Those of the sources, by number."""
+        return {"kind": "concat", "parts": {str(at): source.identity for at, source in enumerate(self._sources)}}
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def read(self, positions: Int64) -> Any:
+        return self.read_in(0, positions)
+
+    def read_in(self, epoch: int, positions: Int64) -> Any:
+        which = np.searchsorted(self._ends, positions, side="right")
+        parts, places = [], []
+        for number in np.unique(which).tolist():
+            at = np.flatnonzero(which == number)
+            before = int(self._ends[number - 1]) if number else 0
+            parts.append(self._sources[number].read_in(epoch, positions[at] - before))
+            places.append(at)
+        return parts[0] if len(parts) == 1 else joined(parts, places)
+
+    def finish(self) -> None:
+        for source in self._sources:
+            source.finish()
+
+    def notes(self) -> list[str]:
+        return [note for source in self._sources for note in source.notes()]
+
+    def release(self) -> None:
+        for source in self._sources:
+            source.release()
+
+
+def joined(parts: list[Any], places: list[Int64]) -> Any:
+    """Batches as one: row i of part k goes to places[k][i]. Rows that differ in shape or kind become a list."""
+    first = parts[0]
+    if isinstance(first, dict) and all(isinstance(part, dict) and part.keys() == first.keys() for part in parts):
+        return {name: joined([part[name] for part in parts], places) for name in first}
+    if isinstance(first, tuple) and all(isinstance(part, tuple) and len(part) == len(first) for part in parts):
+        return rebuilt(first, [joined(list(column), places) for column in zip(*parts, strict=True)])
+    count = sum(map(len, places))
+    if all(type(part) is np.ndarray for part in parts) and len({(one.dtype, one.shape[1:]) for one in parts}) == 1:
+        found = np.empty((count, *first.shape[1:]), first.dtype)
+        for part, at in zip(parts, places, strict=True):
+            found[at] = part
+        return found
+    rows: list[Any] = [None] * count
+    for part, at in zip(parts, places, strict=True):
+        for place, row in zip(at.tolist(), Samples(part, len(at)), strict=True):
+            rows[place] = row
+    return rows

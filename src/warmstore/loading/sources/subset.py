@@ -1,0 +1,86 @@
+"""Some of a source's samples as a source: positions in an order, and nothing copied."""
+
+import functools
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from warmstore.errors import PositionError
+from warmstore.loading.samplers.counter_rng import Int64
+from warmstore.loading.sources.content import hash_of_values
+from warmstore.loading.sources.source import Source
+from warmstore.records.arrays import is_tensor, to_numpy
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Samples of what a user handed in.
+
+    of: what that is. source: it as a source without options. positions: int64 [m].
+    """
+
+    of: Any
+    source: Source
+    positions: Int64
+
+
+@final
+class SubsetSource(Source):
+    """The samples of a source at positions, int64 [m], each from 0 to below its length."""
+
+    def __init__(self, source: Source, positions: Int64) -> None:
+        self._source = source
+        self._positions = positions
+        self.sample_bytes = source.sample_bytes
+
+    @functools.cached_property
+    def identity(self) -> Any:
+        """That of the source, and a hash of the positions."""
+        return {"kind": "subset", "of": self._source.identity, "positions": hash_of_values(self._positions)}
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def read(self, positions: Int64) -> Any:
+        return self._source.read(self._positions[positions])
+
+    def read_in(self, epoch: int, positions: Int64) -> Any:
+        return self._source.read_in(epoch, self._positions[positions])
+
+    def finish(self) -> None:
+        self._source.finish()
+
+    def notes(self) -> list[str]:
+        return self._source.notes()
+
+    def release(self) -> None:
+        self._source.release()
+
+
+def positions_of(positions: Any, length: int) -> Int64:
+    """Positions as a user gives them, as a read-only array of their own: int64 [m].
+
+    Args:
+        positions: integers from 0 to below `length`, in any order, repeated or not; or a bool mask [length].
+
+    Raises:
+        PositionError: a position outside, or a mask of another length.
+        TypeError: no integers, or more than one dimension.
+    """
+    given = to_numpy(positions) if is_tensor(positions) else np.asarray(positions)
+    if given.ndim != 1 or (len(given) and given.dtype.kind not in "iub"):
+        raise TypeError(f"positions must be integers [m] or a bool mask [n]; got {given.dtype} of shape {given.shape}")
+    if given.dtype.kind == "b":
+        if len(given) != length:
+            raise PositionError(f"the mask has {len(given):,} entries; the source has {length:,} samples")
+        found = np.flatnonzero(given)
+    else:
+        if given.dtype.kind == "u" and len(given) and given.max() >= length:
+            raise PositionError(f"position {int(given.max()):,} is outside the source of {length:,} samples")
+        found = given.astype(np.int64)
+    if len(found) and (found.min() < 0 or found.max() >= length):
+        at = int(found.min()) if found.min() < 0 else int(found.max())
+        raise PositionError(f"position {at:,} is outside the source; it has {length:,} samples, 0 to {length - 1:,}")
+    found.flags.writeable = False
+    return found

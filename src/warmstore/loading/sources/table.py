@@ -1,0 +1,176 @@
+"""Data frames and Arrow tables as sources: pandas, polars and pyarrow, by column.
+
+None of the libraries is imported: whoever has a frame has imported its library. Columns of numbers are read where they
+lie; what pandas keeps as Python objects becomes Arrow memory once.
+"""
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+import pyarrow as pa
+
+from warmstore.errors import BadSource
+from warmstore.loading.samplers.counter_rng import Int64
+from warmstore.loading.sources.arrays import ArraySource
+from warmstore.loading.sources.arrow_values import values_of
+from warmstore.loading.sources.content import hash_of_rows, hash_of_values
+from warmstore.loading.sources.kinds import POLARS_SERIES, is_of
+from warmstore.loading.sources.sequence import SequenceSource
+from warmstore.loading.sources.source import Source
+from warmstore.records.convert.arrow_types import scalar_dtype
+
+_VIEWS = {
+    kind(): large
+    for name, large in (("string_view", pa.large_string()), ("binary_view", pa.large_binary()))
+    if (kind := getattr(pa, name, None)) is not None
+}
+
+
+def table_source(frame: Any, fields: Sequence[str] | None) -> "TableSource":
+    """A frame or table as a source.
+
+    Raises:
+        BadSource: two columns have one name.
+        KeyError: a field that is no column.
+    """
+    names = list(frame.schema.names if isinstance(frame, pa.Table | pa.RecordBatch) else frame.columns)
+    twice = [name for at, name in enumerate(names) if name in names[:at]] if len(set(names)) < len(names) else []
+    if twice:
+        raise BadSource(f"two columns are called {twice[0]!r}, and a batch can have one: rename one of them")
+    for name in fields or ():
+        if name not in names:
+            raise KeyError(f"the {type(frame).__name__} has no column {name!r}; it has {names}")
+    wanted = names if fields is None else list(fields)
+    return TableSource({name: column_source(frame[name]) for name in wanted}, len(frame))
+
+
+def column_source(column: Any) -> Source:
+    """A column of a frame or table as a source."""
+    if isinstance(column, pa.Array | pa.ChunkedArray):
+        return ArrowSource(column)
+    if is_of(column, POLARS_SERIES):
+        if str(column.dtype) == "Object":
+            return SequenceSource(column.to_list())
+        return ArrowSource(column.to_arrow())
+    return _pandas_source(column)
+
+
+@final
+class TableSource(Source):
+    """Columns of one length, read at the same positions, as a dict."""
+
+    def __init__(self, columns: Mapping[Any, Source], rows: int) -> None:
+        self._columns = dict(columns)
+        self._rows = rows
+        widths = [column.sample_bytes for column in self._columns.values()]
+        self.sample_bytes = None if None in widths else sum(widths)
+
+    @functools.cached_property
+    def identity(self) -> Any:
+        """The columns and their types, and some of the rows."""
+        schema = [f"{name!r}: {getattr(column, 'dtype', None)}" for name, column in self._columns.items()]
+        return {
+            "kind": "table",
+            "rows": self._rows,
+            "schema": hash_of_values(schema),
+            "hash": hash_of_rows(self),
+        }
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def read(self, positions: Int64) -> dict[Any, Any]:
+        return {name: column.read(positions) for name, column in self._columns.items()}
+
+
+@final
+class ArrowSource(Source):
+    """The values of an Arrow array; see `values_of` for what they are."""
+
+    def __init__(self, column: pa.Array | pa.ChunkedArray) -> None:
+        self.dtype = column.type
+        if "_view" in str(column.type):  # Arrow takes no rows of them
+            column = column.cast(_VIEWS.get(column.type, column.type))
+        chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+        self._chunks = [chunk for chunk in chunks if len(chunk)] or [pa.array([], column.type)]
+        try:
+            self._chunks[0].take(pa.array([], pa.int64()))
+        except pa.ArrowNotImplementedError as error:
+            raise BadSource(f"a column of {column.type} cannot be read by position: {error}. Cast it first") from None
+        self._ends = np.cumsum([len(chunk) for chunk in self._chunks])
+        is_plain = _is_plain(column.type) and not column.null_count
+        self.sample_bytes = column.type.bit_width // 8 if is_plain else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_arrays"}
+
+    @functools.cached_property
+    def identity(self) -> Any:
+        """The type, and some of the rows."""
+        return {"kind": "column", "dtype": str(self.dtype), "rows": len(self), "hash": hash_of_rows(self)}
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def read(self, positions: Int64) -> Any:
+        if self._arrays is not None:
+            return self._gather(self._arrays, positions)
+        if len(self._chunks) == 1:
+            return values_of(self._chunks[0].take(pa.array(positions)))
+        # Row by row, Arrow looks for the chunk in all of them; and it joins those of text in 32-bit offsets.
+        which = np.searchsorted(self._ends, positions, side="right")
+        order = np.argsort(which, kind="stable")
+        numbers, firsts = np.unique(which[order], return_index=True)
+        parts = [
+            self._chunks[number].take(pa.array(positions[places] - self._first(number)))
+            for number, places in zip(numbers.tolist(), np.split(order, firsts[1:]), strict=True)
+        ]
+        back = np.empty_like(order)
+        back[order] = np.arange(len(order))
+        return values_of(_joined(parts).take(pa.array(back)))
+
+    @functools.cached_property
+    def _arrays(self) -> list[np.ndarray[Any, Any]] | None:
+        """The chunks as NumPy arrays, where they are that in memory."""
+        if self.sample_bytes is None:
+            return None
+        return [chunk.to_numpy(zero_copy_only=True) for chunk in self._chunks]
+
+    def _gather(self, arrays: list[np.ndarray[Any, Any]], positions: Int64) -> np.ndarray[Any, Any]:
+        if len(arrays) == 1:
+            return arrays[0].take(positions)
+        found = np.empty(len(positions), arrays[0].dtype)
+        which = np.searchsorted(self._ends, positions, side="right")
+        order = np.argsort(which, kind="stable")
+        numbers, firsts = np.unique(which[order], return_index=True)
+        for number, places in zip(numbers.tolist(), np.split(order, firsts[1:]), strict=True):
+            found[places] = arrays[number].take(positions[places] - self._first(number))
+        return found
+
+    def _first(self, number: int) -> int:
+        return int(self._ends[number - 1]) if number else 0
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """Whether NumPy has the values as they lie in memory."""
+    return scalar_dtype(kind) is not None and not (pa.types.is_boolean(kind) or pa.types.is_date(kind))
+
+
+def _joined(parts: list[pa.Array]) -> pa.Array:
+    if pa.types.is_dictionary(parts[0].type):  # of each chunk another
+        parts = [part.dictionary_decode() for part in parts]
+    return pa.concat_arrays(parts)
+
+
+def _pandas_source(column: Any) -> Source:
+    dtype = column.dtype
+    values = column.to_numpy() if isinstance(dtype, np.dtype) else column
+    if isinstance(dtype, np.dtype) and dtype.kind != "O":
+        return ArraySource(values)
+    try:
+        # NaN among objects is pandas' word for none; NaN among floats is a number.
+        return ArrowSource(pa.array(values, from_pandas=True))
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return SequenceSource(np.asarray(column).tolist())

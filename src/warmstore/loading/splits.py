@@ -1,0 +1,266 @@
+"""Splits and folds of a source: which samples are whose is computed at once, for all of them, and the same everywhere.
+
+Who belongs where is a function of the number of samples, the seed, and the labels or groups.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from warmstore.loading.samplers.counter_rng import MOST_SEED, Int64, derive_keys
+from warmstore.loading.samplers.permutation import permuted
+from warmstore.loading.sources.subset import Selection
+from warmstore.loading.subset import Subset, resolve
+from warmstore.loading.validation import integer
+from warmstore.records.arrays import is_tensor, to_numpy
+
+_KIND = "split"
+
+
+def split(
+    source: Any,
+    parts: float | Sequence[float] | Mapping[str, float],
+    *,
+    seed: int = 0,
+    stratify: Any = None,
+    groups: Any = None,
+    shuffle: bool = True,
+) -> Any:
+    """Divide a source: every sample is in exactly one part, and none is copied.
+
+    Args:
+        source: as a `Loader` takes it.
+        parts: shares that sum to 1, or whole numbers of samples that sum to all: in a list, or in a dict by name. One
+            share or number stands for that and the rest.
+        seed: of the shuffle.
+        stratify: labels [n] of numbers, text or anything that can be a key of a dict: each part has its share of each
+            label, within one sample.
+        groups: labels [n]: no group is in two parts. Sizes are then as near as the groups allow.
+        shuffle: which samples are whose is random; else each part takes the next ones in order.
+
+    Returns:
+        A `Subset` a part, in a list, or in a dict for a dict. Within each, samples keep their order.
+        Sizes are shares of n rounded by largest remainders.
+
+    Raises:
+        ValueError: shares that do not sum to 1, numbers that do not sum to n, labels of another length, or both
+            `stratify` and `groups`.
+    """
+    selection = _selection(source)
+    n = len(selection.positions)
+    shares = list(parts.values()) if isinstance(parts, Mapping) else parts
+    sizes, quotas = _sizes(shares, n)
+    owner = _owners(n, sizes, quotas, seed, stratify, groups, shuffle)
+    subsets = [_subset(selection, np.flatnonzero(owner == part)) for part in range(len(sizes))]
+    return dict(zip(parts, subsets, strict=True)) if isinstance(parts, Mapping) else subsets
+
+
+def folds(
+    source: Any, k: int, *, seed: int = 0, stratify: Any = None, groups: Any = None
+) -> list[tuple[Subset, Subset]]:
+    """Divide a source into k parts for cross-validation; the arguments are those of `split`.
+
+    Returns:
+        k pairs (train, valid): every sample is in exactly one `valid`, and in `train` of all other pairs.
+
+    Raises:
+        ValueError: k is below 2, or there are fewer than k samples or groups.
+    """
+    selection = _selection(source)
+    n = len(selection.positions)
+    k = integer("k", k, 2, 2**31)
+    if n < k:
+        raise ValueError(f"{k} folds need {k} samples at least; there are {n}")
+    share = [n / k] * k
+    owner = _owners(n, _rounded(share, n), share, seed, stratify, groups, True)
+    empty = k - len(np.unique(owner))
+    if empty:
+        raise ValueError(f"{k} folds need {k} groups at least; {empty} would be empty")
+    return [
+        (_subset(selection, np.flatnonzero(owner != fold)), _subset(selection, np.flatnonzero(owner == fold)))
+        for fold in range(k)
+    ]
+
+
+def _selection(source: Any) -> Selection:
+    """All samples of a source, resolved once for all parts."""
+    outer = getattr(source, "selection", None)
+    if isinstance(outer, Selection):
+        return outer
+    resolved = resolve(source)
+    of = resolved if hasattr(source, "as_source") else source
+    return Selection(of, resolved, np.arange(len(resolved)))
+
+
+def _subset(selection: Selection, at: Int64) -> Subset:
+    return Subset.of(Selection(selection.of, selection.source, selection.positions[at]))
+
+
+def _sizes(parts: Any, n: int) -> tuple[list[int], list[float]]:
+    """How many samples each part has, and the exact shares of them."""
+    single = not isinstance(parts, Sequence | np.ndarray)
+    shares = [parts] if single else list(parts)
+    if not shares or any(isinstance(share, bool | str) or not math.isfinite(share) for share in shares):
+        raise ValueError(f"parts must be shares such as [0.8, 0.2], or numbers of samples; got {parts!r:.80}")
+    if any(share <= 0 for share in shares):
+        raise ValueError(f"every part must be above zero; got {parts!r:.80}")
+    whole = [isinstance(share, int | np.integer) for share in shares]
+    if all(whole):
+        counts = [int(share) for share in shares]
+        if single and counts[0] < n:
+            counts.append(n - counts[0])
+        if sum(counts) != n:
+            raise ValueError(f"the parts {counts} sum to {sum(counts):,}; the source has {n:,} samples")
+        return counts, [float(count) for count in counts]
+    if any(whole):
+        raise ValueError(f"parts must be all shares or all numbers of samples; got {parts!r:.80}")
+    if single and shares[0] < 1:
+        shares.append(1 - shares[0])
+    total = math.fsum(shares)
+    if abs(total - 1) > 1e-6:
+        raise ValueError(f"the shares {shares} sum to {total:g}, not to 1")
+    quotas = [n * float(share) / total for share in shares]
+    return _rounded(quotas, n), quotas
+
+
+def _rounded(quotas: Sequence[float], n: int) -> list[int]:
+    """Whole numbers that sum to n, by largest remainders; of equal ones the first."""
+    exact = np.asarray(quotas)
+    counts = np.floor(exact + 1e-9).astype(np.int64)
+    order = np.argsort(-(exact - counts), kind="stable")
+    counts[order[: n - int(counts.sum())]] += 1
+    return counts.tolist()  # type: ignore[no-any-return]
+
+
+def _owners(
+    n: int, sizes: list[int], quotas: list[float], seed: int, stratify: Any, groups: Any, shuffle: bool
+) -> Int64:
+    """The part that each sample is in: int64 [n]."""
+    seed = integer("seed", seed, 0, MOST_SEED)
+    if stratify is not None and groups is not None:
+        raise ValueError("stratify and groups cannot be had both: a group may hold any mix of labels")
+    if groups is not None:
+        return _by_group(_codes("groups", groups, n), sizes, seed, shuffle)
+    rank = _rank(n, seed, shuffle)
+    owner = np.empty(n, np.int64)
+    if stratify is None:
+        owner[np.argsort(rank)] = np.repeat(np.arange(len(sizes)), sizes)
+        return owner
+    codes = _codes("stratify", stratify, n)
+    counts = np.bincount(codes)
+    shares = np.outer(counts, np.asarray(quotas) / max(n, 1))
+    table = _rounded_table(shares, counts, np.asarray(sizes), _rank(len(counts), seed, shuffle))
+    order = np.lexsort((rank, codes))
+    owner[order] = np.repeat(np.tile(np.arange(len(sizes)), len(counts)), table.reshape(-1))
+    return owner
+
+
+def _rank(n: int, seed: int, shuffle: bool) -> Int64:
+    """A random permutation of range(n), or that itself."""
+    if not shuffle or not n:
+        return np.arange(n, dtype=np.int64)
+    return permuted(np.arange(n, dtype=np.uint64), n, derive_keys(_KIND, seed, 0, n)).astype(np.int64)
+
+
+def _codes(name: str, labels: Any, n: int) -> Int64:
+    """Labels as int64 [n] numbers from 0 on.
+
+    Raises:
+        ValueError: another length or shape.
+    """
+    values = to_numpy(labels) if is_tensor(labels) else labels
+    if isinstance(values, list | tuple) and not all(isinstance(value, int | float | np.number) for value in values):
+        array = np.empty(len(values), object)
+        array[:] = values
+    else:
+        array = np.asarray(values)
+    if array.shape != (n,):
+        raise ValueError(f"{name} must have a label for each of the {n:,} samples; its shape is {array.shape}")
+    if array.dtype.kind == "O":
+        known: dict[Any, int] = {}
+        return np.fromiter((known.setdefault(label, len(known)) for label in array.tolist()), np.int64, n)
+    return np.unique(array, return_inverse=True)[1].astype(np.int64)
+
+
+def _rounded_table(shares: np.ndarray[Any, Any], rows: Int64, columns: Int64, rank: Int64) -> Int64:
+    """Whole numbers, each within one of its share, with given sums of rows and columns: int64 [labels, parts].
+
+    Rows are rounded by largest remainders. Where a column then has too many, units move along a shortest path of parts
+    to one with too few, each within a row that has room: this is controlled rounding as a flow (Cox, "A constructive
+    procedure for unbiased controlled rounding", JASA 1987). A column may end one off its sum where no table fits.
+
+    Args:
+        shares: float [labels, parts]. rank: int64 [labels], which rows give first.
+    """
+    parts = len(columns)
+    low = np.floor(shares + 1e-9).astype(np.int64)
+    high = np.ceil(shares - 1e-9).astype(np.int64)
+    table = low.copy()
+    # The j-th largest remainder of a row gets a unit where the row has j units to give.
+    order = np.argsort(-(shares - low), axis=1, kind="stable")
+    given = np.arange(parts) < (rows - low.sum(axis=1))[:, None]
+    np.put_along_axis(table, order, np.take_along_axis(table, order, 1) + given, 1)
+    by_rank = np.argsort(rank)
+    while True:
+        surplus = table.sum(axis=0) - columns
+        path = _path(surplus, table, low, high)
+        if path is None:
+            return table
+        steps = list(itertools.pairwise(path))
+        # No row is in two steps that meet: there a part may either take a unit or give one.
+        free = [
+            by_rank[(table[by_rank, a] > low[by_rank, a]) & (table[by_rank, b] < high[by_rank, b])] for a, b in steps
+        ]
+        units = min(int(surplus[path[0]]), int(-surplus[path[-1]]), *map(len, free))
+        for (a, b), movable in zip(steps, free, strict=True):
+            table[movable[:units], a] -= 1
+            table[movable[:units], b] += 1
+
+
+def _path(surplus: Int64, table: Int64, low: Int64, high: Int64) -> list[int] | None:
+    """The shortest way of a unit from a part that has too many to one that has too few, or None."""
+    parts = len(surplus)
+    gives, takes = table > low, table < high
+    before = {int(part): -1 for part in np.flatnonzero(surplus > 0)}
+    border = list(before)
+    while border:
+        reached: list[int] = []
+        for part in border:
+            for other in range(parts):
+                if other in before or not (gives[:, part] & takes[:, other]).any():
+                    continue
+                before[other] = part
+                if surplus[other] < 0:
+                    path = [other]
+                    while before[path[-1]] >= 0:
+                        path.append(before[path[-1]])
+                    return path[::-1]
+                reached.append(other)
+        border = reached
+    return None
+
+
+def _by_group(codes: Int64, sizes: list[int], seed: int, shuffle: bool) -> Int64:
+    """Groups go to parts from the largest to the smallest, each to the part that lacks most: int64 [n].
+
+    This is longest processing time first (Graham, "Bounds on multiprocessing timing anomalies", SIAM J. Appl. Math.
+    1969), with all groups of one size at once.
+    """
+    counts = np.bincount(codes)
+    rank = _rank(len(counts), seed, shuffle)
+    lacking = np.asarray(sizes, np.int64).copy()
+    owner = np.empty(len(counts), np.int64)
+    for size in np.unique(counts)[::-1].tolist():
+        groups = np.flatnonzero(counts == size)
+        groups = groups[np.argsort(rank[groups])]
+        # What each part lacks before its first, second, ... group of this size: the largest of all get the groups.
+        most = len(groups)
+        lacks = lacking[:, None] - size * np.arange(most)
+        chosen = np.argsort(-lacks, axis=None, kind="stable")[:most]
+        taken = np.bincount(chosen // most, minlength=len(sizes))
+        owner[groups] = np.repeat(np.arange(len(sizes)), taken)
+        lacking -= size * taken
+    return owner[codes]

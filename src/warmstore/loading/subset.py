@@ -1,0 +1,87 @@
+"""Subset: some samples of any source, without copying; splits and folds are made of them."""
+
+from typing import Any, final
+
+import numpy as np
+
+from warmstore.errors import BadSource
+from warmstore.loading.sources.mixture import MixtureSource
+from warmstore.loading.sources.resolve import source_of
+from warmstore.loading.sources.source import Source
+from warmstore.loading.sources.subset import Selection, SubsetSource, positions_of
+from warmstore.records.samples import Samples
+
+
+@final
+class Subset:
+    """The samples of a source at some positions: a source of a `Loader`, `Dataset` or `BatchSampler`, and a map-style
+    data set for torch. Nothing is read before, and nothing copied but the positions.
+
+    Subsets of one `Pipeline`, or of one data set of it, read the same kept samples.
+
+    Args:
+        source: as a `Loader` takes it; another Subset too, whose samples are then counted from 0.
+        positions: integers [m] in any order, repeats allowed, none negative; or a bool mask [len(source)].
+
+    Raises:
+        BadSource: no source, or a `Mixture`, which has an order of its own.
+        PositionError: a position outside the source, or a mask of another length.
+        TypeError: positions that are no integers.
+    """
+
+    def __init__(self, source: Any, positions: Any) -> None:
+        self._take(selection_of(source, positions))
+
+    @classmethod
+    def of(cls, selection: Selection) -> "Subset":
+        """The samples of a selection."""
+        subset = cls.__new__(cls)
+        subset._take(selection)
+        return subset
+
+    def _take(self, selection: Selection) -> None:
+        self.selection = selection
+        self._source = SubsetSource(selection.source, selection.positions)
+
+    @property
+    def positions(self) -> Any:
+        """Where the samples stand in the source: int64 [m], read-only."""
+        return self.selection.positions
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __repr__(self) -> str:
+        return f"Subset({len(self):,} of {len(self.selection.source):,} samples)"
+
+    def __getitem__(self, position: int) -> Any:
+        """One sample."""
+        at = range(len(self))[position]
+        return Samples(self._source.read(np.array([at])), 1)[0]
+
+    def __getitems__(self, positions: Any) -> Samples:
+        """Many samples, of which `ws.collate` makes a batch at no cost."""
+        at = np.asarray(positions, np.int64)
+        return Samples(self._source.read(at), len(at))
+
+
+def selection_of(source: Any, positions: Any) -> Selection:
+    """What a user selects; see `Subset`."""
+    outer = getattr(source, "selection", None)
+    if isinstance(outer, Selection):
+        return Selection(outer.of, outer.source, outer.positions[positions_of(positions, len(outer.positions))])
+    resolved = resolve(source)
+    of = resolved if hasattr(source, "as_source") else source
+    return Selection(of, resolved, positions_of(positions, len(resolved)))
+
+
+def resolve(source: Any) -> Source:
+    """A source of which there can be subsets.
+
+    Raises:
+        BadSource: a `Mixture`, or no source.
+    """
+    found = source_of(source)
+    if isinstance(found, MixtureSource):
+        raise BadSource("a Mixture has an order of its own: make subsets of its sources, and mix those")
+    return found
