@@ -81,9 +81,11 @@ class _Resolver:
             return value
         if hasattr(value, "as_source"):
             return value.as_source()  # type: ignore[no-any-return]
-        return (
-            self._of_sources(value, collation) or self._of_memory(value, collation) or self._of_sets(value, collation)
-        )
+        for find in (self._of_sources, self._of_memory):
+            found = find(value, collation)
+            if found is not None:  # it may be empty
+                return found
+        return self._of_sets(value, collation)
 
     def _of_sources(self, value: Any, collation: Collation) -> Source | None:
         """Of what holds several sources."""
