@@ -297,14 +297,15 @@ class Loader(Owner):
 
         Raises:
             NotInstalled: it is torch's, which is not there.
-            TypeError: an iterable source has no positions.
+            AttributeError: an iterable source has no positions.
         """
         from warmstore.loading.batch_sampler import BatchSampler  # needs torch
 
         if isinstance(self._source, IterableSource):
-            raise TypeError("an iterable source has no positions")
-        self._find_shard()
-        made = BatchSampler.of_steps(self._cursor.steps, self._shard, len(self._source), self._source, self._order)
+            raise AttributeError("an iterable source has no positions, and so no batch sampler")
+        made = BatchSampler(
+            self._source, self._size, self._order, rank=self._rank, world_size=self._world_size, uneven=self._uneven
+        )
         made.set_epoch(self._cursor.next_epoch)
         return made
 
