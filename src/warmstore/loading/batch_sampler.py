@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator
-from typing import Any, Self, final
+from typing import Any, Never, Self, final
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from warmstore.loading.sources.mixture import MixtureSource
 from warmstore.loading.sources.resolve import source_of
 from warmstore.loading.sources.source import Source
 from warmstore.loading.trainer_faces import BatchPositions, EpochSampler
-from warmstore.loading.validation import integer
+from warmstore.loading.validation import integer, refuse
 from warmstore.records.formats import imported
 
 _torch_data: Any = imported("torch.utils.data")
@@ -57,7 +57,9 @@ class BatchSampler(_torch_data.BatchSampler):  # type: ignore[misc]
         world_size: int | None = None,
         uneven: Uneven = "pad",
         resume_partial: bool = False,
+        **unknown: Never,
     ) -> None:
+        refuse("BatchSampler", unknown)
         if isinstance(source, BatchSampler):  # Lightning's way of making one anew, around its own sampler
             drawing = source._drawing.sharded_by(sampler)
             if not is_for_predictions(sampler):

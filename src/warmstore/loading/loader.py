@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 
@@ -35,7 +35,7 @@ from warmstore.loading.stream_steps import StreamSteps
 from warmstore.loading.threads import ThreadPrefetcher
 from warmstore.loading.trainer_faces import EpochSampler, LoaderDataset
 from warmstore.loading.transfer import transfer_to
-from warmstore.loading.validation import integer
+from warmstore.loading.validation import integer, refuse
 from warmstore.owner import Owner
 from warmstore.records.samples import Samples
 from warmstore.records.threads import thread_count
@@ -125,7 +125,9 @@ class Loader(Owner):
         resume_partial: bool = False,
         on_error: str | OnError = "raise",
         copy: bool = True,
+        **unknown: Never,
     ) -> None:
+        refuse("Loader", unknown)
         self._size = (
             batch_size if isinstance(batch_size, BatchSize) else integer("batch_size", batch_size, 1, _MOST_BATCH)
         )
