@@ -59,8 +59,9 @@ def source_of(
         UnknownFormat: a file of no known kind.
         Closed: a store that is closed.
     """
-    stream = iterable_source(value) if is_stream(value) else None
-    return stream or _Resolver(fields, copy).source(value, collation or Collation({}))
+    if is_stream(value) and (stream := iterable_source(value)) is not None:
+        return stream
+    return _Resolver(fields, copy).source(value, collation or Collation({}))
 
 
 class _Resolver:
@@ -80,9 +81,11 @@ class _Resolver:
             return value
         if hasattr(value, "as_source"):
             return value.as_source()  # type: ignore[no-any-return]
-        return (
-            self._of_sources(value, collation) or self._of_memory(value, collation) or self._of_sets(value, collation)
-        )
+        for kind in (self._of_sources, self._of_memory):
+            found = kind(value, collation)
+            if found is not None:
+                return found
+        return self._of_sets(value, collation)
 
     def _of_sources(self, value: Any, collation: Collation) -> Source | None:
         """Of what holds several sources."""
