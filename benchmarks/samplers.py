@@ -12,11 +12,14 @@ import torch
 from benchmarks.report import Bar, Report, broken_rows, timings
 from benchmarks.settings import Settings
 from benchmarks.side_by_side import Call, Contestant, Role, Row, named, side_by_side
+from warmstore.loading.batch_sizes import BatchSize, RowBudget, TokenBudget
 from warmstore.loading.samplers.batched_indices import batched_indices
+from warmstore.loading.samplers.bucketed import Bucketed
 from warmstore.loading.samplers.samplers import Shuffle, Uniform, Weighted
 
 BATCH = 256
 TOGETHER = 128  # batches a call: what generates ahead pays for all of them in one
+BUDGET = 16_384  # tokens of a batch
 GRAIN_ROUNDS = 4  # what Grain's own shuffle uses
 
 
@@ -27,20 +30,27 @@ def run(settings: Settings) -> Report:
     drawn = settings.pick(10_000_000, 100_000)
     walked, first = _epoch(samples), _first_batch(many, held, settings.pick(15, 2))
     uniform, weighted = _uniform(drawn, settings.pick(15, 2)), _weighted(settings.pick(1_000_000, 10_000))
-    found = (walked, first, uniform, weighted)
+    lengths = np.random.default_rng(0).integers(20, 2001, settings.pick(1_000_000, 20_000))
+    cut, bucketed = _cut(lengths, settings.pick(5, 2)), _bucketed(lengths, settings.pick(5, 2))
+    found = (walked, first, uniform, weighted, cut, bucketed)
     return Report(
-        "orders",
+        "samplers",
         "Which samples come next: permutations, and draws with replacement.",
         (
             timings(f"{TOGETHER} batches of {BATCH} of a shuffled epoch of {samples:,}", walked),
             timings(f"the first {BATCH} places of a new epoch of {many:,}", first),
             timings(f"{drawn:,} draws of {samples:,} samples with replacement", uniform, unit="ms"),
             timings(f"{TOGETHER * BATCH:,} draws of {settings.pick(1_000_000, 10_000):,} weighted samples", weighted),
+            timings(f"{len(lengths):,} lengths cut into batches of {BUDGET:,} tokens", cut, unit="ms"),
+            timings(f"an epoch of {len(lengths):,} samples in groups of like lengths", bucketed, unit="ms"),
         ),
         (
             Bar.at_most(f"µs for each {BATCH} of a shuffled epoch", _scaled(walked, "warmstore", 1e6 / TOGETHER), 10),
             Bar.at_most(f"ms for the first {BATCH} places of {many:,}", _scaled(first, "warmstore", 1e3), 5),
             Bar.at_least("million draws with replacement a second", _rate(uniform, drawn / 1e6), 100),
+            Bar.at_most("ns a sample to cut padded batches", _scaled(cut, "warmstore", 1e9 / len(lengths)), 400),
+            Bar.at_most("ns a sample to cut packed rows", _scaled(cut, ROWS, 1e9 / len(lengths)), 1500),
+            Bar.at_most("ns a sample of a bucketed epoch", _scaled(bucketed, "warmstore", 1e9 / len(lengths)), 400),
         ),
         (
             f"Arrays cost 8 bytes a sample; numpy's and torch's first batches are of {held:,} samples, not {many:,}. "
@@ -139,12 +149,66 @@ def _weighted(samples: int) -> list[Row]:
     )
 
 
-def _plain(name: str, call: Call, role: Role = "peer") -> Contestant:
+ROWS = "warmstore, 8 rows of 2,048"
+
+
+def _cut(lengths: np.ndarray, turns: int) -> list[Row]:
+    rules: dict[str, BatchSize] = {
+        "warmstore": TokenBudget(BUDGET, lengths),
+        "warmstore, not padded": TokenBudget(BUDGET, lengths, padded=False),
+        ROWS: RowBudget(8, 2048, lengths),
+    }
+    return side_by_side(
+        [
+            _plain("np.cumsum", lambda turn: np.cumsum(lengths), "limit"),
+            *(
+                _plain(name, lambda turn, rule=rule: rule.cut(lengths, True), "warmstore")
+                for name, rule in rules.items()
+            ),
+            _plain("a Python loop, padded", lambda turn: _cut_in_python(lengths)),
+        ],
+        range(turns),
+        lambda turn, ends: int(ends[-1]) in (len(lengths), int(lengths.sum())),
+    )
+
+
+def _cut_in_python(lengths: np.ndarray) -> list[int]:
+    ends, longest, count = [], 0, 0
+    for at, length in enumerate(lengths.tolist()):
+        longest, count = max(longest, length), count + 1
+        if longest * count > BUDGET:
+            ends.append(at)
+            longest, count = length, 1
+    return [*ends, len(lengths)]
+
+
+def _bucketed(lengths: np.ndarray, turns: int) -> list[Row]:
+    n, size = len(lengths), BATCH
+    order, grouped = Shuffle(), Bucketed(lengths, size)
+
+    def held(epoch: int) -> np.ndarray:
+        """As Hugging Face's group_by_length does it, with NumPy."""
+        shuffled = np.random.default_rng(epoch).permutation(n)
+        pools = [shuffled[start : start + 50 * size] for start in range(0, n, 50 * size)]
+        return np.concatenate([pool[np.argsort(lengths[pool], kind="stable")] for pool in pools])
+
+    return side_by_side(
+        [
+            _plain("Shuffle", lambda epoch: order.indices(0, n, n, epoch), "limit", "no groups"),
+            _plain("warmstore", lambda epoch: grouped.indices(0, n, n, epoch), "warmstore"),
+            _plain("numpy, held", held),
+        ],
+        range(turns),
+        lambda epoch, result: len(np.unique(result)) == n,
+    )
+
+
+def _plain(name: str, call: Call, role: Role = "peer", note: str = "") -> Contestant:
     @contextmanager
     def setup() -> Iterator[Call]:
         yield call
 
-    return Contestant(name, setup, role)
+    return Contestant(name, setup, role, note)
 
 
 def _from_grain(samples: int) -> Contestant:

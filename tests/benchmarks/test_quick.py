@@ -12,13 +12,13 @@ from benchmarks.report import load
 from benchmarks.side_by_side import WrongValuesError
 
 
-def test_the_quick_orders_are_right_and_have_their_bars(tmp_path: Path) -> None:
+def test_the_quick_samplers_are_right_and_have_their_bars(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
-    status = main(["--quick", "--only", "orders", "--folder", f"{tmp_path / 'data'}", "--results", f"{tmp_path}"])
-    report = load(tmp_path / "orders.json")
+    status = main(["--quick", "--only", "samplers", "--folder", f"{tmp_path / 'data'}", "--results", f"{tmp_path}"])
+    report = load(tmp_path / "samplers.json")
     assert status == 0, report.broken
     assert all("warmstore" in [row[0] for row in table.rows] for table in report.tables)
-    assert [bar.figure is not None for bar in report.bars] == [True] * 3
+    assert [bar.figure is not None for bar in report.bars] == [True] * 6
 
 
 def test_the_quick_gather_has_the_limit_warmstore_and_a_ratio(tmp_path: Path) -> None:

@@ -13,19 +13,20 @@ from hypothesis import strategies as st
 import warmstore as ws
 from warmstore.loading.first_fit import first_fit
 
-LENGTHS = st.lists(st.integers(0, 12), min_size=1, max_size=80)
+LENGTHS = st.integers(1, 80).flatmap(lambda n: st.lists(st.integers(0, 12), min_size=n, max_size=n))
+KINDS = pytest.mark.parametrize("kind", ["padded", "bounded", "packed", "rows"])
 
 
-@st.composite
-def rules(draw: st.DrawFn) -> ws.BatchSize:
-    lengths = draw(LENGTHS)
-    if draw(st.booleans()):
-        return ws.RowBudget(draw(st.integers(1, 5)), draw(st.integers(12, 30)), lengths)
-    padded = draw(st.booleans())
-    multiple_of = draw(st.integers(1, 4)) if padded else 1
-    most = draw(st.none() | st.integers(1, 9))
-    tokens = draw(st.integers(16, 60))
-    return ws.TokenBudget(tokens, lengths, padded=padded, max_samples=most, multiple_of=multiple_of)
+def drawn(kind: str, data: st.DataObject) -> ws.BatchSize:
+    """A rule of a kind, over lengths of any kind."""
+    lengths = data.draw(LENGTHS)
+    if kind == "rows":
+        return ws.RowBudget(data.draw(st.integers(1, 5)), data.draw(st.integers(12, 30)), lengths)
+    tokens = data.draw(st.integers(16, 60))
+    most = data.draw(st.integers(1, 6)) if kind == "bounded" else None
+    if kind == "packed" or (kind == "bounded" and data.draw(st.booleans())):
+        return ws.TokenBudget(tokens, lengths, padded=False, max_samples=most)
+    return ws.TokenBudget(tokens, lengths, max_samples=most, multiple_of=data.draw(st.integers(1, 4)))
 
 
 def fits(rule: ws.BatchSize, lengths: Any) -> bool:
@@ -40,8 +41,10 @@ def fits(rule: ws.BatchSize, lengths: Any) -> bool:
     return -(-int(max(lengths)) // rule.multiple_of) * rule.multiple_of * len(lengths) <= rule.tokens
 
 
-@given(rules())
-def test_every_batch_fits_and_is_as_long_as_may_be(rule: ws.BatchSize) -> None:
+@KINDS
+@given(st.data())
+def test_every_batch_fits_and_is_as_long_as_may_be(kind: str, data: st.DataObject) -> None:
+    rule = drawn(kind, data)
     lengths = rule.lengths
     ends = rule.cut(lengths, True)
     assert ends.dtype == np.int64
@@ -52,8 +55,10 @@ def test_every_batch_fits_and_is_as_long_as_may_be(rule: ws.BatchSize) -> None:
         assert last == len(lengths) or not fits(rule, lengths[first : last + 1])
 
 
-@given(rules(), st.data())
-def test_the_cut_is_markov_whatever_the_size_of_blocks(rule: ws.BatchSize, data: st.DataObject) -> None:
+@KINDS
+@given(st.data())
+def test_the_cut_is_markov_whatever_the_size_of_blocks(kind: str, data: st.DataObject) -> None:
+    rule = drawn(kind, data)
     lengths = rule.lengths
     whole = rule.cut(lengths, True).tolist()
     # From any boundary on.
@@ -70,8 +75,10 @@ def test_the_cut_is_markov_whatever_the_size_of_blocks(rule: ws.BatchSize, data:
     assert found == whole
 
 
-@given(rules())
-def test_what_may_still_grow_is_left_out(rule: ws.BatchSize) -> None:
+@KINDS
+@given(st.data())
+def test_what_may_still_grow_is_left_out(kind: str, data: st.DataObject) -> None:
+    rule = drawn(kind, data)
     lengths = rule.lengths
     whole = rule.cut(lengths, True).tolist()
     open_ = rule.cut(lengths, False).tolist()
@@ -80,7 +87,7 @@ def test_what_may_still_grow_is_left_out(rule: ws.BatchSize) -> None:
     assert rule.cut(lengths[:0], True).tolist() == rule.cut(lengths[:0], False).tolist() == []
 
 
-@given(st.lists(st.integers(0, 12), min_size=1, max_size=60), st.integers(1, 5), st.integers(12, 20))
+@given(LENGTHS, st.integers(1, 5), st.integers(12, 20))
 def test_a_row_budget_always_fits_its_rows(lengths: list[int], rows: int, length: int) -> None:
     rule = ws.RowBudget(rows, length, lengths)
     way = ws.PackRows(length, rows=rows, pad=-1)
@@ -102,6 +109,8 @@ def test_known_cuts() -> None:
         6,
         8,
     ]
+    assert ws.TokenBudget(16, lengths, max_samples=1).cut(np.array(lengths), True).tolist() == [*range(1, 9)]
+    assert ws.TokenBudget(60, [1] * 9, max_samples=4).cut(np.ones(9, np.int64), False).tolist() == [4, 8]
     assert ws.RowBudget(2, 9, lengths).cut(np.array(lengths), True).tolist() == [5, 8]
 
 

@@ -27,9 +27,10 @@ def padding(order: Any, lengths: Any, size: int) -> float:
     return 1 - sum(int(batch.sum()) for batch in batches) / sum(int(batch.max()) * len(batch) for batch in batches)
 
 
-@given(
-    st.lists(st.integers(0, 9), max_size=200), st.integers(1, 20), st.integers(1, 6), st.integers(0, 2), st.booleans()
-)
+LENGTHS = st.integers(0, 200).flatmap(lambda n: st.lists(st.integers(0, 9), min_size=n, max_size=n))
+
+
+@given(LENGTHS, st.integers(1, 20), st.integers(1, 6), st.integers(0, 2), st.booleans())
 def test_every_pool_is_sorted_and_cut_into_groups(
     lengths: list[int], size: int, groups: int, epoch: int, shuffle: bool
 ) -> None:

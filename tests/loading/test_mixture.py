@@ -62,13 +62,14 @@ def test_ranks_and_resuming(workers: int) -> None:
     state = json.loads(json.dumps(loader.state_dict()))
     ranks = []
     for rank in range(3):
-        other = ws.Loader(mixed(samples=23), 2, order, rank=rank, world_size=3, uneven="allow", workers=workers)
+        other = ws.Loader(mixed(samples=23), 2, order, rank=rank, world_size=3, workers=workers, uneven="allow")
         other.load_state_dict(state)
         ranks.append(lists(other))
     rest = [at for step in range(3) for rank in ranks for batch in rank[step : step + 1] for at in batch]
     assert whole[:6] + rest == whole
+    evenly = ws.Mixture({"a": np.arange(7), "b": np.arange(5)}, [1, 1], samples=23)
     with pytest.raises(ws.BadState, match=r"'shares': \[3, 1\].*here it is.*'shares': \[1, 1\]"):
-        ws.Loader(ws.Mixture([np.arange(7), np.arange(5)], [1, 1], samples=23), 2, order).load_state_dict(state)
+        ws.Loader(evenly, 2, order).load_state_dict(state)
 
 
 def test_batches_have_one_structure_and_say_where_samples_are_from(store: ws.RecordStore) -> None:
@@ -203,6 +204,8 @@ def test_counting_far_epochs_costs_the_changes_and_not_the_epochs() -> None:
         source = int(at >= 7)
         assert at == (counts[source] % 5 + 7 if source else counts[source] % 7)
         counts[source] += 1
+    # Before a change so late that no place comes after it nothing is counted.
+    mixed(samples=2**60, interleave="random", schedule={2**62: [1, 2], 2**63: [1, 1]}).sampler([7, 5], ws.Sequential())
     with pytest.raises(ws.PositionError, match=r"at most 2\*\*62 places; epoch 9,223,372,036,854,775,808 of 12"):
         sampler.indices(0, 1, 12, 2**63)
 
@@ -226,6 +229,13 @@ def test_the_first_samples_are_of_sources_that_have_any() -> None:
     assert source.first_positions.tolist() == [0, 3]
     assert source.read(source.first_positions).tolist() == [0, 0]
     assert source.sample_bytes == 8
+    # An empty source may be of any kind, and its sampler is asked for nothing.
+    options: dict[str, Any] = {"samplers": [ws.Weighted([1, 2]), None], "samples": 5}
+    mix = ws.Mixture([[], np.arange(3)], [0, 1], **options)
+    source = source_of(mix)
+    assert source.sample_bytes == 8
+    assert source_of([]).sample_bytes is None
+    assert mix.sampler([0, 3], ws.Sequential()).indices(0, 5, 3, 0).tolist() == [0, 1, 2, 0, 1]
 
 
 def test_random_interleaving_is_described_and_shuffles() -> None:
@@ -257,6 +267,12 @@ def test_random_interleaving_has_a_seed() -> None:
     assert first == again
     assert first != other
     assert first != flat(ws.Loader(mixed(), 4), 50)
+
+
+def test_blocks_are_other_ones_after_a_change_of_weights() -> None:
+    epochs = flat(ws.Loader(mixed(samples=400, interleave="random", schedule={1: [3, 1]}), 400), 2)
+    first, second = ([at >= 100 for at in epoch] for epoch in epochs)
+    assert sum(one == other for one, other in zip(first, second, strict=True)) < 300  # 250 ± 10
 
 
 def test_samplers_by_name_and_the_loaders_for_the_rest() -> None:

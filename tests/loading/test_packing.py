@@ -31,7 +31,10 @@ def test_a_batch_as_rows() -> None:
     assert {ids[name].dtype for name in ("segments", "positions", "samples")} == {np.dtype(np.int32)}
 
 
-@given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.integers(9, 20), st.integers(0, 3))
+LENGTHS = st.integers(1, 40).flatmap(lambda n: st.lists(st.integers(0, 9), min_size=n, max_size=n))
+
+
+@given(LENGTHS, st.integers(9, 20), st.integers(0, 3))
 def test_every_value_is_found_again(lengths: list[int], length: int, more: int) -> None:
     samples = [np.stack([np.full(size, at + 1), np.arange(size)], 1) for at, size in enumerate(lengths)]
     placed = first_fit(lengths, len(lengths), length)

@@ -59,6 +59,8 @@ class BatchSampler(_torch_data.BatchSampler):  # type: ignore[misc]
     ) -> None:
         if isinstance(source, BatchSampler):  # Lightning's way of making one anew, around its own sampler
             drawing = source._drawing.sharded_by(sampler)
+            if not is_for_predictions(sampler):
+                source._drawing = drawing  # whoever holds that one sees where training stands
         else:
             drawing = _Drawing(source, batch_size, sampler, rank, world_size, uneven, resume_partial)
         self._set(drawing)
@@ -110,8 +112,7 @@ class BatchSampler(_torch_data.BatchSampler):  # type: ignore[misc]
         Raises:
             ValueError: no integer from 0 to 2**64 - 1.
         """
-        if not (self._drawing.cursor.is_loaded and is_automatic()):
-            self._drawing.cursor.set_epoch(integer("epoch", epoch, 0, MOST_SEED))
+        self._drawing.set_epoch(integer("epoch", epoch, 0, MOST_SEED), by_itself=is_automatic())
 
     def __len__(self) -> int:
         """Batches of this rank in a whole epoch; of all ranks for a trainer that shards."""
@@ -191,18 +192,17 @@ class _Drawing:
         self.resume_partial = resume_partial
         self._rank, self._world_size, self._uneven = rank, world_size, uneven
         self._source = found
+        self.samples = integer("samples", source, 0, 2**62) if found is None else len(found)
         self._sharded = False  # by a trainer, for good
         self.shard = self._found_shard()
-        samples = integer("samples", source, 0, 2**62) if found is None else len(found)
-        self.cursor = EpochCursor(steps or self._steps(), samples, self._identity, {}, resume_partial=resume_partial)
-        self._begun: tuple[int, int, int | None, int] = (
-            0,
-            0,
-            None,
-            0,
-        )  # epoch, place, samples and finished epochs where the last `for` began
+        self.cursor = EpochCursor(
+            steps or self._steps(), self.samples, self._identity, {}, resume_partial=resume_partial
+        )
+        # Epoch, place, samples and finished epochs where the last `for` began.
+        self._begun: tuple[int, int, int | None, int] = (0, 0, None, 0)
         self.drawn: _Positions | None = None  # by the last `for`
         self._told = False
+        self._is_named = False  # the epoch that comes next, by a user
 
     def _identity(self) -> Any:
         return None if self._source is None else self._source.identity
@@ -213,7 +213,7 @@ class _Drawing:
 
     def _steps(self) -> EpochSteps:
         if isinstance(self.batch_size, BatchSize):
-            return BudgetSteps(self.order, self.shard, self.batch_size)
+            return BudgetSteps(self.order, self.shard, self.batch_size, self.samples)
         return FixedSteps(self.order, self.shard)
 
     def find_shard(self, driver: Driver) -> None:
@@ -241,27 +241,23 @@ class _Drawing:
             replicas, rank = self._world_size, self._rank
         elif replicas is None:
             replicas, rank = 1, 0
-        elif self._rank is not None and (self._rank, self._world_size) != (rank, replicas):
+        elif self._rank is not None and not self._sharded and replicas > 1:
             raise BadRank(
                 f"Lightning shards these batches over {replicas} processes, and this BatchSampler was told to be rank "
                 f"{self._rank} of {self._world_size}: leave rank= and world_size= out, or pass "
                 "Trainer(use_distributed_sampler=False)"
             )
-        elif self._rank is not None and replicas > 1:
-            raise BadRank(
-                f"Lightning shards these batches over {replicas} processes, and this BatchSampler was told its rank, "
-                f"{rank}, too: leave rank= and world_size= out, or pass Trainer(use_distributed_sampler=False)"
-            )
         made = _Drawing(
-            self.cursor.samples if self._source is None else self._source,
+            self.samples if self._source is None else self._source,
             self.batch_size, self.order, rank, replicas, self._uneven, self.resume_partial,
         )  # fmt: skip
-        if type(sampler).__name__.startswith("Unrepeated"):  # predictions are given once
+        if is_for_predictions(sampler):  # each is given once
             made._uneven, made.shard = "allow", Shard(made.shard.batch_size, rank or 0, replicas or 1, "allow")
             made.cursor.steps = made._steps()
-        if sampler is not None and self._rank is None:
+        if sampler is not None and (self._rank is None or self._sharded):
             made._sharded = True
-            self._tell("Lightning", self.shard)
+            made._told = self._told
+            made._tell("Lightning", made.shard)
         made.cursor = self.cursor.moved(made.cursor.steps)
         return made
 
@@ -283,8 +279,9 @@ class _Drawing:
         """The steps of the epoch that begins now."""
         driver = drawn.driver
         self.find_shard(driver)
-        if driver.epoch is not None and not self.cursor.is_loaded:
-            self.cursor.set_epoch(driver.epoch)
+        if driver.epoch is not None:
+            self.set_epoch(driver.epoch, by_itself=True)
+        self._is_named = False
         if self.drawn is not None and self.drawn.was_unused():
             self.cursor.go_back()
         epoch, place, samples = self.cursor.begin()
@@ -293,6 +290,13 @@ class _Drawing:
         for step, positions in self.cursor.steps.steps(samples, epoch, place):
             self.cursor.hand_out(epoch, step)
             yield epoch, step, positions
+
+    def set_epoch(self, epoch: int, *, by_itself: bool) -> None:
+        """Name the epoch that begins next. What a trainer counts by itself yields to a state and what a user says."""
+        if by_itself and (self.cursor.is_loaded or self._is_named):
+            return
+        self._is_named = not by_itself
+        self.cursor.set_epoch(epoch)
 
     def state(self, batches: int | None) -> dict[str, Any]:
         """See `BatchSampler.state_dict`."""
@@ -379,6 +383,11 @@ class _Positions:
         """Draw from where a state was taken."""
         self._drawing.load(state, strict=True, check_identity=True)
         self._steps = None
+
+
+def is_for_predictions(sampler: Any) -> bool:
+    """Whether a sampler is Lightning's that repeats nothing."""
+    return type(sampler).__name__.startswith("Unrepeated")
 
 
 def _source(value: Any) -> Source:

@@ -25,9 +25,14 @@ class BudgetSteps(EpochSteps):
 
     The ranks that the last batches of an epoch do not reach get, by the shard's `uneven`: a batch of one repeated
     sample ("pad", "full"); no step ("allow"); or these batches are left out for all ("drop").
+
+    Raises:
+        ValueError: a rule over another number of samples.
     """
 
-    def __init__(self, sampler: Sampler, shard: Shard, rule: BatchSize) -> None:
+    def __init__(self, sampler: Sampler, shard: Shard, rule: BatchSize, samples: int) -> None:
+        if len(rule.lengths) != samples:
+            raise ValueError(f"one length for each sample: got {len(rule.lengths):,} lengths for {samples:,} samples")
         self._rule = rule
         self._sampler = sampler
         self.shuffles = sampler.shuffles

@@ -98,7 +98,7 @@ def _see_accelerate(driver: Driver, caller: Any, name: str) -> None:
     if name in ("DataLoaderShard", "DataLoaderDispatcher"):
         driver.held_back = True
         driver._trainer = weakref.ref(caller)
-        driver.epoch = caller.iteration
+        driver.epoch = vars(caller).get("iteration")  # while it is being made it has none
 
 
 def _callers() -> Iterator[tuple[Any, FrameType]]:

@@ -43,6 +43,7 @@ from warmstore.records.threads import thread_count
 _CHEAP = 4 << 20
 _MOST_WORKERS = 4
 _MOST = 2**16
+_MOST_BATCH = 2**38
 _log = logging.getLogger("warmstore")
 
 
@@ -125,8 +126,8 @@ class Loader(Owner):
         on_error: str | OnError = "raise",
         copy: bool = True,
     ) -> None:
-        self.batch_size = (
-            batch_size if isinstance(batch_size, BatchSize) else integer("batch_size", batch_size, 1, _MOST)
+        self._size = (
+            batch_size if isinstance(batch_size, BatchSize) else integer("batch_size", batch_size, 1, _MOST_BATCH)
         )
         self._rank, self._world_size, self._uneven = rank, world_size, uneven
         if rank is not None or world_size is not None:
@@ -308,6 +309,11 @@ class Loader(Owner):
         return made
 
     @property
+    def batch_size(self) -> int | None:
+        """Samples in a batch of one rank; None where batches vary in size."""
+        return None if isinstance(self._size, BatchSize) else self._size
+
+    @property
     def drop_last(self) -> bool:
         """Whether the rest of an epoch is left out."""
         return self._uneven == "drop"
@@ -325,7 +331,7 @@ class Loader(Owner):
     # Iterations
 
     def _found_shard(self) -> Shard:
-        size = self.batch_size.limit if isinstance(self.batch_size, BatchSize) else self.batch_size
+        size = self._size.limit if isinstance(self._size, BatchSize) else self._size
         return Shard(size, *find_rank(self._rank, self._world_size), self._uneven)
 
     def _find_shard(self) -> None:
@@ -338,11 +344,11 @@ class Loader(Owner):
 
     def _steps(self) -> EpochSteps:
         if isinstance(self._source, IterableSource):
-            if isinstance(self.batch_size, BatchSize):
+            if isinstance(self._size, BatchSize):
                 raise ValueError("batches of varying size need to know all lengths, and an iterable does not say them")
             return StreamSteps(self._source, self._shard)
-        if isinstance(self.batch_size, BatchSize):
-            return BudgetSteps(self._order, self._shard, self.batch_size)
+        if isinstance(self._size, BatchSize):
+            return BudgetSteps(self._order, self._shard, self._size, len(self._source))
         return FixedSteps(self._order, self._shard)
 
     def _iterate(self, *, endless: bool) -> Iterator[Any]:
@@ -469,11 +475,9 @@ class Loader(Owner):
         needed = self._shard.marks or self._collation.ways or isinstance(self._source, MixtureSource)
         if not self._cursor.samples or not needed:
             return
-        first = [0]
-        if isinstance(self._source, MixtureSource):
-            first = [0, *np.cumsum(self._source.lengths)[:-1].tolist()]
+        first = self._source.first_positions if isinstance(self._source, MixtureSource) else np.zeros(1, np.int64)
         try:
-            batch = self._source.read(np.array(first))
+            batch = self._source.read(first)
         except Exception:
             if self._build.on_error == "raise":
                 raise

@@ -14,6 +14,7 @@ from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.samplers.samplers import BLOCK, Sampler
 
 AHEAD = 4 * BLOCK  # 256 KiB of positions, generated in a millisecond
+FIRST = 512  # places generated together at the start of an epoch, which is not to wait for a millisecond; then doubled
 
 
 def batched_indices(
@@ -23,7 +24,7 @@ def batched_indices(
 
     Args:
         spans: places of that epoch. They may have gaps, as those of one rank among many do, or be endless; those of
-            about `ahead` places are taken at once.
+            up to about `ahead` places are taken at once.
         ahead: how many places to generate together; 1 for one span after the other.
 
     Raises:
@@ -31,15 +32,15 @@ def batched_indices(
         ValueError: as of `Sampler.indices`.
     """
     waiting: list[tuple[int, int]] = []
-    count = 0
+    count, together = 0, min(FIRST, ahead)
     for first, last in spans:
         if last < first:
             raise PositionError(f"a span ends before it begins: {first:,} to {last:,}")
         waiting.append((first, last))
         count += last - first
-        if count >= ahead:
+        if count >= together:
             yield from _together(sampler, waiting, n, epoch)
-            waiting, count = [], 0
+            waiting, count, together = [], 0, min(2 * together, ahead)
     if waiting:
         yield from _together(sampler, waiting, n, epoch)
 

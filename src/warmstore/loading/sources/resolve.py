@@ -14,7 +14,7 @@ from warmstore.loading.sources import array_record
 from warmstore.loading.sources.aligned import AlignedSource
 from warmstore.loading.sources.array_record import ArrayRecordSource, is_array_record
 from warmstore.loading.sources.arrays import ArraySource, NpySource, TensorSource
-from warmstore.loading.sources.iterable import iterable_source
+from warmstore.loading.sources.iterable import IterableSource, is_iterable
 from warmstore.loading.sources.joined import ConcatSource
 from warmstore.loading.sources.kinds import (
     MANY,
@@ -23,7 +23,6 @@ from warmstore.loading.sources.kinds import (
     is_frame,
     is_hugging_face,
     is_of,
-    is_stream,
     is_torch_set,
 )
 from warmstore.loading.sources.mixture import MixtureSource
@@ -59,8 +58,6 @@ def source_of(
         UnknownFormat: a file of no known kind.
         Closed: a store that is closed.
     """
-    if is_stream(value) and (stream := iterable_source(value)) is not None:
-        return stream
     return _Resolver(fields, copy).source(value, collation or Collation({}))
 
 
@@ -81,8 +78,8 @@ class _Resolver:
             return value
         if hasattr(value, "as_source"):
             return value.as_source()  # type: ignore[no-any-return]
-        for kind in (self._of_sources, self._of_memory):
-            found = kind(value, collation)
+        for find in (self._of_sources, self._of_memory):
+            found = find(value, collation)
             if found is not None:
                 return found
         return self._of_sets(value, collation)
@@ -143,6 +140,8 @@ class _Resolver:
             return SubsetSource(inner, positions_of(value.indices, len(inner)))
         if is_torch_set(value, "ConcatDataset"):
             return ConcatSource([self.source(one, collation) for one in value.datasets])
+        if is_iterable(value):
+            return IterableSource(value)
         if hasattr(value, "__len__") and (hasattr(value, "__getitems__") or hasattr(value, "__getitem__")):
             return SequenceSource(value, copy=self._copy)
         raise refusal_of(value)
