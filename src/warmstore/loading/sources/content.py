@@ -24,7 +24,7 @@ def spread(count: int) -> "Int64":
     """Up to 64 rows of `count`, evenly, the first and the last among them: int64 [rows], rising."""
     if count <= ROWS:
         return np.arange(count, dtype=np.int64)
-    return np.arange(ROWS, dtype=np.int64) * (count - 1) // (ROWS - 1)
+    return np.array([at * (count - 1) // (ROWS - 1) for at in range(ROWS)], np.int64)
 
 
 def hash_of_rows(source: "Source") -> str | None:

@@ -55,7 +55,8 @@ class SubsetSource(Source):
         return self._source.notes()
 
     def release(self) -> None:
-        self._source.release()
+        # Other subsets may read the same source: what it holds goes when the last of them is dropped.
+        self._source.finish()
 
 
 def positions_of(positions: Any, length: int) -> Int64:
