@@ -169,8 +169,8 @@ def test_what_is_no_source() -> None:
         with pytest.raises(ws.BadSource, match="is no source of samples"):
             ws.Loader(value, 1)
     for value, advice in (
-        (iter([1]), "can be read once"),
-        ((at for at in range(3)), "can be read once"),
+        (iter([1]), "can be read only once"),
+        ((at for at in range(3)), "can be read only once"),
         ({1, 2}, "no order"),
         (torch.utils.data.DataLoader([1, 2]), r"loader\.dataset"),
         (ws.Loader([1, 2], 1), r"loader\.dataset"),
