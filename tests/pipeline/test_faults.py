@@ -78,6 +78,7 @@ def test_worker_processes_killed_while_filling(tmp_path: Path) -> None:
         with pytest.raises(RuntimeError, match=r"killed by signal|exited unexpectedly"):
             got.extend(batch for batch in loader)
         state = loader.state_dict()
+        loader.load_state_dict(state)
         rest = list(loader)
         assert state["place"] + sum(len(batch["label"]) for batch in rest) == 60
         check(loader, lambda epoch: expected(pipe, 4, 2, epoch), range(1, 3))

@@ -83,7 +83,7 @@ def epochs_of(
     pipe = ws.Pipeline(source).step(first).step(doubled)
     plan = plan_of(pipe, [(2, "disk", "raw")], folder=folder)
     found = []
-    with pipe.loader(plan, batch_size=3, workers=0, sampler=ws.Sequential(), pad=False) as loader:
+    with pipe.loader(plan, batch_size=3, workers=0, sampler=ws.Sequential()) as loader:
         for edit in (lambda: None, *edits):
             edit()
             calls[0] = 0

@@ -110,7 +110,7 @@ def test_memory_is_shared_and_goes_with_the_last(tmp_path: Path) -> None:
 def test_a_forked_child_takes_nothing_away(tmp_path: Path) -> None:
     pipe = ws.Pipeline(range(30)).step(make, kind="array")
     plan = plan_of(pipe, [(1, "memory", "raw"), (1, "disk", "raw")], [10, 20], folder=tmp_path)
-    loader = pipe.loader(plan, 8, workers=0)
+    loader = pipe.loader(plan, 8, workers=0, resume_partial=True)
     before = list(islice(loader, 2))
 
     def close(say: Any) -> None:

@@ -195,6 +195,7 @@ class _Drawing:
         self._begun: tuple[int, int, int | None, int] = (0, 0, None, 0)
         self.drawn: _Positions | None = None  # by the last `for`
         self._told = False
+        self._offset = 0  # from a trainer's own count of epochs to ours, since a state was loaded
         self._is_named = False  # the epoch that comes next, by a user
 
     def _identity(self) -> Any:
@@ -286,10 +287,14 @@ class _Drawing:
 
     def set_epoch(self, epoch: int, *, by_itself: bool) -> None:
         """Name the epoch that begins next. What a trainer counts by itself yields to a state and what a user says."""
-        if by_itself and (self.cursor.is_loaded or self._is_named):
+        if by_itself and self._is_named:
+            return
+        if by_itself and self.cursor.is_loaded:
+            self._offset = self.cursor.epoch - epoch  # it counts from its own start on
             return
         self._is_named = not by_itself
-        self.cursor.set_epoch(epoch)
+        self._offset = self._offset if by_itself else 0
+        self.cursor.set_epoch(max(epoch + self._offset, 0))
 
     def state(self, batches: int | None) -> dict[str, Any]:
         """See `BatchSampler.state_dict`."""
