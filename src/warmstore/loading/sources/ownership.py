@@ -98,15 +98,13 @@ def is_alone(container: Any, key: Any) -> bool:
 
 def _copied_together(arrays: list[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]] | None:
     """Arrays that differ in their first dimension only as arrays over one fresh memory: one copy, not n; else None."""
-    first = arrays[0]
-    rest, dtype = first.shape[1:], first.dtype
-    if dtype.hasobject or not first.ndim or any(one.dtype != dtype or one.shape[1:] != rest for one in arrays):
+    if len({(one.dtype, one.shape[1:], one.ndim) for one in arrays}) > 1:
         return None
-    if any(not one.ndim for one in arrays):
+    if not arrays[0].ndim or arrays[0].dtype.hasobject:
         return None
     memory = np.concatenate(arrays)
-    edges = itertools.pairwise(itertools.accumulate(map(len, arrays), initial=0))
-    return [memory[start:end] for start, end in edges]
+    edges = list(itertools.accumulate(map(len, arrays), initial=0))
+    return [memory[start:end] for start, end in itertools.pairwise(edges)]
 
 
 def _own(container: Any, key: Any, *, alone: bool) -> Any:
