@@ -274,6 +274,26 @@ def test_arrays_of_hugging_face_data_sets_are_writable() -> None:
         assert again["r"][0].tolist() == [1] * 6
 
 
+def test_several_hugging_face_data_sets_are_refused() -> None:
+    datasets = pytest.importorskip("datasets")
+    data = datasets.Dataset.from_dict({"x": [1, 2]})
+    with pytest.raises(ws.BadSource, match="holds several. Pass one of them: 'train', 'test'"):
+        ws.Dataset(datasets.DatasetDict({"train": data, "test": data}))
+
+
+def test_sources_of_no_samples() -> None:
+    for source in (
+        np.zeros((0, 3)),
+        torch.zeros(0),
+        [],
+        {"x": np.zeros(0)},
+        (np.zeros(0), np.zeros(0)),
+        pl.DataFrame({"x": []}),
+    ):
+        assert len(ws.Dataset(source)) == 0
+        assert ws.Dataset(source).source.identity is not None
+
+
 def test_images_of_hugging_face_data_sets_are_decoded() -> None:
     datasets = pytest.importorskip("datasets")
     images = pytest.importorskip("PIL.Image")
