@@ -40,6 +40,7 @@ def run(settings: Settings) -> Report:
     started = _started(path, settings.pick(300, 5))
     ours = named(fitted, OURS).median
     torchs = [median for number in workers if (median := named(fitted, _torch(number)).median)]
+    waited = ours / min(torchs) if ours and torchs else None
     first, batch = named(started, OURS).median, named(started, "numpy's take of a batch").median
     return Report(
         "trainers",
@@ -50,11 +51,7 @@ def run(settings: Settings) -> Report:
             timings("iter() and the first batch of an epoch", started),
         ),
         (
-            Bar.at_most(
-                "fit over warmstore's Loader over that over torch's DataLoader, at its best", ours / min(torchs), 1.0
-            )
-            if ours and torchs
-            else Bar.at_most("fit over warmstore's Loader over that over torch's DataLoader, at its best", None, 1.0),
+            Bar.at_most("fit over warmstore's Loader over that over torch's DataLoader, at its best", waited, 1.0),
             Bar.at_most(
                 "ms that starting an epoch costs beyond the batch",
                 (first - batch) * 1e3 if first and batch else None,
@@ -64,7 +61,7 @@ def run(settings: Settings) -> Report:
         (
             "Every contestant was seen to give each row once in an epoch before it was timed. A new Trainer is made "
             "before every fit, untimed.",
-            "Lightning ends the workers of torch's DataLoader after every fit. `A read a batch` has __getitems__ by hand.",
+            "Lightning ends the workers of torch's DataLoader after every fit. `A read a batch`: __getitems__ by hand.",
         ),
         (*broken_rows(fitted), *broken_rows(started)),
     )

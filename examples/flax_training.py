@@ -41,7 +41,7 @@ def make_store(path: Path) -> ws.RecordStore:
 
 def make_loader(store: ws.RecordStore) -> ws.Loader:
     """JAX arrays, put on the device ahead. Padded batches all have one shape: nothing is compiled twice."""
-    return ws.Loader(store, BATCH, ws.Shuffle(seed=0), epochs=3, pad=True, to="jax")
+    return ws.Loader(store, BATCH, ws.Shuffle(seed=0), epochs=3, uneven="full", to="jax")
 
 
 model, optimizer = Classifier(), optax.adam(1e-2)

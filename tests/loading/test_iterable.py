@@ -123,7 +123,7 @@ def test_webdataset_goes_on_by_count(tmp_path: Path) -> None:
 
 
 def test_what_an_iterable_cannot_do() -> None:
-    with pytest.raises(ws.BadSource, match="a generator is no source of samples: it can be read once"):
+    with pytest.raises(ws.BadSource, match="an iterator or generator can be read only once"):
         ws.Loader(ten(), 2)
     with pytest.raises(ValueError, match="an iterable has no positions, so Shuffle"):
         ws.Loader(ten, 2, "shuffle")
@@ -139,5 +139,5 @@ def test_what_an_iterable_cannot_do() -> None:
         def __next__(self) -> int:
             raise StopIteration
 
-    with pytest.raises(ws.BadSource, match="it can be read once"):
+    with pytest.raises(ws.BadSource, match="can be read only once"):
         ws.Loader(Once(), 2)

@@ -563,6 +563,22 @@ def test_options_that_cannot_be(options: dict[str, Any], message: str) -> None:
         ws.Loader({"x": np.arange(3)}, **{"batch_size": 1, **options})
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"shuffle": True}, r'Loader has no option shuffle=True; pass sampler="shuffle"'),
+        ({"drop_last": True}, 'pass uneven="drop"'),
+        ({"order": "shuffle"}, "pass sampler="),
+        ({"wrokers": 2}, "Loader has no option wrokers=2$"),
+    ],
+)
+def test_options_by_other_names(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        ws.Loader(np.arange(3), 1, **options)
+    with pytest.raises(TypeError, match=message.replace("Loader", "BatchSampler")):
+        ws.BatchSampler(3, 1, **options)
+
+
 def test_a_rank_outside_the_world() -> None:
     with pytest.raises(ws.BadRank, match="rank 2 is outside a world of 2"):
         ws.Loader(np.arange(3), 1, rank=2, world_size=2)

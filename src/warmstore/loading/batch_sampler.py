@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator
-from typing import Any, Self, final
+from typing import Any, Never, Self, final
 
 import numpy as np
 
@@ -13,14 +13,15 @@ from warmstore.loading.cursor import EpochCursor
 from warmstore.loading.dataset import Dataset
 from warmstore.loading.drivers import Driver, driver_of, is_automatic
 from warmstore.loading.epoch_steps import EpochSteps, FixedSteps
+from warmstore.loading.mixture import MixtureSampler
 from warmstore.loading.samplers.counter_rng import MOST_SEED
-from warmstore.loading.samplers.samplers import Sampler, sampler_of
+from warmstore.loading.samplers.samplers import sampler_of
 from warmstore.loading.shard import Shard, Uneven, find_rank
 from warmstore.loading.sources.mixture import MixtureSource
 from warmstore.loading.sources.resolve import source_of
 from warmstore.loading.sources.source import Source
 from warmstore.loading.trainer_faces import BatchPositions, EpochSampler
-from warmstore.loading.validation import integer
+from warmstore.loading.validation import integer, refuse
 from warmstore.records.formats import imported
 
 _torch_data: Any = imported("torch.utils.data")
@@ -56,7 +57,9 @@ class BatchSampler(_torch_data.BatchSampler):  # type: ignore[misc]
         world_size: int | None = None,
         uneven: Uneven = "pad",
         resume_partial: bool = False,
+        **unknown: Never,
     ) -> None:
+        refuse("BatchSampler", unknown)
         if isinstance(source, BatchSampler):  # Lightning's way of making one anew, around its own sampler
             drawing = source._drawing.sharded_by(sampler)
             if not is_for_predictions(sampler):
@@ -64,13 +67,6 @@ class BatchSampler(_torch_data.BatchSampler):  # type: ignore[misc]
         else:
             drawing = _Drawing(source, batch_size, sampler, rank, world_size, uneven, resume_partial)
         self._set(drawing)
-
-    @classmethod
-    def of_steps(cls, steps: EpochSteps, shard: Shard, samples: int, source: Source, order: Sampler) -> Self:
-        """A batch sampler over the steps of a loader, sharded as that is."""
-        made = cls.__new__(cls)
-        made._set(_Drawing(source, shard.batch_size, order, shard.rank, shard.world_size, shard.uneven, False, steps))
-        return made
 
     def _set(self, drawing: "_Drawing") -> None:
         # One attribute: trainers copy and replay those of a batch sampler.
@@ -172,7 +168,6 @@ class _Drawing:
         world_size: int | None,
         uneven: Uneven,
         resume_partial: bool,
-        steps: EpochSteps | None = None,
     ) -> None:
         if batch_size is None:
             raise TypeError("BatchSampler needs a batch_size")
@@ -183,7 +178,7 @@ class _Drawing:
             )
         found = None if isinstance(source, int | np.integer) else _source(source)
         order = sampler_of(sampler)
-        if isinstance(found, MixtureSource):
+        if isinstance(found, MixtureSource) and not isinstance(order, MixtureSampler):
             order = found.mixed.sampler(found.lengths, order)
         self.batch_size = (
             batch_size if isinstance(batch_size, BatchSize) else integer("batch_size", batch_size, 1, 2**38)
@@ -195,9 +190,7 @@ class _Drawing:
         self.samples = integer("samples", source, 0, 2**62) if found is None else len(found)
         self._sharded = False  # by a trainer, for good
         self.shard = self._found_shard()
-        self.cursor = EpochCursor(
-            steps or self._steps(), self.samples, self._identity, {}, resume_partial=resume_partial
-        )
+        self.cursor = EpochCursor(self._steps(), self.samples, self._identity, {}, resume_partial=resume_partial)
         # Epoch, place, samples and finished epochs where the last `for` began.
         self._begun: tuple[int, int, int | None, int] = (0, 0, None, 0)
         self.drawn: _Positions | None = None  # by the last `for`

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 
@@ -35,7 +35,7 @@ from warmstore.loading.stream_steps import StreamSteps
 from warmstore.loading.threads import ThreadPrefetcher
 from warmstore.loading.trainer_faces import EpochSampler, LoaderDataset
 from warmstore.loading.transfer import transfer_to
-from warmstore.loading.validation import integer
+from warmstore.loading.validation import integer, refuse
 from warmstore.owner import Owner
 from warmstore.records.samples import Samples
 from warmstore.records.threads import thread_count
@@ -125,7 +125,9 @@ class Loader(Owner):
         resume_partial: bool = False,
         on_error: str | OnError = "raise",
         copy: bool = True,
+        **unknown: Never,
     ) -> None:
+        refuse("Loader", unknown)
         self._size = (
             batch_size if isinstance(batch_size, BatchSize) else integer("batch_size", batch_size, 1, _MOST_BATCH)
         )
@@ -297,14 +299,15 @@ class Loader(Owner):
 
         Raises:
             NotInstalled: it is torch's, which is not there.
-            TypeError: an iterable source has no positions.
+            AttributeError: an iterable source has no positions.
         """
         from warmstore.loading.batch_sampler import BatchSampler  # needs torch
 
         if isinstance(self._source, IterableSource):
-            raise TypeError("an iterable source has no positions")
-        self._find_shard()
-        made = BatchSampler.of_steps(self._cursor.steps, self._shard, len(self._source), self._source, self._order)
+            raise AttributeError("an iterable source has no positions, and so no batch sampler")
+        made = BatchSampler(
+            self._source, self._size, self._order, rank=self._rank, world_size=self._world_size, uneven=self._uneven
+        )
         made.set_epoch(self._cursor.next_epoch)
         return made
 

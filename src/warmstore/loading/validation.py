@@ -1,6 +1,7 @@
 """Whole numbers a user hands in: checked at the door, and quoted where they are wrong."""
 
 import operator
+from collections.abc import Mapping
 from typing import Any
 
 MOST_SAMPLES = 2**62  # of a source, and places of an epoch: sums of two of them still fit an int64
@@ -21,6 +22,28 @@ def integer(name: str, value: Any, least: int, most: int) -> int:
             if least <= whole <= most:
                 return whole
     raise ValueError(f"{name} must be an integer from {_power(least)} to {_power(most)}; got {value!r:.80}")
+
+
+_OTHER_NAMES = {
+    "batch_sampler": "sampler=, and batch_size",
+    "collate_fn": "collate= for values that vary in length, transform= for all else",
+    "drop_last": 'uneven="drop"',
+    "generator": "sampler=ws.Shuffle(seed=...)",
+    "num_workers": "workers= for threads, processes= for processes",
+    "order": "sampler=",
+    "orders": "samplers=",
+    "pad": 'uneven="full" for batches of one shape; the default, "pad", keeps ranks in step',
+    "pin_memory": 'to="cuda", which copies from pinned memory',
+    "prefetch_factor": "prefetch=",
+    "shuffle": 'sampler="shuffle", or sampler=ws.Shuffle(seed=...)',
+}
+
+
+def refuse(name: str, unknown: Mapping[str, object]) -> None:
+    """Raise TypeError for options that there are not, with those that other libraries' names stand for."""
+    for option, value in unknown.items():
+        advice = f"; pass {_OTHER_NAMES[option]}" if option in _OTHER_NAMES else ""
+        raise TypeError(f"{name} has no option {option}={value!r:.80}{advice}")
 
 
 def _power(number: int) -> str:

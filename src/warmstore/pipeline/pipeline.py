@@ -189,7 +189,8 @@ class Pipeline(Owner):
             seed: of the random steps, and of the default sampler.
             sampler: where which sample stands; `Shuffle(seed=seed)` by default.
             start_method: of the workers: "fork", "spawn", "forkserver", or None for Python's own choice.
-            options: epochs, rank, world_size, to, transform, collate, prefetch, drop_last, pad: as a `Loader` has them.
+            options: epochs, rank, world_size, to, transform, collate, prefetch, uneven, ...: as a `Loader` has
+                them.
 
         Raises:
             ValueError: the plan is for other samples or steps, or an option cannot be.

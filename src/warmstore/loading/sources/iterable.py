@@ -1,12 +1,10 @@
 """Iterables as sources: samples that come one after the other, and have no positions."""
 
-import inspect
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, final
 
 from warmstore.errors import BadSource
 from warmstore.loading.collate import stack
-from warmstore.loading.sources.kinds import is_of
 from warmstore.loading.sources.source import Source
 
 
@@ -53,8 +51,8 @@ class IterableSource(Source):
             self._iterable.set_epoch(epoch)  # type: ignore[union-attr]
         iterable = self._iterable
         begun = iter(iterable if isinstance(iterable, Iterable) else iterable())
-        if begun is iterable:
-            raise BadSource("an iterable that is its own iterator can be read only once, and every epoch begins anew")
+        if begun is self._iterable:
+            raise BadSource(ONCE)
         return begun
 
     def read(self, positions: Any) -> Any:
@@ -62,13 +60,18 @@ class IterableSource(Source):
         return stack(positions)
 
 
-def is_iterable(value: Any) -> bool:
-    """Whether samples can be had from a value one after the other, again and again, and not by position."""
-    if inspect.isgeneratorfunction(value) or is_of(
-        value, ("torch", "IterableDataset"), ("datasets", "IterableDataset")
-    ):
-        return True
-    if isinstance(value, Iterator | set | frozenset) or is_of(value, ("torch", "DataLoader"), ("warmstore", "Loader")):
-        return False
-    has_positions = hasattr(value, "__len__") and (hasattr(value, "__getitem__") or hasattr(value, "__getitems__"))
-    return isinstance(value, Iterable) and not has_positions
+ONCE = (
+    "an iterator or generator can be read only once, and every epoch begins anew: hand in the function that makes it, "
+    "or an object whose __iter__ does"
+)
+
+
+def iterable_source(value: Any) -> IterableSource:
+    """The source over an iterable or a generator function.
+
+    Raises:
+        BadSource: an iterator, which can be read only once.
+    """
+    if isinstance(value, Iterator):
+        raise BadSource(ONCE)
+    return IterableSource(value)

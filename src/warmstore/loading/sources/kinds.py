@@ -1,5 +1,7 @@
 """What a value is, told by its class: no library is imported to find out that a value is not one of its own."""
 
+import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ POLARS_SERIES = ("polars", "Series")
 MANY = (("datasets", "DatasetDict"),)
 """What is a dict, but of data sets that do not belong together."""
 
+_WITH_ROWS = (("torch", "DataLoader"), ("warmstore", "Loader"), ("warmstore", "FeatureCache"), ("polars", "LazyFrame"))
 _FRAMES = (("pandas", "DataFrame"), ("polars", "DataFrame"))
 _HUGGING_FACE = ("datasets.arrow_dataset", "Dataset")
 _COLUMNS = (("pandas", "Series"), ("pandas", "Index"), POLARS_SERIES)
@@ -44,6 +47,19 @@ def is_hugging_face(value: Any) -> bool:
 def is_torch_set(value: Any, *names: str) -> bool:
     """Whether a value is a data set of torch's own, and none that derives from it and may give other samples."""
     return type(value).__module__ == "torch.utils.data.dataset" and type(value).__name__ in names
+
+
+def is_stream(value: Any) -> bool:
+    """Whether a value gives samples one after the other, and has none by position.
+
+    torch's IterableDataset may know its length, and derives from a class that has `__getitem__`.
+    """
+    if isinstance(value, Iterator) or is_of(value, ("torch", "IterableDataset")):
+        return True
+    if isinstance(value, Source | set | frozenset) or hasattr(value, "as_source") or is_of(value, *_WITH_ROWS):
+        return False
+    has_rows = hasattr(value, "__len__") and (hasattr(value, "__getitems__") or hasattr(value, "__getitem__"))
+    return not has_rows and (inspect.isgeneratorfunction(value) or hasattr(value, "__iter__"))
 
 
 def is_aligned(value: Any) -> bool:

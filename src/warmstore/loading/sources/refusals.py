@@ -27,10 +27,6 @@ def refusal_of(value: Any) -> WarmstoreError:
     """Why a value is no source, and what is."""
     kind = type(value).__name__
     start = f"a {kind} is no source of samples: "
-    if hasattr(value, "__next__"):
-        return BadSource(
-            start + "it can be read once, and every epoch begins anew. Pass the function that makes it, or a list"
-        )
     if isinstance(value, Set):
         return BadSource(start + "it has no order. Pass sorted(...) of it, or a list")
     if is_of(value, ("torch", "DataLoader"), ("warmstore", "Loader")):

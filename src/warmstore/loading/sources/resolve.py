@@ -14,7 +14,7 @@ from warmstore.loading.sources import array_record
 from warmstore.loading.sources.aligned import AlignedSource
 from warmstore.loading.sources.array_record import ArrayRecordSource, is_array_record
 from warmstore.loading.sources.arrays import ArraySource, NpySource, TensorSource
-from warmstore.loading.sources.iterable import IterableSource, is_iterable
+from warmstore.loading.sources.iterable import iterable_source
 from warmstore.loading.sources.joined import ConcatSource
 from warmstore.loading.sources.kinds import (
     MANY,
@@ -23,6 +23,7 @@ from warmstore.loading.sources.kinds import (
     is_frame,
     is_hugging_face,
     is_of,
+    is_stream,
     is_torch_set,
 )
 from warmstore.loading.sources.mixture import MixtureSource
@@ -58,6 +59,8 @@ def source_of(
         UnknownFormat: a file of no known kind.
         Closed: a store that is closed.
     """
+    if is_stream(value):
+        return iterable_source(value)
     return _Resolver(fields, copy).source(value, collation or Collation({}))
 
 
@@ -80,7 +83,7 @@ class _Resolver:
             return value.as_source()  # type: ignore[no-any-return]
         for find in (self._of_sources, self._of_memory):
             found = find(value, collation)
-            if found is not None:
+            if found is not None:  # it may be empty
                 return found
         return self._of_sets(value, collation)
 
@@ -140,8 +143,6 @@ class _Resolver:
             return SubsetSource(inner, positions_of(value.indices, len(inner)))
         if is_torch_set(value, "ConcatDataset"):
             return ConcatSource([self.source(one, collation) for one in value.datasets])
-        if is_iterable(value):
-            return IterableSource(value)
         if hasattr(value, "__len__") and (hasattr(value, "__getitems__") or hasattr(value, "__getitem__")):
             return SequenceSource(value, copy=self._copy)
         raise refusal_of(value)
