@@ -137,6 +137,16 @@ def test_images_in_a_list_are_copied() -> None:
     pictures = [images.new("L", (2, 2), at) for at in range(3)]
     spoil(source_of(pictures).read(AT))
     assert [picture.getpixel((0, 0)) for picture in pictures] == [0, 1, 2]
+    made: list[int] = []
+
+    class Opened(Items):
+        def __getitem__(self, at: int) -> Any:
+            picture = images.new("L", (2, 2), at)
+            made.append(id(picture.im))
+            return picture, at
+
+    found = source_of(Opened([0, 0, 0])).read(AT)
+    assert [id(picture.im) for picture in found[0]] == made  # nobody else has them
 
 
 def test_immutable_values_are_not_copied() -> None:

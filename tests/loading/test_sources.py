@@ -169,8 +169,8 @@ def test_what_is_no_source() -> None:
         with pytest.raises(ws.BadSource, match="is no source of samples"):
             ws.Loader(value, 1)
     for value, advice in (
-        (iter([1]), "can be read only once"),
-        ((at for at in range(3)), "can be read only once"),
+        (iter([1]), "read (only )?once"),
+        ((at for at in range(3)), "read (only )?once"),
         ({1, 2}, "no order"),
         (torch.utils.data.DataLoader([1, 2]), r"loader\.dataset"),
         (ws.Loader([1, 2], 1), r"loader\.dataset"),
@@ -272,6 +272,26 @@ def test_arrays_of_hugging_face_data_sets_are_writable() -> None:
         assert again["x"].tolist() == AT.tolist()
         assert again["rows"].tolist() == [[1, 2]] * 4
         assert again["r"][0].tolist() == [1] * 6
+
+
+def test_several_hugging_face_data_sets_are_refused() -> None:
+    datasets = pytest.importorskip("datasets")
+    data = datasets.Dataset.from_dict({"x": [1, 2]})
+    with pytest.raises(ws.BadSource, match=r"holds several\. Pass one of them: 'train', 'test'"):
+        ws.Dataset(datasets.DatasetDict({"train": data, "test": data}))
+
+
+def test_sources_of_no_samples() -> None:
+    for source in (
+        np.zeros((0, 3)),
+        torch.zeros(0),
+        [],
+        {"x": np.zeros(0)},
+        (np.zeros(0), np.zeros(0)),
+        pl.DataFrame({"x": []}),
+    ):
+        assert len(ws.Dataset(source)) == 0
+        assert ws.Dataset(source).source.identity is not None
 
 
 def test_images_of_hugging_face_data_sets_are_decoded() -> None:

@@ -98,15 +98,13 @@ def is_alone(container: Any, key: Any) -> bool:
 
 def _copied_together(arrays: list[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]] | None:
     """Arrays that differ in their first dimension only as arrays over one fresh memory: one copy, not n; else None."""
-    first = arrays[0]
-    rest, dtype = first.shape[1:], first.dtype
-    if dtype.hasobject or not first.ndim or any(one.dtype != dtype or one.shape[1:] != rest for one in arrays):
+    if len({(one.dtype, one.shape[1:], one.ndim) for one in arrays}) > 1:
         return None
-    if any(not one.ndim for one in arrays):
+    if not arrays[0].ndim or arrays[0].dtype.hasobject:
         return None
     memory = np.concatenate(arrays)
-    edges = itertools.pairwise(itertools.accumulate(map(len, arrays), initial=0))
-    return [memory[start:end] for start, end in edges]
+    edges = list(itertools.accumulate(map(len, arrays), initial=0))
+    return [memory[start:end] for start, end in itertools.pairwise(edges)]
 
 
 def _own(container: Any, key: Any, *, alone: bool) -> Any:
@@ -134,6 +132,8 @@ def _own(container: Any, key: Any, *, alone: bool) -> Any:
         return value.detach().clone()
     if kind is memoryview:
         return value if value.readonly else memoryview(bytearray(value))
+    if kind.__module__.startswith("PIL.") and hasattr(value, "copy"):
+        return value if alone and _has_its_pixels_alone(value) else value.copy()  # deepcopy takes 40 times as long
     try:
         return copy.deepcopy(value)
     except Exception as error:  # copying runs code of all kinds
@@ -143,6 +143,12 @@ def _own(container: Any, key: Any, *, alone: bool) -> Any:
             f"a {kind.__name__} in the source cannot be copied, and a transform that changes it would change the "
             f"source: {error}. Pass copy=False to have the very objects"
         ) from error
+
+
+def _has_its_pixels_alone(image: Any) -> bool:
+    """Whether no other image of PIL has the pixels of one."""
+    parts = vars(image)
+    return all(_references(parts, name) <= _ALONE for name in ("_im", "im") if name in parts)
 
 
 def _is_immutable(kind: type) -> bool:

@@ -111,16 +111,14 @@ class _Columns:
 def split(packed: Packed) -> list[np.ndarray[Any, Any] | None]:
     """The values of a `Packed` as writable arrays over its memory, None where absent."""
     data = packed.values if packed.values.flags.writeable else packed.values.copy()
-    edges = packed.offsets.tolist()
-    values: list[np.ndarray[Any, Any] | None]
-    if packed.shapes is None or packed.shapes.shape[1] == 1:
-        values = [data[first:last] for first, last in itertools.pairwise(edges)]
-    else:
-        shapes = packed.shapes.tolist()
-        values = [
-            data[first:last].reshape(shape)
-            for (first, last), shape in zip(itertools.pairwise(edges), shapes, strict=True)
-        ]
+    edges, shapes = packed.offsets, packed.shapes
+    if shapes is not None and len(shapes) and (shapes[:, 1:] == shapes[0, 1:]).all():
+        lengths = shapes[:, 0]  # of the values that differ in nothing else
+        data, shapes = data.reshape(int(lengths.sum()), *shapes[0, 1:].tolist()), None
+        edges = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
+    values: list[Any] = [data[first:last] for first, last in itertools.pairwise(edges.tolist())]
+    if shapes is not None:
+        values = [value.reshape(shape) for value, shape in zip(values, shapes.tolist(), strict=True)]
     if packed.absent is not None:
         for at in np.flatnonzero(packed.absent).tolist():
             values[at] = None
