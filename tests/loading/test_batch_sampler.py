@@ -1,5 +1,6 @@
 """Every source goes through torch's own DataLoader, in any kind of worker, and a batch is gathered at once."""
 
+import copy
 import json
 import pickle
 from typing import Any
@@ -155,6 +156,79 @@ def test_states_are_right_at_every_step_and_between_epochs(workers: int) -> None
     assert rest == order.indices(8, 23, 23, 3).tolist()
     assert stands_at(sampler.state_dict()) == (4, 0)
     assert sorted(at for batch in loader for at in batch["x"].tolist()) == list(range(23))
+
+
+class Failing:
+    """Numbers, one of which cannot be read."""
+
+    def __len__(self) -> int:
+        return 23
+
+    def __getitem__(self, at: int) -> Any:
+        if at == 9:
+            raise LookupError("no nine")
+        return at
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_batch_that_failed_was_not_handed_out(workers: int) -> None:
+    data = Failing()
+    sampler = ws.BatchSampler(data, 4)
+    batches = iter(DataLoader(data, batch_sampler=sampler, num_workers=workers))  # type: ignore[arg-type]
+    next(batches)
+    next(batches)
+    with pytest.raises(LookupError, match="no nine"):
+        next(batches)
+    assert sampler.state_dict()["place"] == 8
+    assert next(batches).tolist() == [12, 13, 14, 15]  # whoever goes on all the same
+    assert sampler.state_dict()["place"] == 16
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_sample_batch_in_the_middle_disturbs_no_state(workers: int) -> None:
+    data = ws.Dataset({"x": np.arange(23)})
+    sampler = ws.BatchSampler(data, 4, ws.Shuffle(seed=6))
+    loader: Any = DataLoader(data, batch_sampler=sampler, collate_fn=ws.collate, num_workers=workers)  # type: ignore[arg-type]
+    outer = iter(loader)
+    seen = [next(outer), next(outer)]
+    next(iter(loader))
+    assert sampler.state_dict()["epoch"] == 1
+    for step, batch in enumerate(outer, 3):
+        seen.append(batch)
+        state = sampler.state_dict()
+        assert (state["epoch"], state["place"]) == ((0, 4 * step) if step < 6 else (1, 0))
+    assert sorted(at for batch in seen for at in batch["x"].tolist()) == list(range(23))
+    sampler.set_epoch(5)
+    assert sampler.state_dict()["epoch"] == 5
+    copied = copy.deepcopy(sampler)
+    batches = iter(loader)
+    next(batches)
+    for other in (copy.deepcopy(sampler), pickle.loads(pickle.dumps(sampler))):
+        assert (other.state_dict()["epoch"], other.state_dict()["place"]) == (5, 4)
+    assert copied.epoch == 5
+
+
+def test_batches_out_of_order_have_no_place() -> None:
+    data = ws.Dataset({"x": np.arange(23)})
+    sampler = ws.BatchSampler(data, 4)
+    loader = DataLoader(data, batch_sampler=sampler, collate_fn=ws.collate, num_workers=2, in_order=False)  # type: ignore[arg-type]
+    batches = iter(loader)
+    next(batches)
+    with pytest.raises(ValueError, match="in_order=False"):
+        sampler.state_dict()
+
+
+def test_resume_partial_of_a_batch_sampler_and_an_iterator_of_which_nothing_is_taken() -> None:
+    data = ws.Dataset({"x": np.arange(23)})
+    sampler = ws.BatchSampler(data, 4, ws.Shuffle(seed=6), resume_partial=True)
+    loader: Any = DataLoader(data, batch_sampler=sampler, collate_fn=ws.collate, num_workers=2)  # type: ignore[arg-type]
+    first = next(iter(loader))
+    iter(loader)
+    rest = list(loader)
+    assert sorted(at for batch in [first, *rest] for at in batch["x"].tolist()) == list(range(23))
+    assert sorted(at for batch in loader for at in batch["x"].tolist()) == list(range(23))
+    sampler.set_epoch(7)
+    assert sampler.epoch == 7
 
 
 def test_it_is_torchs_and_says_what_trainers_ask() -> None:

@@ -1,8 +1,10 @@
 """Loaders hand out each sample of an epoch once, in the one order, and go on exactly where they were stopped."""
 
+import copy
 import gc
 import json
 import os
+import pickle
 import threading
 import traceback
 import weakref
@@ -471,6 +473,34 @@ def test_workers_make_batches_at_the_same_time() -> None:
 
     loader = ws.Loader(np.arange(9), 1, transform=transform, workers=3, prefetch=5)
     assert lists(loader) == [[at] for at in range(9)]
+
+
+def test_copies_stand_where_the_loader_stands_and_go_their_own_ways() -> None:
+    order = ws.Shuffle(seed=3)
+    loader = ws.Loader(np.arange(10), 3, order, workers=2, to="torch")
+    batches = iter(loader)
+    first = next(batches).tolist()
+    for made in (copy.copy(loader), copy.deepcopy(loader), pickle.loads(pickle.dumps(loader))):
+        made.load_state_dict(made.state_dict())
+        assert first + flat(lists(made)) == order.indices(0, 10, 10, 0).tolist()
+        made.close()
+    assert first + flat(lists(batches)) == order.indices(0, 10, 10, 0).tolist()
+
+
+def test_nothing_is_handed_out_beyond_the_last_epoch() -> None:
+    loader = ws.Loader(np.arange(10), 3, epochs=1)
+    loader.load_state_dict({**loader.state_dict(), "place": 10})
+    assert lists(loader) == []
+    assert loader.epoch == 1
+
+
+def test_ranks_without_a_step_count_their_epochs_in_a_stream() -> None:
+    loaders = [ws.Loader(np.arange(5), 2, rank=rank, world_size=2, uneven="allow", epochs=3) for rank in range(2)]
+    for loader in loaders:
+        loader.load_state_dict({**loader.state_dict(), "place": 4})
+    ranks = [lists(loader.stream()) for loader in loaders]
+    assert ranks == [[[4], [0, 1], [4], [0, 1], [4]], [[2, 3], [2, 3]]]
+    assert [loader.epoch for loader in loaders] == [3, 3]
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -118,6 +118,8 @@ def test_batch_samplers_know_their_data_too(writer: ws.RecordStore) -> None:
     taken += [at for batch in other for at in store["x"][batch].tolist()]
     assert sorted(taken) == list(range(COUNT))
     assert len([at for batch in other for at in batch]) == 30
+    with pytest.raises(ws.BadState, match="the state is of 23 samples; here there are 30"):
+        ws.BatchSampler(30, 3, "shuffle").load_state_dict(state)  # nobody knows of what
     store.close()
     with pytest.raises(ws.BadState, match="identity"):
         ws.BatchSampler(ws.Dataset(np.arange(30)), 3, "shuffle").load_state_dict(state | {"samples": 30})

@@ -57,8 +57,8 @@ class BudgetSteps(EpochSteps):
                 return step.after
         return None
 
-    def padded(self, samples: int | None, epoch: int) -> int:
-        return sum(step.padded for step, _ in self.steps(samples, epoch, 0))
+    def padded(self, samples: int | None, epoch: int, place: int) -> int:
+        return sum(step.padded for step, _ in self.steps(samples, epoch, place))
 
     def count(self, samples: int | None, epoch: int) -> int:
         """Batches of this rank in an epoch. O(samples) the first time for each epoch."""

@@ -102,6 +102,7 @@ class EpochCursor:
         """Name the epoch that begins next. A state loaded from the middle of that very epoch stays."""
         self._was_named = True
         if epoch == self.epoch and self.place and (self.is_loaded or self._resume_partial):
+            self._named = None
             return
         if self.place and not self.is_loaded:
             self._named = epoch
@@ -112,6 +113,10 @@ class EpochCursor:
         self.epoch, self.place, self._named = epoch, 0, None
         self._samples_now = self.samples
         self.is_loaded = False
+
+    def stand_at(self, epoch: int, place: int, finished: int) -> None:
+        """Stand at another place."""
+        self.epoch, self.place, self.finished = epoch, place, finished
 
     def moved(self, steps: EpochSteps) -> "EpochCursor":
         """A cursor of its own at the same place, over the steps of another rank."""
@@ -176,7 +181,8 @@ class EpochCursor:
         """What tells the data or the order of a state from ours; "" if nothing does."""
         identity = _as_json(state["identity"])
         there, here = state["samples"], own["samples"]
-        if there != here and not (_is_count(there, MOST_SAMPLES) and there < (here or 0) and _may_grow(identity)):
+        grew = _is_count(there, MOST_SAMPLES) and there < (here or 0)
+        if there != here and not (grew and _may_grow(identity) and _may_grow(own["identity"])):
             return f"the state is of {_number(there)} samples; here there are {_number(here)}"
         for name in (*self.steps.describe(), *self._extra):
             theirs, ours = _as_json(state[name]), _as_json(own[name])

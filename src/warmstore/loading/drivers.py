@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
+_LIBRARIES = ("torch.utils.data.", "torchdata.", "accelerate.data_loader")
 _DEPTH = 16  # frames between a batch sampler and the `for` of a trainer, at most
 
 
@@ -22,6 +23,8 @@ class Driver:
     name: of the trainer. shards_over: its processes, where it shards the batches; else 0. draws_a_step: batches drawn
     for one step of a rank. epoch: as the trainer counts, where it does not say so itself. ahead: batches that the
     workers of a DataLoader draw before the first is handed out. held_back: whether the trainer holds one batch back.
+    is_unordered: batches are handed out as they come. skipped: batches at the start of an epoch that are drawn and not
+    handed out.
     """
 
     name: str = ""
@@ -30,38 +33,67 @@ class Driver:
     epoch: int | None = None
     ahead: int = 0
     held_back: bool = False
+    is_unordered: bool = False
     skipped: int = 0
     _loader: Any = field(default=None, repr=False)  # a weak reference to the iterator of torch's DataLoader
+    _drawn_from: Any = field(default=None, repr=False)
     _trainer: Any = field(default=None, repr=False)  # and one to what holds a batch back
 
-    def handed(self, asked: int, drawn: int, *, is_exhausted: bool) -> int | None:
+    def handed(self, asked: int, drawn: int, failed: int, *, is_exhausted: bool) -> int | None:
         """How many of the drawn batches were handed out, in steps of this rank; None for all.
 
         Args:
             asked: how often a batch was asked for, also after the last.
+            failed: batches that were not handed out, as making them raised.
             is_exhausted: one was asked for after the last.
 
         Raises:
-            ValueError: under a trainer that shards it is known only while its DataLoader lives.
+            ValueError: nobody knows.
         """
+        loader = self._running()
         trainer = None if self._trainer is None else self._trainer()
         has_ended = bool(getattr(trainer, "end_of_dataloader", False))
+        if self.is_unordered:
+            raise ValueError("a DataLoader with in_order=False hands batches out in any order: no place says which")
         if self.shards_over:
             if has_ended:
                 return None
-            loader = None if self._loader is None else self._loader()
             if loader is None:
                 raise ValueError(
                     f"the DataLoader that {self.name} drew with is gone, and with it the number of batches that "
                     "training had: pass batches="
                 )
             return max(int(loader._num_yielded) - self.held_back, 0) + self.skipped
-        if not self.ahead and not self.held_back:
+        if loader is None and not self.ahead and not self.held_back:
             return None
         handed = min(drawn, max(asked - self.ahead, 0))
+        if loader is not None:
+            handed = min(handed, int(loader._num_yielded) + failed + self.skipped)
         if self.held_back and not (has_ended if self.ahead else is_exhausted):
             handed = max(handed - 1, 0)
         return handed
+
+    def begin(self) -> None:
+        """The first batch is drawn: what the DataLoader draws from now is this epoch."""
+        loader = None if self._loader is None else self._loader()
+        if loader is None:
+            return
+        self._drawn_from = loader._sampler_iter
+        if loader._num_workers:
+            self.ahead = loader._num_workers * loader._prefetch_factor
+            self.is_unordered = not getattr(loader, "_in_order", True)
+
+    def _running(self) -> Any:
+        """The iterator of the DataLoader, as long as it is in this epoch: one with persistent workers is used again."""
+        loader = None if self._loader is None else self._loader()
+        return loader if getattr(loader, "_sampler_iter", None) is self._drawn_from else None
+
+    def failed(self, asked: int, failed: int) -> int:
+        """How many batches were not handed out before the one that is asked for now."""
+        loader = self._running()
+        if loader is None or self.shards_over:
+            return failed
+        return max(asked - self.ahead - self.skipped - int(loader._num_yielded), failed)
 
 
 def driver_of() -> Driver:
@@ -71,8 +103,7 @@ def driver_of() -> Driver:
         kind = type(caller)
         if kind.__module__ == "accelerate.data_loader":
             _see_accelerate(driver, caller, kind.__name__)
-        elif driver._loader is None and hasattr(caller, "_num_yielded") and hasattr(caller, "_num_workers"):
-            driver.ahead = caller._num_workers * caller._prefetch_factor if caller._num_workers else 0
+        elif driver._loader is None and hasattr(caller, "_index_sampler") and hasattr(caller, "_num_workers"):
             driver._loader = weakref.ref(caller)
     return driver
 
@@ -102,12 +133,16 @@ def _see_accelerate(driver: Driver, caller: Any, name: str) -> None:
 
 
 def _callers() -> Iterator[tuple[Any, FrameType]]:
-    """The objects whose methods run now, from the innermost on, each with its frame."""
+    """The objects of these libraries whose methods run now, from the innermost on, each with its frame.
+
+    The variables of other frames are left alone: Python keeps what is looked at, up to 3.12, as long as the frame runs.
+    """
     frame: FrameType | None = sys._getframe(2)
     for _ in range(_DEPTH):
         if frame is None:
             return
-        caller = frame.f_locals.get("self")
-        if caller is not None:
-            yield caller, frame
+        if str(frame.f_globals.get("__name__")).startswith(_LIBRARIES):
+            caller = frame.f_locals.get("self")
+            if caller is not None:
+                yield caller, frame
         frame = frame.f_back

@@ -42,8 +42,8 @@ class EpochSteps(ABC):
         """The place after so many steps from a place on, at least one; None where the epoch of this rank is over."""
 
     @abstractmethod
-    def padded(self, samples: int | None, epoch: int) -> int:
-        """Repeated rows at the end of this rank's last batch of an epoch."""
+    def padded(self, samples: int | None, epoch: int, place: int) -> int:
+        """Repeated rows at the end of this rank's last batch of an epoch that is taken from a place on."""
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
@@ -88,9 +88,10 @@ class FixedSteps(EpochSteps):
             return None
         return place + count * self._shard.together
 
-    def padded(self, samples: int | None, epoch: int) -> int:
+    def padded(self, samples: int | None, epoch: int, place: int) -> int:
         length = self.places(samples)
-        return sum(step.padded for step in self._shard.steps(length, length - length % self._shard.together))
+        rest = (length - place) % self._shard.together
+        return sum(step.padded for step in self._shard.steps(length, length - rest))
 
     def describe(self) -> dict[str, Any]:
         return {"sampler": self._sampler.describe()}

@@ -273,6 +273,19 @@ class Loader(Owner):
         self._source.release()
         self.disown()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy stands where this loader stands, and has no `for`, threads or processes of it."""
+        own = {"_iterations", "_others", "_receive", "epoch_over"}
+        return {name: value for name, value in vars(self).items() if name not in own}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._cursor = self._cursor.moved(self._cursor.steps)
+        self._receive = None if self._transfer is None else self._transfer.receive
+        self._iterations = weakref.WeakSet()
+        self._others = None
+        self.epoch_over = None
+
     def _after_fork(self) -> None:
         # Threads and processes are the parent's. In the child a `for` goes on with its own.
         others, self._others = self._others, None
@@ -369,6 +382,8 @@ class Loader(Owner):
         if self._is_over():
             return
         epoch, place, samples = cursor.begin()
+        if self._is_over():  # nothing was left of an epoch that was gone on with
+            return
         whole, start = not place, time.perf_counter()
         made = self._made(iteration, self._tasks(epoch, place, samples, endless=endless))
         while True:
@@ -383,6 +398,8 @@ class Loader(Owner):
                 if self._receive is not None:
                     batch = self._receive(batch)
                 self._report(built)
+                for passed in range(epoch, task.epoch):
+                    cursor.end(passed)  # without any batch for this rank
                 cursor.hand_out(task.epoch, task.step)
                 epoch, place = (task.epoch + 1, 0) if task.step.is_last else (task.epoch, task.step.after)
                 if ends and self.epoch_over is not None and whole and self._timed and not endless:

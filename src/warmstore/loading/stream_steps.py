@@ -55,7 +55,7 @@ class StreamSteps(EpochSteps):
     def after(self, samples: int | None, epoch: int, place: int, count: int) -> int | None:
         raise TypeError("an iterable source has no positions")
 
-    def padded(self, samples: int | None, epoch: int) -> int:
+    def padded(self, samples: int | None, epoch: int, place: int) -> int:
         raise TypeError("an iterable source has no positions")
 
     def _filling(self, epoch: int, step: Step, first: list[Any]) -> list[Any]:

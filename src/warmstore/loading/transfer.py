@@ -84,6 +84,9 @@ class ToCuda(DeviceTransfer):
 
     ahead = True
 
+    def __reduce__(self) -> Any:
+        return ToCuda, (self._device,)  # streams belong to their process
+
     def __init__(self, device: Any) -> None:
         self._device = device
         self._cuda = imported("torch").cuda
@@ -117,6 +120,9 @@ class ToJax(DeviceTransfer):
     """
 
     ahead = True
+
+    def __reduce__(self) -> Any:
+        return ToJax, (self._where,)
 
     def __init__(self, where: Any) -> None:
         self._jax = imported("jax")
