@@ -68,6 +68,22 @@ def test_the_rest_is_dropped_or_allowed(lengths: list[int], budget: int, world: 
     assert {len(batches) for batches in dropped} == {sum(counts) // world}
 
 
+def test_len_is_of_the_epoch_that_was_named_and_padded_of_the_one_drawn() -> None:
+    lengths = np.random.default_rng(0).integers(1, 50, 300)
+    loader = ws.Loader(np.arange(300), ws.TokenBudget(120, lengths), "shuffle")
+    counts = [len(list(loader)) for _ in range(6)]
+    assert len(set(counts)) > 1
+    next(iter(loader))
+    for epoch, count in enumerate(counts):
+        loader.set_epoch(epoch)
+        assert len(loader) == count
+    for rank in range(2):
+        sampler = ws.BatchSampler(300, ws.TokenBudget(120, lengths), "shuffle", rank=rank, world_size=2)
+        for count in counts:
+            assert len(list(sampler)) == -(-count // 2)
+            assert sampler.padded == (rank == 1 and count % 2 == 1)
+
+
 def test_a_batch_sampler_takes_budgets_too() -> None:
     lengths = np.random.default_rng(0).integers(1, 50, 300)
     sampler = ws.BatchSampler(300, ws.TokenBudget(200, lengths), ws.Bucketed(lengths, 8, seed=1))

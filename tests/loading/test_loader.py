@@ -579,7 +579,9 @@ def test_threads_are_only_taken_where_they_pay(store: ws.RecordStore) -> None:
         ({"epochs": -1}, "epochs must be"),
         ({"prefetch": 0}, "prefetch must be"),
         ({"workers": -1}, "workers must be"),
-        ({"seed": 1.5}, "seed must be"),
+        ({"seed": 5}, r"seed=5 is of the generators of random=True; pass sampler=ws.Shuffle\(seed=...\)"),
+        ({"workers": 1, "processes": 1}, "threads or processes"),
+        ({"start_method": "thread"}, "start_method must be one of"),
         ({"collate": "stack"}, "collate must be"),
         ({"to": "tpu"}, "to must be"),
         ({"to": 3}, "to must be"),
@@ -607,6 +609,50 @@ def test_options_by_other_names(options: dict[str, Any], message: str) -> None:
         ws.Loader(np.arange(3), 1, **options)
     with pytest.raises(TypeError, match=message.replace("Loader", "BatchSampler")):
         ws.BatchSampler(3, 1, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"transform": [len]}, r"transform must be a function of a batch; got \["),
+        ({"resume_partial": "yes"}, "resume_partial must be True or False; got 'yes'"),
+        ({"random": np.random.default_rng(), "transform": len}, "random must be True or False"),
+        ({"fields": "x"}, "fields must be a list of names; got 'x'"),
+    ],
+)
+def test_options_of_another_type(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        ws.Loader({"x": np.arange(3)}, 1, **options)
+
+
+def test_a_name_waits_for_the_stream_that_goes_on() -> None:
+    order = ws.Shuffle(seed=3)
+    loader = ws.Loader(np.arange(10), 5, order)
+    batches = loader.stream()
+    for _ in range(3):
+        next(batches)
+    loader.set_epoch(9)
+    next(batches)
+    assert (loader.state_dict()["epoch"], loader.epoch) == (2, 9)
+    assert next(batches).tolist() == order.indices(0, 5, 10, 2).tolist()
+    assert flat(lists(loader)) == order.indices(0, 10, 10, 9).tolist()
+
+
+def test_the_sampler_knows_its_rows_without_counting_them() -> None:
+    for rank, rows in ((0, 9), (1, 9)):
+        loader = ws.Loader(np.arange(17), 4, "shuffle", rank=rank, world_size=2)
+        assert len(loader.sampler) == len(list(loader.sampler)) == rows
+        assert list(loader.sampler) == flat(lists(loader))
+    assert len(ws.Loader(np.arange(10**7), 4, "shuffle").sampler) == 10**7
+
+
+@pytest.mark.parametrize("made", [{"processes": 1}, {"workers": 1}])
+def test_an_iterator_that_has_not_begun_begins_late(made: Any) -> None:
+    with ws.Loader(np.arange(4), 2, **made) as loader:
+        unused, batches = iter(loader), iter(loader)
+        assert next(batches).tolist() == [0, 1]
+        loader.load_state_dict(loader.state_dict())
+        assert lists(unused) == [[2, 3]]
 
 
 def test_a_rank_outside_the_world() -> None:

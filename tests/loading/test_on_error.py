@@ -53,6 +53,18 @@ def test_ranks_keep_their_steps_and_their_masks() -> None:
     assert sorted(found) == sorted(set(range(21)) - {3, 20})
 
 
+def test_batches_that_are_full_stay_full() -> None:
+    def instead(error: Exception, position: int) -> Any:
+        return {"x": np.full(3, -1), "name": "none"} if position == 5 else None
+
+    for policy, kept in (("skip", set(range(10)) - {3, 5}), (instead, set(range(10)) - {3, 5} | {-1})):
+        found: list[int] = []
+        for batch in ws.Loader(Broken(10, {3, 5}), 4, uneven="full", on_error=policy):  # type: ignore[arg-type]
+            assert len(batch["x"]) == len(batch["name"]) == 4
+            found += batch["x"][batch["valid"]][:, 0].tolist()
+        assert sorted(found) == sorted(kept)
+
+
 def test_a_function_replaces_or_skips() -> None:
     asked = []
 

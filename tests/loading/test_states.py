@@ -83,6 +83,17 @@ def test_a_rebalance_is_not_known_to_have_kept_positions(writer: ws.RecordStore)
         ws.Loader(writer.path, 4, "shuffle").load_state_dict(state)
 
 
+def test_a_state_of_other_options_begins_its_epoch_anew() -> None:
+    loader = ws.Loader(np.arange(10), 4, "shuffle")
+    list(loader)
+    next(iter(loader))
+    other = ws.Loader(np.arange(10), ws.TokenBudget(8, np.full(10, 2)), "shuffle")
+    with pytest.raises(ws.BadState, match="the state has the batches None"):
+        other.load_state_dict(loader.state_dict())
+    other.load_state_dict(loader.state_dict(), strict=False)
+    assert (other.epoch, other.state_dict()["place"]) == (1, 0)
+
+
 def test_fewer_samples_than_a_state_has_are_refused(writer: ws.RecordStore) -> None:
     _, state = begun(writer.path, "shuffle")
     writer.delete(list(range(5)))

@@ -45,12 +45,14 @@ class BatchBuilder:
     """Builds batches.
 
     source: what is read. collation, transform, random, seed, on_error: as a `Loader` has them. marks: add the mask of
-    repeated rows to batches that are dicts. send: what a transfer does where a batch was made, or None.
+    repeated rows to batches that are dicts. fills: batches keep their size where samples are skipped. send: what a
+    transfer does where a batch was made, or None.
     """
 
     source: Source
     collation: Collation
     marks: bool
+    fills: bool
     transform: Callable[..., Any] | None
     random: bool
     seed: int
@@ -62,7 +64,8 @@ class BatchBuilder:
         epoch, step, positions = task
         try:
             batch, kept, skipped = self._read(epoch, positions)
-            valid = kept < step.last - step.first
+            # Of samples that fill up for skipped ones the first one has its row already.
+            valid = (kept < step.last - step.first) & (np.append(True, np.diff(kept) > 0))[: len(kept)]
             return Built(self._finish(batch, valid, epoch, step), len(kept) - int(valid.sum()), skipped)
         except Exception as error:
             error.add_note(_where(task))
@@ -99,9 +102,12 @@ class BatchBuilder:
             if not len(kept):
                 error.add_note("warmstore: every sample of the batch is bad, so none can be skipped")
                 raise
+            if self.fills:
+                kept = np.append(kept, np.full(len(positions) - len(kept), kept[-1]))
             skipped = [(int(positions[at]), said) for at, (sample, said) in enumerate(found) if sample is None]
             if any(sample is not None and said for sample, said in found):  # some were replaced
-                return stack([sample[0] for sample, _ in found if sample is not None]), kept, skipped
+                samples = [sample for sample, _ in found]
+                return stack([samples[at][0] for at in kept.tolist()]), kept, skipped
         return self.source.read_in(epoch, positions[kept]), kept, skipped
 
     def _read_one_by_one(self, epoch: int, positions: Any) -> list[tuple[Any, str]]:

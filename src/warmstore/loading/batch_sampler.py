@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from typing import Any, Never, final
 
 from warmstore.loading.batch_sizes import BatchSize
+from warmstore.loading.cursor import MOST_EPOCH
 from warmstore.loading.drawing import Drawing, DrawnBatches, is_for_predictions
 from warmstore.loading.drivers import driver_of, is_automatic
-from warmstore.loading.samplers.counter_rng import MOST_SEED
 from warmstore.loading.shard import Uneven
 from warmstore.loading.trainer_faces import EpochSampler
 from warmstore.loading.validation import integer, refuse
@@ -83,8 +83,7 @@ class BatchSampler(_torch_data.BatchSampler):  # type: ignore[misc]
     @property
     def sampler(self) -> EpochSampler:
         """The order of this rank's samples; its `set_epoch` is this batch sampler's."""
-        drawing = self._drawing
-        return EpochSampler(drawing.order, drawing.positions, None if drawing.resume_partial else self.set_epoch)
+        return self._drawing.sampler(self.set_epoch)
 
     @property
     def padded(self) -> int:
@@ -94,6 +93,7 @@ class BatchSampler(_torch_data.BatchSampler):  # type: ignore[misc]
     @property
     def epoch(self) -> int:
         """The epoch of the next batch; or the one that was named since."""
+        self._drawing.settle()
         return self._drawing.cursor.next_epoch
 
     def set_epoch(self, epoch: int) -> None:
@@ -102,12 +102,11 @@ class BatchSampler(_torch_data.BatchSampler):  # type: ignore[misc]
         Raises:
             ValueError: no integer from 0 to 2**64 - 1.
         """
-        self._drawing.set_epoch(integer("epoch", epoch, 0, MOST_SEED), by_itself=is_automatic())
+        self._drawing.set_epoch(integer("epoch", epoch, 0, MOST_EPOCH), by_itself=is_automatic())
 
     def __len__(self) -> int:
         """Batches of this rank in a whole epoch; of all ranks for a trainer that shards."""
-        self._drawing.find_shard(driver_of(), begins=False)
-        return self._drawing.cursor.count()
+        return self._drawing.count(driver_of())
 
     def __iter__(self) -> Iterator[list[int]]:
         """The batches of an epoch: lists of positions. It begins with the first one that is asked for."""

@@ -57,6 +57,9 @@ class BudgetSteps(EpochSteps):
                 return step.after
         return None
 
+    def rows(self, samples: int | None, epoch: int) -> int:
+        return sum(len(positions) for _, positions in self.steps(samples, epoch, 0))
+
     def padded(self, samples: int | None, epoch: int, place: int) -> int:
         return sum(step.padded for step, _ in self.steps(samples, epoch, place))
 

@@ -5,7 +5,7 @@ or batch sizes: any rank's state of the same step is everybody's.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import copy
 from typing import Any
 
@@ -16,6 +16,8 @@ from warmstore.loading.shard import Step
 from warmstore.loading.validation import MOST_SAMPLES
 
 FORMAT = 2
+MOST_EPOCH = MOST_SEED - 1
+_ALWAYS = ("epoch", "place", "finished", "samples", "identity")
 
 
 class EpochCursor:
@@ -50,13 +52,21 @@ class EpochCursor:
         self._resume_partial = resume_partial
         self.is_loaded = False  # a state from the middle of an epoch, and no batch was handed out since
         self._named: int | None = None  # the epoch that is to come after one that has begun
-        self._was_named = False  # since the last iteration began
         self._samples_now = samples  # of the epoch it stands in: fewer where a state is of before the data grew
-        self._before = (0, 0, 0, False, samples)
 
-    def count(self) -> int:
-        """Batches of this rank in the epoch it stands in, from its beginning."""
-        return self.steps.count(self._samples_now, self.epoch)
+    def count(self, steps: EpochSteps | None = None) -> int:
+        """Batches of this rank, or of other steps, in the epoch it stands in or that was named, from its beginning."""
+        samples = self._samples_now if self._named is None else self.samples
+        return (steps or self.steps).count(samples, self.next_epoch)
+
+    def rows(self) -> int:
+        """Rows of this rank in that epoch, repeated ones included."""
+        return self.steps.rows(self.samples, self.next_epoch)
+
+    def positions(self) -> Iterator[int]:
+        """The positions of these rows, one by one."""
+        for _, positions in self.steps.steps(self.samples, self.next_epoch, 0):
+            yield from positions.tolist()
 
     @property
     def next_epoch(self) -> int:
@@ -69,8 +79,6 @@ class EpochCursor:
         At the beginning of an epoch: the one that was named, else the next one after an epoch that was left, or the
         same one where all are alike. Only a state that was loaded is gone on with in the middle.
         """
-        self._was_named = False
-        self._before = self.epoch, self.place, self.finished, self.is_loaded, self._samples_now
         goes_on = self.is_loaded or self._resume_partial
         if self._named is not None:
             self._stand(self._named)
@@ -80,15 +88,19 @@ class EpochCursor:
             self.end(self.epoch)  # other ranks or batch sizes have no step for what is left
         return self.epoch, self.place, self._samples_now
 
-    def go_back(self) -> None:
-        """Stand where the last iteration began: nothing of it was used. An epoch that was named since stays."""
-        if not self._was_named:
-            self.epoch, self.place, self.finished, self.is_loaded, self._samples_now = self._before
+    def hand_out(self, epoch: int, step: Step, *, goes_on: bool = False) -> None:
+        """Count a batch that is handed out now.
 
-    def hand_out(self, epoch: int, step: Step) -> None:
-        """Count a batch that is handed out now."""
+        Args:
+            goes_on: the same iteration goes on with the next epoch: one that was named waits for the next iteration.
+        """
         self.is_loaded = False
-        if step.is_last:
+        if step.is_last and goes_on:
+            named = self._named
+            self.finished += 1
+            self._stand(epoch + 1)
+            self._named = named
+        elif step.is_last:
             self.end(epoch)
         else:
             self.epoch, self.place = epoch, step.after
@@ -100,7 +112,6 @@ class EpochCursor:
 
     def set_epoch(self, epoch: int) -> None:
         """Name the epoch that begins next. A state loaded from the middle of that very epoch stays."""
-        self._was_named = True
         if epoch == self.epoch and self.place and (self.is_loaded or self._resume_partial):
             self._named = None
             return
@@ -113,10 +124,6 @@ class EpochCursor:
         self.epoch, self.place, self._named = epoch, 0, None
         self._samples_now = self.samples
         self.is_loaded = False
-
-    def stand_at(self, epoch: int, place: int, finished: int) -> None:
-        """Stand at another place."""
-        self.epoch, self.place, self.finished = epoch, place, finished
 
     def moved(self, steps: EpochSteps) -> "EpochCursor":
         """A cursor of its own at the same place, over the steps of another rank."""
@@ -155,7 +162,7 @@ class EpochCursor:
             BadState: it is no state, or one of a newer format; or of other data, with `strict`. Nothing has changed.
         """
         own = self.state_at(0, 0, 0)
-        _check_form(state, own)
+        _check_form(state)
         epoch, place, finished, samples = (state[name] for name in ("epoch", "place", "finished", "samples"))
         for name, value, most in (
             ("epoch", epoch, MOST_SEED),
@@ -185,7 +192,7 @@ class EpochCursor:
         if there != here and not (grew and _may_grow(identity) and _may_grow(own["identity"])):
             return f"the state is of {_number(there)} samples; here there are {_number(here)}"
         for name in (*self.steps.describe(), *self._extra):
-            theirs, ours = _as_json(state[name]), _as_json(own[name])
+            theirs, ours = _as_json(state.get(name)), _as_json(own[name])
             if theirs != ours:
                 return f"the state has the {name} {theirs!r:.300}; here it is {ours!r:.300}"
         if check_identity and _differ(identity, ours := _as_json(own["identity"])):
@@ -196,14 +203,14 @@ class EpochCursor:
         return ""
 
 
-def _check_form(state: Any, own: dict[str, Any]) -> None:
+def _check_form(state: Any) -> None:
     if not isinstance(state, dict) or not isinstance(state.get("format"), int):
         raise BadState(f"this is no state of a loader: {state!r:.100}")
     if state["format"] > FORMAT:
         raise BadState(f"the state has format {state['format']}; this warmstore reads up to {FORMAT}. Upgrade it")
     if state["format"] < FORMAT:
         raise BadState(f"the state has format {state['format']}, of before epochs ended with their last batch")
-    missing = [name for name in own if name not in state]
+    missing = [name for name in _ALWAYS if name not in state]
     if missing:
         raise BadState(f"the state lacks {missing}; it has {list(state)}")
 

@@ -1,8 +1,10 @@
 """Drawing: where a batch sampler stands, over all that draw from it, and what of what was drawn was handed out."""
 
 import logging
-from collections.abc import Iterator
-from typing import Any, Self
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -15,11 +17,11 @@ from warmstore.loading.drivers import Driver
 from warmstore.loading.epoch_steps import EpochSteps, FixedSteps
 from warmstore.loading.mixture import MixtureSampler
 from warmstore.loading.samplers.samplers import sampler_of
-from warmstore.loading.shard import Shard, Uneven, find_rank
+from warmstore.loading.shard import Shard, Step, Uneven, find_rank
 from warmstore.loading.sources.mixture import MixtureSource
 from warmstore.loading.sources.resolve import source_of
 from warmstore.loading.sources.source import Source
-from warmstore.loading.trainer_faces import BatchPositions
+from warmstore.loading.trainer_faces import BatchPositions, EpochSampler
 from warmstore.loading.validation import integer
 
 _MOST_BATCH = 2**38
@@ -55,14 +57,14 @@ class Drawing:
         self._source = found
         self.samples = integer("samples", source, 0, _MOST_SAMPLES) if found is None else len(found)
         self._is_sharded = False  # by Lightning, which made this one for its rank
-        self._sharder: Driver | None = None  # who shards the batches of the running epoch
         self.shard = self._found_shard()
-        self.cursor = EpochCursor(self._steps(), self.samples, self._identity, {}, resume_partial=resume_partial)
+        self.cursor = EpochCursor(
+            self._steps(self.shard), self.samples, self._identity, {}, resume_partial=resume_partial
+        )
         self.drawn: DrawnBatches | None = None  # which was asked for a batch last
-        self.moved_by: DrawnBatches | None = None  # which drew a batch last
+        self._living: weakref.WeakSet[DrawnBatches] = weakref.WeakSet()
         self._is_told = False
-        self._offset = 0  # from a trainer's own count of epochs to ours, since a state was loaded
-        self._is_named = False  # the epoch that comes next, by a user
+        self._offset: int | None = 0  # from a trainer's own count of epochs to ours; None: to be found at the next one
 
     def _identity(self) -> Any:
         return None if self._source is None else self._source.identity
@@ -71,37 +73,36 @@ class Drawing:
         size = self.batch_size.limit if isinstance(self.batch_size, BatchSize) else self.batch_size
         return Shard(size, *find_rank(self._rank, self._world_size), self._uneven)
 
-    def _steps(self) -> EpochSteps:
+    def _steps(self, shard: Shard) -> EpochSteps:
         if isinstance(self.batch_size, BatchSize):
-            return BudgetSteps(self.order, self.shard, self.batch_size, self.samples)
-        return FixedSteps(self.order, self.shard)
+            return BudgetSteps(self.order, shard, self.batch_size, self.samples)
+        return FixedSteps(self.order, shard)
 
-    def find_shard(self, driver: Driver, *, begins: bool) -> None:
-        """Find out again who this process is, and whether somebody else shards.
+    def count(self, driver: Driver) -> int:
+        """Batches of this rank in the epoch that comes next; of all ranks for a driver that shards."""
+        shard = self._shard_under(driver)
+        steps = self.cursor.steps if shard == self.shard else self._steps(shard)
+        return self.cursor.count(steps)
 
-        Args:
-            begins: an epoch begins, which nobody shards unless it is the driver. Else who shards the running one does.
+    def _shard_under(self, driver: Driver) -> Shard:
+        """Who this process is now, and whether somebody else shards.
 
         Raises:
             BadRank: a trainer shards, and this is a rank that was passed.
         """
         if self._is_sharded:
-            return
-        if driver.shards_over or begins:
-            self._sharder = driver if driver.shards_over else None
-        shard = self._found_shard() if self._rank is None else self.shard
-        if self._sharder is not None:
-            if self._rank is not None and self._world_size != 1:
-                raise BadRank(
-                    f"{driver.name} shards these batches over its {driver.shards_over} processes, and this "
-                    f"BatchSampler was told to be rank {self._rank} of {self._world_size}: leave rank= and "
-                    "world_size= out"
-                )
-            self._tell(self._sharder.name, shard)
-            shard = Shard(shard.batch_size, 0, 1, shard.uneven)
-        if shard != self.shard:
-            self.shard = shard
-            self.cursor.steps = self._steps()
+            return self.shard
+        shard = self._found_shard()
+        if not driver.shards_over:
+            return shard
+        if self._rank is not None and self._world_size != 1:
+            raise BadRank(
+                f"{driver.name} shards these batches over its {driver.shards_over} processes, and this BatchSampler "
+                f"was told to be rank {self._rank} of {self._world_size}: leave rank= and world_size= out"
+            )
+        self._tell(driver.name, shard)
+        # It fills up what is left itself, and marks nothing.
+        return Shard(shard.batch_size, 0, 1, "pad" if shard.uneven == "full" else shard.uneven)
 
     def sharded_by(self, sampler: Any) -> "Drawing":
         """The same for the rank of Lightning's DistributedSampler; for all where it is another one, or none.
@@ -134,95 +135,115 @@ class Drawing:
             self._is_told = True
             _log.warning("%s shards the batches over its ranks, so that their BatchSampler does not", name)
 
-    def positions(self) -> Iterator[int]:
-        """This rank's samples of the epoch that comes next, one by one."""
-        for _, positions in self.cursor.steps.steps(self.cursor.samples, self.cursor.next_epoch, 0):
-            yield from positions.tolist()
+    def sampler(self, set_epoch: Callable[[int], None]) -> EpochSampler:
+        """The order of this rank's samples."""
+        cursor = self.cursor
+        return EpochSampler(self.order, cursor, None if self.resume_partial else set_epoch)
 
     def padded(self) -> int:
-        """Repeated rows at the end of the running epoch, or of the one that comes."""
+        """Repeated rows at the end of the epoch that was drawn from last, or of the one that comes."""
         if self.drawn is not None and self.drawn.begun is not None:
-            epoch, place, samples, _ = self.drawn.begun
-            return self.cursor.steps.padded(samples, epoch, place)
+            begun = self.drawn.begun
+            return begun.steps.padded(begun.samples, begun.epoch, begun.place)
         return self.cursor.steps.padded(self.cursor.samples, self.cursor.epoch, self.cursor.place)
 
     def set_epoch(self, epoch: int, *, by_itself: bool) -> None:
-        """Name the epoch that begins next. What a trainer counts by itself yields to a state and what a user says."""
-        if by_itself and self._is_named:
+        """Name the epoch that begins next.
+
+        Args:
+            by_itself: a trainer counts so without being asked. Its count goes on from where a state or a user set ours.
+        """
+        self.settle()
+        if not by_itself:
+            self.cursor.set_epoch(epoch)
+            self._offset = None
             return
-        if by_itself and self.cursor.is_loaded:
-            self._offset = self.cursor.epoch - epoch  # it counts from its own start on
-            return
-        self._is_named = not by_itself
-        self._offset = self._offset if by_itself else 0
+        if self._offset is None:
+            self._offset = self.cursor.next_epoch - epoch
         self.cursor.set_epoch(max(epoch + self._offset, 0))
 
-    def begin(self, driver: Driver) -> tuple[int, int, int | None, int]:
-        """Where an epoch begins that is drawn now: epoch, place, samples, and the epochs finished before."""
-        self.find_shard(driver, begins=True)
-        if self.drawn is not None and self.drawn.was_unused():
-            self.cursor.go_back()
-        elif self.drawn is not None and self.resume_partial and not self.drawn.is_over():
-            state = self.state(None)  # what was drawn ahead of training comes again
-            self.cursor.stand_at(state["epoch"], state["place"], state["finished"])
-        if driver.epoch is not None:
-            self.set_epoch(driver.epoch, by_itself=True)
-        self._is_named = False
-        return (*self.cursor.begin(), self.cursor.finished)
+    def begin(self, drawn: "DrawnBatches") -> "Begun":
+        """Where an epoch begins that is drawn now."""
+        self.settle()
+        shard = self._shard_under(drawn.driver)
+        if shard != self.shard:
+            self.shard = shard
+            self.cursor.steps = self._steps(shard)
+        if drawn.driver.epoch is not None:
+            self.set_epoch(drawn.driver.epoch, by_itself=True)
+        self._living.add(drawn)
+        return Begun(*self.cursor.begin(), self.cursor.finished, self.cursor.steps)
+
+    def settle(self) -> None:
+        """Count what was handed out since: that of the `for` which was asked last comes last."""
+        for drawn in sorted(self._living, key=lambda drawn: drawn is self.drawn):
+            drawn.settle()
 
     def state(self, batches: int | None) -> dict[str, Any]:
         """See `BatchSampler.state_dict`."""
-        drawn = self.drawn
-        if drawn is None or drawn.begun is None:
-            if batches:
+        if batches is None:
+            if self.drawn is not None:
+                self.drawn.check()
+            self.settle()
+            return self.cursor.state()
+        count = integer("batches", batches, 0, _MOST_SAMPLES)
+        begun = None if self.drawn is None else self.drawn.begun
+        if self.drawn is None or begun is None:
+            if count:
                 raise ValueError(f"batches={batches} of an epoch that has not begun")
             return self.cursor.state()
-        if batches is None:
-            handed = drawn.handed()
-            is_over = drawn.is_over()
-        else:
-            handed = integer("batches", batches, 0, _MOST_SAMPLES)
-            is_over = not handed and drawn.is_over()
-        if handed is None or (is_over and self.moved_by is drawn):
-            return self.cursor.state()
-        epoch, place, samples, finished = drawn.begun
-        if is_over:  # another `for` has begun meanwhile
-            return self.cursor.state_at(self.cursor.next_epoch if self._is_named else epoch + 1, 0, finished + 1)
-        if not handed:
-            return self.cursor.state_at(epoch, place, finished)
-        after = self.cursor.steps.after(samples, epoch, place, handed * drawn.driver.draws_a_step)
+        if not count:
+            if self.drawn.is_over():
+                return self.state(None)
+            return self.cursor.state_at(begun.epoch, begun.place, begun.finished)
+        after = begun.steps.after(begun.samples, begun.epoch, begun.place, count * self.drawn.driver.draws_a_step)
         if after is None:
-            return self.cursor.state_at(epoch + 1, 0, finished + 1)
-        return self.cursor.state_at(epoch, after, finished)
+            return self.cursor.state_at(begun.epoch + 1, 0, begun.finished + 1)
+        return self.cursor.state_at(begun.epoch, after, begun.finished)
 
     def load(self, state: Any, *, strict: bool, check_identity: bool) -> None:
         """See `BatchSampler.load_state_dict`."""
         self.cursor.load(state, strict=strict, check_identity=check_identity)
+        self._living.clear()
         self.drawn = None
+        self._offset = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy stands where training does, and not where its workers have drawn to."""
-        state = self.state(None)
-        cursor = self.cursor.moved(self.cursor.steps)
-        cursor.stand_at(state["epoch"], state["place"], state["finished"])
-        return {**vars(self), "drawn": None, "moved_by": None, "_sharder": None, "cursor": cursor}
+        """A copy stands where training does, and has no `for` of it."""
+        self.settle()
+        return {**vars(self), "drawn": None, "_living": None, "cursor": self.cursor.moved(self.cursor.steps)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._living = weakref.WeakSet()
+
+
+class Begun(NamedTuple):
+    """Where an epoch begins that is drawn, after how many finished ones, and its steps."""
+
+    epoch: int
+    place: int
+    samples: int | None
+    finished: int
+    steps: EpochSteps
 
 
 class DrawnBatches:
-    """The batches of one `for`. It counts what is drawn, and what of it the DataLoader above has handed out.
+    """The batches of one `for`. Those that the DataLoader above has handed out count, not those that were drawn.
 
-    begun: epoch, place, samples and finished epochs where it began, with its first batch.
+    begun: where it began, with its first batch.
     """
 
     def __init__(self, drawing: Drawing, driver: Driver) -> None:
         self.driver = driver
-        self.begun: tuple[int, int, int | None, int] | None = None
+        self.begun: Begun | None = None
         self._drawing = drawing
-        self._steps: Iterator[tuple[Any, Any]] = iter(())
-        self._drawn = 0
-        self._asked = 0
+        self._steps: Iterator[tuple[Step, Any]] = iter(())
+        self._drawn: deque[Step] = deque()  # and not handed out
+        self._asked = 0  # how often for a batch
         self._failed = 0
-        self._is_last = False  # what was drawn last is the last batch of the epoch
+        self._settled = 0  # of those drawn, handed out
+        self._last: Step | None = None
         self._is_exhausted = False
 
     def __iter__(self) -> Self:
@@ -231,47 +252,60 @@ class DrawnBatches:
     def __next__(self) -> list[int]:
         drawing = self._drawing
         if self.begun is None:
-            self.begun = epoch, place, samples, _ = drawing.begin(self.driver)
-            self._steps = drawing.cursor.steps.steps(samples, epoch, place)
+            self.begun = begun = drawing.begin(self)
+            self._steps = begun.steps.steps(begun.samples, begun.epoch, begun.place)
             self.driver.begin()
+        begun = self.begun
         self._failed = self.driver.failed(self._asked, self._failed)
+        self.settle()
         self._asked += 1
         drawing.drawn = self
         found = next(self._steps, None)
         if found is None:
             self._is_exhausted = True
-            if not self._drawn and not self._is_last:  # an epoch without a batch for this rank
-                self._is_last = True
-                drawing.cursor.end(self.begun[0])
+            if self._last is None and begun.place == drawing.cursor.place and begun.epoch == drawing.cursor.epoch:
+                drawing.cursor.end(begun.epoch)  # without a batch for this rank
+                drawing._living.discard(self)
             raise StopIteration
         step, positions = found
-        self._drawn += 1
-        self._is_last = step.is_last
-        drawing.cursor.hand_out(self.begun[0], step)
-        drawing.moved_by = self
+        self._last = step
+        self._drawn.append(step)
+        if not self.driver.is_known:
+            self.settle()
         if self.driver.shards_over:  # it joins and cuts them
             return positions.tolist()  # type: ignore[no-any-return]
-        return BatchPositions(positions.tolist(), self.begun[0], step, drawing.shard.marks)
+        return BatchPositions(positions.tolist(), begun.epoch, step, drawing.shard.marks)
 
-    def handed(self) -> int | None:
-        """How many of the batches training has had; None for all that were drawn."""
-        return self.driver.handed(self._asked, self._drawn, self._failed, is_exhausted=self._is_exhausted)
+    def settle(self) -> None:
+        """Count the batches that were handed out since."""
+        if self.begun is None or not self._drawn:
+            return
+        handed = self._handed()
+        while self._drawn and self._settled < handed:
+            self._drawing.cursor.hand_out(self.begun.epoch, self._drawn.popleft())
+            self._settled += 1
+
+    def check(self) -> None:
+        """Raise ValueError where nobody knows what was handed out."""
+        self.driver.check(is_over=self._last is not None and self._last.is_last and not self._drawn)
+
+    def _handed(self) -> int:
+        drawn = self._settled + len(self._drawn)
+        return self.driver.handed(self._asked, drawn, self._failed, is_exhausted=self._is_exhausted)
 
     def is_over(self) -> bool:
         """Whether the last batch of the epoch was handed out."""
-        if not self._is_last:
-            return False
-        handed = self.handed()
-        return handed is None or handed * self.driver.draws_a_step >= self._drawn
-
-    def was_unused(self) -> bool:
-        """Whether workers drew ahead, and nothing of it was handed out."""
-        is_known = not (self.driver.shards_over or self.driver.is_unordered)
-        return self._drawn > 0 and is_known and self.handed() == 0
+        self.settle()
+        return self._last is not None and self._last.is_last and not self._drawn
 
     def state_dict(self) -> dict[str, Any]:
         """Where drawing stands: torchdata's StatefulDataLoader keeps this beside every batch that it draws."""
-        return self._drawing.cursor.state()
+        cursor, begun, last = self._drawing.cursor, self.begun, self._last
+        if begun is None or last is None:
+            return self._drawing.state(None)
+        if last.is_last:
+            return cursor.state_at(begun.epoch + 1, 0, begun.finished + 1)
+        return cursor.state_at(begun.epoch, last.after, begun.finished)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Draw from where a state was taken."""

@@ -39,33 +39,45 @@ class Driver:
     _drawn_from: Any = field(default=None, repr=False)
     _trainer: Any = field(default=None, repr=False)  # and one to what holds a batch back
 
-    def handed(self, asked: int, drawn: int, failed: int, *, is_exhausted: bool) -> int | None:
-        """How many of the drawn batches were handed out, in steps of this rank; None for all.
+    @property
+    def is_known(self) -> bool:
+        """Whether something is known of what draws: without that, a batch that is drawn is handed out."""
+        return self._loader is not None or bool(self.shards_over)
+
+    def check(self, *, is_over: bool) -> None:
+        """Raise ValueError where nobody knows how many batches were handed out, or which."""
+        if is_over:
+            return
+        if self.is_unordered:
+            raise ValueError(
+                "a DataLoader with in_order=False hands batches out in any order, and a state is a place in one: leave "
+                "in_order at True, or take states between epochs"
+            )
+        trainer = None if self._trainer is None else self._trainer()
+        if self.shards_over and self._running() is None and not getattr(trainer, "end_of_dataloader", False):
+            raise ValueError(
+                f"the DataLoader that {self.name} drew with is gone, and with it the number of batches that training "
+                "had: pass batches="
+            )
+
+    def handed(self, asked: int, drawn: int, failed: int, *, is_exhausted: bool) -> int:
+        """How many of the drawn batches were handed out, or failed.
 
         Args:
             asked: how often a batch was asked for, also after the last.
             failed: batches that were not handed out, as making them raised.
             is_exhausted: one was asked for after the last.
-
-        Raises:
-            ValueError: nobody knows.
         """
         loader = self._running()
         trainer = None if self._trainer is None else self._trainer()
         has_ended = bool(getattr(trainer, "end_of_dataloader", False))
-        if self.is_unordered:
-            raise ValueError("a DataLoader with in_order=False hands batches out in any order: no place says which")
         if self.shards_over:
             if has_ended:
-                return None
+                return drawn
             if loader is None:
-                raise ValueError(
-                    f"the DataLoader that {self.name} drew with is gone, and with it the number of batches that "
-                    "training had: pass batches="
-                )
-            return max(int(loader._num_yielded) - self.held_back, 0) + self.skipped
-        if loader is None and not self.ahead and not self.held_back:
-            return None
+                return 0
+            steps = max(int(loader._num_yielded) - self.held_back, 0) + self.skipped
+            return min(drawn, steps * self.draws_a_step)
         handed = min(drawn, max(asked - self.ahead, 0))
         if loader is not None:
             handed = min(handed, int(loader._num_yielded) + failed + self.skipped)

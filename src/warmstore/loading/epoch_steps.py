@@ -46,6 +46,10 @@ class EpochSteps(ABC):
         """Repeated rows at the end of this rank's last batch of an epoch that is taken from a place on."""
 
     @abstractmethod
+    def rows(self, samples: int | None, epoch: int) -> int:
+        """Rows of this rank in an epoch, repeated ones included."""
+
+    @abstractmethod
     def describe(self) -> dict[str, Any]:
         """What a state says of the order, by name."""
 
@@ -92,6 +96,12 @@ class FixedSteps(EpochSteps):
         length = self.places(samples)
         rest = (length - place) % self._shard.together
         return sum(step.padded for step in self._shard.steps(length, length - rest))
+
+    def rows(self, samples: int | None, epoch: int) -> int:
+        length = self.places(samples)
+        rest = length % self._shard.together
+        whole = length // self._shard.together * self._shard.batch_size
+        return whole + sum(step.last - step.first + step.padded for step in self._shard.steps(length, length - rest))
 
     def describe(self) -> dict[str, Any]:
         return {"sampler": self._sampler.describe()}

@@ -22,8 +22,9 @@ from warmstore.loading.batch_builder import VALID, BatchBuilder, Built, OnError,
 from warmstore.loading.batch_sizes import BatchSize
 from warmstore.loading.budget_steps import BudgetSteps
 from warmstore.loading.collate import Collation
-from warmstore.loading.cursor import EpochCursor
+from warmstore.loading.cursor import MOST_EPOCH, EpochCursor
 from warmstore.loading.epoch_steps import EpochSteps, FixedSteps
+from warmstore.loading.options import check_options
 from warmstore.loading.processes import ProcessPrefetcher
 from warmstore.loading.samplers.counter_rng import MOST_SEED
 from warmstore.loading.samplers.samplers import Sampler, Sequential, sampler_of
@@ -145,8 +146,10 @@ class Loader(Owner):
         if isinstance(self._source, MixtureSource):
             order = self._source.mixed.sampler(self._source.lengths, order)
         self._order = order
-        if random and transform is None:
-            raise ValueError("random=True is for a transform, and there is none")
+        check_options(
+            transform, random=random, seed=seed, workers=workers, processes=processes, start_method=start_method,
+            resume_partial=resume_partial, copy=copy,
+        )  # fmt: skip
         seed = integer("seed", getattr(order, "seed", 0) if seed is None else seed, 0, MOST_SEED)
         self._processes = integer("processes", processes, 0, _MOST)
         self._start_method = start_method
@@ -158,6 +161,7 @@ class Loader(Owner):
             self._source,
             self._collation,
             self._shard.marks,
+            uneven == "full",
             transform,
             random,
             seed,
@@ -198,7 +202,7 @@ class Loader(Owner):
         Raises:
             ValueError: no integer from 0 to 2**64 - 1.
         """
-        self._cursor.set_epoch(integer("epoch", epoch, 0, MOST_SEED))
+        self._cursor.set_epoch(integer("epoch", epoch, 0, MOST_EPOCH))
 
     @property
     def workers(self) -> int:
@@ -304,7 +308,8 @@ class Loader(Owner):
     @property
     def sampler(self) -> EpochSampler:
         """The order of this rank's samples; its `set_epoch` is this loader's."""
-        return EpochSampler(self._order, self._positions, None if self._resume_partial else self.set_epoch)
+        self._find_shard()
+        return EpochSampler(self._order, self._cursor, None if self._resume_partial else self.set_epoch)
 
     @property
     def batch_sampler(self) -> Any:
@@ -338,11 +343,6 @@ class Loader(Owner):
         """The batch of what `dataset.__getitems__` gives, as this loader hands it out."""
         built = samples.batch if isinstance(samples, Samples) else self._build.finish(samples)
         return built if self._receive is None else self._receive(built)
-
-    def _positions(self) -> Iterator[int]:
-        """This rank's samples of the epoch, one by one."""
-        for _, positions in self._cursor.steps.steps(self._cursor.samples, self._cursor.next_epoch, 0):
-            yield from positions.tolist()
 
     # Iterations
 
@@ -378,6 +378,7 @@ class Loader(Owner):
         """Begin an epoch, and hand out its batches; or those of all epochs from there on."""
         cursor = self._cursor
         iteration.check()
+        iteration.has_begun = True
         self._find_shard()
         if self._is_over():
             return
@@ -400,7 +401,7 @@ class Loader(Owner):
                 self._report(built)
                 for passed in range(epoch, task.epoch):
                     cursor.end(passed)  # without any batch for this rank
-                cursor.hand_out(task.epoch, task.step)
+                cursor.hand_out(task.epoch, task.step, goes_on=endless and not ends)
                 epoch, place = (task.epoch + 1, 0) if task.step.is_last else (task.epoch, task.step.after)
                 if ends and self.epoch_over is not None and whole and self._timed and not endless:
                     self.epoch_over(time.perf_counter() - start)
@@ -456,7 +457,7 @@ class Loader(Owner):
         self, iteration: "_Iteration", tasks: Iterator[Task]
     ) -> Generator[tuple[Task, Built], None, None]:
         for other in self._iterations:
-            if other is not iteration:
+            if other is not iteration and other.has_begun:
                 other.end("another `for` has taken over the worker processes of this one")
         if self._others is None:
             build = replace(self._build, send=None)  # CUDA does not survive a fork
@@ -471,7 +472,7 @@ class Loader(Owner):
             raise
 
     def _stop(self, reason: str) -> None:
-        for iteration in list(self._iterations):
+        for iteration in [one for one in self._iterations if one.has_begun or self.closed]:
             iteration.end(reason, Closed if self.closed else RuntimeError)
 
     def _dismiss(self) -> None:
@@ -524,6 +525,7 @@ class _Iteration:
     def __init__(self) -> None:
         self.prefetcher: ThreadPrefetcher | None = None
         self.is_forked = False
+        self.has_begun = False
         self._reason: Exception | None = None
 
     def end(self, reason: str, kind: type[Exception] = RuntimeError) -> None:

@@ -70,13 +70,17 @@ class Shard:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "batch_size", integer("batch_size", self.batch_size, 1, _MOST_BATCH))
-        if self.uneven not in _UNEVEN:
+        if not isinstance(self.uneven, str) or self.uneven not in _UNEVEN:
             raise ValueError(f"uneven must be one of {', '.join(map(repr, _UNEVEN))}; got {self.uneven!r}")
-        whole = all(isinstance(value, int) and not isinstance(value, bool) for value in (self.rank, self.world_size))
-        if not whole or not 0 <= self.rank < self.world_size <= _MOST_RANKS:
+        try:
+            world = integer("world_size", self.world_size, 1, _MOST_RANKS)
+            rank = integer("rank", self.rank, 0, world - 1)
+        except ValueError:
             raise BadRank(
                 f"rank {self.rank!r} is outside a world of {self.world_size!r}; ranks go from 0 to world_size - 1"
-            )
+            ) from None
+        object.__setattr__(self, "rank", rank)
+        object.__setattr__(self, "world_size", world)
 
     @property
     def together(self) -> int:

@@ -55,6 +55,9 @@ class StreamSteps(EpochSteps):
     def after(self, samples: int | None, epoch: int, place: int, count: int) -> int | None:
         raise TypeError("an iterable source has no positions")
 
+    def rows(self, samples: int | None, epoch: int) -> int:
+        raise TypeError("an iterable source has no positions")
+
     def padded(self, samples: int | None, epoch: int, place: int) -> int:
         raise TypeError("an iterable source has no positions")
 

@@ -43,6 +43,8 @@ class ThreadPrefetcher:
             try:
                 made = future.result()
             except CancelledError:
+                if not future.cancelled():
+                    raise  # what was called to make it raised this
                 raise Closed("the loader was closed while a batch was waited for") from None
             del future
             for following in islice(tasks, 1):

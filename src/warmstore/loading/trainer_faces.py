@@ -5,11 +5,14 @@ and `collate_fn`. Its batches must be those of the loader, so each list of posit
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from hashlib import blake2b
 from typing import Any, final
 
 import numpy as np
 
 from warmstore.loading.batch_builder import BatchBuilder, Task
+from warmstore.loading.cursor import EpochCursor
 from warmstore.loading.samplers.samplers import Sampler
 from warmstore.loading.shard import Step
 from warmstore.records.samples import Samples
@@ -55,10 +58,11 @@ class LoaderDataset:
         """The batch at some positions."""
         at = np.asarray(positions, np.int64)
         if isinstance(positions, BatchPositions):
-            task = Task(positions.epoch, positions.step, at)
-        else:
-            task = Task(0, Step(0, len(at), len(at)), at)
-        return Samples(self._build(task).batch, len(at))
+            return Samples(self._build(Task(positions.epoch, positions.step, at)).batch, len(at))
+        # Somebody has joined or cut batches: which rows are repeated is not known, and what is random depends on them.
+        first = int.from_bytes(blake2b(at.tobytes(), digest_size=7).digest())
+        build = replace(self._build, marks=False)
+        return Samples(build(Task(0, Step(first, first + len(at), first + len(at)), at)).batch, len(at))
 
 
 @final
@@ -68,11 +72,9 @@ class EpochSampler:
     Its other attributes are those of the `Sampler`.
     """
 
-    def __init__(
-        self, sampler: Sampler, positions: Callable[[], Iterator[int]], set_epoch: Callable[[int], None] | None
-    ) -> None:
+    def __init__(self, sampler: Sampler, cursor: EpochCursor, set_epoch: Callable[[int], None] | None) -> None:
         self._sampler = sampler
-        self._positions = positions
+        self._cursor = cursor
         self._set_epoch = set_epoch
 
     def set_epoch(self, epoch: int) -> None:
@@ -81,10 +83,10 @@ class EpochSampler:
             self._set_epoch(epoch)
 
     def __iter__(self) -> Iterator[int]:
-        return self._positions()
+        return self._cursor.positions()
 
     def __len__(self) -> int:
-        return sum(1 for _ in self._positions())
+        return self._cursor.rows()
 
     def __repr__(self) -> str:
         return repr(self._sampler)

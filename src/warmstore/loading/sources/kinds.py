@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ def is_stream(value: Any) -> bool:
     if isinstance(value, Source | set | frozenset) or hasattr(value, "as_source") or is_of(value, *_WITH_ROWS):
         return False
     has_rows = hasattr(value, "__len__") and (hasattr(value, "__getitems__") or hasattr(value, "__getitem__"))
-    return not has_rows and (inspect.isgeneratorfunction(value) or hasattr(value, "__iter__"))
+    return not has_rows and (inspect.isroutine(value) or isinstance(value, partial) or hasattr(value, "__iter__"))
 
 
 def is_aligned(value: Any) -> bool:

@@ -27,6 +27,8 @@ def refusal_of(value: Any) -> WarmstoreError:
     """Why a value is no source, and what is."""
     kind = type(value).__name__
     start = f"a {kind} is no source of samples: "
+    if value is None:
+        return BadSource("None is no source of samples: pass an array, a store or its path, a list, or a data set")
     if isinstance(value, Set):
         return BadSource(start + "it has no order. Pass sorted(...) of it, or a list")
     if is_of(value, ("torch", "DataLoader"), ("warmstore", "Loader")):

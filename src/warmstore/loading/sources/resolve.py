@@ -59,6 +59,8 @@ def source_of(
         UnknownFormat: a file of no known kind.
         Closed: a store that is closed.
     """
+    if isinstance(fields, str):
+        raise TypeError(f"fields must be a list of names; got {fields!r:.80}")
     if is_stream(value):
         return iterable_source(value)
     return _Resolver(fields, copy).source(value, collation or Collation({}))
