@@ -144,21 +144,26 @@ class Stream:
         self.columns = source(samples)
         self.epoch = 0
 
-    def __len__(self) -> int:
-        return len(self.columns["number"])
-
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
 
     def __iter__(self) -> Any:
-        for at in np.random.default_rng(self.epoch).permutation(len(self)):
+        for at in np.random.default_rng(self.epoch).permutation(len(self.columns["number"])):
             yield {name: column[at] for name, column in self.columns.items()}
+
+
+class SizedStream(Stream):
+    """One that knows its length."""
+
+    def __len__(self) -> int:
+        return len(self.columns["number"])
 
 
 def make_loader(run: Run, **options: Any) -> ws.Loader:
     """The loader to train on."""
-    if run.way == "stream":
-        return ws.Loader(Stream(run.samples), run.batch, to="torch", **options)
+    if run.way in ("stream", "unsized"):
+        stream = SizedStream if run.way == "stream" else Stream
+        return ws.Loader(stream(run.samples), run.batch, to="torch", **options)
     return ws.Loader(source(run.samples), run.batch, ws.Shuffle(seed=5), to="torch", **options)
 
 

@@ -18,7 +18,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("world", [1, 2])
-@pytest.mark.parametrize("way", ["loader", "stream", "dataloader-0", "dataloader-2"])
+@pytest.mark.parametrize("way", ["loader", "stream", "unsized", "dataloader-0", "dataloader-2"])
 def test_every_sample_comes_once_an_epoch_also_after_a_resume(runs: Path, way: str, world: int) -> None:
     checks.check(runs, way, world)
 

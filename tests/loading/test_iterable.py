@@ -141,3 +141,16 @@ def test_what_an_iterable_cannot_do() -> None:
 
     with pytest.raises(ws.BadSource, match="can be read only once"):
         ws.Loader(Once(), 2)
+
+
+def test_batches_own_their_memory() -> None:
+    kept = [np.ones(count) for count in (2, 3, 4)]
+
+    def source() -> Iterator[Any]:
+        yield from kept
+
+    for copy in (True, False):
+        for batch in ws.Loader(source, 3, copy=copy):
+            for value in batch:
+                value += 1
+        assert [int(value[0]) for value in kept] == [1 if copy else 2] * 3

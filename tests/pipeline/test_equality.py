@@ -294,3 +294,12 @@ def test_few_samples_of_another_shape(tmp_path: Path) -> None:
 
 def odd_at(index: int, odd: tuple[int, ...]) -> Any:
     return np.full((4, 3) if index in odd else (3, 4), index)
+
+
+def test_what_a_step_hands_on_of_the_source_is_not_the_sources_own() -> None:
+    kept = [np.ones(count) for count in (2, 3, 4)]
+    with ws.Pipeline(kept).step(lambda value: value[:2] if len(value) == 3 else value).loader(batch_size=3) as loader:
+        for batch in loader:
+            for value in batch:
+                value += 1
+    assert all((value == 1).all() for value in kept)

@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 _LIBRARIES = ("torch.utils.data.", "torchdata.", "accelerate.data_loader")
+_LIGHTNING = ("lightning.pytorch.loops.", "pytorch_lightning.loops.")
 _DEPTH = 16  # frames between a batch sampler and the `for` of a trainer, at most
 
 
@@ -128,6 +129,18 @@ def is_automatic() -> bool:
     )
 
 
+def held_by_lightning() -> int:
+    """Batches that Lightning has fetched and not trained on, where it saves a state now.
+
+    It fetches one ahead where a loader has no length, to know which is the last.
+    """
+    for caller, _ in _callers(_LIGHTNING):
+        fetcher = getattr(caller, "_data_fetcher", None)
+        if fetcher is not None:
+            return len(getattr(fetcher, "batches", ()))
+    return 0
+
+
 def _see_accelerate(driver: Driver, caller: Any, name: str) -> None:
     driver.name = "accelerate"
     if name == "BatchSamplerShard" and caller.num_processes > 1:
@@ -144,7 +157,7 @@ def _see_accelerate(driver: Driver, caller: Any, name: str) -> None:
         driver.epoch = vars(caller).get("iteration")  # while it is being made it has none
 
 
-def _callers() -> Iterator[tuple[Any, FrameType]]:
+def _callers(libraries: tuple[str, ...] = _LIBRARIES) -> Iterator[tuple[Any, FrameType]]:
     """The objects of these libraries whose methods run now, from the innermost on, each with its frame.
 
     The variables of other frames are left alone: Python keeps what is looked at, up to 3.12, as long as the frame runs.
@@ -153,7 +166,7 @@ def _callers() -> Iterator[tuple[Any, FrameType]]:
     for _ in range(_DEPTH):
         if frame is None:
             return
-        if str(frame.f_globals.get("__name__")).startswith(_LIBRARIES):
+        if str(frame.f_globals.get("__name__")).startswith(libraries):
             caller = frame.f_locals.get("self")
             if caller is not None:
                 yield caller, frame

@@ -9,6 +9,7 @@ import logging
 import time
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -23,6 +24,7 @@ from warmstore.loading.batch_sizes import BatchSize
 from warmstore.loading.budget_steps import BudgetSteps
 from warmstore.loading.collate import Collation
 from warmstore.loading.cursor import MOST_EPOCH, EpochCursor
+from warmstore.loading.drivers import held_by_lightning
 from warmstore.loading.epoch_steps import EpochSteps, FixedSteps
 from warmstore.loading.options import check_options
 from warmstore.loading.processes import ProcessPrefetcher
@@ -179,6 +181,9 @@ class Loader(Owner):
         self._iterations: weakref.WeakSet[_Iteration] = weakref.WeakSet()
         self._others: ProcessPrefetcher | None = None
         self._timed = 0
+        self._before: deque[tuple[int, int, int]] = deque(
+            maxlen=4
+        )  # where it stood before the last batches of a stream
         self.padded = 0
         """Repeated rows at the end of the batch that was handed out last."""
         self.skipped = 0
@@ -247,7 +252,8 @@ class Loader(Owner):
         rank is that of all after the same number of steps, and may be loaded with others of these. It knows the data:
         see `load_state_dict`.
         """
-        return self._cursor.state()
+        held = held_by_lightning() if self._before else 0
+        return self._cursor.state_at(*self._before[-held]) if held else self._cursor.state()
 
     def load_state_dict(self, state: dict[str, Any], strict: bool = True, *, check_identity: bool = True) -> None:
         """Go on where a state was taken; a `for` that runs is ended.
@@ -265,6 +271,7 @@ class Loader(Owner):
             BadState: no state, one of other samples or another order; nothing has changed.
         """
         self._cursor.load(state, strict=strict, check_identity=check_identity)
+        self._before.clear()
         self._stop("load_state_dict has ended this `for`")
 
     def close(self) -> None:
@@ -399,6 +406,8 @@ class Loader(Owner):
                 if self._receive is not None:
                     batch = self._receive(batch)
                 self._report(built)
+                if cursor.samples is None:
+                    self._before.append((cursor.epoch, cursor.place, cursor.finished))
                 for passed in range(epoch, task.epoch):
                     cursor.end(passed)  # without any batch for this rank
                 cursor.hand_out(task.epoch, task.step, goes_on=endless and not ends)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from warmstore.errors import UnsupportedType
+from warmstore.errors import BadSource, UnsupportedType
 from warmstore.loading.samplers.counter_rng import Int64, UInt64
+from warmstore.loading.sources.ownership import owned
 from warmstore.loading.sources.source import Source
 from warmstore.owner import Owner
 from warmstore.pipeline.batch import Batch, Uneven
@@ -111,7 +112,11 @@ class PipelineSource(Source):
         with self._pipe.identities.states.making([] if self._kept is None else positions[missing]):
             self._see_samples()
             self._make(epoch, positions, missing, shelves, batch)
-        return batch.stacked()
+        made = batch.stacked()
+        try:
+            return owned(made)  # a step may hand on what the source holds
+        except BadSource:
+            return made  # locks, sockets: what nobody copies, a step gives as itself
 
     def _make(self, epoch: int, positions: Int64, missing: Int64, shelves: "Shelves | None", batch: Batch) -> None:
         """Make the samples of a batch, from where they are kept or from what the source holds."""

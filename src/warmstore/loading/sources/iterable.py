@@ -5,6 +5,7 @@ from typing import Any, final
 
 from warmstore.errors import BadSource
 from warmstore.loading.collate import stack
+from warmstore.loading.sources.ownership import owned
 from warmstore.loading.sources.source import Source
 
 
@@ -17,10 +18,12 @@ class IterableSource(Source):
     Args:
         iterable: an object whose `__iter__` begins anew every time, or a function that gives an iterator. If it has
             `set_epoch`, that is called before every epoch.
+        copy: batches own their memory.
     """
 
-    def __init__(self, iterable: Iterable[Any] | Callable[[], Iterator[Any]]) -> None:
+    def __init__(self, iterable: Iterable[Any] | Callable[[], Iterator[Any]], *, copy: bool = True) -> None:
         self._iterable = iterable
+        self._copy = copy
 
     @property
     def has_epochs(self) -> bool:
@@ -57,7 +60,8 @@ class IterableSource(Source):
 
     def read(self, positions: Any) -> Any:
         """The batch of some samples."""
-        return stack(positions)
+        batch = stack(positions)
+        return owned(batch) if self._copy else batch
 
 
 ONCE = (
@@ -66,7 +70,7 @@ ONCE = (
 )
 
 
-def iterable_source(value: Any) -> IterableSource:
+def iterable_source(value: Any, *, copy: bool = True) -> IterableSource:
     """The source over an iterable or a generator function.
 
     Raises:
@@ -74,4 +78,4 @@ def iterable_source(value: Any) -> IterableSource:
     """
     if isinstance(value, Iterator):
         raise BadSource(ONCE)
-    return IterableSource(value)
+    return IterableSource(value, copy=copy)

@@ -62,7 +62,7 @@ def source_of(
     if isinstance(fields, str):
         raise TypeError(f"fields must be a list of names; got {fields!r:.80}")
     if is_stream(value):
-        return iterable_source(value)
+        return iterable_source(value, copy=copy)
     return _Resolver(fields, copy).source(value, collation or Collation({}))
 
 
