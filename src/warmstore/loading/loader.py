@@ -181,9 +181,8 @@ class Loader(Owner):
         self._iterations: weakref.WeakSet[_Iteration] = weakref.WeakSet()
         self._others: ProcessPrefetcher | None = None
         self._timed = 0
-        self._before: deque[tuple[int, int, int]] = deque(
-            maxlen=4
-        )  # where it stood before the last batches of a stream
+        # Of a stream: where it stood before its last batches.
+        self._before: deque[tuple[int, int, int]] = deque(maxlen=4)
         self.padded = 0
         """Repeated rows at the end of the batch that was handed out last."""
         self.skipped = 0
