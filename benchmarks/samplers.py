@@ -67,7 +67,7 @@ def _epoch(samples: int) -> list[Row]:
 
     @contextmanager
     def ahead() -> Iterator[Call]:
-        spans = ((place, place + BATCH) for place in range(0, samples, BATCH))
+        spans = ((place, place + BATCH) for place in range(0, samples - BATCH + 1, BATCH))
         batches = batched_indices(Shuffle(), spans, samples, 0)
         yield lambda firsts: [next(batches) for _ in firsts]
 

@@ -116,6 +116,7 @@ def test_torch_installed_elsewhere_finds_it(made: Path, tmp_path: Path) -> None:
     assert report.misses == []
 
 
+@pytest.mark.slow
 def test_a_docstring_and_a_renamed_local_change_nothing(made: Path) -> None:
     names = "    found = x * SCALE\n    return found + shift"
     assert package_was_used(used(edited(made, names, "    'Doc.'\n" + names.replace("found", "scaled"))))
@@ -124,7 +125,7 @@ def test_a_docstring_and_a_renamed_local_change_nothing(made: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("x * SCALE", "SCALE * x * 1.5", "the code of `model.twice` was edited"),
+        pytest.param("x * SCALE", "SCALE * x * 1.5", "the code of `model.twice` was edited", marks=pytest.mark.slow),
         ("GAIN = 2.0", "GAIN = 3.0", "`model.Gained.GAIN` was 2.0, is 3.0"),
         pytest.param("Gained, Other,", "Other, Gained,", "model.Model", marks=pytest.mark.slow),
         pytest.param("shift=0.0", "shift=1.0", "`model.twice(shift)` was 0.0, is 1.0", marks=pytest.mark.slow),
@@ -140,6 +141,7 @@ def test_an_edited_function_is_traced_anew_and_the_miss_says_why(made: Path, old
     assert said in "; ".join(missed[0]["changed"])
 
 
+@pytest.mark.slow
 def test_what_is_traced_anew_and_computes_the_same_is_not_compiled_anew(made: Path) -> None:
     twice = MODEL[MODEL.index("def twice") : MODEL.index("class Model")]
     report = used(edited(made, twice, twice.replace("shift", "offset")))
@@ -176,6 +178,7 @@ def test_what_was_compiled_for_any_size_covers_each() -> None:
     assert [cover(((4, None),), sizes) for sizes in (((5, 9),), ((4,),), ())] == [False, False, False]
 
 
+@pytest.mark.slow
 def test_changes_while_the_program_runs_are_seen(made: Path) -> None:
     code = USE + textwrap.dedent("""
     import model as module

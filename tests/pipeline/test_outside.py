@@ -28,7 +28,7 @@ COUNT = 40
 CALLS: Counter[str] = Counter()
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_any_sharing_and_any_writes(data: st.DataObject) -> None:
     plot = data.draw(plots())
