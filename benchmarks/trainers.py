@@ -67,6 +67,20 @@ def run(settings: Settings) -> Report:
     )
 
 
+class Ready:
+    """One batch that is ready, so many times."""
+
+    def __init__(self, batches: int) -> None:
+        self.batch = torch.zeros(BATCH, WIDTH)
+        self.batches = batches
+
+    def __len__(self) -> int:
+        return self.batches
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return (self.batch for _ in range(self.batches))
+
+
 class Steps(lightning.LightningModule):
     """Empty steps; `seen` gets the rows' numbers where it is not None."""
 
@@ -128,10 +142,9 @@ def _fitted(path: Path, count: int, calls: int, workers: Sequence[int]) -> list[
         )
 
     batches = -(-count // BATCH)
-    ready = torch.zeros(BATCH, WIDTH)
     return side_by_side(
         [
-            contestant(LIMIT, "limit", lambda: [ready] * batches),
+            contestant(LIMIT, "limit", lambda: Ready(batches)),
             contestant(OURS, "warmstore", lambda: ws.Loader(path, BATCH, "shuffle", to="torch")),
             contestant(
                 "warmstore, 2 threads", "warmstore", lambda: ws.Loader(path, BATCH, "shuffle", to="torch", workers=2)
