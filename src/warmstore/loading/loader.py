@@ -358,10 +358,10 @@ class Loader(Owner):
 
     def _find_shard(self) -> None:
         """Ask again who this process is: a trainer may have started torch.distributed since the loader was made."""
-        if self._rank is None and (shard := self._found_shard()) != self._shard:
-            self._shard = shard
+        if self._rank is None and find_rank() != (self._shard.rank, self._shard.world_size):
+            self._shard = self._found_shard()
             self._cursor.steps = self._steps()
-            self._build = replace(self._build, marks=shard.marks)
+            self._build = replace(self._build, marks=self._shard.marks)
             self._dismiss()
 
     def _steps(self) -> EpochSteps:
