@@ -28,7 +28,7 @@ COUNT = 40
 CALLS: Counter[str] = Counter()
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_any_sharing_and_any_writes(data: st.DataObject) -> None:
     plot = data.draw(plots())
@@ -180,7 +180,7 @@ CASES = {
     ("tier", "codec", "workers"),
     [
         ("memory", "raw", 0),
-        ("disk", "zstd", 0),
+        pytest.param("disk", "zstd", 0, marks=pytest.mark.slow),
         ("disk", "zstd", 2),
         pytest.param("memory", "raw", 2, marks=pytest.mark.slow),
     ],
