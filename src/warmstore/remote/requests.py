@@ -144,4 +144,6 @@ async def _end(loop: asyncio.AbstractEventLoop) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+    # What was done already is no task any more, and whoever waits for it is told in the next turn of the loop.
+    await asyncio.sleep(0)
     loop.stop()
