@@ -216,6 +216,8 @@ def test_batches_out_of_order_have_no_place() -> None:
     next(batches)
     with pytest.raises(ValueError, match="in_order=False"):
         sampler.state_dict()
+    list(batches)
+    assert sampler.state_dict()["epoch"] == 1  # between epochs it has
 
 
 def test_resume_partial_of_a_batch_sampler_and_an_iterator_of_which_nothing_is_taken() -> None:

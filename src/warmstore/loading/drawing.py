@@ -182,9 +182,9 @@ class Drawing:
     def state(self, batches: int | None) -> dict[str, Any]:
         """See `BatchSampler.state_dict`."""
         if batches is None:
+            self.settle()
             if self.drawn is not None:
                 self.drawn.check()
-            self.settle()
             return self.cursor.state()
         count = integer("batches", batches, 0, _MOST_SAMPLES)
         begun = None if self.drawn is None else self.drawn.begun
@@ -287,7 +287,7 @@ class DrawnBatches:
 
     def check(self) -> None:
         """Raise ValueError where nobody knows what was handed out."""
-        self.driver.check(is_over=self._last is not None and self._last.is_last and not self._drawn)
+        self.driver.check(is_over=self.is_over())
 
     def _handed(self) -> int:
         drawn = self._settled + len(self._drawn)
