@@ -64,9 +64,13 @@ class BatchBuilder:
         epoch, step, positions = task
         try:
             batch, kept, skipped = self._read(epoch, positions)
+            real = step.last - step.first
+            if kept is None and not self.marks:  # most batches: no mask is made of them
+                return Built(self._finish(batch, None, epoch, step), len(positions) - real, skipped)
+            rows = np.arange(len(positions)) if kept is None else kept
             # Of samples that fill up for skipped ones the first one has its row already.
-            valid = (kept < step.last - step.first) & (np.append(True, np.diff(kept) > 0))[: len(kept)]
-            return Built(self._finish(batch, valid, epoch, step), len(kept) - int(valid.sum()), skipped)
+            valid = (rows < real) & (np.diff(rows, prepend=-1) > 0)
+            return Built(self._finish(batch, valid, epoch, step), len(rows) - int(valid.sum()), skipped)
         except Exception as error:
             error.add_note(_where(task))
             raise
@@ -76,22 +80,21 @@ class BatchBuilder:
         count = len(samples)
         return self._finish(stack(samples), np.ones(count, np.bool_), 0, Step(0, count, count))
 
-    def _finish(self, batch: Any, valid: np.ndarray[Any, np.dtype[np.bool_]], epoch: int, step: Step) -> Any:
+    def _finish(self, batch: Any, valid: np.ndarray[Any, np.dtype[np.bool_]] | None, epoch: int, step: Step) -> Any:
         """Collate, mark, transform and send what was read."""
         if not self.collation.does_nothing:
             batch = self.collation(batch)
-        if self.marks and isinstance(batch, dict):
+        if self.marks and valid is not None and isinstance(batch, dict):
             batch = marked(batch, valid)
         if self.transform is not None:
             rng = [np.random.default_rng([self.seed, epoch, step.first])] if self.random else []
             batch = self.transform(batch, *rng)
         return batch if self.send is None else self.send(batch)
 
-    def _read(self, epoch: int, positions: Any) -> tuple[Any, np.ndarray[Any, Any], list[tuple[int, str]]]:
-        """The samples at some positions, which of them they are, and those that were skipped."""
-        everything = np.arange(len(positions))
+    def _read(self, epoch: int, positions: Any) -> tuple[Any, np.ndarray[Any, Any] | None, list[tuple[int, str]]]:
+        """The samples at some positions, which of them they are (None for all), and those that were skipped."""
         try:
-            return self.source.read_in(epoch, positions), everything, []
+            return self.source.read_in(epoch, positions), None, []
         except MemoryError:
             raise
         except Exception as error:

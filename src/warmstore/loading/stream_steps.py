@@ -38,15 +38,13 @@ class StreamSteps(EpochSteps):
         stream = self._source.begin(epoch)
         for _ in islice(stream, place):
             pass
-        first: list[Any] = []  # of the epoch: what fills up
         together = list(islice(stream, self._shard.together))
+        first = [] if place else together  # of the epoch: what fills up
         while together:
             following = list(islice(stream, self._shard.together))
             length = place + len(together)
-            if not first:
-                first = together if not place else []
             # What follows counts as one step more, which keeps this one from being the last.
-            (step, *_) = [*self._shard.steps(length + len(following), place), None]
+            step = next(self._shard.steps(length + len(following), place), None)
             if step is not None and step.after <= length:
                 taken = together[step.first - place : step.last - place]
                 yield step, [*taken, *self._filling(epoch, step, first)]
