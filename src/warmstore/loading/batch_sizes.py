@@ -29,11 +29,7 @@ class BatchSize(ABC):
     """
 
     lengths: Int64
-
-    @property
-    @abstractmethod
-    def limit(self) -> int:
-        """The most samples a batch may have, at least 1."""
+    limit: int
 
     @abstractmethod
     def cut(self, lengths: Int64, final: bool) -> Int64:
@@ -94,7 +90,7 @@ class TokenBudget(BatchSize):
     padded: bool = True
     max_samples: int | None = None
     multiple_of: int = 1
-    _limit: int = field(init=False, repr=False)
+    limit: int = field(init=False, repr=False)
     _described: dict[str, Any] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -118,23 +114,18 @@ class TokenBudget(BatchSize):
         limit = tokens // max(int(costs.min(initial=tokens)), 1)
         values = {"tokens": tokens, "lengths": lengths, "max_samples": most, "multiple_of": multiple_of}
         limit = limit if most is None else min(limit, most)
-        for name, value in {**values, "_limit": limit, "_described": describe_lengths(lengths)}.items():
+        for name, value in {**values, "limit": limit, "_described": describe_lengths(lengths)}.items():
             object.__setattr__(self, name, value)
-
-    @property
-    def limit(self) -> int:
-        """The most samples a batch may have."""
-        return self._limit
 
     def cut(self, lengths: Int64, final: bool) -> Int64:
         """Where batches end, as `BatchSize.cut` says. O(m log limit) time, O(m) memory."""
         if self.padded:
-            ends = _padded_ends(_rounded(lengths, self.multiple_of), self.tokens, self._limit)
+            ends = _padded_ends(_rounded(lengths, self.multiple_of), self.tokens, self.limit)
         else:
             sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
             ends = np.searchsorted(sums, sums[:-1] + self.tokens, side="right") - 1
-            ends = np.minimum(ends, np.arange(len(lengths)) + self._limit)
-        return _followed(ends, self._limit, final)
+            ends = np.minimum(ends, np.arange(len(lengths)) + self.limit)
+        return _followed(ends, self.limit, final)
 
     def describe(self) -> dict[str, Any]:
         """Kind and options as JSON keeps them; of the lengths their number and a BLAKE2b hash."""
@@ -175,7 +166,7 @@ class RowBudget(BatchSize):
     rows: int
     length: int
     lengths: ArrayLike  # type: ignore[assignment]  # int64 [n] once it is made
-    _limit: int = field(init=False, repr=False)
+    limit: int = field(init=False, repr=False)
     _described: dict[str, Any] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -191,18 +182,13 @@ class RowBudget(BatchSize):
             )
         limit = rows * length // max(int(lengths.min(initial=length)), 1)
         values = {"rows": rows, "length": length, "lengths": lengths}
-        for name, value in {**values, "_limit": limit, "_described": describe_lengths(lengths)}.items():
+        for name, value in {**values, "limit": limit, "_described": describe_lengths(lengths)}.items():
             object.__setattr__(self, name, value)
-
-    @property
-    def limit(self) -> int:
-        """The most samples a batch may have."""
-        return self._limit
 
     def cut(self, lengths: Int64, final: bool) -> Int64:
         """Where batches end, as `BatchSize.cut` says. O(m log rows): first-fit places one sample after the other."""
         values = lengths.tolist()
-        ends, end, most = [], 0, self._limit
+        ends, end, most = [], 0, self.limit
         while end < len(values):
             placed = first_fit(values, self.rows, self.length, end, most)
             end += len(placed)

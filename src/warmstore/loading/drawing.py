@@ -22,10 +22,9 @@ from warmstore.loading.sources.mixture import MixtureSource
 from warmstore.loading.sources.resolve import source_of
 from warmstore.loading.sources.source import Source
 from warmstore.loading.trainer_faces import BatchPositions, EpochSampler
-from warmstore.loading.validation import integer
+from warmstore.loading.validation import MOST_SAMPLES, integer
 
 _MOST_BATCH = 2**38
-_MOST_SAMPLES = 2**62
 _log = logging.getLogger("warmstore")
 
 
@@ -55,7 +54,7 @@ class Drawing:
         self.resume_partial = resume_partial
         self._rank, self._world_size, self._uneven = rank, world_size, uneven
         self._source = found
-        self.samples = integer("samples", source, 0, _MOST_SAMPLES) if found is None else len(found)
+        self.samples = integer("samples", source, 0, MOST_SAMPLES) if found is None else len(found)
         self._is_sharded = False  # by Lightning, which made this one for its rank
         self.shard = self._found_shard()
         self.cursor = EpochCursor(
@@ -186,7 +185,7 @@ class Drawing:
             if self.drawn is not None:
                 self.drawn.check()
             return self.cursor.state()
-        count = integer("batches", batches, 0, _MOST_SAMPLES)
+        count = integer("batches", batches, 0, MOST_SAMPLES)
         begun = None if self.drawn is None else self.drawn.begun
         if self.drawn is None or begun is None:
             if count:

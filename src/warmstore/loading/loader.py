@@ -135,8 +135,6 @@ class Loader(Owner):
             batch_size if isinstance(batch_size, BatchSize) else integer("batch_size", batch_size, 1, _MOST_BATCH)
         )
         self._rank, self._world_size, self._uneven = rank, world_size, uneven
-        if rank is not None or world_size is not None:
-            Shard(1, *find_rank(rank, world_size))
         self._epochs = None if epochs is None else integer("epochs", epochs, 0, MOST_SEED)
         self._prefetch = integer("prefetch", prefetch, 1, _MOST)
         self._collation = Collation.of(collate)
