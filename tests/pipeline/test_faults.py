@@ -101,7 +101,8 @@ def test_a_full_disk_or_tmpfs(small_disk: Path, monkeypatch: pytest.MonkeyPatch,
     with pipe.loader(plan, 8, workers=workers) as loader:
         with pytest.warns(RuntimeWarning, match="No space left on device") as said:
             check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(1))
-        assert 1 <= len(said) <= max(workers, 1)
+        full = [warning for warning in said if "No space left on device" in str(warning.message)]
+        assert 1 <= len(full) <= max(workers, 1)  # JAX, once imported, warns of each fork besides
         check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(1, 3))
     with pipe.loader(plan, 8, workers=0) as loader, warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
