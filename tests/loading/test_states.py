@@ -1,12 +1,13 @@
 """A state knows its data: what has only grown is gone on with, and what has moved is refused."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch.utils.data as torch_data
 
 import warmstore as ws
 
@@ -74,6 +75,29 @@ def test_what_has_moved_is_refused_or_begins_its_epoch_anew(writer: ws.RecordSto
     assert sorted(numbers(loader)) == sorted({*range(COUNT), 99} - {2})
     loader.load_state_dict(state, check_identity=False)  # whoever knows better
     assert loader.state_dict()["place"] == 8
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda store: store,
+        lambda store: {"s": store},
+        lambda store: (store, store["x"]),
+        lambda store: ws.Mixture([store], [1.0]),
+        lambda store: ws.Subset(store, np.arange(20)),
+        lambda store: torch_data.ConcatDataset([store]),
+    ],
+    ids=["alone", "dict", "tuple", "mixture", "subset", "joined"],
+)
+def test_deletes_under_a_living_loader_are_seen(writer: ws.RecordStore, around: Callable[[Any], Any]) -> None:
+    loader = ws.Loader(around(writer), 4, "shuffle")
+    next(iter(loader))
+    state = loader.state_dict()
+    writer.delete(2)
+    writer.append({"x": 99})
+    writer.flush()
+    with pytest.raises(ws.BadState, match=r"'deletes': 0.*here it is.*'deletes': 1"):
+        loader.load_state_dict(state)
 
 
 def test_a_rebalance_is_not_known_to_have_kept_positions(writer: ws.RecordStore) -> None:

@@ -1,6 +1,5 @@
 """Several sources of one length as one, whose batches are dicts or tuples."""
 
-import functools
 from typing import Any, final
 
 from warmstore.errors import BadSource
@@ -33,7 +32,7 @@ class AlignedSource(Source):
         widths = [source.sample_bytes for source in self._sources.values()]
         self.sample_bytes = None if None in widths else sum(widths)  # type: ignore[arg-type]
 
-    @functools.cached_property
+    @property
     def identity(self) -> Any:
         """Those of the sources, by name or number."""
         parts = {str(name): source.identity for name, source in self._sources.items()}

@@ -1,6 +1,5 @@
 """The samples of several sources one after the other, as one source whose batches may hold some of each."""
 
-import functools
 from typing import Any, final
 
 import numpy as np
@@ -23,7 +22,7 @@ class MixtureSource(Source):
         self.sample_bytes = None if None in widths else max(widths)  # type: ignore[type-var]
         self._ends = np.cumsum([len(source) for source in sources])
 
-    @functools.cached_property
+    @property
     def identity(self) -> Any:
         """Those of the sources, by name."""
         parts = {name: source.identity for name, source in zip(self.mixed.names, self.sources, strict=True)}

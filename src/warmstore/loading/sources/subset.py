@@ -34,10 +34,14 @@ class SubsetSource(Source):
         self._positions = positions
         self.sample_bytes = source.sample_bytes
 
-    @functools.cached_property
+    @property
     def identity(self) -> Any:
         """That of the source, and a hash of the positions."""
-        return {"kind": "subset", "of": self._source.identity, "positions": hash_of_values(self._positions)}
+        return {"kind": "subset", "of": self._source.identity, "positions": self._hash}
+
+    @functools.cached_property
+    def _hash(self) -> Any:
+        return hash_of_values(self._positions)
 
     def __len__(self) -> int:
         return len(self._positions)
