@@ -69,7 +69,7 @@ class BudgetSteps(EpochSteps):
         if self._counted is None or self._counted[:2] != (samples, epoch):
             batches = sum(1 for _ in self._batches(samples, epoch, 0))
             whole, rest = divmod(batches, self._shard.world_size)
-            self._counted = samples, epoch, whole + self._has_rest(rest)
+            self._counted = samples, epoch, whole + self._shard.has_rest(rest)
         return self._counted[2]
 
     def steps(self, samples: int | None, epoch: int, place: int) -> Iterator[tuple[Step, Int64]]:
@@ -92,7 +92,7 @@ class BudgetSteps(EpochSteps):
                 mine, taken = group[rank]
                 yield Step(mine, mine + len(taken), after), taken
                 group = []
-        if not self._has_rest(len(group)):
+        if not self._shard.has_rest(len(group)):
             return
         after = group[-1][0] + len(group[-1][1])
         if rank < len(group):
@@ -114,8 +114,3 @@ class BudgetSteps(EpochSteps):
             for first, last in pairwise([0, *ends.tolist()]):
                 yield reached - len(waiting) + first, waiting[first:last]
             waiting = waiting[int(ends[-1]) if len(ends) else 0 :]
-
-    def _has_rest(self, batches: int) -> bool:
-        if self._shard.uneven == "allow":
-            return self._shard.rank < batches
-        return bool(batches) and self._shard.uneven != "drop"

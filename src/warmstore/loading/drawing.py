@@ -10,21 +10,20 @@ import numpy as np
 
 from warmstore.errors import BadRank
 from warmstore.loading.batch_sizes import BatchSize
-from warmstore.loading.budget_steps import BudgetSteps
 from warmstore.loading.cursor import EpochCursor
 from warmstore.loading.dataset import Dataset
 from warmstore.loading.drivers import Driver
-from warmstore.loading.epoch_steps import EpochSteps, FixedSteps
+from warmstore.loading.epoch_steps import EpochSteps
 from warmstore.loading.mixture import MixtureSampler
+from warmstore.loading.rank_steps import batch_size_of, shard_of, steps_of
 from warmstore.loading.samplers.samplers import sampler_of
-from warmstore.loading.shard import Shard, Step, Uneven, find_rank
+from warmstore.loading.shard import Shard, Step, Uneven
 from warmstore.loading.sources.mixture import MixtureSource
 from warmstore.loading.sources.resolve import source_of
 from warmstore.loading.sources.source import Source
 from warmstore.loading.trainer_faces import BatchPositions, EpochSampler
 from warmstore.loading.validation import MOST_SAMPLES, integer
 
-_MOST_BATCH = 2**38
 _log = logging.getLogger("warmstore")
 
 
@@ -48,8 +47,7 @@ class Drawing:
         order = sampler_of(sampler)
         if isinstance(found, MixtureSource) and not isinstance(order, MixtureSampler):
             order = found.mixed.sampler(found.lengths, order)
-        is_rule = isinstance(batch_size, BatchSize)
-        self.batch_size = batch_size if is_rule else integer("batch_size", batch_size, 1, _MOST_BATCH)
+        self.batch_size = batch_size_of(batch_size)
         self.order = order
         self.resume_partial = resume_partial
         self._rank, self._world_size, self._uneven = rank, world_size, uneven
@@ -69,13 +67,10 @@ class Drawing:
         return None if self._source is None else self._source.identity
 
     def _found_shard(self) -> Shard:
-        size = self.batch_size.limit if isinstance(self.batch_size, BatchSize) else self.batch_size
-        return Shard(size, *find_rank(self._rank, self._world_size), self._uneven)
+        return shard_of(self.batch_size, self._rank, self._world_size, self._uneven)
 
     def _steps(self, shard: Shard) -> EpochSteps:
-        if isinstance(self.batch_size, BatchSize):
-            return BudgetSteps(self.order, shard, self.batch_size, self.samples)
-        return FixedSteps(self.order, shard)
+        return steps_of(self.batch_size, self.order, shard, self.samples)
 
     def count(self, driver: Driver) -> int:
         """Batches of this rank in the epoch that comes next; of all ranks for a driver that shards."""

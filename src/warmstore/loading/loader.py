@@ -21,13 +21,13 @@ import numpy as np
 from warmstore.errors import Closed
 from warmstore.loading.batch_builder import VALID, BatchBuilder, Built, OnError, Task
 from warmstore.loading.batch_sizes import BatchSize
-from warmstore.loading.budget_steps import BudgetSteps
 from warmstore.loading.collate import Collation
 from warmstore.loading.cursor import MOST_EPOCH, EpochCursor
 from warmstore.loading.drivers import held_by_lightning
-from warmstore.loading.epoch_steps import EpochSteps, FixedSteps
+from warmstore.loading.epoch_steps import EpochSteps
 from warmstore.loading.options import check_options
 from warmstore.loading.processes import ProcessPrefetcher
+from warmstore.loading.rank_steps import batch_size_of, shard_of, steps_of
 from warmstore.loading.samplers.counter_rng import MOST_SEED
 from warmstore.loading.samplers.samplers import Sampler, Sequential, sampler_of
 from warmstore.loading.shard import Shard, Uneven, find_rank
@@ -46,7 +46,6 @@ from warmstore.records.threads import thread_count
 _CHEAP = 4 << 20
 _MOST_WORKERS = 4
 _MOST = 2**16
-_MOST_BATCH = 2**38
 _log = logging.getLogger("warmstore")
 
 
@@ -131,9 +130,7 @@ class Loader(Owner):
         **unknown: Never,
     ) -> None:
         refuse("Loader", unknown)
-        self._size = (
-            batch_size if isinstance(batch_size, BatchSize) else integer("batch_size", batch_size, 1, _MOST_BATCH)
-        )
+        self._size = batch_size_of(batch_size)
         self._rank, self._world_size, self._uneven = rank, world_size, uneven
         self._epochs = None if epochs is None else integer("epochs", epochs, 0, MOST_SEED)
         self._prefetch = integer("prefetch", prefetch, 1, _MOST)
@@ -351,8 +348,7 @@ class Loader(Owner):
     # Iterations
 
     def _found_shard(self) -> Shard:
-        size = self._size.limit if isinstance(self._size, BatchSize) else self._size
-        return Shard(size, *find_rank(self._rank, self._world_size), self._uneven)
+        return shard_of(self._size, self._rank, self._world_size, self._uneven)
 
     def _find_shard(self) -> None:
         """Ask again who this process is: a trainer may have started torch.distributed since the loader was made."""
@@ -367,9 +363,7 @@ class Loader(Owner):
             if isinstance(self._size, BatchSize):
                 raise ValueError("batches of varying size need to know all lengths, and an iterable does not say them")
             return StreamSteps(self._source, self._shard)
-        if isinstance(self._size, BatchSize):
-            return BudgetSteps(self._order, self._shard, self._size, len(self._source))
-        return FixedSteps(self._order, self._shard)
+        return steps_of(self._size, self._order, self._shard, len(self._source))
 
     def _iterate(self, *, endless: bool) -> Iterator[Any]:
         if self.closed:

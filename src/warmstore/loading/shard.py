@@ -17,7 +17,7 @@ Uneven = Literal["pad", "drop", "allow", "full"]
 
 _UNEVEN = get_args(Uneven)
 _MOST_RANKS = 2**24
-_MOST_BATCH = MOST_SAMPLES // _MOST_RANKS
+MOST_BATCH = MOST_SAMPLES // _MOST_RANKS
 
 
 class Step(NamedTuple):
@@ -69,7 +69,7 @@ class Shard:
     uneven: Uneven = "pad"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "batch_size", integer("batch_size", self.batch_size, 1, _MOST_BATCH))
+        object.__setattr__(self, "batch_size", integer("batch_size", self.batch_size, 1, MOST_BATCH))
         if not isinstance(self.uneven, str) or self.uneven not in _UNEVEN:
             raise ValueError(f"uneven must be one of {', '.join(map(repr, _UNEVEN))}; got {self.uneven!r}")
         try:
@@ -95,7 +95,7 @@ class Shard:
     def count(self, length: int, start: int = 0) -> int:
         """Steps of this rank from the place `start` to the end of an epoch of `length` places."""
         whole, rest = divmod(max(length - start, 0), self.together)
-        return whole + self._has_rest(rest)
+        return whole + self.has_rest(rest)
 
     def is_over(self, length: int, start: int) -> bool:
         """Whether no rank has a step from the place `start` on."""
@@ -108,7 +108,7 @@ class Shard:
         offset = self.rank * size
         rest = max(length - start, 0) % together
         begin = max(length, start) - rest
-        has_rest = self._has_rest(rest)
+        has_rest = self.has_rest(rest)
         for place in range(start, begin, together):
             after = place + together
             yield Step(place + offset, place + offset + size, after, is_last=after == begin and not has_rest)
@@ -121,7 +121,8 @@ class Shard:
             fill = (filled, filled + rows - count) if rows > count else (0, 0)
             yield Step(begin + before, begin + before + count, length, fill, is_last=True)
 
-    def _has_rest(self, rest: int) -> bool:
+    def has_rest(self, rest: int) -> bool:
+        """Whether this rank has one more step for a rest, of so many places or batches, too few for all ranks."""
         if self.uneven == "allow":
             return self.rank < rest
         return bool(rest) and self.uneven != "drop"
