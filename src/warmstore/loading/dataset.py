@@ -48,8 +48,7 @@ class Dataset:
 
     def __getitem__(self, position: int) -> Any:
         """One sample."""
-        at = range(len(self))[position]
-        return Samples(self.source.read(np.array([at])), 1)[0]
+        return self.source.sample(position)
 
     def __getitems__(self, positions: Any) -> Samples:
         """Many samples, of which `ws.collate` makes a batch at no cost and any other collate function at some."""

@@ -13,7 +13,7 @@ import numpy as np
 from warmstore.loading.samplers.counter_rng import MOST_SEED, Int64, derive_keys
 from warmstore.loading.samplers.permutation import permuted
 from warmstore.loading.sources.subset import Selection
-from warmstore.loading.subset import Subset, resolve
+from warmstore.loading.subset import Subset, selection_of
 from warmstore.loading.validation import integer
 from warmstore.records.arrays import is_tensor, to_numpy
 
@@ -49,12 +49,12 @@ def split(
         ValueError: shares that do not sum to 1, numbers that do not sum to n, labels of another length, or both
             `stratify` and `groups`.
     """
-    selection = _selection(source)
+    selection = selection_of(source, np.arange)  # once for all parts
     n = len(selection.positions)
     shares = list(parts.values()) if isinstance(parts, Mapping) else parts
     sizes, quotas = _sizes(shares, n)
     owner = _owners(n, sizes, quotas, seed, stratify, groups, shuffle)
-    subsets = [_subset(selection, np.flatnonzero(owner == part)) for part in range(len(sizes))]
+    subsets = [_subset(selection, owner == part) for part in range(len(sizes))]
     return dict(zip(parts, subsets, strict=True)) if isinstance(parts, Mapping) else subsets
 
 
@@ -69,7 +69,7 @@ def folds(
     Raises:
         ValueError: k is below 2, or there are fewer than k samples or groups.
     """
-    selection = _selection(source)
+    selection = selection_of(source, np.arange)  # once for all parts
     n = len(selection.positions)
     k = integer("k", k, 2, 2**31)
     if n < k:
@@ -79,24 +79,11 @@ def folds(
     empty = k - len(np.unique(owner))
     if empty:
         raise ValueError(f"{k} folds need {k} groups at least; {empty} would be empty")
-    return [
-        (_subset(selection, np.flatnonzero(owner != fold)), _subset(selection, np.flatnonzero(owner == fold)))
-        for fold in range(k)
-    ]
+    return [(_subset(selection, owner != fold), _subset(selection, owner == fold)) for fold in range(k)]
 
 
-def _selection(source: Any) -> Selection:
-    """All samples of a source, resolved once for all parts."""
-    outer = getattr(source, "selection", None)
-    if isinstance(outer, Selection):
-        return outer
-    resolved = resolve(source)
-    of = resolved if hasattr(source, "as_source") else source
-    return Selection(of, resolved, np.arange(len(resolved)))
-
-
-def _subset(selection: Selection, at: Int64) -> Subset:
-    return Subset.of(Selection(selection.of, selection.source, selection.positions[at]))
+def _subset(selection: Selection, mask: np.ndarray[Any, np.dtype[np.bool_]]) -> Subset:
+    return Subset.of(selection.select(np.flatnonzero(mask)))
 
 
 def _sizes(parts: Any, n: int) -> tuple[list[int], list[float]]:

@@ -1,10 +1,13 @@
 """Subset: some samples of any source, without copying; splits and folds are made of them."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, final
 
 import numpy as np
 
 from warmstore.errors import BadSource
+from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.sources.iterable import IterableSource
 from warmstore.loading.sources.mixture import MixtureSource
 from warmstore.loading.sources.resolve import source_of
@@ -31,7 +34,7 @@ class Subset:
     """
 
     def __init__(self, source: Any, positions: Any) -> None:
-        self._take(selection_of(source, positions))
+        self._take(selection_of(source, partial(positions_of, positions)))
 
     @classmethod
     def of(cls, selection: Selection) -> "Subset":
@@ -57,8 +60,7 @@ class Subset:
 
     def __getitem__(self, position: int) -> Any:
         """One sample."""
-        at = range(len(self))[position]
-        return Samples(self._source.read(np.array([at])), 1)[0]
+        return self._source.sample(position)
 
     def __getitems__(self, positions: Any) -> Samples:
         """Many samples, of which `ws.collate` makes a batch at no cost."""
@@ -66,14 +68,18 @@ class Subset:
         return Samples(self._source.read_in(getattr(positions, "epoch", 0), at), len(at), positions)
 
 
-def selection_of(source: Any, positions: Any) -> Selection:
-    """What a user selects; see `Subset`."""
+def selection_of(source: Any, choose: Callable[[int], Int64]) -> Selection:
+    """What a user selects of a source, or of a subset of it; see `Subset`.
+
+    Args:
+        choose: gets the number of samples, and says which of them.
+    """
     outer = getattr(source, "selection", None)
     if isinstance(outer, Selection):
-        return Selection(outer.of, outer.source, outer.positions[positions_of(positions, len(outer.positions))])
+        return outer.select(choose(len(outer.positions)))
     resolved = resolve(source)
     of = resolved if hasattr(source, "as_source") else source
-    return Selection(of, resolved, positions_of(positions, len(resolved)))
+    return Selection(of, resolved, choose(len(resolved)))
 
 
 def resolve(source: Any) -> Source:

@@ -51,8 +51,7 @@ class LoaderDataset:
 
     def __getitem__(self, position: int) -> Any:
         """One sample, before any transform."""
-        at = range(len(self))[position]
-        return Samples(self._build.source.read(np.array([at])), 1)[0]
+        return self._build.source.sample(position)
 
     def __getitems__(self, positions: Any) -> Samples:
         """The batch at some positions."""

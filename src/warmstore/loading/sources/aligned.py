@@ -24,12 +24,13 @@ class AlignedSource(Source):
             raise BadSource(f"an empty {type(sources).__name__} of sources; name at least one")
         self._like = sources if isinstance(sources, tuple) else None
         self._sources = dict(enumerate(sources)) if isinstance(sources, tuple) else dict(sources)
+        self.inner = tuple(self._sources.values())
         lengths = {name: len(source) for name, source in self._sources.items()}
         if len(set(lengths.values())) > 1:
             told = [f"{name!r} has {length:,} samples" for name, length in lengths.items()]
             told = [*told[:8], *(["..."] if len(told) > 8 else [])]
             raise BadSource(f"sources that are read side by side differ in length: {', '.join(told)}")
-        widths = [source.sample_bytes for source in self._sources.values()]
+        widths = [source.sample_bytes for source in self.inner]
         self.sample_bytes = None if None in widths else sum(widths)  # type: ignore[arg-type]
 
     @property
@@ -39,24 +40,13 @@ class AlignedSource(Source):
         return {"kind": "aligned", "sources": parts}
 
     def __len__(self) -> int:
-        return len(next(iter(self._sources.values())))
+        return len(self.inner[0])
 
     def read(self, positions: Int64) -> Any:
         return self._batch({name: source.read(positions) for name, source in self._sources.items()})
 
     def read_in(self, epoch: int, positions: Int64) -> Any:
         return self._batch({name: source.read_in(epoch, positions) for name, source in self._sources.items()})
-
-    def finish(self) -> None:
-        for source in self._sources.values():
-            source.finish()
-
-    def notes(self) -> list[str]:
-        return [note for source in self._sources.values() for note in source.notes()]
-
-    def release(self) -> None:
-        for source in self._sources.values():
-            source.release()
 
     def _batch(self, parts: dict[Any, Any]) -> Any:
         return parts if self._like is None else rebuilt(self._like, parts.values())

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, final
 
-import numpy as np
-
 from warmstore.errors import BadSource, NoSource, NotInstalled
 from warmstore.loading.samplers.counter_rng import Int64
+from warmstore.loading.sources.parts import Parts
 from warmstore.loading.sources.source import Source
 
 _NAME = re.compile(r"\.(array_record|arrayrecord|array-record)(-\d+-of-\d+)?$")
@@ -58,7 +57,7 @@ class ArrayRecordSource(Source):
                 raise NoSource(". ".join(filter(None, [f"{path} is not there", advice(path)])))
         self._local = threading.local()  # readers are not made for several threads at once
         self._counts = [int(reader.num_records()) for reader in self._readers()]
-        self._ends = np.cumsum(self._counts)
+        self._parts = Parts(self._counts)
 
     @functools.cached_property
     def identity(self) -> Any:
@@ -67,17 +66,14 @@ class ArrayRecordSource(Source):
         return {"kind": "array_record", "files": files}
 
     def __len__(self) -> int:
-        return int(self._ends[-1])
+        return len(self._parts)
 
     def read(self, positions: Int64) -> list[bytes]:
-        files = np.searchsorted(self._ends, positions, side="right")
         readers = self._readers()
         records: list[bytes] = [b""] * len(positions)
-        for file in np.unique(files).tolist():
-            places = np.flatnonzero(files == file)
-            before = int(self._ends[file - 1]) if file else 0
+        for file, places, within in self._parts.by_part(positions):
             try:
-                found = readers[file].read((positions[places] - before).tolist())
+                found = readers[file].read(within.tolist())
             except (OSError, RuntimeError, ValueError) as error:
                 raise BadSource(f"{self._paths[file]} cannot be read: {error}") from None
             for place, record in zip(places.tolist(), found, strict=True):

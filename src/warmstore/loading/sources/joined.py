@@ -6,6 +6,7 @@ import numpy as np
 
 from warmstore.loading.collate import rebuilt
 from warmstore.loading.samplers.counter_rng import Int64
+from warmstore.loading.sources.parts import Parts
 from warmstore.loading.sources.source import Source
 from warmstore.records.samples import Samples
 
@@ -15,42 +16,28 @@ class ConcatSource(Source):
     """Sources one after the other, as torch's ConcatDataset has them."""
 
     def __init__(self, sources: list[Source]) -> None:
-        self._sources = sources
-        self._ends = np.cumsum([len(source) for source in sources])
+        self.inner = tuple(sources)
+        self._parts = Parts(map(len, sources))
         widths = [source.sample_bytes for source in sources]
         self.sample_bytes = None if None in widths else max(widths, default=None)  # type: ignore[type-var]
 
     @property
     def identity(self) -> Any:
         """Those of the sources, by number."""
-        return {"kind": "concat", "parts": {str(at): source.identity for at, source in enumerate(self._sources)}}
+        return {"kind": "concat", "parts": {str(at): source.identity for at, source in enumerate(self.inner)}}
 
     def __len__(self) -> int:
-        return int(self._ends[-1]) if len(self._ends) else 0
+        return len(self._parts)
 
     def read(self, positions: Int64) -> Any:
         return self.read_in(0, positions)
 
     def read_in(self, epoch: int, positions: Int64) -> Any:
-        which = np.searchsorted(self._ends, positions, side="right")
         parts, places = [], []
-        for number in np.unique(which).tolist():
-            at = np.flatnonzero(which == number)
-            before = int(self._ends[number - 1]) if number else 0
-            parts.append(self._sources[number].read_in(epoch, positions[at] - before))
+        for number, at, within in self._parts.by_part(positions):
+            parts.append(self.inner[number].read_in(epoch, within))
             places.append(at)
         return parts[0] if len(parts) == 1 else joined(parts, places)
-
-    def finish(self) -> None:
-        for source in self._sources:
-            source.finish()
-
-    def notes(self) -> list[str]:
-        return [note for source in self._sources for note in source.notes()]
-
-    def release(self) -> None:
-        for source in self._sources:
-            source.release()
 
 
 def joined(parts: list[Any], places: list[Int64]) -> Any:

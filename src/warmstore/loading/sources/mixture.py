@@ -7,6 +7,7 @@ import numpy as np
 from warmstore.errors import SchemaMismatch
 from warmstore.loading.mixture import Mixture
 from warmstore.loading.samplers.counter_rng import Int64
+from warmstore.loading.sources.parts import Parts
 from warmstore.loading.sources.source import Source
 from warmstore.records.values import Packed
 
@@ -17,53 +18,37 @@ class MixtureSource(Source):
 
     def __init__(self, mixed: Mixture, sources: list[Source]) -> None:
         self.mixed = mixed.without_sources()
-        self.sources = sources
+        self.inner = tuple(sources)
         widths = [source.sample_bytes for source in sources if len(source)]
         self.sample_bytes = None if None in widths else max(widths)  # type: ignore[type-var]
-        self._ends = np.cumsum([len(source) for source in sources])
+        self._parts = Parts(self.lengths)
 
     @property
     def identity(self) -> Any:
         """Those of the sources, by name."""
-        parts = {name: source.identity for name, source in zip(self.mixed.names, self.sources, strict=True)}
+        parts = {name: source.identity for name, source in zip(self.mixed.names, self.inner, strict=True)}
         return {"kind": "mixture", "parts": parts}
 
     @property
     def lengths(self) -> list[int]:
         """Samples of each source."""
-        return [len(source) for source in self.sources]
+        return [len(source) for source in self.inner]
 
     @property
     def first_positions(self) -> Int64:
         """The first sample of each source that has any: together they show whether the structures agree."""
-        return np.array(
-            [end - length for end, length in zip(self._ends, self.lengths, strict=True) if length], np.int64
-        )
+        return self._parts.first[:-1][np.diff(self._parts.first) > 0]
 
     def __len__(self) -> int:
-        return int(self._ends[-1])
+        return len(self._parts)
 
     def read(self, positions: Int64) -> Any:
         return self.read_in(0, positions)
 
-    def finish(self) -> None:
-        for source in self.sources:
-            source.finish()
-
-    def notes(self) -> list[str]:
-        return [note for source in self.sources for note in source.notes()]
-
-    def release(self) -> None:
-        for source in self.sources:
-            source.release()
-
     def read_in(self, epoch: int, positions: Int64) -> Any:
-        which = np.searchsorted(self._ends, positions, side="right")
         parts, places, names = [], [], []
-        for number in np.unique(which).tolist():
-            mine = np.flatnonzero(which == number)
-            before = int(self._ends[number - 1]) if number else 0
-            parts.append(self.sources[number].read_in(epoch, positions[mine] - before))
+        for number, mine, within in self._parts.by_part(positions):
+            parts.append(self.inner[number].read_in(epoch, within))
             places.append(mine)
             names.append(self.mixed.names[number])
         batch = parts[0] if len(parts) == 1 else _joined(parts, places, names, "")
@@ -72,7 +57,7 @@ class MixtureSource(Source):
             return batch
         if not isinstance(batch, dict) or key in batch:
             raise SchemaMismatch(f"source_key {key!r} needs batches that are dicts without such a key")
-        return {**batch, key: which}
+        return {**batch, key: self._parts.part_of(positions)}
 
 
 def _joined(parts: list[Any], places: list[Int64], names: list[str], path: str) -> Any:

@@ -1,9 +1,12 @@
 """The one contract of everything that samples are read from."""
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, final
+
+import numpy as np
 
 from warmstore.loading.samplers.counter_rng import Int64
+from warmstore.records.samples import Samples
 
 
 class Source(ABC):
@@ -11,10 +14,12 @@ class Source(ABC):
 
     identity: what tells these samples from others of the same number, as JSON has it, or None.
     sample_bytes: what one sample takes where reading is a mere copy from memory; None where it costs more.
+    inner: the sources that this one reads from.
     """
 
     identity: Any = None
     sample_bytes: int | None = None
+    inner: tuple["Source", ...] = ()
 
     @abstractmethod
     def __len__(self) -> int:
@@ -29,12 +34,26 @@ class Source(ABC):
         """The same in an epoch, for sources whose samples are others in each."""
         return self.read(positions)
 
-    def finish(self) -> None:  # noqa: B027  most have nothing to finish
+    @final
+    def sample(self, position: int) -> Any:
+        """One sample, as of epoch 0; a negative position counts from the end.
+
+        Raises:
+            IndexError: a position outside the source.
+        """
+        at = range(len(self))[position]
+        return Samples(self.read(np.array([at])), 1)[0]
+
+    def finish(self) -> None:
         """An epoch is over. Called in every process that reads."""
+        for source in self.inner:
+            source.finish()
 
     def notes(self) -> list[str]:
         """What the user should be told, since the last call."""
-        return []
+        return [note for source in self.inner for note in source.notes()]
 
-    def release(self) -> None:  # noqa: B027
+    def release(self) -> None:
         """The loader that read is closed."""
+        for source in self.inner:
+            source.release()

@@ -24,12 +24,17 @@ class Selection:
     source: Source
     positions: Int64
 
+    def select(self, at: Int64) -> "Selection":
+        """Some of these samples: int64 [k], counted from 0 among them."""
+        return Selection(self.of, self.source, self.positions[at])
+
 
 @final
 class SubsetSource(Source):
     """The samples of a source at positions, int64 [m], each from 0 to below its length."""
 
     def __init__(self, source: Source, positions: Int64) -> None:
+        self.inner = (source,)
         self._source = source
         self._positions = positions
         self.sample_bytes = source.sample_bytes
@@ -52,15 +57,9 @@ class SubsetSource(Source):
     def read_in(self, epoch: int, positions: Int64) -> Any:
         return self._source.read_in(epoch, self._positions[positions])
 
-    def finish(self) -> None:
-        self._source.finish()
-
-    def notes(self) -> list[str]:
-        return self._source.notes()
-
     def release(self) -> None:
         # Other subsets may read the same source: what it holds goes when the last of them is dropped.
-        self._source.finish()
+        self.finish()
 
 
 def positions_of(positions: Any, length: int) -> Int64:

@@ -17,6 +17,7 @@ from warmstore.loading.sources.arrays import ArraySource
 from warmstore.loading.sources.arrow_values import values_of
 from warmstore.loading.sources.content import hash_of_rows, hash_of_values
 from warmstore.loading.sources.kinds import POLARS_SERIES, is_of
+from warmstore.loading.sources.parts import Parts
 from warmstore.loading.sources.sequence import SequenceSource
 from warmstore.loading.sources.source import Source
 from warmstore.records.convert.arrow_types import scalar_dtype
@@ -99,7 +100,7 @@ class ArrowSource(Source):
             self._chunks[0].take(pa.array([], pa.int64()))
         except pa.ArrowNotImplementedError as error:
             raise BadSource(f"a column of {column.type} cannot be read by position: {error}. Cast it first") from None
-        self._ends = np.cumsum([len(chunk) for chunk in self._chunks])
+        self._parts = Parts(map(len, self._chunks))
         is_plain = _is_plain(column.type) and not column.null_count
         self.sample_bytes = column.type.bit_width // 8 if is_plain else None
 
@@ -112,7 +113,7 @@ class ArrowSource(Source):
         return {"kind": "column", "dtype": str(self.dtype), "rows": len(self), "hash": hash_of_rows(self)}
 
     def __len__(self) -> int:
-        return int(self._ends[-1])
+        return len(self._parts)
 
     def read(self, positions: Int64) -> Any:
         if self._arrays is not None:
@@ -120,15 +121,12 @@ class ArrowSource(Source):
         if len(self._chunks) == 1:
             return values_of(self._chunks[0].take(pa.array(positions)))
         # Row by row, Arrow looks for the chunk in all of them; and it joins those of text in 32-bit offsets.
-        which = np.searchsorted(self._ends, positions, side="right")
-        order = np.argsort(which, kind="stable")
-        numbers, firsts = np.unique(which[order], return_index=True)
-        parts = [
-            self._chunks[number].take(pa.array(positions[places] - self._first(number)))
-            for number, places in zip(numbers.tolist(), np.split(order, firsts[1:]), strict=True)
-        ]
-        back = np.empty_like(order)
-        back[order] = np.arange(len(order))
+        back = np.empty(len(positions), np.int64)  # from the rows of each part, one after the other, to their order
+        parts, taken = [], 0
+        for number, places, within in self._parts.by_part(positions):
+            parts.append(self._chunks[number].take(pa.array(within)))
+            back[places] = np.arange(taken, taken + len(places))
+            taken += len(places)
         return values_of(_joined(parts).take(pa.array(back)))
 
     @functools.cached_property
@@ -142,15 +140,9 @@ class ArrowSource(Source):
         if len(arrays) == 1:
             return arrays[0].take(positions)
         found = np.empty(len(positions), arrays[0].dtype)
-        which = np.searchsorted(self._ends, positions, side="right")
-        order = np.argsort(which, kind="stable")
-        numbers, firsts = np.unique(which[order], return_index=True)
-        for number, places in zip(numbers.tolist(), np.split(order, firsts[1:]), strict=True):
-            found[places] = arrays[number].take(positions[places] - self._first(number))
+        for number, places, within in self._parts.by_part(positions):
+            found[places] = arrays[number].take(within)
         return found
-
-    def _first(self, number: int) -> int:
-        return int(self._ends[number - 1]) if number else 0
 
 
 def _is_plain(kind: pa.DataType) -> bool:
