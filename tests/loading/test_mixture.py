@@ -3,7 +3,7 @@
 import json
 import pickle
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -94,6 +94,7 @@ def test_batches_have_one_structure_and_say_where_samples_are_from(store: ws.Rec
         (np.zeros((3, 2), int), r"'b' has int64 of shape \(2,\)"),
         ({"x": np.arange(3)}, r"'b' has a dict of \['x'\]"),
         (["text"], "'b' has a list"),
+        ((np.arange(3), np.arange(3)), "'b' has a tuple of 2"),
     ],
 )
 def test_sources_that_differ_are_refused(other: Any, message: str) -> None:
@@ -105,6 +106,21 @@ def test_dicts_that_differ_are_refused_by_their_key() -> None:
     one, other = {"x": np.arange(3), "y": np.arange(3)}, {"x": np.arange(3), "y": np.arange(3.0)}
     with pytest.raises(ws.SchemaMismatch, match="differ at 'y'"):
         ws.Loader(ws.Mixture([one, other], [1, 1]), 2)
+
+
+class Pair(NamedTuple):
+    x: Any
+    y: Any
+
+
+def test_tuples_keep_their_kind_and_must_be_of_one_length() -> None:
+    one, other = Pair(np.arange(4), np.arange(4.0)), Pair(np.arange(3), np.arange(3.0))
+    for batch in ws.Loader(ws.Mixture([one, other], [1, 1]), 2):
+        assert type(batch) is Pair
+        assert (batch.x.tolist(), batch.x.dtype) == (batch.y.tolist(), np.int64)
+    two, three = (np.arange(4),) * 2, (np.arange(4),) * 3
+    with pytest.raises(ws.SchemaMismatch, match="'0' has a tuple of 2, '1' has a tuple of 3"):
+        ws.Loader(ws.Mixture([two, three], [1, 1]), 2)
 
 
 def test_what_cannot_be_mixed() -> None:

@@ -5,7 +5,7 @@ Lists cost nothing and fit everything. Padded ones are one array with a mask; pa
 for variable lengths take, and waste no room.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from warmstore.errors import SchemaMismatch
 from warmstore.loading.packing import PackRows, pack_rows
 from warmstore.loading.validation import MOST_SAMPLES, integer
 from warmstore.records.arrays import is_jax_array, is_tensor, to_numpy
+from warmstore.records.samples import rebuilt
 from warmstore.records.values import Packed
 
 LIST, PACKED = "list", "packed"
@@ -171,11 +172,6 @@ def _kind_of(value: Any) -> Any:
         if isinstance(value, kind):
             return kind
     return type(value)
-
-
-def rebuilt(like: tuple[Any, ...], parts: Iterable[Any]) -> tuple[Any, ...]:
-    """Parts as a tuple of the kind of another, named tuples included."""
-    return type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)
 
 
 def _by_number(batch: tuple[Any, ...]) -> dict[str, Any]:

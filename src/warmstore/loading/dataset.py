@@ -11,7 +11,7 @@ from warmstore.loading.sources.resolve import source_of
 from warmstore.loading.sources.sequence import SequenceSource
 from warmstore.loading.sources.source import Source
 from warmstore.loading.transfer import ToTorch
-from warmstore.records.samples import Samples
+from warmstore.records.samples import Samples, rebuilt
 
 _to_torch = ToTorch()
 
@@ -80,7 +80,7 @@ def owned(batch: Any) -> Any:
     if isinstance(batch, dict):
         return {name: owned(values) for name, values in batch.items()}
     if isinstance(batch, tuple):
-        return collating.rebuilt(batch, [owned(values) for values in batch])
+        return rebuilt(batch, [owned(values) for values in batch])
     if isinstance(batch, list):
         return [bytes(value) if isinstance(value, memoryview) else value for value in batch]
     return batch

@@ -5,7 +5,7 @@ batch already; taking it apart and putting it together would cost a hundred time
 list, for any collate function, and `warmstore.collate` takes the batch that it holds.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -38,12 +38,16 @@ class Samples:
     __hash__ = None  # type: ignore[assignment]
 
 
+def rebuilt(like: tuple[Any, ...], parts: Iterable[Any]) -> tuple[Any, ...]:
+    """Parts as a tuple of the kind of another, named tuples included."""
+    return type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)
+
+
 def _sample(batch: Any, at: int) -> Any:
     if isinstance(batch, dict):
         return {name: _sample(values, at) for name, values in batch.items()}
     if isinstance(batch, tuple):
-        parts = [_sample(values, at) for values in batch]
-        return type(batch)(*parts) if hasattr(batch, "_fields") else tuple(parts)
+        return rebuilt(batch, [_sample(values, at) for values in batch])
     value = batch[at]
     if isinstance(batch, np.ma.MaskedArray) and np.ma.getmaskarray(value).all():
         return None

@@ -3,9 +3,9 @@
 from typing import Any, final
 
 from warmstore.errors import BadSource
-from warmstore.loading.collate import rebuilt
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.sources.source import Source
+from warmstore.records.samples import rebuilt
 
 
 @final

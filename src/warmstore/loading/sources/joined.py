@@ -4,11 +4,10 @@ from typing import Any, final
 
 import numpy as np
 
-from warmstore.loading.collate import rebuilt
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.sources.parts import Parts
 from warmstore.loading.sources.source import Source
-from warmstore.records.samples import Samples
+from warmstore.records.samples import Samples, rebuilt
 
 
 @final

@@ -9,6 +9,7 @@ from warmstore.loading.mixture import Mixture
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.sources.parts import Parts
 from warmstore.loading.sources.source import Source
+from warmstore.records.samples import rebuilt
 from warmstore.records.values import Packed
 
 
@@ -64,7 +65,11 @@ def _joined(parts: list[Any], places: list[Int64], names: list[str], path: str) 
     """Batches of some sources as one: row i of part k goes to places[k][i]."""
     first, where = parts[0], f" at {path!r}" if path else ""
     for part, name in zip(parts[1:], names[1:], strict=True):
-        if _kind(part) is not _kind(first) or (isinstance(first, dict) and part.keys() != first.keys()):
+        if (
+            _kind(part) is not _kind(first)
+            or (isinstance(first, dict) and part.keys() != first.keys())
+            or (isinstance(first, tuple) and len(part) != len(first))
+        ):
             raise SchemaMismatch(
                 f"the sources of a mix differ{where}: {names[0]!r} has {_shown(first)}, {name!r} has {_shown(part)}"
             )
@@ -74,8 +79,8 @@ def _joined(parts: list[Any], places: list[Int64], names: list[str], path: str) 
             for key in first
         }
     if isinstance(first, tuple):
-        columns = zip(*parts, strict=True)
-        return tuple(_joined(list(column), places, names, f"{path}.{at}") for at, column in enumerate(columns))
+        columns = enumerate(zip(*parts, strict=True))
+        return rebuilt(first, [_joined(list(column), places, names, f"{path}.{at}") for at, column in columns])
     count = sum(map(len, places))
     if isinstance(first, list | Packed):
         values: list[Any] = [None] * count
@@ -103,6 +108,8 @@ def _kind(part: Any) -> type:
 def _shown(part: Any) -> str:
     if isinstance(part, dict):
         return f"a dict of {list(part)}"
+    if isinstance(part, tuple):
+        return f"a {type(part).__name__} of {len(part)}"
     if isinstance(part, np.ndarray):
         return f"{part.dtype} of shape {part.shape[1:]}"
     return f"a {type(part).__name__}"

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from warmstore.errors import BadSource
-from warmstore.loading.collate import rebuilt
 from warmstore.records.arrays import is_jax_array, is_tensor
+from warmstore.records.samples import rebuilt
 
 _IMMUTABLE = frozenset(
     {

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from warmstore.errors import BadSource, NoSource
-from warmstore.loading.collate import Collation, rebuilt
+from warmstore.loading.collate import Collation
 from warmstore.loading.mixture import Mixture
 from warmstore.loading.sources import array_record
 from warmstore.loading.sources.aligned import AlignedSource
@@ -35,6 +35,7 @@ from warmstore.loading.sources.subset import Selection, SubsetSource, positions_
 from warmstore.records.arrays import is_jax_array, is_tensor
 from warmstore.records.formats import Formatted
 from warmstore.records.manifest import NAME
+from warmstore.records.samples import rebuilt
 from warmstore.records.store import RecordStore
 from warmstore.records.view import FieldView
 from warmstore.remote.location import is_remote
