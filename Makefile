@@ -19,7 +19,9 @@ examples: .venv/has-examples
 	$(BIN)/python examples/vision.py build/examples
 	$(BIN)/python examples/minilm.py build/examples
 
+# Hundreds of processes are started; where Python may not write bytecode, each would compile the package again.
 test: .venv/has-dev test-servers
+	$(BIN)/python -m compileall -q src
 	$(BIN)/python -m pytest -n auto
 
 test-slow: .venv/has-dev test-servers
