@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.faults.children import same
 
@@ -16,14 +17,21 @@ ML_DTYPES = ["bfloat16", "float8_e4m3fn", "float8_e5m2"]
 
 
 def holds(store: ws.RecordStore, columns: dict[str, Any]) -> None:
-    """Assert that a store holds exactly these columns, bit for bit and in this order."""
+    """Assert that a store holds exactly these columns, bit for bit and in this order; None stands for no value."""
     assert list(store.fields) == list(columns)
     count = len(next(iter(columns.values())))
     assert len(store) == count
     values = store[:]
     for name, expected in columns.items():
         for at in range(count):
-            assert same(values[name][at], expected[at]), (name, at, values[name][at], expected[at])
+            value = values[name][at]
+            value = None if np.ma.is_masked(value) else value
+            assert same(value, expected[at]), (name, at, value, expected[at])
+
+
+def present(store: ws.RecordStore) -> dict[str, list[bool]]:
+    """Which records have a value, for each field."""
+    return {name: store.present(name).tolist() for name in store.fields}
 
 
 def small_batches(monkeypatch: pytest.MonkeyPatch, size: int = 1000, rows: int = 7, flush: int = 3000) -> None:

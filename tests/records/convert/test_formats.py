@@ -1,5 +1,6 @@
 """Which format a source is in, and what is said where it is none."""
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 import warmstore as ws
-from warmstore.records.convert.formats import FORMATS, detect, paths_of
+from warmstore.records.convert.formats import FORMATS, OF_FILES, detect, paths_of
 
 
 @pytest.mark.parametrize(
@@ -42,7 +43,7 @@ def test_missing_and_unknown_sources_are_told_apart(tmp_path: Path) -> None:
             ws.convert(tmp_path / missing, store)
     (tmp_path / "x.xyz").touch()
     with pytest.raises(
-        ws.UnknownFormat, match=r"format of .*x\.xyz cannot be told from its name.*array_record, arrow, hugging_face"
+        ws.UnknownFormat, match=r"format of .*x\.xyz cannot be told from its name.*array_record, arrow, csv, hdf5"
     ):
         ws.convert(tmp_path / "x.xyz", store)
     with pytest.raises(
@@ -100,8 +101,17 @@ def test_an_optional_package_that_is_missing_is_named(
         ws.convert(tmp_path / name, tmp_path / "store", **options)  # type: ignore[arg-type]
 
 
-def test_the_list_of_formats_is_sorted_and_the_command_line_knows_it() -> None:
-    from warmstore.cli import records
+def test_the_list_of_formats_is_sorted_and_help_and_docs_have_it() -> None:
+    from typer.testing import CliRunner
+
+    from warmstore.cli import app
 
     assert list(FORMATS) == sorted(FORMATS)
-    assert records.FORMATS.split(", ") == [name for name in FORMATS if name not in ("arrays", "iterable")]
+    shown = CliRunner().invoke(app, ["convert", "--help"], env={"COLUMNS": "400"}).output
+    assert ", ".join(OF_FILES) in shown
+    assert all(f'"{name}"' in (ws.convert.__doc__ or "") for name in OF_FILES)
+    root = Path(__file__).parents[3]
+    rows = re.findall(r"^\| `(\w+)` \|", (root / "docs/records.md").read_text(), re.MULTILINE)
+    assert rows == list(FORMATS)
+    listed = (root / "README.md").read_text().partition("Formats are ")[2].partition(".\n")[0]
+    assert re.findall(r"`(\w+)`", listed) == list(FORMATS)

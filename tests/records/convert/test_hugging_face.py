@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.records.convert.common import holds, small_batches
+from tests.records.convert.common import holds, present, small_batches
 
 import warmstore as ws
 
@@ -86,3 +86,42 @@ def test_several_splits_are_not_one_source(dataset: Any, tmp_path: Path) -> None
     splits.save_to_disk(str(tmp_path / "saved"))
     with pytest.raises(ws.UnknownFormat, match="holds several data sets: test, train"):
         ws.convert(tmp_path / "saved", tmp_path / "store")
+
+
+def test_what_a_format_shows_is_converted(dataset: Any, tmp_path: Path) -> None:
+    wanted = expected(range(40))
+    with ws.convert(dataset.with_format("numpy", columns=["text", "x"]), tmp_path / "columns") as store:
+        holds(store, {name: wanted[name] for name in ("x", "text")})
+    with ws.convert(dataset.with_format("torch", columns=["x"], output_all_columns=True), tmp_path / "all") as store:
+        holds(store, wanted)
+    dataset.with_format(None, columns=["text"]).save_to_disk(str(tmp_path / "saved"))
+    with ws.convert(tmp_path / "saved", tmp_path / "store") as store:
+        holds(store, {"text": wanted["text"]})
+
+
+def test_what_is_computed_on_access_is_refused(dataset: Any, tmp_path: Path) -> None:
+    with pytest.raises(ws.BadSource, match=r"has a transform .*source\.map"):
+        ws.convert(dataset.with_transform(lambda batch: {"x": [0] * len(batch["x"])}), tmp_path / "store")
+    with pytest.raises(ws.BadSource, match=r"has the options \{'dtype': .*source\.cast"):
+        ws.convert(dataset.with_format("numpy", dtype=np.float16), tmp_path / "store")
+
+
+def test_nulls_are_absent(tmp_path: Path) -> None:
+    features = datasets.Features(
+        {
+            "x": datasets.Value("int32"),
+            "grid": datasets.Array2D((1, 2), "int16"),
+            "image": datasets.Image(decode=False),
+            "tokens": datasets.List(datasets.Value("int32")),
+        }
+    )
+    rows = {
+        "x": [1, None],
+        "grid": [[[1, 2]], None],
+        "image": [{"bytes": b"a", "path": None}, None],
+        "tokens": [None, [3]],
+    }
+    with ws.convert(datasets.Dataset.from_dict(rows, features=features), tmp_path / "store") as store:
+        assert present(store) == {name: [values[0] is not None, values[1] is not None] for name, values in rows.items()}
+        assert store[1]["tokens"].tolist() == [3]
+        assert store[0]["grid"].tolist() == [[1, 2]]

@@ -83,3 +83,23 @@ def test_what_cannot_be_converted_is_named(folder: Path, tmp_path: Path) -> None
     with pytest.raises(ws.BadSource, match="subfolder with images for each class"):
         ws.convert(folder / "zebra" / "deep", tmp_path / "store", format="images")
     assert not (tmp_path / "store").exists()
+
+
+def test_an_image_without_a_class_is_named(folder: Path, tmp_path: Path) -> None:
+    image(1).save(folder / "loose.png")
+    with pytest.raises(ws.BadSource, match=r"loose\.png lies in no subfolder"):
+        ws.convert(folder, tmp_path / "store")
+
+
+def test_deep_pixels_are_not_cut(tmp_path: Path) -> None:
+    (tmp_path / "in" / "a").mkdir(parents=True)
+    Image.fromarray(np.full((3, 4), 40_000, np.uint16)).save(tmp_path / "in" / "a" / "deep.png")
+    with pytest.raises(ws.UnsupportedType, match=r"deep\.png has pixels of more than 8 bits"):
+        ws.convert(tmp_path / "in", tmp_path / "store", decode=True)
+
+
+def test_an_image_that_breaks_off_is_named(folder: Path, tmp_path: Path) -> None:
+    path = next((folder / "ant").glob("*.png"))
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(ws.BadSource, match=path.name):
+        ws.convert(folder, tmp_path / "store", decode=True)

@@ -131,3 +131,13 @@ def test_arrays_in_memory(tmp_path: Path) -> None:
         assert store[:]["half"].tobytes() == half.view(torch.int16).numpy().tobytes()
     with ws.convert(np.arange(5), tmp_path / "one") as store:
         holds(store, {"data": np.arange(5)})
+
+
+def test_a_broken_archive_is_named(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "x.npz", x=np.arange(1000))
+    whole = (tmp_path / "x.npz").read_bytes()
+    for broken in (whole[:-30], whole[:60] + bytes([whole[60] ^ 255]) + whole[61:], b"PK no archive"):
+        (tmp_path / "x.npz").write_bytes(broken)
+        with pytest.raises(ws.BadSource, match=r"x\.npz"):
+            ws.convert(tmp_path / "x.npz", tmp_path / "store")
+    assert not (tmp_path / "store").exists()

@@ -17,6 +17,7 @@ from tests.records.convert.common import holds, small_batches
 
 import warmstore as ws
 from warmstore.records.convert import conversion
+from warmstore.records.convert.drafts import draft_of
 
 ROWS = 200
 
@@ -81,7 +82,17 @@ def npz(folder: str) -> str:
     return str(path)
 
 
+def text(folder: str, suffix: str) -> str:
+    path = Path(folder, f"x.{suffix}")
+    if not path.exists():
+        rows = [f'{{"x": {n}, "t": "é{n}"}}' if suffix == "jsonl" else f"{n},é{n}" for n in range(ROWS)]
+        path.write_text("\n".join(rows if suffix == "jsonl" else ["x,t", *rows]))
+    return str(path)
+
+
 SOURCES: dict[str, Any] = {
+    "csv": lambda folder: text(folder, "csv"),
+    "jsonl": lambda folder: text(folder, "jsonl"),
     "iterable": lambda folder: records(),
     "npz": npz,
     "parquet": lambda folder: table(folder, "parquet"),
@@ -97,7 +108,8 @@ def test_a_killed_conversion_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyP
     command = [sys.executable, "-c", KILLED, name, str(tmp_path), "4", when]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[3])
     assert done.returncode == -signal.SIGKILL, done.stderr
-    with ws.RecordStore.open(tmp_path / "store") as store:
+    assert not (tmp_path / "store").exists()
+    with ws.RecordStore.open(draft_of(tmp_path / "store")) as store:
         begun, batches, identity = len(store), store.snapshot.batches, store.manifest.id
         assert 0 < begun < ROWS
         assert batches == (3 if when == "before" else 4)
@@ -168,7 +180,7 @@ def test_rows_of_somebody_else_stop_a_conversion(tmp_path: Path, monkeypatch: py
     def records() -> Any:
         for n in range(200):
             if n == number:
-                with ws.RecordStore.open(tmp_path / "store", "a") as other:
+                with ws.RecordStore.open(draft_of(tmp_path / "store"), "a") as other:
                     other.append({"x": -1})
             yield {"x": n}
 

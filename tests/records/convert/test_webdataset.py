@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.records.convert.common import holds, small_batches
+from tests.records.convert.common import holds, present, small_batches
 
 import warmstore as ws
 
@@ -70,12 +70,34 @@ def test_records_come_in_the_order_of_the_tars(
         assert store[:]["cls"].tolist() == [*range(20, 40), *range(20)]
 
 
-def test_a_sample_that_lacks_a_file_is_named(tmp_path: Path) -> None:
-    write(tmp_path / "x.tar", [*sample(0), *sample(1)[1:]])
-    with pytest.raises(ws.SchemaMismatch, match=r"train/0001 has the files .*\['jpg'\] miss"):
+def test_a_sample_that_lacks_a_file_has_no_value(tmp_path: Path) -> None:
+    write(tmp_path / "x.tar", [*sample(0)[2:], *sample(1)[1:], *sample(2)])
+    with ws.convert(tmp_path / "x.tar", tmp_path / "store") as store:
+        columns = {name: list(values) for name, values in expected(range(3)).items()}
+        columns["jpg"][:2], columns["txt"][0] = [None, None], None
+        assert present(store)["jpg"] == [False, False, True]
+        holds(store, {name: columns[name] for name in store.fields})
+        assert set(store.fields) == set(columns)
+
+
+def test_a_file_of_a_later_sample_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_batches(monkeypatch, rows=2)
+    files = [(f"{n}.cls", b"1") for n in range(5)]
+    write(tmp_path / "x.tar", [*files, ("4.txt", b"late")])
+    with pytest.raises(ws.SchemaMismatch, match=r"x\.tar: 4 has the field 'txt'.*first 2 records"):
         ws.convert(tmp_path / "x.tar", tmp_path / "store")
-    with ws.convert(tmp_path / "x.tar", tmp_path / "store", fields=["txt", "__key__"]) as store:
-        holds(store, {name: expected(range(2))[name] for name in ("txt", "__key__")})
+    with ws.convert(tmp_path / "x.tar", tmp_path / "a", fields={"cls": ws.Array("int64"), "txt": ws.Text()}) as store:
+        holds(store, {"cls": np.ones(5, np.int64), "txt": [*[None] * 4, "late"]})
+    with ws.convert(tmp_path / "x.tar", tmp_path / "b", fields=["cls"]) as store:
+        holds(store, {"cls": np.ones(5, np.int64)})
+
+
+def test_members_that_are_no_fields_are_refused_by_name(tmp_path: Path) -> None:
+    write(tmp_path / "x.tar", [("a.cls", b"1"), ("._a.cls", b"x"), ("__meta__", b"x"), ("README", b"x")])
+    with pytest.raises(ws.BadSource, match="README has no extension"):
+        ws.convert(tmp_path / "x.tar", tmp_path / "store")
+    with ws.convert(tmp_path / "x.tar", tmp_path / "store", fields=["cls"]) as store:
+        holds(store, {"cls": np.ones(1, np.int64)})
 
 
 def test_what_cannot_be_decoded_is_named(tmp_path: Path) -> None:

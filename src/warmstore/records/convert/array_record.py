@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from warmstore.errors import BadSource
-from warmstore.records.convert.inference import field_of
-from warmstore.records.convert.iterable import columns_of_records
+from warmstore.records.convert.iterable import columns_of_records, fields_of_records, unknown_field
 from warmstore.records.convert.source import BATCH_BYTES, Batch, Request, Source, needed
 from warmstore.records.fields import Fields
 
@@ -19,31 +18,40 @@ _GROUP = 64
 def open_source(request: Request, files: Sequence[Path]) -> Source:
     reader_of = needed(_MODULE, "array_record", "convert").ArrayRecordReader
     counts = []
-    first = None
+    group: list[bytes] = []
     for path in files:
         with _opened(reader_of, path) as reader:
             counts.append(reader.num_records())
-            if first is None and counts[-1]:
-                first = reader.read([0])[0]
-    if first is None:
+            if not group and counts[-1]:
+                group = reader.read(0, min(_GROUP, counts[-1]))
+    if not group:
         raise BadSource(f"{', '.join(map(str, files))}: no records")
     decode = request.decode if callable(request.decode) else None
     field = request.name if decode is None else ""
 
     def record(data: bytes) -> dict[str, Any]:
-        return {field: data} if decode is None else decode(data)
+        values = {field: data} if decode is None else decode(data)
+        if not isinstance(values, dict):
+            raise BadSource(
+                f"decode must return a dict of field names to values; it returned a {type(values).__name__}"
+            )
+        return values
 
-    sample = record(first)
-    if not isinstance(sample, dict):
-        raise BadSource(f"decode must return a dict of field names to values; it returned a {type(sample).__name__}")
-    fields = request.choose(list(sample), lambda name: field_of(name, sample[name]))
+    first = [record(data) for data in group]
+    fields = fields_of_records(request, first)
+
+    def checked(where: str, data: bytes) -> dict[str, Any]:
+        values = record(data)
+        if request.fields is None and not values.keys() <= fields.keys():
+            raise unknown_field(where, min(values.keys() - fields.keys()), len(first))
+        return values
 
     def read(start: int) -> Iterator[Batch]:
         before = 0
         for path, count in zip(files, counts, strict=True):
             if before + count > start:
                 with _opened(reader_of, path) as reader:
-                    yield from _batches(path, reader, max(start - before, 0), record, fields)
+                    yield from _batches(path, reader, max(start - before, 0), checked, fields)
             before += count
 
     return Source(fields, read, sum(counts))
@@ -80,7 +88,8 @@ def _batches(path: Path, reader: Any, first: int, record: Any, fields: Fields) -
             group = reader.read(first, last)
         if len(group) < last - first:
             raise BadSource(f"{path}: record {first + len(group)} of {count} cannot be read: the file is damaged")
-        yield columns_of_records([record(data) for data in group], fields)
+        records = [record(f"{path}: record {number:,}", data) for number, data in enumerate(group, first)]
+        yield columns_of_records(records, fields)
         average = max(sum(map(len, group)) // len(group), 64)
         at_once = max(1, min(BATCH_BYTES // average, 4 * at_once, 1 << 14))
         first = last

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from warmstore.errors import BadSource
-from warmstore.records.arrays import is_tensor, to_numpy
-from warmstore.records.convert.inference import array_field, field_of, native
+from warmstore.records.convert.inference import column_field, native
 from warmstore.records.convert.iterable import nbytes_of
 from warmstore.records.convert.source import Batch, Request, Source, equal_lengths, rows_at_once
 from warmstore.records.fields import Field, Fields
@@ -18,7 +17,7 @@ from warmstore.records.fields import Field, Fields
 def open_source(request: Request, files: Sequence[Path]) -> Source:
     given = request.source
     arrays = dict(given) if isinstance(given, Mapping) else {request.name: given}
-    fields = request.choose(list(arrays), lambda name: _field(name, arrays[name]))
+    fields = request.choose(list(arrays), lambda name: column_field(name, arrays[name]))
     arrays = {name: arrays[name] for name in fields}
     rows = equal_lengths("the source", {name: _length(name, array) for name, array in arrays.items()})
 
@@ -50,16 +49,9 @@ def drop_pages(array: Any) -> None:
 
 
 def _values(values: Any, field: Field) -> Any:
+    if isinstance(values, np.ma.MaskedArray):
+        return native(values, field)
     return native(np.asarray(values), field) if isinstance(values, np.ndarray) else values
-
-
-def _field(name: str, values: Any) -> Field:
-    if isinstance(values, np.ndarray) or is_tensor(values) or not isinstance(values, list | tuple):
-        array = to_numpy(values)
-        return array_field(name, array.dtype, array.shape[1:])
-    if not values:
-        raise BadSource(f"field {name!r} holds no records")
-    return field_of(name, values[0])
 
 
 def _length(name: str, values: Any) -> int:

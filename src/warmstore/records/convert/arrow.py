@@ -9,9 +9,11 @@ import pyarrow as pa
 import pyarrow.dataset
 
 from warmstore.errors import BadSource
+from warmstore.records.arrow_schema import register_tensors
 from warmstore.records.convert.arrow_columns import batch_of, fields_of_schema, pieces
+from warmstore.records.convert.hive import partitions_of
 from warmstore.records.convert.parquet import check_schema
-from warmstore.records.convert.source import Batch, Request, Source, total_bytes
+from warmstore.records.convert.source import Batch, Request, Source, reading, total_bytes
 
 _MAGIC = b"ARROW1"
 Pages = mmap.mmap
@@ -23,19 +25,22 @@ def open_source(request: Request, files: Sequence[Path]) -> Source:
         with opened(path) as (found, _, _):
             schema = schema or found
             check_schema(schema, found, path)
-    fields = fields_of_schema(request, schema)
+    partitions = partitions_of(files, request.root, schema.names)
+    fields = fields_of_schema(request, schema, partitions.fields)
+    own = {name: field for name, field in fields.items() if name not in partitions.fields}
     counted = all(_is_file(path) for path in files)
-    rows = pyarrow.dataset.dataset(list(map(str, files)), format="ipc").count_rows() if counted else None
+    rows = sum(_rows(path) for path in files) if counted else None
 
     def read(start: int) -> Iterator[Batch]:
         before = done = 0
-        for path in files:
-            with opened(path) as (_, batches, pages):
+        for number, path in enumerate(files):
+            with reading(path), opened(path) as (_, batches, pages):
                 for batch in batches:
                     skip = min(max(start - before, 0), batch.num_rows)
                     before += batch.num_rows
                     for piece in pieces(batch.slice(skip)):
-                        yield batch_of(fields, piece, done)
+                        beside = partitions.columns(fields, number, piece.num_rows)
+                        yield Batch({**batch_of(own, piece).columns, **beside}, done)
                         drop_pages(pages)
                     drop_pages(pages)
             done += path.stat().st_size
@@ -52,6 +57,7 @@ def opened(path: Path) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch], Pa
         except ValueError:
             raise BadSource(f"{path} is empty") from None
     buffer = pa.py_buffer(pages)
+    register_tensors()
     try:
         if pages[: len(_MAGIC)] == _MAGIC:
             reader = pa.ipc.open_file(buffer)
@@ -67,6 +73,11 @@ def opened(path: Path) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch], Pa
 def drop_pages(pages: Pages) -> None:
     """Give read pages back to the page cache; what still refers to them reads them from there again."""
     pages.madvise(mmap.MADV_DONTNEED)
+
+
+def _rows(path: Path) -> int:
+    with reading(path):
+        return int(pyarrow.dataset.dataset(str(path), format="ipc").count_rows())
 
 
 def _is_file(path: Path) -> bool:

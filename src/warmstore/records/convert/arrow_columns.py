@@ -6,26 +6,56 @@ Foreign files carry no checksum of ours, so every column is validated in full be
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from warmstore.errors import BadSource, SchemaMismatch
-from warmstore.records.convert.arrow_types import described_field, field_of_column, is_file, is_list
+from warmstore.errors import BadSource, Damaged, SchemaMismatch
+from warmstore.records.arrow_elements import nulls_of
+from warmstore.records.arrow_schema import DESCRIPTION, stored_field, typed
+from warmstore.records.arrow_table import rows_of_stored, rows_of_typed
+from warmstore.records.convert.arrow_types import field_of_column, is_file, is_list, is_variable_tensor
 from warmstore.records.convert.source import BATCH_BYTES, BATCH_ROWS, Batch, Request
-from warmstore.records.fields import SHAPE, Array, Bytes, Field, Fields, Json, Ragged, Text
-from warmstore.records.rows import Rows
+from warmstore.records.fields import CHECKSUM, Array, Bytes, Field, Fields, Json, Ragged, Text, columns_of
+from warmstore.records.rows import Rows, spread
 from warmstore.records.values import encode
 
 
-def fields_of_schema(request: Request, schema: pa.Schema) -> Fields:
-    """The fields of a table with this schema."""
-    names = [name for name in schema.names if not name.endswith(SHAPE)]
+def fields_of_schema(request: Request, schema: pa.Schema, beside: Fields | None = None) -> Fields:
+    """The fields of a table with this schema, and of those `beside` it."""
+    beside = beside or {}
+    names = _field_names(schema)
     if len(set(names)) < len(names):
         raise BadSource(f"two columns have one name: {', '.join(schema.names)}")
-    return request.choose(names, lambda name: field_of_column(schema.field(name)))
+
+    def infer(name: str) -> Field:
+        if name in beside:
+            return beside[name]
+        return stored_field(schema, name) or field_of_column(schema.field(name))
+
+    return request.choose([*names, *beside], infer)
+
+
+def _field_names(schema: pa.Schema) -> list[str]:
+    """The columns with values, and fields of which a chunk has only checksums; without what goes with the values."""
+    names = []
+    for name in schema.names:
+        base, separator, _ = name.partition("::")
+        if not separator or not _is_described(schema, base):
+            names.append(name)
+        elif base not in schema.names:
+            names.append(base)
+    return names
+
+
+def _is_described(schema: pa.Schema, name: str) -> bool:
+    """Whether the columns of this name are those that warmstore made."""
+    if name in schema.names:
+        return typed(schema.field(name)) is not None or stored_field(schema, name) is not None
+    return DESCRIPTION in (schema.field(name + CHECKSUM).metadata or {}) if name + CHECKSUM in schema.names else False
 
 
 def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -42,41 +72,90 @@ def batch_of(fields: Fields, table: pa.RecordBatch, done: int | None = None) -> 
 
 
 def _column(field: Field, table: pa.RecordBatch, name: str) -> Rows:
-    shapes = None
-    if isinstance(field, Ragged) and field.ndim > 1 and name + SHAPE in table.schema.names:
-        flat = fixed_values(name + SHAPE, table.column(name + SHAPE), (field.ndim,))
-        shapes = numbers(name, flat).reshape(-1, field.ndim)
-    return rows_of(table.schema.field(name), field, table.column(name), shapes)
+    told = stored_field(table.schema, name)
+    if told is None:
+        return rows_of(table.schema.field(name), field, table.column(name))
+    if not same_values(told, field):
+        raise SchemaMismatch(f"column {name!r} is one of a chunk and holds {told}; it cannot be read as {field}")
+    for column in columns_of(name, told)[:-1]:
+        _validate(name, table.column(column.name))
+    try:
+        return rows_of_stored(name, told, table)
+    except Damaged as error:
+        raise BadSource(
+            f"column {name!r} of a chunk: {error}. If the field's codec has a trained dictionary, that stands in "
+            "store.json: convert what export wrote"
+        ) from error
 
 
 def rows_of(column: pa.Field, field: Field, values: pa.Array, shapes: Any = None) -> Rows:
-    """One column of a batch as rows of `field`.
+    """One column of a batch as rows of `field`; where it is null, the record has no value.
 
     Args:
-        shapes: int64 [n, ndim], for ragged values that come as flat lists.
+        shapes: int64 [n, ndim], for ragged values that come as flat lists: of the records that have a value.
 
     Raises:
-        BadSource: nulls, or bytes that are not what the column's type says. SchemaMismatch: another type than the
-        field's.
+        BadSource: nulls inside of values, or bytes that are not what the column's type says. SchemaMismatch: another
+        type than the field's.
     """
     name = column.name
-    values.validate(full=True)
+    _validate(name, values)
+    told = typed(column)
+    if isinstance(field, Array | Ragged) and told is not None and same_values(told.field, field):
+        return rows_of_typed(name, field, values, told.form)
+    is_tensor = isinstance(field, Ragged) and is_variable_tensor(column)
     values = _unwrapped(values)
+    absent = nulls_of(values)
+    if absent is not None:
+        values = _without_nulls(values)
+    if is_tensor:
+        values, shapes = _tensor_parts(name, values)
+    rows = _present_rows(column, field, values, shapes)
+    return rows if absent is None else spread(field, rows, absent)
+
+
+def same_values(field: Field, other: Field) -> bool:
+    """Whether two fields differ in their codecs at most."""
+    return replace(field, codec="raw", dictionary=None) == replace(other, codec="raw", dictionary=None)
+
+
+def _validate(name: str, values: pa.Array) -> None:
+    try:
+        values.validate(full=True)
+    except pa.ArrowException as error:
+        raise BadSource(f"column {name!r}: {error}") from None
+
+
+def _tensor_parts(name: str, struct: pa.Array) -> tuple[pa.Array, np.ndarray[Any, np.dtype[np.int64]]]:
+    """The lists of the elements of variable-shape tensors, and their shapes, int64 [n, ndim]. No tensor is null."""
+    lists, sizes = struct.field("data"), struct.field("shape")
+    check_nulls(name, lists)
+    check_nulls(name, sizes)
+    ndim = sizes.type.list_size
+    return lists, numbers(name, fixed_values(name, sizes, (ndim,))).astype(np.int64).reshape(-1, ndim)
+
+
+def _without_nulls(values: pa.Array) -> pa.Array:
+    if isinstance(values.type, pa.FixedShapeTensorType):
+        return pa.ExtensionArray.from_storage(values.type, values.storage.drop_null())
+    return values.drop_null()
+
+
+def _present_rows(column: pa.Field, field: Field, values: pa.Array, shapes: Any) -> Rows:
+    name = column.name
     if isinstance(field, Json):
         listed = values.to_pylist()
-        parsed = isinstance(described_field(column), Json)
+        told = typed(column)
+        parsed = told is not None and isinstance(told.field, Json)
         return encode(
-            name, field, [json.loads(one) for one in listed] if parsed else [_jsonable(one) for one in listed]
+            name, field, [json.loads(text) for text in listed] if parsed else [_jsonable(value) for value in listed]
         )
     if isinstance(field, Bytes) and is_file(values.type):
         return _files(name, values)
-    times = isinstance(field, Array) and field.numpy.kind in "mM"
-    if not times:
-        check_nulls(name, values)
     if isinstance(field, Array):
-        # complex128 lies in Arrow as pairs of 64 bits.
-        pair = (2,) if field.dtype == "complex128" and isinstance(described_field(column), Array) else ()
-        flat = numbers(name, fixed_values(name, values, field.shape + pair))
+        flat = _unpermuted(name, field, values)
+        if flat is None:
+            flat = numbers(name, fixed_values(name, values, field.shape))
         return _array_rows(name, field, flat, len(values))
     if isinstance(field, Ragged):
         return _ragged_rows(name, field, values, shapes)
@@ -90,13 +169,13 @@ def rows_of(column: pa.Field, field: Field, values: pa.Array, shapes: Any = None
 
 
 def check_nulls(name: str, values: pa.Array) -> None:
-    """Raise BadSource where a column holds nulls."""
+    """Raise BadSource where values inside of those of a column are null: numbers of lists, for example."""
     if values.null_count:
         first = int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
         raise BadSource(
-            f"column {name!r} holds nulls: {values.null_count:,} of the {len(values):,} values read at once, the first "
-            f"at number {first:,} of them. Fill them first, keep them as JSON null with fields={{{name!r}: ws.Json(), "
-            "...}, or leave the column out with fields=[...]"
+            f"column {name!r} holds nulls inside of its values: {values.null_count:,} of the {len(values):,} that were "
+            f"read at once, the first at number {first:,} of them. Fill them first, keep them as JSON null with "
+            f"fields={{{name!r}: ws.Json(), ...}}, or leave the column out with fields=[...]"
         )
 
 
@@ -104,9 +183,6 @@ def fixed_values(name: str, values: pa.Array, shape: tuple[int, ...]) -> pa.Arra
     """The flat numbers of a column whose every value has `shape`, whatever nesting of lists says so."""
     count = len(values)
     if isinstance(values.type, pa.FixedShapeTensorType):
-        turned = values.type.permutation
-        if turned is not None and list(turned) != sorted(turned):
-            raise SchemaMismatch(f"column {name!r} holds tensors whose dimensions are stored in the order {turned}")
         values = values.storage
         if values.type.list_size == math.prod(shape):
             shape = (math.prod(shape),)
@@ -128,26 +204,32 @@ def fixed_values(name: str, values: pa.Array, shape: tuple[int, ...]) -> pa.Arra
     return values
 
 
+def _unpermuted(name: str, field: Array, values: pa.Array) -> np.ndarray[Any, Any] | None:
+    """The numbers of tensors whose dimensions are stored in another order, in theirs; None for other columns."""
+    order = values.type.permutation if isinstance(values.type, pa.FixedShapeTensorType) else None
+    if order is None:
+        return None
+    shape = tuple(values.type.shape)
+    if tuple(shape[axis] for axis in order) != field.shape:
+        raise SchemaMismatch(f"column {name!r} holds values that are not all of the shape {field.shape}")
+    flat = numbers(name, fixed_values(name, values, shape)).reshape(len(values), *shape)
+    return flat.transpose(0, *(1 + axis for axis in order)).reshape(-1)
+
+
 def numbers(name: str, values: pa.Array) -> np.ndarray[Any, Any]:
-    """A flat column of numbers, bools or times as NumPy has them; a null time is NaT."""
+    """A flat column of numbers, bools or times without nulls as NumPy has them."""
     kind = values.type
     if pa.types.is_boolean(kind):
         return np.asarray(values.to_numpy(zero_copy_only=False))
     if pa.types.is_date32(kind):
-        days = values.cast(pa.int32()).cast(pa.int64())
-        return _with_nat(days).view("M8[D]")
+        return np.array(values.cast(pa.int32()).cast(pa.int64()).to_numpy()).view("M8[D]")
     if pa.types.is_temporal(kind) and not pa.types.is_time(kind):
         unit = "ms" if pa.types.is_date64(kind) else kind.unit
         letter = "m8" if pa.types.is_duration(kind) else "M8"
-        return _with_nat(values.view(pa.int64())).view(f"{letter}[{unit}]")
+        return np.array(values.view(pa.int64()).to_numpy()).view(f"{letter}[{unit}]")
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         raise SchemaMismatch(f"column {name!r} holds {kind}, which are not numbers")
     return np.asarray(values.to_numpy())
-
-
-def _with_nat(values: pa.Array) -> np.ndarray[Any, Any]:
-    nat = np.iinfo(np.int64).min
-    return np.array(values.fill_null(nat).to_numpy())
 
 
 def _array_rows(name: str, field: Array, flat: np.ndarray[Any, Any], count: int) -> Rows:
@@ -172,7 +254,8 @@ def _ragged_rows(name: str, field: Ragged, values: pa.Array, shapes: Any) -> Row
     if not is_list(values.type):
         raise SchemaMismatch(f"column {name!r} is {values.type}; it does not fit {field}")
     if shapes is None and field.ndim > 1 and not pa.types.is_fixed_size_list(values.type.value_type):
-        return encode(name, field, [_nested(name, field, one) for one in values.to_pylist()])
+        _check_leaves(name, field, values)
+        return encode(name, field, [_nested(name, field, value) for value in values.to_pylist()])
     offsets = _offsets(values)
     inner = values.flatten()
     check_nulls(name, inner)
@@ -185,7 +268,7 @@ def _ragged_rows(name: str, field: Ragged, values: pa.Array, shapes: Any) -> Row
     per_item = len(flat) // max(int(offsets[-1]), 1)
     lengths = np.diff(offsets)
     if shapes is None and not tail:
-        shapes = (lengths * per_item // dtype.itemsize)[:, None]  # a complex128 is two items of a list
+        shapes = lengths[:, None]
     elif shapes is None:
         shapes = np.concatenate([lengths[:, None], np.tile(np.array(tail, np.int64), (len(lengths), 1))], axis=1)
     if shapes.shape[1] != field.ndim:
@@ -195,6 +278,14 @@ def _ragged_rows(name: str, field: Ragged, values: pa.Array, shapes: Any) -> Row
     if not np.array_equal(shapes.prod(axis=1) * dtype.itemsize, lengths * per_item) or (shapes < 0).any():
         raise BadSource(f"column {name!r}: lists and the shapes beside them differ in length")
     return Rows(len(values), flat, offsets * per_item, np.ascontiguousarray(shapes, np.int64))
+
+
+def _check_leaves(name: str, field: Ragged, values: pa.Array) -> None:
+    """Raise unless nested lists hold numbers of the field's dtype, and no nulls."""
+    while is_list(values.type) or pa.types.is_fixed_size_list(values.type):
+        values = values.flatten()
+        check_nulls(name, values)
+    _exact(name, field, numbers(name, values), Array(field.dtype).numpy)
 
 
 def _nested(name: str, field: Ragged, value: Any) -> np.ndarray[Any, Any]:
@@ -208,12 +299,14 @@ def _nested(name: str, field: Ragged, value: Any) -> np.ndarray[Any, Any]:
 def _files(name: str, values: pa.Array) -> Rows:
     """Files, by their bytes or else by the path where they are."""
     content, paths = values.field("bytes").to_pylist(), values.field("path").to_pylist()
-    check_nulls(name, values)
     for at, (data, path) in enumerate(zip(content, paths, strict=True)):
         if data is None:
             if path is None:
                 raise BadSource(f"column {name!r} has a record with neither bytes nor a path")
-            content[at] = Path(path).read_bytes()
+            try:
+                content[at] = Path(path).read_bytes()
+            except OSError as error:
+                raise BadSource(f"column {name!r} names a file that cannot be read: {error}") from None
     return encode(name, Bytes(), content)
 
 

@@ -1,8 +1,4 @@
-"""Arrow types as fields and back. Only values: the checksum columns of a store stay inside.
-
-Where a column carries warmstore's own description (an exported store's does), that decides; so what Arrow does not
-know, bfloat16 or arrays of bools, survives a way out and back.
-"""
+"""Foreign Arrow types as fields. What a typed or stored column of warmstore is, its description says."""
 
 import json
 from typing import Any
@@ -10,73 +6,8 @@ from typing import Any
 import pyarrow as pa
 
 from warmstore.errors import UnsupportedType
-from warmstore.records.fields import (
-    SHAPE,
-    Array,
-    Bytes,
-    Field,
-    Fields,
-    Json,
-    Ragged,
-    Text,
-    columns_of,
-    fields_from_json,
-    fields_to_json,
-)
-
-_DESCRIPTION = b"warmstore"
-_UNITS = {"ms", "us", "ns"}  # of seconds and days Parquet makes other units
-
-
-def value_type(field: Field) -> pa.DataType:
-    """The Arrow type of a field's exported values."""
-    if isinstance(field, Array):
-        return _native_scalar(field) or _bits(field)
-    if isinstance(field, Ragged):
-        bits = _bits(Array(field.dtype))
-        # A complex128 is a pair of 64 bits: two items of the list.
-        return pa.large_list(bits.value_type if isinstance(bits, pa.FixedShapeTensorType) else bits)
-    return pa.large_binary() if isinstance(field, Bytes) else pa.large_string()
-
-
-def _bits(field: Array) -> pa.DataType:
-    if not field.width:
-        raise UnsupportedType(f"Arrow has no column for {field}, which takes no bytes; choose others with fields=[...]")
-    return columns_of("", field)[0].type
-
-
-def _native_scalar(field: Array) -> pa.DataType | None:
-    if field.shape:
-        return None
-    if field.dtype == "bool":
-        return pa.bool_()
-    unit = field.dtype[3:-1]
-    if field.dtype[:2] in ("M8", "m8") and unit in _UNITS:
-        return pa.timestamp(unit) if field.dtype[0] == "M" else pa.duration(unit)
-    return None
-
-
-def value_schema(fields: Fields) -> pa.Schema:
-    """The schema of an export: a column per field, and `NAME::shape` for ragged fields of two dimensions and more."""
-    columns = []
-    for name, field in fields.items():
-        described = json.dumps(fields_to_json({name: field})[0])
-        columns.append(pa.field(name, value_type(field), metadata={_DESCRIPTION: described}))
-        if isinstance(field, Ragged) and field.ndim > 1:
-            columns.append(pa.field(name + SHAPE, pa.list_(pa.int64(), field.ndim)))
-    return pa.schema(columns)
-
-
-def described_field(column: pa.Field) -> Field | None:
-    """The field that an exported column says it was, or None."""
-    text = (column.metadata or {}).get(_DESCRIPTION)
-    if text is None:
-        return None
-    try:
-        field = next(iter(fields_from_json([{"name": column.name, **json.loads(text)}]).values()))
-        return field if value_type(field).equals(column.type) else None
-    except (ValueError, TypeError, KeyError):
-        return None
+from warmstore.records.arrow_schema import TENSOR, typed
+from warmstore.records.fields import Array, Bytes, Field, Json, Ragged, Text
 
 
 def field_of_column(column: pa.Field) -> Field:
@@ -85,10 +16,18 @@ def field_of_column(column: pa.Field) -> Field:
     Raises:
         UnsupportedType: none does; the message names the column.
     """
-    told = described_field(column)
+    told = typed(column)
     if told is not None:
-        return told
+        return told.field
     kind = plain(column.type)
+    if is_variable_tensor(column):
+        dtype, _ = fixed(kind.field("data").type.value_type)
+        if dtype is not None:
+            return Ragged(dtype, kind.field("shape").type.list_size)
+        raise UnsupportedType(
+            f"column {column.name!r} holds tensors of {kind.field('data').type.value_type}, which no field holds; "
+            "leave it out with fields=[...]"
+        )
     dtype, dims = fixed(kind)
     if dtype is not None:
         return Array(dtype, dims)
@@ -119,11 +58,43 @@ def plain(kind: pa.DataType) -> pa.DataType:
             return kind
 
 
+def is_variable_tensor(column: pa.Field) -> bool:
+    """Whether a column holds variable-shape tensors, also where nobody registered their type.
+
+    Raises:
+        UnsupportedType: their dimensions are stored in another order.
+    """
+    if isinstance(column.type, pa.BaseExtensionType):
+        name, options = column.type.extension_name, _serialized(column.type)
+    else:
+        metadata = column.metadata or {}
+        name = metadata.get(b"ARROW:extension:name", b"").decode()
+        options = metadata.get(b"ARROW:extension:metadata", b"")
+    kind = plain(column.type)
+    if name != TENSOR or not pa.types.is_struct(kind) or {part.name for part in kind} != {"data", "shape"}:
+        return False
+    order = json.loads(options or b"{}").get("permutation")
+    if order is not None and order != sorted(order):
+        raise UnsupportedType(
+            f"column {column.name!r} holds tensors whose dimensions are stored in the order {order}; leave it out with "
+            "fields=[...]"
+        )
+    return is_list(kind.field("data").type) and pa.types.is_fixed_size_list(kind.field("shape").type)
+
+
+def _serialized(kind: pa.BaseExtensionType) -> bytes:
+    serialize = getattr(kind, "__arrow_ext_serialize__", None)
+    if serialize is not None:
+        return bytes(serialize())
+    described = pa.schema([pa.field("", kind)]).serialize()  # a type that is built into pyarrow
+    return bytes(pa.ipc.read_schema(described).field(0).metadata.get(b"ARROW:extension:metadata", b""))
+
+
 def fixed(kind: pa.DataType) -> tuple[str | None, tuple[int, ...]]:
     """The dtype and shape of a type whose values all have one, else (None, ())."""
     if isinstance(kind, pa.FixedShapeTensorType):
-        turned = kind.permutation is not None and list(kind.permutation) != sorted(kind.permutation)
-        return (None, ()) if turned else (scalar_dtype(kind.value_type), tuple(kind.shape))
+        order = kind.permutation or range(len(kind.shape))
+        return scalar_dtype(kind.value_type), tuple(kind.shape[axis] for axis in order)
     if pa.types.is_fixed_size_list(kind):
         dtype, dims = fixed(kind.value_type)
         return dtype, (kind.list_size, *dims)

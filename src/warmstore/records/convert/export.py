@@ -11,12 +11,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from warmstore.errors import SchemaMismatch, TargetExists, UnknownFormat
 from warmstore.records.convert.source import BATCH_BYTES, BATCH_ROWS
-from warmstore.records.convert.targets import TARGETS
+from warmstore.records.convert.targets import TARGETS, Block
 from warmstore.records.fields import Fields
 from warmstore.records.progress import progress_bar
 from warmstore.records.store import RecordStore
+from warmstore.records.values import raw_rows
 
 _SUFFIXES = {
     ".npy": "npy",
@@ -54,14 +57,15 @@ def export(
 
     Returns:
         The target. Values only: no checksum columns. In .npy [n, *shape] of the field's dtype, bfloat16 and float8 as
-        the bits NumPy knows (`V2`, `V1`). In Arrow and Parquet fixed shapes are fixed-shape tensors, ragged arrays are
-        lists with their shapes in a column `FIELD::shape` where they have more than one dimension, and what Arrow does
-        not know is unsigned integers of the same bits; `convert` makes all of them what they were.
+        the bits NumPy knows (`V2`, `V1`). In Arrow and Parquet the columns of `RecordStore.to_arrow`, except that a
+        NaT of a field without a shape is not null but the least integer, so that it differs from no value. Parquet has
+        no timestamps in seconds (int64 there) and no lists of size 0 (lists of any length). `convert` makes all of them
+        what they were.
 
     Raises:
         UnknownFormat: the format is not known or cannot be told.
-        SchemaMismatch: no such field, or one that is no Array for .npy.
-        UnsupportedType: an Array of no bytes, for Arrow and Parquet.
+        SchemaMismatch: no such field; for .npy one that is no Array, or has records without a value.
+        UnsupportedType: Arrow cannot hold the values of a field; the message names it.
         TargetExists: the target is there already.
         Damaged: a row does not match its checksum; the target is not made.
     """
@@ -80,7 +84,7 @@ def export(
         raise TargetExists(f"{target} is there already; name another target, or pass overwrite=True to replace it")
     target.parent.mkdir(parents=True, exist_ok=True)
     with progress_bar(rows, None, 0, name, progress) as advance, _draft(target) as draft:
-        TARGETS[kind](draft, target.suffix == ".npy", chosen, rows, _batches(Path(store), list(chosen), spans, advance))
+        TARGETS[kind](draft, target.suffix == ".npy", chosen, rows, _blocks(Path(store), chosen, spans, advance))
     return target
 
 
@@ -116,14 +120,17 @@ def _per_record(store: RecordStore) -> int:
     return max(taken // max(store.snapshot.rows, 1), 1)
 
 
-def _batches(folder: Path, names: list[str], spans: list[tuple[int, int]], advance: Any) -> Iterator[dict[str, Any]]:
+def _blocks(folder: Path, fields: Fields, spans: list[tuple[int, int]], advance: Any) -> Iterator[Block]:
     at = 0
     while at < len(spans):
         with RecordStore.open(folder) as store:
             until = spans[at][0] + _REOPEN // _per_record(store) + 1
             while at < len(spans) and spans[at][0] < until:
                 first, last = spans[at]
-                yield store.gather(slice(first, last), names)
+                gathered = store.session.generation.read(fields, np.arange(first, last))
+                yield {
+                    name: raw_rows(field, rows) for (name, field), rows in zip(fields.items(), gathered, strict=True)
+                }
                 advance(last - first, None)
                 at += 1
 

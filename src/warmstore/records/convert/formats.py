@@ -13,6 +13,7 @@ import numpy as np
 
 from warmstore.errors import BadSource, NoSource, UnknownFormat
 from warmstore.records.arrays import is_tensor
+from warmstore.records.convert.braces import expand
 from warmstore.records.convert.source import Request, Source
 from warmstore.records.manifest import NAME as STORE_NAME
 
@@ -21,19 +22,23 @@ from warmstore.records.manifest import NAME as STORE_NAME
 class Format:
     """One format to convert from.
 
-    suffixes: how names of its files end. folder: it is a folder whose files its module lists.
+    suffixes: how names of its files end. folder: it is a folder whose files its module lists. is_object: it is an
+        object in memory, not files.
     options: the arguments of `convert` that only some formats take and this one does.
     """
 
     name: str
     suffixes: tuple[str, ...] = ()
     folder: bool = False
+    is_object: bool = False
     options: frozenset[str] = frozenset()
 
     def matches(self, path: Path) -> bool:
         name = path.name.lower()
         # Shards may carry their number behind the suffix: train.array_record-00000-of-00010
-        return any(name.endswith(one) or re.search(re.escape(one) + r"-\d+-of-\d+$", name) for one in self.suffixes)
+        return any(
+            name.endswith(suffix) or re.search(re.escape(suffix) + r"-\d+-of-\d+$", name) for suffix in self.suffixes
+        )
 
     def open(self, request: Request, files: Sequence[Path]) -> Source:
         source: Source = self._module.open_source(request, files)
@@ -54,7 +59,7 @@ class Format:
                     raise BadSource(f"{path} is a file; the format {self.name!r} is a folder")
                 found += self._module.list_files(path)
             elif path.is_dir():
-                found += sorted(one for one in path.rglob("*") if self.matches(one) and not _hidden(one, path))
+                found += sorted(below for below in path.rglob("*") if self.matches(below) and not _hidden(below, path))
             else:
                 found.append(path)
         if not found:
@@ -67,23 +72,41 @@ class Format:
 
 
 FORMATS = {
-    one.name: one
-    for one in (
+    kind.name: kind
+    for kind in (
         Format("array_record", (".array_record", ".arrayrecord", ".arecord"), options=frozenset({"decode"})),
-        Format("arrays"),
+        Format("arrays", is_object=True),
         Format("arrow", (".arrow", ".feather", ".ipc")),
+        Format("csv", (".csv", ".tsv", ".csv.gz", ".tsv.gz")),
+        Format("hdf5", (".h5", ".hdf5")),
         Format("hugging_face", folder=True),
         Format("images", folder=True, options=frozenset({"decode", "size"})),
-        Format("iterable", options=frozenset({"batched"})),
+        Format("iterable", is_object=True, options=frozenset({"batched"})),
+        Format("jsonl", (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")),
+        Format("map_style", is_object=True),
+        Format("mds", folder=True, options=frozenset({"decode"})),
         Format("npy", (".npy",)),
         Format("npz", (".npz",)),
         Format("parquet", (".parquet", ".pq")),
+        Format("table", is_object=True),
         Format("torchcachex", folder=True),
-        Format("webdataset", (".tar", ".tar.gz", ".tgz")),
+        Format("webdataset", (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")),
     )
 }
+"""Every format to convert from, by name."""
+
+OF_FILES = [kind.name for kind in FORMATS.values() if not kind.is_object]
+"""The formats of files and folders."""
+
 IMAGES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-_OBJECTS = ("arrays", "hugging_face", "iterable")
+_TABLES = {
+    "pandas.DataFrame",
+    "polars.DataFrame",
+    "pyarrow.Dataset",
+    "pyarrow.RecordBatch",
+    "pyarrow.RecordBatchReader",
+    "pyarrow.Table",
+}
 
 
 def named(name: str) -> Format:
@@ -98,18 +121,53 @@ def named(name: str) -> Format:
 
 
 def paths_of(source: Any) -> list[Path] | None:
-    """The paths that a source names, or None when it is an object. A pattern such as "train-*.tar" is taken apart."""
+    """The paths that a source names, or None when it is an object.
+
+    Patterns are taken apart: braces such as "train-{000..099}.tar", and "*", "?", "[...]" and "**".
+
+    Raises:
+        NoSource: a pattern matches nothing, or a path that braces stand for is not there.
+    """
     if isinstance(source, str | os.PathLike):
-        path = Path(source)
-        if not path.exists() and glob.has_magic(str(path)):
-            found = [Path(one) for one in sorted(glob.glob(str(path)))]  # noqa: PTH207 - takes absolute patterns too
-            if not found:
-                raise NoSource(f"nothing matches {str(path)!r}")
-            return found
-        return [path]
-    if isinstance(source, list | tuple) and source and all(isinstance(one, str | os.PathLike) for one in source):
-        return [path for one in source for path in paths_of(one) or []]
+        return _expanded(os.fspath(source))
+    if isinstance(source, list | tuple) and source and all(isinstance(item, str | os.PathLike) for item in source):
+        return [path for item in source for path in paths_of(item) or []]
     return None
+
+
+def _expanded(pattern: str) -> list[Path]:
+    if Path(pattern).exists():
+        return [Path(pattern)]
+    names = expand(pattern)
+    if names == [pattern] and not glob.has_magic(pattern):
+        return [Path(pattern)]
+    paths: list[Path] = []
+    missing = []
+    for name in names:
+        if Path(name).exists():
+            paths.append(Path(name))
+        elif glob.has_magic(name) and (matches := sorted(glob.glob(name, recursive=True))):  # noqa: PTH207 - absolute too
+            paths += map(Path, matches)
+        else:
+            missing.append(name)
+    if missing and len(names) > 1:
+        raise NoSource(
+            f"{missing[0]} does not exist: {len(missing):,} of the {len(names):,} names that {pattern!r} stands for "
+            "are missing"
+        )
+    if missing:
+        raise NoSource(f"nothing matches {pattern!r}")
+    return paths
+
+
+def root_of(source: Any) -> Path:
+    """The folder below which Hive partitions are looked for: the part of a source that the caller named in full."""
+    if not isinstance(source, str | os.PathLike):
+        return Path(os.path.commonpath([root_of(item) for item in source]))
+    path = Path(source).absolute()
+    if path.exists():
+        return path if path.is_dir() else path.parent
+    return Path(re.split(r"[*?\[{]", str(path))[0] + "x").parent
 
 
 def detect(source: Any, paths: Sequence[Path] | None) -> Format:
@@ -129,7 +187,7 @@ def detect(source: Any, paths: Sequence[Path] | None) -> Format:
     if found is None:
         raise UnknownFormat(
             f"the format of {path} cannot be told from {'the files in it' if path.is_dir() else 'its name'}; say it "
-            f"with format=, one of {', '.join(name for name in FORMATS if name not in ('arrays', 'iterable'))}"
+            f"with format=, one of {', '.join(OF_FILES)}"
         )
     return FORMATS[found]
 
@@ -140,15 +198,21 @@ def _kind_of_object(source: Any) -> str:
         raise UnknownFormat(
             f"a DatasetDict holds several data sets; convert one, such as source[{next(iter(source))!r}]"
         )
+    if "polars.LazyFrame" in names:
+        raise UnknownFormat("a LazyFrame holds no records before it is collected: convert source.collect()")
     if "datasets.Dataset" in names:
         return "hugging_face"
+    if names & _TABLES:
+        return "table"
     if isinstance(source, np.ndarray | Mapping) or is_tensor(source):
         return "arrays"
+    if "torch.Dataset" in names and "torch.IterableDataset" not in names:
+        return "map_style"
     if isinstance(source, Iterable) and not isinstance(source, bytes):
         return "iterable"
     raise UnknownFormat(
-        f"a {type(source).__name__} cannot be converted; pass a path, an array, a dict of arrays, a datasets.Dataset, "
-        "or an iterable of records"
+        f"a {type(source).__name__} cannot be converted; pass a path, an array, a dict of arrays, a table or data "
+        "frame, a datasets.Dataset, a torch Dataset, or an iterable of records"
     )
 
 
@@ -157,6 +221,8 @@ def _kind_of_folder(path: Path) -> str | None:
         raise UnknownFormat(f"{path} is a store already; open it with RecordStore.open({str(path)!r})")
     if (path / "segments").is_dir():
         return "torchcachex"
+    if (path / "index.json").is_file() and b'"mds"' in (path / "index.json").read_bytes():
+        return "mds"
     if (path / "dataset_info.json").exists() or (path / "dataset_dict.json").exists():
         return "hugging_face"
     below = [one for one in path.rglob("*") if one.is_file() and not _hidden(one, path)]

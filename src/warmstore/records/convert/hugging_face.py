@@ -34,16 +34,20 @@ def open_source(request: Request, files: Sequence[Path]) -> Source:
     if request.paths and len(request.paths) > 1:
         raise BadSource("several data sets; join them with datasets.concatenate_datasets and convert the result")
 
-    def opened() -> Any:
-        return (datasets.load_from_disk(str(folder)) if folder is not None else request.source).with_format("arrow")
+    def loaded() -> Any:
+        return datasets.load_from_disk(str(folder)) if folder is not None else request.source
 
+    def opened() -> Any:
+        return loaded().with_format("arrow")
+
+    chosen = _formatted_columns(loaded())
     dataset = opened()
     features = dataset.features
     count = len(dataset)
     if not count:
         raise BadSource("the data set holds no records")
     schema = dataset[:1].schema
-    fields = request.choose(schema.names, lambda name: _field(schema.field(name)))
+    fields = request.choose(chosen, lambda name: _field(schema.field(name)))
     width = dataset.data.nbytes / max(dataset.data.num_rows, 1)
 
     def read(start: int) -> Iterator[Batch]:
@@ -60,6 +64,28 @@ def open_source(request: Request, files: Sequence[Path]) -> Source:
 
     classes = {name: features[name].names for name in fields if hasattr(features.get(name), "names")}
     return Source(fields, read, count, metadata={"classes": classes} if classes else {})
+
+
+def _formatted_columns(dataset: Any) -> list[str]:
+    """The columns that a data set shows, in its order.
+
+    Raises:
+        BadSource: it computes or casts what it shows, which a conversion would leave out.
+    """
+    shown = dataset.format
+    if shown["type"] == "custom":
+        raise BadSource(
+            "the data set has a transform (set_transform or with_transform), which is run on access and not converted. "
+            "Convert source.map(...) of it, source.with_format(None) without it, or iter(source) with what it returns"
+        )
+    if options := {key: value for key, value in shown["format_kwargs"].items() if key != "writeable"}:
+        raise BadSource(
+            f"the format {shown['type']!r} of the data set has the options {options}, which a conversion does not "
+            "apply. Convert source.with_format(None), or cast its columns with source.cast(...)"
+        )
+    if shown["output_all_columns"]:
+        return list(dataset.column_names)
+    return [name for name in dataset.column_names if name in shown["columns"]]
 
 
 def _field(column: pa.Field) -> Field:

@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from warmstore.errors import BadSource
+from warmstore.errors import BadSource, UnsupportedType
 from warmstore.records.convert.formats import IMAGES
 from warmstore.records.convert.iterable import columns_of_records
 from warmstore.records.convert.source import BATCH_BYTES, BATCH_ROWS, Batch, Request, Source, needed
 from warmstore.records.fields import Array, Bytes, Field, Fields, Ragged, Text
 
 _CHANNELS = 3
+_DEEP = {"I", "F", "I;16", "I;16B", "I;16L", "I;16N"}
 _WORKERS = min(8, os.cpu_count() or 1)
 
 
@@ -32,6 +33,10 @@ def list_files(folder: Path) -> list[Path]:
             found += [Path(below, name) for name in names if Path(name).suffix.lower() in IMAGES]
     if not found:
         raise BadSource(f"{folder} needs a subfolder with images for each class, such as {folder / 'cat' / '1.jpg'}")
+    beside = (path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+    loose = sorted(path for path in beside if path.suffix.lower() in IMAGES)
+    if loose:
+        raise BadSource(f"{loose[0]} lies in no subfolder, so it has no class; move it into one, or out of {folder}")
     # torchvision walks folders in the order of their names, and files in a folder too.
     return sorted(found, key=lambda path: (path.relative_to(folder).parts[0], str(path.parent), path.name))
 
@@ -86,34 +91,48 @@ def _image_field(request: Request, files: Sequence[Path]) -> Field:
     if request.size is not None:
         return Array("uint8", (*request.size, _CHANNELS))
     with ThreadPoolExecutor(_WORKERS) as pool:
-        sizes = set(pool.map(_size_of, files))
+        sizes = set(pool.map(lambda file: size_of(file.read_bytes(), str(file)), files))
     return Array("uint8", (*sizes.pop(), _CHANNELS)) if len(sizes) == 1 else Ragged("uint8", 3)
 
 
-def _size_of(file: Path) -> tuple[int, int]:
-    """Height and width, from the file's header."""
-    with _opened(file) as image:
+def size_of(data: bytes, where: str) -> tuple[int, int]:
+    """Height and width of an image file, from its header."""
+    with _opened(data, where) as image:
         return image.height, image.width
 
 
 def _decoded(file: Path, size: tuple[int, int] | None) -> np.ndarray[Any, Any]:
     """uint8 [height, width, 3]."""
+    return decoded(file.read_bytes(), str(file), size)
+
+
+def decoded(data: bytes, where: str, size: tuple[int, int] | None = None) -> np.ndarray[Any, Any]:
+    """The pixels of an image file, uint8 [height, width, 3], resized where a `size` is given.
+
+    Raises:
+        BadSource: it is broken; the message says `where` it is. UnsupportedType: its pixels have more than 8 bits.
+    """
     from PIL import Image
 
-    with _opened(file) as image:
+    with _opened(data, where) as image:
+        if image.mode in _DEEP:
+            raise UnsupportedType(
+                f"{where} has pixels of more than 8 bits (mode {image.mode}), which decode=True would cut. Convert the "
+                "file as it is, without decode"
+            )
         try:
             pixels = image.convert("RGB")
-        except (OSError, SyntaxError, ValueError) as error:
-            raise BadSource(f"{file} cannot be decoded: {error}") from None
+        except Exception as error:  # what Pillow's readers of formats meet, they raise
+            raise BadSource(f"{where} cannot be decoded: {error}") from None
         if size is not None and (pixels.height, pixels.width) != size:
             pixels = pixels.resize((size[1], size[0]), Image.Resampling.BILINEAR)
         return np.asarray(pixels)
 
 
-def _opened(file: Path) -> Any:
+def _opened(data: bytes, where: str) -> Any:
     from PIL import Image
 
     try:
-        return Image.open(io.BytesIO(file.read_bytes()))
-    except (OSError, SyntaxError, ValueError) as error:
-        raise BadSource(f"{file} is not an image that Pillow can read: {error}") from None
+        return Image.open(io.BytesIO(data))
+    except Exception as error:  # what Pillow's readers of formats meet, they raise
+        raise BadSource(f"{where} is not an image that Pillow can read: {error}") from None

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from warmstore.errors import UnsupportedType
+from warmstore.errors import BadSource, UnsupportedType
 from warmstore.records.arrays import is_tensor, to_numpy
 from warmstore.records.fields import Array, Bytes, Field, Json, Text, dtype_name, numpy_dtype
 
@@ -32,6 +32,20 @@ def field_of(name: str, value: Any) -> Field:
         f"field {name!r}: nothing holds a {type(value).__name__}. Records are dicts of arrays, numbers, bytes, str, "
         "and dicts and lists of what JSON can say; turn it into one of these"
     )
+
+
+def column_field(name: str, values: Any) -> Field:
+    """The field for a column: an array [n, ...], or a list whose first value that is not None says it.
+
+    Raises:
+        BadSource: an empty list. UnsupportedType: nothing holds the values.
+    """
+    if isinstance(values, list | tuple):
+        if not values:
+            raise BadSource(f"field {name!r} holds no records, so what it is cannot be told; pass fields=")
+        return field_of(name, next((value for value in values if value is not None), None))
+    array = to_numpy(values)
+    return array_field(name, array.dtype, array.shape[1:])
 
 
 def array_field(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Field:

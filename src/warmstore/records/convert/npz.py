@@ -13,7 +13,7 @@ import numpy as np
 from warmstore.errors import BadSource
 from warmstore.records.convert.inference import array_field, native
 from warmstore.records.convert.npy import Npy, mapped_rows
-from warmstore.records.convert.source import Batch, Request, Source, equal_lengths, rows_at_once
+from warmstore.records.convert.source import Batch, Request, Source, equal_lengths, reading, rows_at_once
 from warmstore.records.fields import Fields
 
 
@@ -22,7 +22,7 @@ def open_source(request: Request, files: Sequence[Path]) -> Source:
         raise BadSource(f"{len(files)} .npz files; convert one, or give their arrays as an iterable with batched=True")
     path = files[0]
     headers = {}
-    with zipfile.ZipFile(path) as archive:
+    with reading(path), zipfile.ZipFile(path) as archive:
         names = [member.removesuffix(".npy") for member in archive.namelist()]
         for name in names:
             if request.fields is None or name in request.fields:
@@ -35,7 +35,7 @@ def open_source(request: Request, files: Sequence[Path]) -> Source:
 
 
 def _read(path: Path, fields: Fields, headers: dict[str, Npy], rows: int, step: int, start: int) -> Iterator[Batch]:
-    with ExitStack() as stack:
+    with reading(path), ExitStack() as stack:
         archive = stack.enter_context(zipfile.ZipFile(path))
         readers = {name: _rows(stack, archive, name, headers[name], rows, step, start) for name in fields}
         for _ in range(start, rows, step):

@@ -8,8 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from warmstore.errors import BadSource
+from warmstore.records.arrow_schema import register_tensors
 from warmstore.records.convert.arrow_columns import batch_of, fields_of_schema, pieces
-from warmstore.records.convert.source import Batch, Request, Source, rows_at_once
+from warmstore.records.convert.hive import partitions_of
+from warmstore.records.convert.source import Batch, Request, Source, reading, rows_at_once
 from warmstore.records.fields import Array, Fields
 
 
@@ -21,14 +23,18 @@ def open_source(request: Request, files: Sequence[Path]) -> Source:
             counts.append(file.metadata.num_rows)
             schema = schema or file.schema_arrow
             check_schema(schema, file.schema_arrow, path)
-    fields = fields_of_schema(request, schema)
+    partitions = partitions_of(files, request.root, schema.names)
+    fields = fields_of_schema(request, schema, partitions.fields)
+    own = {name: field for name, field in fields.items() if name not in partitions.fields}
 
     def read(start: int) -> Iterator[Batch]:
         before = 0
-        for path, count in zip(files, counts, strict=True):
+        for number, (path, count) in enumerate(zip(files, counts, strict=True)):
             if before + count > start:
-                with _open(path) as file:
-                    yield from _batches(file, fields, max(start - before, 0))
+                with reading(path), _open(path) as file:
+                    for piece in _pieces(file, own, max(start - before, 0)):
+                        beside = partitions.columns(fields, number, piece.num_rows)
+                        yield Batch({**batch_of(own, piece).columns, **beside})
             before += count
 
     return Source(fields, read, sum(counts))
@@ -46,17 +52,19 @@ def check_schema(schema: pa.Schema, other: pa.Schema, path: Path) -> None:
 
 
 def _open(path: Path) -> Any:
+    register_tensors()
     try:
         return pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OSError) as error:
         raise BadSource(f"{path} is not a Parquet file: {error}") from None
 
 
-def _batches(file: Any, fields: Fields, start: int) -> Iterator[Batch]:
+def _pieces(file: Any, fields: Fields, start: int) -> Iterator[pa.RecordBatch]:
+    """The records from number `start` on, with the columns of some fields."""
     fixed = sum(field.width for field in fields.values() if isinstance(field, Array))
     columns = None if len(fields) == len(file.schema_arrow.names) else list(fields)
     if columns is not None:
-        columns += [name for name in file.schema_arrow.names if name.removesuffix("::shape") in fields]
+        columns += [name for name in file.schema_arrow.names if "::" in name and name.partition("::")[0] in fields]
     before = 0
     for number in range(file.metadata.num_row_groups):
         group = file.metadata.row_group(number)
@@ -69,5 +77,4 @@ def _batches(file: Any, fields: Fields, start: int) -> Iterator[Batch]:
         for batch in file.iter_batches(at_once, row_groups=[number], columns=columns, use_threads=False):
             rest = batch.slice(min(skip, batch.num_rows))
             skip -= batch.num_rows - rest.num_rows
-            for piece in pieces(rest):
-                yield batch_of(fields, piece)
+            yield from pieces(rest)

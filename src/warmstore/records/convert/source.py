@@ -4,16 +4,30 @@ A format is a module with `open_source(request, files)`. It reads lazily: a sour
 """
 
 import importlib
+import lzma
+import tarfile
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from warmstore.errors import BadSource, NotInstalled, SchemaMismatch
+import pyarrow as pa
+import zstandard
+
+from warmstore.errors import BadSource, NotInstalled, SchemaMismatch, WarmstoreError
 from warmstore.records.fields import Field, Fields, check_fields
 
 BATCH_BYTES = 16 << 20
 """About how much of a source is read at once."""
+
+BROKEN = (
+    *(pa.ArrowException, zipfile.BadZipFile, tarfile.TarError, lzma.LZMAError, zstandard.ZstdError),
+    *(EOFError, zlib.error),
+)
+"""What the libraries that read files raise where one is broken, besides OSError."""
 
 BATCH_ROWS = 1 << 16
 """At most so many records are read at once: tiny ones cost more as Python objects than as bytes."""
@@ -56,6 +70,7 @@ class Request:
     """What a caller of `convert` asked for, checked.
 
     source: the object to convert, where there are no `paths`. fields: None for all, names, or names with their fields.
+    root: the folder below which names of folders may be Hive partitions.
     """
 
     source: Any
@@ -64,16 +79,20 @@ class Request:
     decode: bool | Callable[[bytes], dict[str, Any]] | None = None
     size: tuple[int, int] | None = None
     batched: bool = False
+    root: Path | None = None
 
-    def choose(self, names: Sequence[str], infer: Callable[[str], Field]) -> Fields:
+    def choose(self, names: Sequence[str], infer: Callable[[str], Field], *, open_ended: bool = False) -> Fields:
         """The fields to convert, out of a source's `names`; `infer` is asked only where the caller did not say.
+
+        Args:
+            open_ended: further names may follow, so that a caller may say which fields they are.
 
         Raises:
             SchemaMismatch: the caller named one that the source does not have.
         """
         wanted = names if self.fields is None else list(self.fields)
         for name in wanted:
-            if name not in names:
+            if name not in names and not (open_ended and isinstance(self.fields, dict)):
                 raise SchemaMismatch(f"the source has no field {name!r}; it has {list(names)}")
         told = self.fields if isinstance(self.fields, dict) else {}
         return check_fields({name: told[name] if name in told else infer(name) for name in wanted})
@@ -113,6 +132,22 @@ def needed(module: str, package: str, extra: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise NotInstalled(f"this format needs {package}: pip install warmstore[{extra}] ({error})") from None
+
+
+@contextmanager
+def reading(path: Any) -> Iterator[None]:
+    """What libraries raise over a broken file, as `BadSource` with the file's name. Around reading only, not yields to
+    code that may fail for other reasons.
+
+    Raises:
+        BadSource: the file is broken.
+    """
+    try:
+        yield
+    except WarmstoreError:
+        raise
+    except (*BROKEN, OSError, UnicodeDecodeError) as error:
+        raise BadSource(f"{path} cannot be read: {error}") from error
 
 
 def equal_lengths(what: Any, lengths: Mapping[str, int]) -> int:

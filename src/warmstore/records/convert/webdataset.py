@@ -6,104 +6,131 @@ Bytes. The names of the records are the field `__key__`. Tars are streamed, and 
 
 import io
 import json
-import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from warmstore.errors import BadSource, SchemaMismatch
+from warmstore.errors import BadSource, SchemaMismatch, UnsupportedType
 from warmstore.records.convert.inference import field_of, native, no_objects
-from warmstore.records.convert.iterable import columns_of_records, nbytes_of
+from warmstore.records.convert.iterable import columns_of_records, fields_of_records, nbytes_of, unknown_field
 from warmstore.records.convert.source import BATCH_BYTES, BATCH_ROWS, Batch, Request, Source, total_bytes
+from warmstore.records.convert.tars import members_of
 from warmstore.records.fields import Array, Bytes, Field, Fields, Json, Ragged, Text
 
 KEY = "__key__"
 
 
+@dataclass(frozen=True)
+class _Sample:
+    """One record: its files' bytes by field, where it is, and how many bytes of tars were read by then."""
+
+    files: dict[str, Any]
+    where: str
+    done: int
+
+
 def open_source(request: Request, files: Sequence[Path]) -> Source:
-    samples = _samples(files)
-    first = next(samples, None)
-    samples.close()
+    every = request.fields is None
+    with closing(_samples(files, every)) as samples:
+        first = next(_groups(samples), None)
     if first is None:
         raise BadSource(f"{', '.join(map(str, files))}: no records")
-    raw, _, _ = first
 
-    def infer(name: str) -> Field:
-        return field_of(name, _decoded(name, raw[name], None))
+    def infer(name: str, data: Any) -> Field:
+        where = next(sample.where for sample in first if sample.files.get(name) is data)
+        return field_of(name, _decoded(where, name, data, None))
 
-    fields = request.choose(list(raw), infer)
+    fields = fields_of_records(request, [sample.files for sample in first], infer)
 
     def read(start: int) -> Iterator[Batch]:
-        return _batches(_samples(files), fields, start)
+        for group in _groups(islice(_samples(files, every), start, None)):
+            records = []
+            for sample in group:
+                if every and not sample.files.keys() <= fields.keys():
+                    raise unknown_field(sample.where, min(sample.files.keys() - fields.keys()), len(first))
+                records.append(_record(sample, fields))
+            yield columns_of_records(records, fields, group[-1].done)
 
     return Source(fields, read, size=total_bytes(files))
 
 
-def _batches(samples: Iterator[tuple[dict[str, Any], str, int]], fields: Fields, start: int) -> Iterator[Batch]:
-    group: list[dict[str, Any]] = []
-    size = done = 0
-    known = fields.keys()
-    for number, (raw, where, done) in enumerate(samples):
-        if number < start:
-            continue
-        if not known <= raw.keys():
-            raise SchemaMismatch(
-                f"{where} has the files {sorted(raw.keys() - {KEY})}; {sorted(known - raw.keys())} miss"
-            )
-        record = {}
-        for name, field in fields.items():
-            try:
-                record[name] = _decoded(name, raw[name], field)
-            except (SchemaMismatch, ValueError) as error:
-                raise BadSource(f"{where}.{name} cannot be decoded: {error}") from None
-        group.append(record)
-        size += sum(map(nbytes_of, record.values()))
+def _groups(samples: Iterator[_Sample]) -> Iterator[list[_Sample]]:
+    group: list[_Sample] = []
+    size = 0
+    for sample in samples:
+        group.append(sample)
+        size += sum(map(nbytes_of, sample.files.values()))
         if size >= BATCH_BYTES or len(group) >= BATCH_ROWS:
-            yield columns_of_records(group, fields, done)
+            yield group
             group, size = [], 0
     if group:
-        yield columns_of_records(group, fields, done)
+        yield group
 
 
-def _samples(files: Sequence[Path]) -> Any:
-    """Records of all tars in order: their files' bytes by field, where they are, and bytes of tar read by then."""
+def _record(sample: _Sample, fields: Fields) -> dict[str, Any]:
+    """The values of those fields that a sample has a file for."""
+    return {
+        name: _decoded(sample.where, name, sample.files[name], field)
+        for name, field in fields.items()
+        if name in sample.files
+    }
+
+
+def _samples(files: Sequence[Path], every: bool) -> Generator[_Sample, None, None]:
+    """Records of all tars in order.
+
+    Args:
+        every: no member may be left out.
+    """
     before = 0
     for path in files:
-        with open(path, "rb") as file, _streamed(path, file) as tar:
-            key: str | None = None
-            record: dict[str, Any] = {}
-            for member in tar:
-                tar.members = []  # type: ignore[attr-defined]  # tarfile would keep every member it ever saw
-                folder, slash, base = member.name.rpartition("/")
-                stem, dot, extension = base.partition(".")
-                if not member.isfile() or not stem or not dot:
-                    continue
-                name = f"{folder}{slash}{stem}"
-                if name != key:
-                    if record:
-                        yield record, f"{path}: {key}", before + file.tell()
-                    key, record = name, {KEY: name}
-                extension = extension.lower()
-                if extension in record:
-                    raise BadSource(f"{path}: {name}.{extension} is there twice in a row")
-                content = tar.extractfile(member)
-                record[extension] = content.read() if content else b""
-            if record:
-                yield record, f"{path}: {key}", before + file.tell()
+        key: str | None = None
+        sample: dict[str, Any] = {}
+        done = before
+        for member, data, position in members_of(path):
+            folder, slash, base = member.rpartition("/")
+            stem, dot, extension = base.partition(".")
+            if not stem or (stem.startswith("__") and not dot):
+                continue  # files of systems, such as ._0001.jpg, and of the format, such as __meta__
+            if not dot:
+                if every:
+                    raise BadSource(
+                        f"{path}: {member} has no extension, so it is no field of a record. Choose fields with "
+                        "fields=[...]"
+                    )
+                continue
+            name = f"{folder}{slash}{stem}"
+            if name != key:
+                if sample:
+                    yield _Sample(sample, f"{path}: {key}", done)
+                key, sample = name, {KEY: name}
+            extension = extension.lower()
+            if extension in sample:
+                raise BadSource(f"{path}: {name}.{extension} is there twice in a row")
+            sample[extension] = data
+            done = before + position
+        if sample:
+            yield _Sample(sample, f"{path}: {key}", done)
         before += path.stat().st_size
 
 
-def _streamed(path: Path, file: Any) -> tarfile.TarFile:
+def _decoded(where: str, name: str, data: Any, field: Field | None) -> Any:
+    """The value of a sample's file."""
     try:
-        return tarfile.open(fileobj=file, mode="r|*")
-    except tarfile.ReadError as error:
-        raise BadSource(f"{path} is not a tar: {error}") from None
+        return _value(name, data, field)
+    except UnsupportedType as error:
+        raise UnsupportedType(f"{where}.{name}: {error}") from None
+    except (SchemaMismatch, ValueError, EOFError) as error:
+        raise BadSource(f"{where}.{name} cannot be decoded: {error}") from None
 
 
-def _decoded(name: str, data: Any, field: Field | None) -> Any:
-    """A file's value. A field that the caller chose otherwise gets the bytes."""
+def _value(name: str, data: Any, field: Field | None) -> Any:
+    # A field that the caller chose otherwise gets the bytes.
     kind = name.rpartition(".")[2]
     if name == KEY or isinstance(field, Bytes):
         return data
