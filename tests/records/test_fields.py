@@ -3,9 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
 from tests.faults.children import same
 
 import warmstore as ws
@@ -85,11 +87,76 @@ def test_dtypes_that_cannot_be_kept_are_refused(kind: Any, dtype: str) -> None:
         kind(dtype)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [
+        (np.float32, "float32"),
+        (np.int64, "int64"),
+        (np.bool_, "bool"),
+        (bool, "bool"),
+        (np.complex64, "complex64"),
+        (ml_dtypes.bfloat16, "bfloat16"),
+        (ml_dtypes.float8_e5m2, "float8_e5m2"),
+        (jnp.bfloat16, "bfloat16"),
+        (jnp.float32, "float32"),
+        (jnp.dtype("int8"), "int8"),
+        (torch.float32, "float32"),
+        (torch.bfloat16, "bfloat16"),
+        (torch.bool, "bool"),
+        (torch.long, "int64"),
+        (torch.complex64, "complex64"),
+        (torch.float8_e4m3fn, "float8_e4m3fn"),
+        (np.dtype("M8[ms]"), "M8[ms]"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("kind", [ws.Array, ws.Ragged])
+def test_a_dtype_may_be_that_of_a_library(kind: Any, dtype: Any, name: str) -> None:
+    assert kind(dtype) == kind(name)
+    assert type(kind(dtype).dtype) is str
+
+
+@pytest.mark.parametrize(
+    ("dtype", "advice"),
+    [
+        (float, "says no width; name one, such as 'float32'"),
+        (int, "'int64'"),
+        (complex, "'complex64'"),
+        (str, r"use ws.Text\(\)"),
+        (bytes, r"use ws.Bytes\(\)"),
+        (dict, r"use ws.Json\(\)"),
+        (np.floating, "dtype"),
+        (np.generic, "dtype"),
+        (np.str_, "dtype"),
+        (np.dtype(">f4"), "dtype '>f4' cannot be kept"),
+        (np.longdouble, "dtype"),
+        (torch.qint8, "there is no dtype 'qint8'"),
+        (torch.Tensor, "dtype"),
+        (ws.Array, "dtype"),
+        (["f4"], "dtype"),
+    ],
+    ids=str,
+)
+def test_types_that_say_no_dtype_are_refused(dtype: Any, advice: str) -> None:
+    with pytest.raises(UnsupportedType, match=advice):
+        ws.Array(dtype)
+
+
+def test_a_record_that_no_chunk_can_hold_makes_no_store(tmp_path: Path) -> None:
+    half = {"a": ws.Array("uint8", (1 << 28,)), "b": ws.Array("float64", (1 << 25,), "zstd")}
+    check_fields(half)
+    with pytest.raises(
+        SchemaMismatch, match=r"a record of 536,870,920 bytes is too large.* 'a', which takes 268,435,456"
+    ):
+        ws.RecordStore.create(tmp_path / "s", {**half, "label": ws.Array("int64")})
+    assert not (tmp_path / "s").exists()
+
+
 def test_a_dtype_may_be_given_as_numpy_names_it() -> None:
-    assert ws.Array(np.dtype("f4")).dtype == "float32"  # type: ignore[arg-type]
+    assert ws.Array(np.dtype("f4")).dtype == "float32"
     assert ws.Array("<f4").dtype == "float32"
     assert ws.Array("longlong").dtype == "int64"
-    assert ws.Ragged(np.dtype(ml_dtypes.bfloat16)).dtype == "bfloat16"  # type: ignore[arg-type]
+    assert ws.Ragged(np.dtype(ml_dtypes.bfloat16)).dtype == "bfloat16"
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

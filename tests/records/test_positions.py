@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 from warmstore.errors import PositionError
 from warmstore.records.positions import as_positions
@@ -65,6 +66,10 @@ def test_means(index: Any, expected: list[int]) -> None:
         np.zeros(0, bool),
         np.ones((5, 1), bool),
         [[1, 2]],
+        [[]],
+        np.zeros((2, 0), int),
+        slice("a"),
+        slice(0, 1, 0),
         [[1], [2, 3]],
         [1.0],
         ["1"],
@@ -96,17 +101,35 @@ def test_no_position_is_valid_in_an_empty_store() -> None:
     assert as_positions(slice(None), 0).tolist() == []
     assert as_positions(np.zeros(0, bool), 0).tolist() == []
     for position in (0, -1):
-        with pytest.raises(PositionError):
+        with pytest.raises(PositionError, match=f"no position {position}: there are no records"):
             as_positions([position], 0)
 
 
-@given(st.integers(0, 20), st.lists(st.integers(-25, 25), min_size=1))
-def test_is_what_a_list_would_give(length: int, index: list[int]) -> None:
-    values = list(range(length))
+INTEGERS = hnp.arrays(hnp.integer_dtypes() | hnp.unsigned_integer_dtypes(), st.integers(1, 6))
+
+
+@given(
+    st.integers(0, 20),
+    st.lists(st.integers(-25, 25))
+    | st.slices(20)
+    | st.builds(slice, st.integers(), st.integers(), st.integers())
+    | st.lists(st.booleans(), min_size=1, max_size=20)
+    | hnp.arrays(np.bool_, st.integers(0, 20))
+    | INTEGERS
+    | hnp.arrays(np.int64, hnp.array_shapes(min_dims=0, max_dims=2, min_side=0, max_side=3)),
+)
+@settings(max_examples=500)
+def test_is_what_numpy_gives(length: int, index: Any) -> None:
+    """Of one dimension: several would not be a list of records."""
     try:
-        expected = [values[at] for at in index]
-    except IndexError:
+        expected = np.arange(length)[index]
+        # NumPy takes a mask of no bools for any length.
+        if np.ndim(expected) != 1 or (
+            isinstance(index, np.ndarray) and index.dtype.kind == "b" and len(index) != length
+        ):
+            raise IndexError
+    except (IndexError, ValueError):
         with pytest.raises(PositionError):
             as_positions(index, length)
     else:
-        assert as_positions(index, length).tolist() == expected
+        assert as_positions(index, length).tolist() == expected.tolist()

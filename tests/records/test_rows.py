@@ -12,7 +12,7 @@ from tests.faults.children import same
 
 import warmstore as ws
 from warmstore.errors import SchemaMismatch, UnsupportedType
-from warmstore.records.rows import Rows, join
+from warmstore.records.rows import Rows, absent_rows, join, spread
 from warmstore.records.values import decode, encode
 
 NAN = float("nan")
@@ -138,7 +138,7 @@ def test_a_batch_of_none(field: Any) -> None:
     ids=repr,
 )
 def test_ragged_arrays_of_another_dtype_or_rank_are_refused(value: Any) -> None:
-    with pytest.raises(SchemaMismatch, match="holds int64 arrays"):
+    with pytest.raises(SchemaMismatch, match="holds int64"):
         encode("x", ws.Ragged("int64"), [value])
 
 
@@ -161,3 +161,27 @@ def test_slices_and_joins(values: list[bytes], data: st.DataObject) -> None:
 
 def test_views_are_read_only() -> None:
     assert all(view.readonly for view in Rows(2, np.zeros((2, 3), np.uint8)).views())
+
+
+FIELDS: dict[str, tuple[Any, list[Any]]] = {
+    "array": (ws.Array("int16", (2,)), [np.array([n, n], np.int16) for n in range(6)]),
+    "empty": (ws.Array("int16", (0,)), [np.zeros(0, np.int16)] * 6),
+    "ragged": (ws.Ragged("float32", 2), [np.full((n, 2), n, np.float32) for n in range(6)]),
+    "text": (ws.Text(), ["", "é", "b", "cc", "", "d"]),
+    "json": (ws.Json(), [None, 1, [None], {}, "null", None]),
+}
+
+
+@pytest.mark.parametrize("name", FIELDS)
+@given(absent=st.lists(st.booleans(), min_size=6, max_size=6))
+def test_rows_are_spread_among_absent_ones(name: str, absent: list[bool]) -> None:
+    field, values = FIELDS[name]
+    some = encode("x", field, [value for value, gone in zip(values, absent, strict=True) if not gone])
+    rows = spread(field, some, np.array(absent))
+    for at, gone in enumerate(absent):
+        row = rows.slice(at, at + 1)
+        assert row.absent is not None
+        assert bool(row.absent[0]) == gone
+        expected = absent_rows(field, 1) if gone else encode("x", field, [values[at]])
+        assert np.array_equal(row.data.reshape(-1), expected.data.reshape(-1))
+        assert expected.shapes is None or np.array_equal(row.shapes, expected.shapes)

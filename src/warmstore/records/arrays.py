@@ -9,6 +9,7 @@ import numpy as np
 from warmstore.errors import SchemaMismatch, UnsupportedType
 from warmstore.records.fields import dtype_name, numpy_dtype
 
+_NUMBERS = {bool, int, float, complex}
 _SAME_WIDTH = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 
 
@@ -87,37 +88,76 @@ def exact_array(name: str, values: Any, dtype: np.dtype[Any], shape: tuple[int, 
         SchemaMismatch: dtype or shape differ.
     """
     listed = isinstance(values, list | tuple)
-    if listed and any(is_tensor(value) or isinstance(value, np.ndarray | np.generic) for value in values):
-        parts = [exact_array(name, to_numpy(value)[None], dtype, shape) for value in values]
-        return np.concatenate(parts)
     if listed:
-        array = _from_python(name, values, dtype, shape)
+        array = array_of_numbers(name, values, dtype) if len(values) else np.empty((0, *shape), dtype)
     else:
-        array = to_numpy(values)
-        if array.dtype != dtype:
-            raise SchemaMismatch(
-                f"field {name!r} holds {dtype_name(dtype)}; got {array.dtype}. "
-                f"Nothing is converted on the way: pass values.astype({dtype_name(dtype)!r}) if that is what you mean"
-            )
+        array = _of_dtype(name, values, dtype)
     if array.ndim != len(shape) + 1 or array.shape[1:] != shape:
         raise SchemaMismatch(
             f"field {name!r} holds arrays of shape {shape} per record; got a batch of shape {array.shape}"
         )
-    return np.array(array, order="C", copy=True)
+    return np.ascontiguousarray(array) if listed else np.array(array, order="C", copy=True)
 
 
-def _from_python(name: str, values: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    if not len(values):
-        return np.empty((0, *shape), dtype)
+def array_of_numbers(name: str, values: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Nested lists as a fresh array of exactly `dtype`: of Python numbers, or of arrays that have the dtype already.
+
+    Raises:
+        SchemaMismatch: a value does not fit, or values at one level have several shapes.
+    """
     try:
+        if not _is_python(values):
+            parts = [
+                array_of_numbers(name, value, dtype)
+                if _is_python(value) or isinstance(value, list | tuple)
+                else _of_dtype(name, value, dtype)
+                for value in values
+            ]
+            return np.stack(parts)
         given = np.asarray(values)
         with np.errstate(over="ignore"):
-            array = np.asarray(values, dtype)
+            array = np.array(values, dtype)
+    except SchemaMismatch:
+        raise
     except (OverflowError, TypeError, ValueError) as error:
-        raise SchemaMismatch(f"field {name!r} holds {dtype_name(dtype)} of shape {shape}: {error}") from None
-    if not _fits(given, array):
+        raise SchemaMismatch(f"field {name!r} holds {dtype_name(dtype)}: {error}") from None
+    if given.size and not (_fits(given, array) and _integers_fit(values, given, array)):
         raise SchemaMismatch(f"field {name!r} holds {dtype_name(dtype)}; {values!r:.100} does not fit without change")
     return array
+
+
+def _of_dtype(name: str, values: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """An array or tensor, which must have the dtype."""
+    array = to_numpy(values)
+    if array.dtype != dtype:
+        raise SchemaMismatch(
+            f"field {name!r} holds {dtype_name(dtype)}; got {array.dtype}. "
+            f"Nothing is converted on the way: pass values.astype({dtype_name(dtype)!r}) if that is what you mean"
+        )
+    return array
+
+
+def _is_python(values: Any) -> bool:
+    """Whether there are no arrays, tensors or NumPy scalars in nested lists: these have a dtype of their own."""
+    if isinstance(values, list | tuple):
+        kinds = set(map(type, values))
+        return kinds <= _NUMBERS or all(map(_is_python, values))
+    return not hasattr(values, "dtype")
+
+
+def _integers_fit(values: Any, given: np.ndarray[Any, Any], array: np.ndarray[Any, Any]) -> bool:
+    """Whether integers among floats keep their values: NumPy makes floats of all of them before they are compared."""
+    if given.dtype.kind not in "fc":
+        return True
+    numbers = np.asarray(values, object).ravel()
+    whole = np.fromiter((isinstance(number, int) for number in numbers.tolist()), bool, len(numbers))
+    if not whole.any():
+        return True
+    if any(isinstance(number, bool) for number in numbers[whole].tolist()):
+        return False
+    wide = np.complex128 if array.dtype.kind == "c" else np.float64
+    kept = array.ravel()[whole] if array.dtype.kind in "iu" else array.ravel()[whole].astype(wide)
+    return bool((kept.astype(object) == numbers[whole]).all())
 
 
 def _fits(given: np.ndarray[Any, Any], array: np.ndarray[Any, Any]) -> bool:

@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from warmstore.errors import SchemaMismatch
-from warmstore.records.fields import Field, check_fields
-from warmstore.records.positions import as_positions
+from warmstore.errors import PositionError, SchemaMismatch
+from warmstore.records.draft import drafted
+from warmstore.records.fields import Field, check_fields, check_known
+from warmstore.records.files import Files
+from warmstore.records.pending import Pending
+from warmstore.records.positions import Int64, as_positions
 from warmstore.records.progress import progress_bar
 from warmstore.records.rewrite import Make, Utilisation, rewrite
+from warmstore.records.rows import stored_rows
+from warmstore.records.session import BATCH_BYTES
 
 if TYPE_CHECKING:
     from warmstore.records.store import RecordStore
@@ -38,7 +43,7 @@ def add_field(store: "RecordStore", name: str, field: Field, values: Any, progre
 def drop_field(store: "RecordStore", name: str, progress: bool | None) -> Utilisation:
     """See `RecordStore.drop_field`."""
     with store.editing():
-        _check_has(store, name)
+        check_known(store.path, [name], store.fields)
         fields = {key: field for key, field in store.fields.items() if key != name}
         return rewrite(store, check_fields(fields), {}, progress=progress, label=f"drop {name}")
 
@@ -48,7 +53,7 @@ def map_field(
 ) -> Utilisation:
     """See `RecordStore.map_field`."""
     with store.editing():
-        _check_has(store, name)
+        check_known(store.path, [name], store.fields)
         fields = check_fields({**store.fields, name: field or store.fields[name]})
         return rewrite(store, fields, {name: _maker(store, function)}, progress=progress, label=f"map {name}")
 
@@ -58,30 +63,58 @@ def filter_store(
 ) -> "RecordStore":
     """See `RecordStore.filter`."""
     names = list(store.fields) if fields is None else list(fields)
-    for name in names:
-        _check_has(store, name)
-    target = type(store).create(path, {name: store.fields[name] for name in names}, metadata=store.metadata)
-    length = len(store)
+    check_known(store.path, names, store.fields)
+    if store.mode == "a":
+        store.flush()  # stored rows are copied
+    kept_fields = {name: store.fields[name] for name in names}
+    files = Files() if store.files.is_remote else store.files
+    with (
+        drafted(path, files) as draft,
+        type(store).create(draft, kept_fields, metadata=store.metadata, files=files) as target,
+    ):
+        _copy_kept(store, target, names, keep, progress)
+    return type(store).open(path, "a", files=files)
+
+
+def _copy_kept(store: "RecordStore", target: "RecordStore", names: list[str], keep: Any, progress: bool | None) -> None:
+    """Commit the records to keep to another store, as they are stored: compressed, and absent where they are."""
+    generation, edits = store.session.generation, store.snapshot.edits
+    length = store.snapshot.length
     chosen = None if callable(keep) else as_positions(keep, length)
     total = length if chosen is None else len(chosen)
+    step = max(1, min(_BLOCK, BATCH_BYTES * length // max(store.nbytes, 1)))
+    queue = Pending(target.fields)
     with progress_bar(total, None, 0, "filter", progress) as advance:
-        for first in range(0, total, _BLOCK):
-            last = min(first + _BLOCK, total)
-            if chosen is None:
-                mask = np.asarray(keep(store.gather(slice(first, last))))
-                if mask.dtype != np.bool_ or mask.shape != (last - first,):
-                    raise SchemaMismatch(
-                        f"the filter must return one bool per record, {last - first} of them; it returned {mask.dtype} "
-                        f"of shape {mask.shape}"
-                    )
-                positions = first + np.flatnonzero(mask)
-            else:
-                positions = chosen[first:last]
+        for first in range(0, total, step):
+            last = min(first + step, total)
+            positions = _wanted(store, keep, first, last) if chosen is None else chosen[first:last]
+            if store.session.generation is not generation or store.snapshot.edits != edits:
+                raise PositionError(f"{store.path} was edited while it was filtered; filter it again")
             if len(positions):
-                target.extend(store.gather(positions, names))
+                gathered = generation.read(names, positions)
+                queue.add({name: stored_rows(rows) for name, rows in zip(names, gathered, strict=True)})
+            while queue.nbytes >= BATCH_BYTES:
+                _commit_head(target, queue)
             advance(last - first, None)
-    target.flush()
-    return target
+        while queue.count:
+            _commit_head(target, queue)
+
+
+def _wanted(store: "RecordStore", keep: Callable[[dict[str, Any]], Any], first: int, last: int) -> Int64:
+    """The positions of [first, last) that a function of records keeps."""
+    mask = np.asarray(keep(store.gather(slice(first, last))))
+    if mask.dtype != np.bool_ or mask.shape != (last - first,):
+        raise SchemaMismatch(
+            f"the filter must return one bool per record, {last - first} of them; it returned {mask.dtype} "
+            f"of shape {mask.shape}"
+        )
+    return first + np.flatnonzero(mask)
+
+
+def _commit_head(target: "RecordStore", queue: Pending) -> None:
+    count, block = queue.head(BATCH_BYTES)
+    target.commit_rows(block)
+    queue.drop(count)
 
 
 def _maker(store: "RecordStore", values: Any) -> Make:
@@ -91,7 +124,7 @@ def _maker(store: "RecordStore", values: Any) -> Make:
 
     def take(first: int, last: int) -> Any:
         if values is None:
-            return [None] * (last - first)
+            return [np.ma.masked] * (last - first)  # not None, which is a value of a Json field
         if len(values) != len(store):
             raise SchemaMismatch(
                 f"a new field needs one value for each of the {len(store):,} records; got {len(values):,}"
@@ -99,8 +132,3 @@ def _maker(store: "RecordStore", values: Any) -> Make:
         return values[first:last]
 
     return take
-
-
-def _check_has(store: "RecordStore", name: str) -> None:
-    if name not in store.fields:
-        raise KeyError(f"{store.path} has no field {name!r}; it has {list(store.fields)}")

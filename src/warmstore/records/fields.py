@@ -6,13 +6,17 @@ bytes) is stored as the bits in an integer type of the same width, with the true
 """
 
 import base64
+import contextlib
 import dataclasses
+import difflib
 import functools
 import json
 import math
 import operator
+import sys
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import ml_dtypes
 import numpy as np
@@ -23,6 +27,8 @@ from warmstore.records.codecs import parse_codec
 
 CHECKSUM = "::xxh3"
 SHAPE = "::shape"
+LARGEST_RECORD = 1 << 29
+"""Bytes of the values of one record at most, before any codec: a chunk of 1 GiB holds it beside what goes with it."""
 
 _ML_DTYPES = {
     name: np.dtype(getattr(ml_dtypes, name))
@@ -39,7 +45,7 @@ _ML_DTYPES = {
     )
     if hasattr(ml_dtypes, name)
 }
-_ARROW_NATIVE = {
+ARROW_NATIVE = {
     name: pa.from_numpy_dtype(name)
     for name in [
         "int8",
@@ -55,7 +61,20 @@ _ARROW_NATIVE = {
         "float64",
     ]
 }
-_BITS = {1: pa.uint8(), 2: pa.uint16(), 4: pa.uint32(), 8: pa.uint64()}
+_WIDTHS: dict[Any, str] = {int: "'int64' or 'int32'", float: "'float32' or 'float64'", complex: "'complex64'"}
+_OTHER_FIELDS: dict[Any, str] = {
+    str: "Text",
+    bytes: "Bytes",
+    bytearray: "Bytes",
+    object: "Json",
+    dict: "Json",
+    list: "Json",
+}
+_ABSTRACT = {
+    *(np.generic, np.number, np.integer, np.signedinteger, np.unsignedinteger),
+    *(np.inexact, np.floating, np.complexfloating, np.flexible, np.character),
+}
+ARROW_BITS = {1: pa.uint8(), 2: pa.uint16(), 4: pa.uint32(), 8: pa.uint64()}
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
@@ -82,6 +101,26 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     return dtype
 
 
+def _named_dtype(dtype: Any) -> str:
+    """The name of a dtype however a user gives it: a name, or a dtype or scalar type of NumPy, ml_dtypes, JAX or torch.
+
+    Raises:
+        UnsupportedType: it cannot be kept, or says no width: NumPy, torch and JAX disagree on that of Python's int,
+            float and complex.
+    """
+    if isinstance(dtype, type) and dtype in _WIDTHS:
+        raise UnsupportedType(f"dtype {dtype.__name__} says no width; name one, such as {_WIDTHS[dtype]}")
+    if isinstance(dtype, type) and dtype in _OTHER_FIELDS:
+        raise UnsupportedType(f"dtype {dtype.__name__} is none of arrays; use ws.{_OTHER_FIELDS[dtype]}()")
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(dtype, torch.dtype):
+        return dtype_name(numpy_dtype(str(dtype).removeprefix("torch.")))
+    if isinstance(dtype, type) and dtype not in _ABSTRACT:
+        with contextlib.suppress(TypeError):  # the name of another type says what it is
+            dtype = np.dtype(dtype)
+    return dtype_name(numpy_dtype(str(dtype)))
+
+
 @functools.cache
 def dtype_name(dtype: np.dtype[Any]) -> str:
     """The inverse of `numpy_dtype`."""
@@ -90,7 +129,11 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
 
 @dataclass(frozen=True)
 class Array:
-    """Arrays of one dtype and one shape: an int64 label is `Array("int64")`, an image `Array("uint8", (96, 96, 3))`."""
+    """Arrays of one dtype and one shape: an int64 label is `Array("int64")`, an image `Array("uint8", (96, 96, 3))`.
+
+    dtype: a name, or a dtype or scalar type of NumPy, ml_dtypes, JAX or torch; a name afterwards. Python's int, float
+    and complex say no width and are refused.
+    """
 
     dtype: str
     shape: tuple[int, ...] = ()
@@ -98,9 +141,20 @@ class Array:
     dictionary: bytes | None = dataclasses.field(default=None, repr=False, kw_only=True)
     kind: ClassVar[str] = "array"
 
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            dtype: Any,
+            shape: int | Sequence[int] = (),
+            codec: str = "raw",
+            *,
+            dictionary: bytes | None = None,
+        ) -> None: ...
+
     def __post_init__(self) -> None:
         _check_codec(self)
-        object.__setattr__(self, "dtype", dtype_name(numpy_dtype(str(self.dtype))))
+        object.__setattr__(self, "dtype", _named_dtype(self.dtype))
         try:
             shape = (self.shape,) if isinstance(self.shape, int) else tuple(map(operator.index, self.shape))
         except TypeError:
@@ -122,7 +176,7 @@ class Array:
 
 @dataclass(frozen=True)
 class Ragged:
-    """Arrays of one dtype and one number of dimensions, each record with its own shape."""
+    """Arrays of one dtype and one number of dimensions, each record with its own shape; dtypes are those of `Array`."""
 
     dtype: str
     ndim: int = 1
@@ -130,9 +184,15 @@ class Ragged:
     dictionary: bytes | None = dataclasses.field(default=None, repr=False, kw_only=True)
     kind: ClassVar[str] = "ragged"
 
+    if TYPE_CHECKING:
+
+        def __init__(
+            self, dtype: Any, ndim: int = 1, codec: str = "raw", *, dictionary: bytes | None = None
+        ) -> None: ...
+
     def __post_init__(self) -> None:
         _check_codec(self)
-        object.__setattr__(self, "dtype", dtype_name(numpy_dtype(str(self.dtype))))
+        object.__setattr__(self, "dtype", _named_dtype(self.dtype))
         if not isinstance(self.ndim, int) or not 1 <= self.ndim <= 32:
             raise SchemaMismatch(f"Ragged ndim is {self.ndim!r}; it must be an int, 1 to 32 (a scalar is an Array)")
 
@@ -212,7 +272,7 @@ def arrow_schema(fields: Fields) -> pa.Schema:
     """The schema of every chunk of a store with these fields."""
     return pa.schema(
         [
-            pa.field(column.name, column.type, nullable=column.name == name, metadata=_metadata(field))
+            pa.field(column.name, column.type, nullable=column.name == name, metadata=column_metadata(field))
             for name, field in fields.items()
             for column in columns_of(name, field)
         ]
@@ -223,7 +283,8 @@ def check_fields(fields: Any) -> Fields:
     """Fields as a user gave them, checked.
 
     Raises:
-        SchemaMismatch: none at all, a name that cannot be, or something that is not a field.
+        SchemaMismatch: none at all, a name that cannot be, something that is not a field, or records too large for any
+            chunk.
     """
     if not isinstance(fields, dict) or not fields:
         raise SchemaMismatch(f'fields must be a non-empty dict such as {{"label": ws.Array("int64")}}, not {fields!r}')
@@ -232,7 +293,29 @@ def check_fields(fields: Any) -> Fields:
             raise SchemaMismatch(f"field name {name!r} must be a non-empty str of valid Unicode without '::'")
         if not isinstance(field, Field):
             raise SchemaMismatch(f"field {name!r} is {field!r}; it must be ws.Array, Ragged, Bytes, Text or Json")
+    widths = {name: field.width for name, field in fields.items() if isinstance(field, Array)}
+    if sum(widths.values()) > LARGEST_RECORD:
+        widest = max(widths, key=widths.__getitem__)
+        raise SchemaMismatch(
+            f"a record of {sum(widths.values()):,} bytes is too large: one holds at most {LARGEST_RECORD:,}. Split it, "
+            f"such as field {widest!r}, which takes {widths[widest]:,}"
+        )
     return dict(fields)
+
+
+def check_known(where: Any, names: Iterable[str], fields: Collection[str]) -> None:
+    """Raise KeyError for the first name that is none of the fields; `where` is what has them, for the message."""
+    if isinstance(names, str):
+        raise TypeError(f"fields must be a list of names, such as [{names!r}]; got {names!r:.80}")
+    for name in names:
+        if name not in fields:
+            raise KeyError(f"{where} has no field {name!r}{suggestion(name, fields)}; it has {list(fields)}")
+
+
+def suggestion(name: Any, fields: Collection[str]) -> str:
+    """What a misspelt field name may have meant, as the middle of a message; empty where nothing is like it."""
+    close = difflib.get_close_matches(name, fields, 1) if isinstance(name, str) else []
+    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def fields_to_json(fields: Fields) -> list[dict[str, Any]]:
@@ -272,7 +355,8 @@ def _describe(field: Field) -> dict[str, Any]:
     return options
 
 
-def _metadata(field: Field) -> dict[str, str]:
+def column_metadata(field: Field) -> dict[str, str]:
+    """A field's description as the metadata of its columns."""
     # The dictionary stands in store.json; in every chunk it would only take room.
     return {"warmstore": json.dumps(_describe(replace(field, dictionary=None)))}
 
@@ -288,7 +372,7 @@ def _array_type(field: Array) -> pa.DataType:
     if dtype.itemsize == 16:  # complex128
         value, shape = pa.uint64(), (*field.shape, 2)
     else:
-        value, shape = _ARROW_NATIVE.get(field.dtype, _BITS[dtype.itemsize]), field.shape
+        value, shape = ARROW_NATIVE.get(field.dtype, ARROW_BITS[dtype.itemsize]), field.shape
     if not shape:
         return value
     return pa.fixed_shape_tensor(value, shape)

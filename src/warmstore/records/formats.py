@@ -3,6 +3,7 @@
 What is no array (text, bytes, numbers, JSON values) stays what it is.
 """
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, final
 
@@ -12,6 +13,7 @@ from warmstore.errors import NotInstalled, SchemaMismatch, UnsupportedType
 from warmstore.records.arrays import is_tensor, to_torch
 from warmstore.records.fields import Fields
 from warmstore.records.samples import Samples
+from warmstore.records.view import FieldsView, is_names
 
 if TYPE_CHECKING:
     from warmstore.records.store import RecordStore
@@ -21,9 +23,12 @@ FORMATS = ("numpy", "torch", "jax")
 
 @final
 class Formatted:
-    """A store whose values come as tensors or JAX arrays: `RecordStore.with_format`. The store stays its own."""
+    """A store whose values come as tensors or JAX arrays: `RecordStore.with_format`. The store stays its own.
 
-    def __init__(self, store: "RecordStore", format: str) -> None:
+    store: a `RecordStore`, or some fields of one.
+    """
+
+    def __init__(self, store: "RecordStore | FieldsView", format: str) -> None:
         if format not in FORMATS:
             raise ValueError(f"format is {format!r}; it must be one of {', '.join(FORMATS)}")
         self.store = store
@@ -42,10 +47,14 @@ class Formatted:
         return len(self.store)
 
     def __getitem__(self, index: Any) -> Any:
-        """As of the store: one record for an integer, a field's values for (name), a gather otherwise."""
+        """As of the store: one record for an integer, a field's values for its name, a gather otherwise.
+
+        A list of names gives the store with these fields only, in this format.
+        """
         if isinstance(index, str):
-            index = self.store[index][:]
-            return self._convert(index)
+            return self._convert(self.store[index][:], index)
+        if is_names(index):
+            return Formatted(self.store[index], self.format)
         return self._convert(self.store[index])
 
     def __getitems__(self, index: Any) -> Samples:
@@ -71,13 +80,14 @@ class Formatted:
         return f"{self.store!r} as {self.format}"
 
 
-def _converter(format: str) -> Callable[[Any], Any]:
+def _converter(format: str) -> Callable[..., Any]:
+    """What makes a batch one of another format; the name of a field, if given, is for messages."""
     if format == "numpy":
-        return lambda batch: batch
+        return lambda batch, name="": batch
     library = imported(format)
     if format == "torch":
-        return lambda batch: mapped(tensor_of, batch)
-    return lambda batch: mapped(lambda value, name: jax_array_of(library, value, name), batch)
+        return functools.partial(mapped, tensor_of)
+    return functools.partial(mapped, functools.partial(jax_array_of, library))
 
 
 def mapped(function: Callable[[Any, str], Any], batch: Any, name: str = "") -> Any:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from warmstore.errors import PositionError
+from warmstore.errors import PositionError, UnsupportedType
 from warmstore.records.arrays import to_numpy
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
@@ -23,21 +23,24 @@ def as_positions(index: Any, length: int) -> Int64:
         PositionError: out of range, or not something to index with.
     """
     if isinstance(index, slice):
-        return np.arange(*index.indices(length), dtype=np.int64)
+        try:
+            return np.arange(*index.indices(length), dtype=np.int64)
+        except (TypeError, ValueError) as error:
+            raise PositionError(f"{index} is no slice of records: {error}") from None
     try:
         array = to_numpy(index)
-    except ValueError as error:
+    except (TypeError, ValueError, UnsupportedType) as error:
         raise PositionError(f"positions must be integers, a slice or a mask; got {index!r:.80}: {error}") from None
-    if array.size == 0 and array.dtype.kind != "b":
-        return np.zeros(0, np.int64)
     if array.dtype.kind == "b":
         if array.shape != (length,):
             raise PositionError(f"a mask needs one bool for each of the {length:,} records; got shape {array.shape}")
         return np.flatnonzero(array)
-    if array.dtype.kind not in "iu" or array.ndim != 1:
+    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
         raise PositionError(
             f"positions must be integers, a slice or a mask; got {array.dtype} of shape {array.shape}: {index!r:.80}"
         )
+    if not array.size:
+        return np.zeros(0, np.int64)
     # What int64 cannot hold would come out negative, and count from the end.
     bounded = np.minimum(array, np.uint64(np.iinfo(np.int64).max)) if array.dtype == np.uint64 else array
     positions = np.ascontiguousarray(bounded, np.int64)
@@ -45,8 +48,14 @@ def as_positions(index: Any, length: int) -> Int64:
     if int(positions.view(np.uint64).max()) >= length:
         positions = np.where(positions < 0, positions + length, positions)
         if int(positions.view(np.uint64).max()) >= length:
-            wrong = index if np.isscalar(index) else array[(positions < 0) | (positions >= length)][0]
-            raise PositionError(
-                f"position {wrong!s} is outside the {length:,} records; valid are {-length:,} to {length - 1:,}"
-            )
+            raise outside(array[(positions < 0) | (positions >= length)][0], length)
     return positions
+
+
+def outside(position: Any, length: int) -> PositionError:
+    """The error to raise for a position that no record has."""
+    if not length:
+        return PositionError(f"there is no position {position!s}: there are no records")
+    return PositionError(
+        f"position {position!s} is outside the {length:,} records; valid are {-length:,} to {length - 1:,}"
+    )

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from warmstore.errors import Damaged, SchemaMismatch, UnsupportedType
-from warmstore.records.arrays import exact_array, to_numpy
+from warmstore.records.arrays import array_of_numbers, exact_array, to_numpy
 from warmstore.records.buffers import Allocate, take
 from warmstore.records.codecs import codec_of
 from warmstore.records.fields import Array, Bytes, Field, Json, Ragged, Text, field_has_bytes, numpy_dtype
-from warmstore.records.rows import Bools, Gathered, Rows, absent_rows, packed
+from warmstore.records.rows import Bools, Gathered, Rows, packed, spread
 
 
 def encode(name: str, field: Field, values: Any, *, own: bool = False) -> Rows:
@@ -20,16 +20,17 @@ def encode(name: str, field: Field, values: Any, *, own: bool = False) -> Rows:
 
     Args:
         values: for an Array anything that is [n, *shape] in the field's dtype (or lists of Python numbers, converted
-            where that loses nothing); for a Ragged a sequence of arrays; otherwise a sequence of values. In a list None
-            stands for no value; in a Json field it is one.
+            where that loses nothing); for a Ragged a sequence of arrays or of such lists; otherwise a sequence of
+            values. In a list None stands for no value; in a Json field it is one. What is masked as a whole is absent.
         own: nobody else writes to `values`: an array of a fixed width is taken as it is.
 
     Raises:
-        SchemaMismatch: dtype, shape or type differ from the field's.
+        SchemaMismatch: dtype, shape or type differ from the field's, or a value is masked in part.
     """
     if isinstance(values, np.ma.MaskedArray):
-        masks = np.ma.getmaskarray(values).reshape(len(values), -1)
-        values = [None if mask.all() and mask.size else value for mask, value in zip(masks, values.data, strict=True)]
+        return _encode_masked(name, field, values)
+    if isinstance(values, list | tuple) and any(isinstance(value, np.ma.MaskedArray) for value in values):
+        return _encode_masked_parts(name, field, values)
     if isinstance(values, list | tuple) and not isinstance(field, Json) and any(value is None for value in values):
         return _encode_with_absent(name, field, values)
     if isinstance(field, Array):
@@ -109,7 +110,7 @@ class Packed:
 def decode_rows(field: Field, rows: Rows) -> Any:
     """What a user gets for rows in memory: an array, or a list."""
     if isinstance(field, Array):
-        return decode_array(field, _matrix(field, rows), rows.absent)
+        return decode_array(field, matrix(field, rows), rows.absent)
     return decode(field, rows.views(), rows.shapes, rows.absent)
 
 
@@ -132,6 +133,14 @@ def decompressed(field: Field, gathered: Gathered, allocate: Allocate = take) ->
         return replace(gathered.spans.copied(allocate), shapes=gathered.shapes, absent=gathered.absent)
     data, offsets = codec.decompress(gathered.spans.views(), allocate)
     return Rows(len(gathered.spans), data, offsets, gathered.shapes, gathered.absent)
+
+
+def raw_rows(field: Field, gathered: Gathered) -> Rows:
+    """Gathered rows as they were before the field's codec; those of an Array have one width."""
+    if gathered.data is not None:
+        return Rows(len(gathered.data), gathered.data, absent=gathered.absent)
+    rows = decompressed(field, gathered)
+    return Rows(rows.count, matrix(field, rows), absent=rows.absent) if isinstance(field, Array) else rows
 
 
 def decode_packed(field: Field, rows: Rows) -> Packed:
@@ -159,7 +168,7 @@ def compressed(field: Field, rows: Rows, threads: int | None = None) -> Rows:
     )
 
 
-def _matrix(field: Array, rows: Rows) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def matrix(field: Array, rows: Rows) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """uint8 [n, width] of rows of an Array field, also where a codec let their width vary; absent ones are zeros.
 
     Raises:
@@ -177,18 +186,71 @@ def _matrix(field: Array, rows: Rows) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return data
 
 
+def _encode_masked(name: str, field: Field, values: np.ma.MaskedArray[Any, Any]) -> Rows:
+    """Rows of a masked array: those that are masked as a whole are absent."""
+    if values.mask is np.ma.nomask or not values.ndim or not len(values):
+        return encode(name, field, values.data)
+    if not values.size:
+        raise _unknown_absence(name, 0)
+    masks = np.ma.getmaskarray(values).reshape(len(values), -1)
+    absent = np.asarray(masks.all(axis=1))
+    partly = np.flatnonzero(masks.any(axis=1) & ~absent)
+    if len(partly):
+        raise _partly_masked(name, int(partly[0]))
+    return _with_absent(name, field, ~absent, values.data[~absent])
+
+
+def _encode_masked_parts(name: str, field: Field, values: Sequence[Any]) -> Rows:
+    """Rows of a list of which some values are masked arrays: those that are masked as a whole are absent."""
+    there = np.ones(len(values), bool)
+    for at, value in enumerate(values):
+        if isinstance(value, np.ma.MaskedArray):
+            there[at] = not _is_masked(name, value, at)
+        elif value is None and not isinstance(field, Json):
+            there[at] = False
+    present = [value for value, is_there in zip(values, there.tolist(), strict=True) if is_there]
+    plain = [value.data if isinstance(value, np.ma.MaskedArray) else value for value in present]
+    return _with_absent(name, field, there, plain)
+
+
+def _is_masked(name: str, value: np.ma.MaskedArray[Any, Any], at: int) -> bool:
+    """Whether the value of record `at` of a batch is masked as a whole."""
+    if value.mask is np.ma.nomask:
+        return False
+    if not value.size:
+        raise _unknown_absence(name, at)
+    mask = np.ma.getmaskarray(value)
+    if mask.any() and not mask.all():
+        raise _partly_masked(name, at)
+    return bool(mask.all())
+
+
+def _partly_masked(name: str, at: int) -> SchemaMismatch:
+    return SchemaMismatch(
+        f"field {name!r}: a part of the value of record {at} of the batch is masked; a value is absent as a whole or "
+        "not at all. Fill it first, with values.filled(...)"
+    )
+
+
+def _unknown_absence(name: str, at: int) -> SchemaMismatch:
+    return SchemaMismatch(
+        f"field {name!r}: the value of record {at} of the batch has no element, so no mask says whether it is absent; "
+        "pass a list with None for the absent ones, or the array without its mask (values.data)"
+    )
+
+
 def _encode_with_absent(name: str, field: Field, values: Sequence[Any]) -> Rows:
     there = np.array([value is not None for value in values])
-    some = encode(name, field, [value for value in values if value is not None])
-    absent = absent_rows(field, len(values))
-    if some.offsets is None:
-        absent.data[there] = some.data
-        return Rows(len(values), absent.data, absent=~there)
-    lengths = np.zeros(len(values), np.int64)
-    lengths[there] = np.diff(some.offsets)
-    if absent.shapes is not None and some.shapes is not None:
-        absent.shapes[there] = some.shapes
-    return Rows(len(values), some.data, np.concatenate(([0], np.cumsum(lengths))), absent.shapes, ~there)
+    return _with_absent(name, field, there, [value for value in values if value is not None])
+
+
+def _with_absent(name: str, field: Field, there: Bools, present: Any) -> Rows:
+    """The rows of the values of some records, where the others are absent.
+
+    Args:
+        there: bool [n], which records have one of the `present` values, in their order.
+    """
+    return spread(field, encode(name, field, present), ~there)
 
 
 def _encode_ragged(name: str, field: Ragged, values: Any) -> Rows:
@@ -196,8 +258,13 @@ def _encode_ragged(name: str, field: Ragged, values: Any) -> Rows:
     if not hasattr(values, "__len__"):
         raise SchemaMismatch(f"field {name!r} takes a list of arrays, not {type(values).__name__}")
     try:
-        arrays = [to_numpy(value) for value in values]
+        arrays = [
+            array_of_numbers(name, value, dtype) if isinstance(value, list | tuple) else to_numpy(value)
+            for value in values
+        ]
     except ValueError as error:
+        if isinstance(error, SchemaMismatch):
+            raise
         raise SchemaMismatch(f"field {name!r} holds {field.dtype} arrays: {error}") from None
     for array in arrays:
         if array.ndim != field.ndim or array.dtype != dtype:

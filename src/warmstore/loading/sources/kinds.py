@@ -12,7 +12,7 @@ from warmstore.loading.sources.source import Source
 from warmstore.records.arrays import is_jax_array, is_tensor
 from warmstore.records.formats import Formatted
 from warmstore.records.store import RecordStore
-from warmstore.records.view import FieldView
+from warmstore.records.view import FieldsView, FieldView
 
 POLARS_SERIES = ("polars", "Series")
 MANY = (("datasets", "DatasetDict"),)
@@ -79,7 +79,7 @@ def is_aligned(value: Any) -> bool:
 def _is_source(value: Any) -> bool:
     if isinstance(value, np.ndarray) or is_tensor(value) or is_jax_array(value):
         return bool(value.ndim)
-    if isinstance(value, Source | RecordStore | FieldView | Formatted):
+    if isinstance(value, Source | RecordStore | FieldView | FieldsView | Formatted):
         return True
     if hasattr(value, "as_source") or hasattr(value, "selection"):  # data sets of ours
         return True

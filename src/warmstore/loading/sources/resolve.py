@@ -33,11 +33,12 @@ from warmstore.loading.sources.source import Source
 from warmstore.loading.sources.store import FieldSource, StoreSource
 from warmstore.loading.sources.subset import Selection, SubsetSource, positions_of
 from warmstore.records.arrays import is_jax_array, is_tensor
+from warmstore.records.fields import check_known
 from warmstore.records.formats import Formatted
 from warmstore.records.manifest import NAME
 from warmstore.records.samples import rebuilt
 from warmstore.records.store import RecordStore
-from warmstore.records.view import FieldView
+from warmstore.records.view import FieldsView, FieldView
 from warmstore.remote.location import is_remote
 
 
@@ -111,6 +112,10 @@ class _Resolver:
             value = value.store  # a loader has a format of its own
         if isinstance(value, RecordStore):
             return StoreSource(value, self._fields, collation, copy=self._copy)
+        if isinstance(value, FieldsView):
+            names = value.names if self._fields is None else list(self._fields)
+            check_known(f"the view of {value.store.path}", names, value.names)
+            return StoreSource(value.store, names, collation, copy=self._copy)
         if isinstance(value, FieldView):
             return FieldSource(value, collation, copy=self._copy)
         if isinstance(value, np.ndarray):

@@ -10,7 +10,7 @@ from warmstore.errors import Closed
 from warmstore.loading.collate import LIST, Collation
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.sources.source import Source
-from warmstore.records.fields import Array, Bytes, Field, Ragged
+from warmstore.records.fields import Array, Bytes, Field, Ragged, check_known
 from warmstore.records.store import RecordStore
 from warmstore.records.values import Packed
 from warmstore.records.view import FieldView
@@ -33,9 +33,7 @@ class StoreSource(Source):
     ) -> None:
         known = store.fields
         names = list(known if fields is None else fields)
-        for name in names:
-            if name not in known:
-                raise KeyError(f"{store.path} has no field {name!r}; it has {list(known)}")
+        check_known(store.path, names, known)
         self._columns = _Columns(store, names, {name: collation.under(name) for name in names}, copy)
         self.sample_bytes = _bytes_of([known[name] for name in names])
 
