@@ -25,6 +25,7 @@ NAMES = (
     "torchcachex",
     "processes",
     "reopen",
+    "sessions",
     "write",
     "edits",
     "cache_write",

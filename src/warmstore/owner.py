@@ -2,8 +2,12 @@
 
 A forked child inherits the memory of its parent's writers but not their right to write: it lets go of their locks and
 drops the pending rows, which the parent still has.
+
+A process that loses rows at its exit says so on stderr and ends with status 120, which Python gives where it cannot
+flush its own streams. That of an uncaught exception stays.
 """
 
+import contextlib
 import logging
 import os
 import sys
@@ -11,7 +15,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from multiprocessing import util
-from typing import Self
+from typing import Any, ClassVar, Self, TextIO, cast
 
 _log = logging.getLogger("warmstore")
 
@@ -20,6 +24,8 @@ class Owner(ABC):
     """A context manager with a `close` that also runs at exit when the user forgot it."""
 
     closed = True  # until there is something to close
+    has_rows: ClassVar[bool] = True
+    """Whether data is lost where `close` fails. What can be made again at no harm is no reason to fail a program."""
     _entrusted = False
 
     def own(self) -> None:
@@ -73,9 +79,37 @@ class Owner(ABC):
 
 class _Owners(weakref.WeakKeyDictionary[Owner, None]):
     registered = False
+    forked = False
+    """Whether this process is a forked child."""
 
 
 _owners = _Owners()
+
+
+class _FailingStream:
+    """A stream of which the last flush fails, when the interpreter ends: it exits with status 120 then.
+
+    Only there may the status still be changed with everything done that others have left for the exit.
+    """
+
+    closed = False
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._has_failed = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        return int(self._stream.write(text)) if self._stream is not None else len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(Exception):  # there may be no stream, or a closed one
+            self._stream.flush()
+        if sys.is_finalizing() and not self._has_failed:
+            self._has_failed = True
+            raise OSError("rows were lost when the process ended")
 
 
 def _close_at_exit(owners: object = None) -> None:
@@ -88,17 +122,34 @@ def _close_all() -> None:
     # close and stands in the list until the cache has it.
     for owner in list(_owners):
         if owner in _owners:
-            _close_quietly(owner)
+            error = _close_quietly(owner)
+            if error is not None and owner.has_rows:
+                _fail(owner, error)
 
 
-def _close_quietly(owner: Owner) -> None:
+def _close_quietly(owner: Owner) -> Exception | None:
+    """Close an owner where nobody can catch what it raises; returns that."""
     try:
         owner.close()
-    except Exception:
+    except Exception as error:
         _log.exception("%r could not be closed; rows that were still pending are lost", owner)
+        return error
+    return None
+
+
+def _fail(owner: Owner, error: Exception) -> None:
+    """Say on stderr that rows are lost, and have this process end with a status that is not 0."""
+    if _log.hasHandlers():  # else what was logged stands there already
+        with contextlib.suppress(Exception):
+            print(f"{owner!r} could not be closed; rows that were still pending are lost: {error}", file=sys.stderr)
+    # An uncaught exception is a status of its own.
+    if _owners.forked or getattr(sys, "last_value", None) is not None or isinstance(sys.stderr, _FailingStream):
+        return
+    sys.stderr = cast(TextIO, _FailingStream(sys.stderr))
 
 
 def _after_fork() -> None:
+    _owners.forked = True
     for owner in list(_owners):
         owner._after_fork()
     _close_at_exit()

@@ -19,9 +19,11 @@ from tests.faults.stories import Hasty, Record, Story
 
 import warmstore as ws
 from warmstore.errors import WarmstoreError
+from warmstore.records.log import BATCH, COPIED, ENTRY, STAGED
 
-Damage = tuple[str, bytes]
-"""What was done, and the file's bytes then."""
+Damage = tuple[str, bytes | None]
+"""What was done, and the file's bytes then; None where the file is removed."""
+_BATCHES = (BATCH, STAGED, COPIED)
 Lost = set[tuple[str, int]]
 """Fields and positions that raise."""
 
@@ -61,6 +63,8 @@ def pairs_of_bits(data: bytes, count: int, rng: np.random.Generator) -> Iterator
 def swapped_words(data: bytes, count: int, rng: np.random.Generator) -> Iterator[Damage]:
     """Two different 8-byte words exchanged."""
     words = np.frombuffer(data[: len(data) // 8 * 8], np.uint64)
+    if len(np.unique(words)) < 2:
+        return
     while count:
         first, second = rng.choice(len(words), 2).tolist()
         if words[first] != words[second]:
@@ -71,13 +75,22 @@ def swapped_words(data: bytes, count: int, rng: np.random.Generator) -> Iterator
 
 
 def files_of(story: Story) -> dict[str, Path]:
-    """Every file of a store that holds anything: json, log, and chunks by number."""
+    """Every file of a store that holds anything by its name; chunks, the last ones, by their number."""
     folder = story.path / story.generation
     chunks = {str(int(path.stem)): path for path in sorted(folder.glob("*.arrow"))}
-    files = {"json": story.path / "store.json", "log": folder / "log", **chunks}
+    copied = [story.path / "store.json", folder / "store.json.copy"]
+    copied += [folder / f"{name}{copy}" for name in ("log", "numbers") for copy in ("", ".copy")]
+    files = {**{path.name: path for path in copied if path.exists()}, **chunks}
     present = {path for path in story.path.rglob("*") if path.is_file() and path.stat().st_size}
     assert present == set(files.values())
     return files
+
+
+def headers_of(story: Story, file: str) -> list[int]:
+    """The bytes of a chunk in which headers of batches stand that count."""
+    entries = np.frombuffer((story.path / story.generation / "log").read_bytes(), ENTRY)
+    here = entries[(entries["chunk"] == int(file)) & (entries["header_hash"] != 0) & np.isin(entries["kind"], _BATCHES)]
+    return [at for entry in here for at in range(int(entry["offset"]), int(entry["offset"] + entry["header"]))]
 
 
 def look_at(path: Path, damages: Iterable[Damage], wrong: Callable[[], str | None], *, scratch: Path) -> int:
@@ -93,12 +106,18 @@ def look_at(path: Path, damages: Iterable[Damage], wrong: Callable[[], str | Non
         descriptor = os.open(path, os.O_RDWR)
         for what, data in damages:
             say(("at", what))
-            os.pwrite(descriptor, data, 0)
-            os.ftruncate(descriptor, len(data))
+            if data is None:
+                path.unlink()
+            else:
+                os.pwrite(descriptor, data, 0)
+                os.ftruncate(descriptor, len(data))
             try:
                 problem = wrong()
             except Exception as error:
                 problem = f"{type(error).__name__}: {error}"
+            if data is None:
+                path.write_bytes(original)
+                descriptor = os.open(path, os.O_RDWR)
             if problem:
                 say(("wrong", f"{path.name}, {what}: {problem}"))
             shutil.rmtree(scratch, ignore_errors=True)
@@ -114,19 +133,29 @@ def look_at(path: Path, damages: Iterable[Damage], wrong: Callable[[], str | Non
 
 
 QUICK, WHOLE, DEEP = range(3)
-"""How much a damaged store is asked: to read; in every way, and to verify; and copies of it to repair and to write."""
+"""How much a damaged store is asked: to read and to verify; in every way; and copies of it to repair and to write."""
 
 
-def wrong(story: Story, entries: Collection[int], *, depth: int, scratch: Path) -> str:
+def wrong(
+    story: Story,
+    entries: Collection[int],
+    *,
+    depth: int,
+    scratch: Path,
+    exact: bool = False,
+    noticed: bool = False,
+) -> str:
     """What is wrong with what a damaged store says; nothing, where every value is exact or a typed error.
 
     Args:
         entries: how many entries of the log may count.
+        exact: every value must be there.
+        noticed: `verify` must name some damage.
     """
     try:
         store = ws.RecordStore.open(story.path)
-    except WarmstoreError:
-        return ""
+    except WarmstoreError as error:
+        return f"not opened: {error}" if exact else ""
     with contextlib.closing(store):
         if store.snapshot.entries not in entries:
             return f"{store.snapshot.entries} entries"
@@ -135,15 +164,21 @@ def wrong(story: Story, entries: Collection[int], *, depth: int, scratch: Path) 
         expected = story.at(store.snapshot.entries)
         if len(store) != len(expected):
             return f"{len(store)} records"
-        if depth == QUICK and store.snapshot.order is None and _reads_all(store, expected):
-            return ""
-        with contextlib.suppress(WarmstoreError):
-            assert store.to_arrow().num_rows == len(expected)
-        problem, lost = different(store, expected)
+        problem: str = ""
+        lost: Lost = set()
+        if not _reads_all(store, expected) or depth != QUICK:
+            problem, lost = different(store, expected)
+        if not lost or depth != QUICK:
+            with contextlib.suppress(WarmstoreError):
+                assert store.to_arrow().num_rows == len(expected)
         report = store.verify(progress=False)
         named = {(one.field, at) for one in report.problems for at in one.positions}
         if not problem and named != lost:
             problem = f"verify says {sorted(named)}, and reading {sorted(lost)}"
+        if not problem and exact and lost:
+            problem = f"{sorted(lost)} cannot be read"
+        if not problem and report.ok and (noticed or lost):
+            problem = "verify does not notice"
     if not problem and depth == DEEP:
         problem = _repaired(story, expected, lost, scratch) or _written(story, expected, lost, scratch)
     return problem
@@ -195,19 +230,22 @@ def different(store: ws.RecordStore, expected: list[Record]) -> tuple[str, Lost]
 
 
 def _repaired(story: Story, expected: list[Record], lost: Lost, scratch: Path) -> str:
-    """What is wrong after a repair: values that were whole are exact, the others absent."""
+    """What is wrong after a repair: values that were whole are exact, the others absent, and nothing is damaged."""
     shutil.copytree(story.path, scratch)
     try:
         with ws.RecordStore.open(scratch, "a", files=Hasty()) as store:
             report = store.verify(repair=True, progress=False)
     except WarmstoreError as error:
         return f"not repaired: {error}"
-    if report.repaired != bool(lost):
-        return f"repaired: {report.repaired}, with {len(lost)} values lost"
+    if lost and not report.repaired:
+        return f"not repaired, with {len(lost)} values lost"
     rest = [{**one, **{name: None for name in one if (name, at) in lost}} for at, one in enumerate(expected)]
     with ws.RecordStore.open(scratch) as store:
         problem, still = different(store, rest)
+        report = store.verify(progress=False)
         shutil.rmtree(scratch)
+        if not problem and not report.ok:
+            problem = f"verify says {report}"
         return (problem and f"{problem} after a repair") or (f"{still} not repaired" if still else "")
 
 

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from tests.faults.children import FIELDS, record
 
 import warmstore as ws
+from warmstore.records import merging, session
 from warmstore.records.files import Files
 
 Record = dict[str, Any]
@@ -82,8 +84,8 @@ class Story:
         self._tell()
         self.store = ws.RecordStore.open(self.path, "a", files=Hasty())
 
-    def close(self) -> "Story":
-        self.store.close()
+    def close(self, *, seal: bool = True) -> "Story":
+        self.store.close(seal=seal)
         self._tell()
         return self
 
@@ -185,4 +187,34 @@ def rebalanced(path: Path) -> Story:
     return story.close()
 
 
-STORIES = {function.__name__: function for function in (plain, edited, compressed, absent, rebalanced)}
+def merged(path: Path) -> Story:
+    """Two writers' chunks that were merged, edits before and after, a sealed chunk, and one without a footer."""
+    fields = {
+        "number": ws.Array("int32"),
+        "points": ws.Ragged("int16"),
+        "text": ws.Text(codec="lz4"),
+    }
+
+    def value(number: int) -> Record:
+        points = np.arange(number, number + number % 3, dtype=np.int16)
+        return {"number": number, "points": points, "text": None if number % 4 == 3 else "é" * (number % 5)}
+
+    story = Story.create(path, fields, value)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(merging, "FAN_IN", 2)
+        story.extend(range(6))
+        story.another_writer()
+        story.update([1], [11], "text")
+        story.extend(range(6, 8))
+        story.another_writer()  # and now both chunks are one
+        story.delete([0])
+    story.update([2, 0], [12, 13], "number", "points")
+    story.another_writer()
+    with pytest.MonkeyPatch.context() as small:
+        small.setattr(session, "BATCH_BYTES", 1)
+        story.update([3, 1], [14, 15], "points", "text")
+    story.extend(range(8, 9))
+    return story.close(seal=False)
+
+
+STORIES = {function.__name__: function for function in (plain, edited, compressed, absent, rebalanced, merged)}

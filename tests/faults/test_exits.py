@@ -55,13 +55,107 @@ def test_rows_pending_at_the_end_of_a_process_are_flushed(tmp_path: Path, end: s
     assert chunk.read_bytes().endswith(b"ARROW1")  # sealed
 
 
-def test_a_full_disk_at_exit_is_said(tmp_path: Path) -> None:
+FULL = """
+import resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
+"""
+"""No file grows beyond 10 bytes from here on."""
+CACHE = """
+import sys, torch
+import warmstore as ws
+cache = ws.FeatureCache(sys.argv[1], "f")
+module = ws.CachedModule(torch.nn.Linear(2, 2).requires_grad_(False).eval(), cache)
+module(torch.ones(3, 2), cache_ids=[1, 2, 3])
+"""
+SHELVES = """
+import sys
+from pathlib import Path
+from tests.pipeline.functions import slow_image
+from tests.pipeline.making import plan_of
+import warmstore as ws
+pipe = ws.Pipeline(range(20)).step(slow_image)
+loader = pipe.loader(plan_of(pipe, [(1, "disk", "raw")], [20], folder=Path(sys.argv[1])), 4, workers=0)
+batches = iter(loader)
+next(batches)
+"""
+
+
+def ended(code: str, path: Path) -> subprocess.CompletedProcess[str]:
+    """A process that ran some code to its end."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [Path.cwd(), *sys.path]))}
+    return subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False, env=environment
+    )
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        ("", 120),
+        ("sys.exit(0)", 120),
+        ("sys.stderr.flush(); print('told', file=sys.stderr, flush=True)", 120),
+        ("sys.stderr = None", 120),
+        ("raise RuntimeError", 1),
+        ("raise KeyboardInterrupt", -signal.SIGINT),
+        ("import atexit; atexit.register(print, 'others have their turn')", 120),
+        ("import logging; logging.basicConfig(filename='/dev/null')", 120),
+    ],
+)
+def test_rows_that_are_lost_at_the_exit_are_a_status(tmp_path: Path, end: str, code: int) -> None:
     ws.RecordStore.create(tmp_path / "s", NUMBER).close()
-    code = START + "import resource, signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-    code += "resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))\n"
-    ran = subprocess.run([sys.executable, "-c", code, str(tmp_path / "s")], capture_output=True, text=True, check=True)
+    ran = ended(START + FULL + end, tmp_path / "s")
+    assert ran.returncode == code, ran.stderr
+    if "None" not in end:
+        assert ran.stderr.count("could not be closed; rows that were still pending are lost") == 1
+        assert "File too large" in ran.stderr
+    assert ("others have their turn" in ran.stdout) == ("others" in end)
+    with ws.RecordStore.open(tmp_path / "s") as store:
+        assert len(store) == 0
+
+
+def test_a_program_that_keeps_its_rows_ends_well(tmp_path: Path) -> None:
+    ws.RecordStore.create(tmp_path / "s", NUMBER).close()
+    ran = ended(START + "store.close()" + FULL, tmp_path / "s")
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_samples_of_a_cache_that_are_lost_at_the_exit_are_a_status(tmp_path: Path) -> None:
+    ran = ended(CACHE + FULL, tmp_path / "c")
+    assert ran.returncode == 120, ran.stderr
     assert "could not be closed" in ran.stderr
     assert "File too large" in ran.stderr
+    ran = ended(CACHE, tmp_path / "d")
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_a_pipeline_that_cannot_keep_samples_says_so_and_does_its_work(tmp_path: Path) -> None:
+    """As in the middle of a run: its disk is there for speed alone, and nothing was promised to be there."""
+    ran = ended(SHELVES + FULL, tmp_path / "c")
+    assert ran.returncode == 0
+    assert "nothing more is kept here, and what is missing is computed every time" in ran.stderr
+    assert "File too large" in ran.stderr
+
+
+@pytest.mark.parametrize(("has_rows", "code"), [(True, 120), (False, 0)])
+def test_any_owner_of_rows_that_fails_to_close_is_a_status(tmp_path: Path, has_rows: bool, code: int) -> None:
+    program = f"""
+from tests.faults.test_exits import Failing
+Failing.has_rows = {has_rows}
+owner = Failing()
+owner.own()
+"""
+    ran = ended(program, tmp_path)
+    assert ran.returncode == code
+    assert "could not be closed" in ran.stderr
+
+
+def test_a_forked_child_ends_as_its_program_says(tmp_path: Path) -> None:
+    ws.RecordStore.create(tmp_path / "s", NUMBER).close()
+    code = START + "if os.fork():\n    os._exit(os.waitstatus_to_exitcode(os.wait()[1]))\n"
+    ran = ended(code + "store.append({'x': 2})" + FULL, tmp_path / "s")
+    assert ran.returncode == 0
+    assert "could not be closed" in ran.stderr
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
@@ -245,6 +339,11 @@ class Counted(Owner):
         self.forks += 1
 
 
+class Failing(Counted):
+    def close(self) -> None:
+        raise OSError("no")
+
+
 def test_an_owner_is_told_of_forks_until_it_is_disowned() -> None:
     kept, let_go = Counted(), Counted()
     for one in (kept, let_go):
@@ -264,10 +363,6 @@ def test_an_owner_is_told_of_forks_until_it_is_disowned() -> None:
 
 
 def test_a_failing_close_is_logged_where_nobody_can_catch_it(caplog: pytest.LogCaptureFixture) -> None:
-    class Failing(Counted):
-        def close(self) -> None:
-            raise OSError("no")
-
     Failing().__del__()
     assert "could not be closed" in caplog.text
     caplog.clear()

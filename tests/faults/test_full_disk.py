@@ -96,7 +96,7 @@ def test_any_operation_refused(tmp_path: Path, code: int, first: bool) -> None:
         if not files.refused:
             break
         refused += files.refused
-    assert refused == ["create", "sync_folder", "write", "sync", "write", "sync"]
+    assert refused == ["create", "sync_folder", "write", "sync", "write", "write", "sync"]
 
 
 @pytest.mark.parametrize("forever", [False, True])

@@ -30,7 +30,7 @@ def write(path: Path, files: Files, say: Callable[[Any], None] = lambda _: None)
     say(len(store))
 
 
-OPERATIONS = 47
+OPERATIONS = 62
 
 
 def test_the_scenario_has_so_many_operations(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_two_killed_writers_beside_a_living_one(tmp_path: Path) -> None:
     store.flush()
 
     def work(say: Callable[[Any], None]) -> None:
-        mine = ws.RecordStore.open(path, "a", files=Killing(9, "middle"))
+        mine = ws.RecordStore.open(path, "a", files=Killing(11, "middle"))
         for number in range(1, 20):
             mine.append(record(number))
             mine.flush()

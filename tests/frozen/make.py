@@ -16,14 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from tests.faults.stories import Hasty, Record, Story
 from tests.frozen import specimens
 
 import warmstore as ws
+from warmstore.records import merging, session
 from warmstore.records.adoption import adopt
-from warmstore.records.eviction import evict, make_evictable
+from warmstore.records.eviction import evict
 from warmstore.records.fields import numpy_dtype
+from warmstore.records.generation import Generation
 from warmstore.records.heads import read_heads
 from warmstore.records.manifest import FORMAT
 from warmstore.records.pushing import push
@@ -169,6 +172,7 @@ def killed(path: Path) -> Story:
     story = start(path.with_name("going on"), KINDS)
     story.extend(range(2))
     story.update([0], [7], "points", "text")
+    committed = list(story.records)
     shutil.copytree(story.path, path)
     story.extend(range(2, 4))
     more = (story.path / "g0001/log").read_bytes()[-64:]
@@ -176,7 +180,7 @@ def killed(path: Path) -> Story:
     with open(path / "g0001/log", "ab") as log:
         log.write(more[:40])
     story.close()
-    story.records = story.at(2)
+    story.records = committed
     return story
 
 
@@ -203,7 +207,6 @@ def evicted(path: Path) -> Story:
     for first in (0, 4, 8):
         story.extend(range(first, first + 4))
         story.another_writer()
-    assert make_evictable(path, Hasty(), wait=True)
     evict(path, "g0001", [0, 2], Hasty())
     story.extend(range(12, 14))
     story.close()
@@ -226,9 +229,49 @@ def adopted(path: Path) -> Story:
     shutil.rmtree(path.with_name("remote"))
     shutil.rmtree(other.path)
     for lock in (path / ".adopt.lock", path / "edit.lock"):
-        lock.unlink()
+        lock.unlink(missing_ok=True)
     story.records += other.records
     story.extend(range(7, 9))
+    return story.close()
+
+
+def merged(path: Path) -> Story:
+    """Chunks of many writers merged, and merged again; edits before, between and after, one of several batches."""
+    names = ("scalar", "image", "points", "text", "blob")
+    fields = {**{name: KINDS[name] for name in names}, "squeezed": ws.Bytes("zstd")}
+    whole = records_of(fields)
+
+    def some(number: int) -> Record:
+        return {**whole(number), "blob": None if number % 3 == 1 else whole(number)["blob"]}
+
+    story = start(path, fields, some)
+    with pytest.MonkeyPatch.context() as limits:
+        limits.setattr(merging, "FAN_IN", 3)
+        for turn in range(10):
+            story.extend(range(4 * turn, 4 * turn + 4))
+            if turn % 3 == 1:
+                story.update([2, 5], [100 + turn, 200 + turn], *fields)
+                story.delete([1, 3])
+            story.another_writer()
+        limits.setattr(session, "BATCH_BYTES", 1)
+        story.update([6, 0, 3], [300, 301, 302], "points", "blob")
+    (path / "edit.lock").unlink()
+    return story.close(seal=False)
+
+
+def staged(path: Path) -> Story:
+    """An update of several batches whose writer was killed before the entry that applies them; others went on."""
+    story = start(path, KINDS)
+    story.extend(range(6))
+    with pytest.MonkeyPatch.context() as limits:
+        limits.setattr(session, "BATCH_BYTES", 1)
+        limits.setattr(Generation, "_commit_edit", lambda *arguments: None)
+        story.store.update([0, 1, 2], story.columns(range(50, 53)))
+    story.another_writer()
+    story.extend(range(6, 8))
+    story.update([5, 6], [15, 16], "text", "json")
+    story.delete([0])
+    (path / "edit.lock").unlink()
     return story.close()
 
 
@@ -239,6 +282,7 @@ STORES_OF = {
     },
     2: {"evicted": evicted},
     3: {"adopted": adopted},
+    4: {"merged": merged, "staged": staged},
 }
 """The stores that came with each format."""
 
@@ -271,9 +315,8 @@ def cache(folder: Path) -> None:
     if FORMAT > 1:  # a chunk of other rows, which goes
         put(with_ids, [3, 2, 1])
         with_ids.close()
-        assert make_evictable(folder / CACHE, Hasty(), wait=True)
         evict(folder / CACHE, "g0001", [0], Hasty())
-        (folder / CACHE / "edit.lock").unlink()
+        (folder / CACHE / "edit.lock").unlink(missing_ok=True)
         with_ids = opened_cache(folder)
     if FORMAT > 2:  # what another host computed, some of which is computed here too
         with opened_cache(folder / "other") as other, tempfile.TemporaryDirectory() as remote:
@@ -283,7 +326,7 @@ def cache(folder: Path) -> None:
             with_ids.pull(remote)
         shutil.rmtree(folder / "other")
         (folder / CACHE / ".adopt.lock").unlink()
-        (folder / CACHE / "edit.lock").unlink()
+        (folder / CACHE / "edit.lock").unlink(missing_ok=True)
         put(with_ids, [0, 1])
     else:
         put(with_ids, [0, 1, 2, 3])

@@ -40,10 +40,12 @@ def batch(count: int) -> pa.RecordBatch:
 @pytest.mark.parametrize("files", [Files(), OneByte()], ids=["whole", "one byte"])
 def test_a_sealed_chunk_is_what_pyarrow_writes(tmp_path: Path, files: Files) -> None:
     batches = [batch(count) for count in (1, 5, 5, 200)]
-    writer = ChunkWriter(tmp_path, 3, SCHEMA, files)
+    writer = ChunkWriter(tmp_path, 3, SCHEMA, files, "store/2")
     entries = [writer.append(one) for one in batches]
     writer.seal()
-    with pa.OSFile(str(tmp_path / "other"), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as other:
+    schema = pa.ipc.open_file(writer.path).schema
+    assert schema.metadata == {b"warmstore": b'{"chunk": "store/2/3"}'}
+    with pa.OSFile(str(tmp_path / "other"), "wb") as sink, pa.ipc.new_file(sink, schema) as other:
         for one in batches:
             other.write_batch(one)
     assert writer.path.name == "000003.arrow"

@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.faults.seam import FullDisk
 
 import warmstore as ws
-from warmstore.errors import Damaged, PositionError, SchemaMismatch
+from warmstore.errors import Closed, Damaged, PositionError, SchemaMismatch, StoreExists, WriteFailed
+from warmstore.records import session
 
 CODECS = ["raw", "deflate:9", "zstd", "lz4"]
 
@@ -273,6 +275,99 @@ def test_to_arrow_follows_no_damaged_offset(tmp_path: Path) -> None:
     offsets[2] = 1 << 40
     path.write_bytes(data.replace(np.array([0, 3, 6, 9]).tobytes(), offsets.tobytes()))
     store = ws.RecordStore.open(tmp_path / "s")
-    with pytest.raises(Damaged, match="some values are damaged"):
+    with pytest.raises(Damaged, match="the batch at byte"):
         store.to_arrow()
+    with pytest.raises(Damaged, match="some values are damaged"):
+        store.to_arrow(verify=False)
     assert store[0] == {"text": "abc"}
+
+
+FILTERED = {
+    "x": ws.Array("float32", (2,)),
+    "empty": ws.Array("int8", (0,)),
+    "points": ws.Ragged("int16", 2, "zstd"),
+    "json": ws.Json(),
+    "text": ws.Text("lz4"),
+}
+
+
+def test_a_filter_copies_values_as_they_are_stored(tmp_path: Path) -> None:
+    store = ws.RecordStore.create(tmp_path / "s", FILTERED)
+    store.append({"json": None, "x": [1, 2], "points": np.zeros((0, 3), np.int16), "empty": []})
+    store.append({"text": "", "json": [None]})
+    store.append({"text": None})
+    store.append({"text": "pending", "json": {"a": 1}})
+    for kept in (store.filter(tmp_path / "all", slice(None)), store.filter(tmp_path / "f", lambda batch: [True] * 4)):
+        assert len(kept) == 4
+        for name in FILTERED:
+            assert kept.present(name).tolist() == store.present(name).tolist()
+        assert kept.present("json").tolist() == [True, True, False, True]
+        assert kept["json"][:] == [None, [None], None, {"a": 1}]
+        assert kept["points"][0].shape == (0, 3)
+        assert kept.verify().ok
+        kept.append({"text": "more"})
+        kept.close()
+    only = store.filter(tmp_path / "only", [2, 0], fields=["json"])
+    assert list(only.fields) == ["json"]
+    assert only.present("json").tolist() == [False, True]
+
+
+def test_a_filter_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    store = ws.RecordStore.create(tmp_path / "s", {"x": ws.Array("int64")})
+    store.extend({"x": np.arange(10)})
+
+    def stop(batch: dict[str, Any]) -> Any:
+        raise KeyboardInterrupt
+
+    def edit(batch: dict[str, Any]) -> Any:
+        store.delete(0)
+        return batch["x"] > 3
+
+    for keep, error in ((stop, KeyboardInterrupt), (edit, PositionError), ([10], PositionError)):
+        with pytest.raises(error):
+            store.filter(tmp_path / "f", keep)
+    with pytest.raises(SchemaMismatch, match="one bool per record"):
+        store.filter(tmp_path / "f", lambda batch: batch["x"])
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["s"]
+    kept = store.filter(tmp_path / "f", lambda batch: batch["x"] > 3)
+    assert sorted(kept["x"][:].tolist()) == [4, 5, 6, 7, 8, 9]
+    with pytest.raises(StoreExists):
+        store.filter(tmp_path / "f", [0])
+    store.close()
+    with pytest.raises(Closed):
+        store.filter(tmp_path / "g", [0])
+
+
+def test_a_filter_writes_large_batches_in_parts(tmp_path: Path) -> None:
+    store = ws.RecordStore.create(tmp_path / "s", {"x": ws.Bytes()})
+    store.extend({"x": [bytes(1 << 20)] * 70 + [b"x"] * 100})
+    kept = store.filter(tmp_path / "f", slice(None))
+    assert len(kept) == 170
+    assert kept.snapshot.batches == 2
+    assert kept["x"][-1] == b"x"
+
+
+def test_an_update_that_fails_behind_sealed_chunks_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first chunks are full and sealed, and no entry speaks of their rows: that is no damage."""
+    monkeypatch.setattr(session, "BATCH_BYTES", 1)
+    disk = FullDisk()
+    fields = {"x": ws.Array("int64"), "y": ws.Text()}
+    store = ws.RecordStore.create(tmp_path / "s", fields, chunk_size=1, files=disk)
+    store.extend({"x": range(6), "y": ["a"] * 6})
+    store.flush()
+    for room in (1000, 5000, 9000):
+        disk.room = room
+        with pytest.raises(WriteFailed):
+            store.update(range(6), {"x": range(10, 16)})
+        disk.room = None
+        for seen in (store, ws.RecordStore.open(tmp_path / "s")):
+            assert seen["x"][:].tolist() == list(range(6))
+            assert seen.verify(progress=False).ok
+    store.update(range(6), {"x": range(10, 16)})
+    store.delete(0)
+    store.close()
+    opened = ws.RecordStore.open(tmp_path / "s")
+    assert opened["x"][:].tolist() == [15, 11, 12, 13, 14]
+    assert opened.verify(progress=False).ok

@@ -1,5 +1,6 @@
 """Evicting chunks: other rows stay where they are, who has a chunk mapped reads on, nothing is ever another row."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,12 @@ from tests.faults.children import FIELDS, check, columns, record, same
 from tests.faults.stories import Hasty
 
 import warmstore as ws
-from warmstore.errors import NewerFormat, ReadOnly
-from warmstore.records import manifest
-from warmstore.records.eviction import evict, make_evictable
+from warmstore.errors import ReadOnly
+from warmstore.records.eviction import evict
 from warmstore.records.files import Files
 from warmstore.records.inspection import chunk_states
+from warmstore.records.manifest import read_manifest, write_manifest
+from warmstore.records.upgrade import upgrade
 
 FILES = Hasty()
 
@@ -24,7 +26,7 @@ def made(path: Path, chunks: int = 4) -> Path:
     for chunk in range(chunks):
         with ws.RecordStore.open(path, "a", files=FILES) as store:
             store.extend(columns(range(3 * chunk, 3 * chunk + 3)))
-    assert make_evictable(path, FILES, wait=True)
+    assert upgrade(path, FILES, wait=True)
     return path
 
 
@@ -107,9 +109,10 @@ def test_a_reader_that_comes_between_the_log_and_the_chunk(tmp_path: Path) -> No
     path = made(tmp_path / "s")
 
     class Late(Hasty):
-        def open(self, path: Path, **options: Any) -> int:
-            if path.name == "000001.arrow" and path.exists():
-                evict(path.parent.parent, "g0001", [1], FILES)
+        def open(self, path: Path | str, **options: Any) -> int:
+            file = Path(path)
+            if file.name == "000001.arrow" and file.exists():
+                evict(file.parent.parent, "g0001", [1], FILES)
             return super().open(path, **options)
 
     check(ws.RecordStore.open(path, files=Late()), [0, 1, 2, 6, 7, 8, 9, 10, 11])
@@ -159,16 +162,15 @@ def test_rows_evicted_while_a_rebalance_copies_are_gone_or_there(tmp_path: Path)
         check(store, numbers)
 
 
-def test_older_versions_refuse_a_store_with_evicted_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "s"
-    ws.RecordStore.create(path, FIELDS, files=FILES).close()
-    with pytest.raises(ReadOnly, match="may be evicted"):
+def test_stores_of_earlier_formats_are_upgraded_first(tmp_path: Path) -> None:
+    path = made(tmp_path / "s")
+    manifest = read_manifest(path, FILES)
+    write_manifest(path, replace(manifest, format=1), FILES)
+    with pytest.raises(ReadOnly, match="format 1"):
         evict(path, "g0001", [0], FILES)
-    monkeypatch.setattr(manifest, "FORMAT", 1)
-    ws.RecordStore.open(path)
-    make_evictable(path, FILES, wait=True)
-    with pytest.raises(NewerFormat):
-        ws.RecordStore.open(path)
+    assert upgrade(path, FILES, wait=True)
+    evict(path, "g0001", [0], FILES)
+    check(ws.RecordStore.open(path), range(3, 12))
 
 
 def test_a_leftover_of_a_killed_eviction_is_removed_by_the_next(tmp_path: Path) -> None:

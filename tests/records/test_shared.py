@@ -78,7 +78,7 @@ def test_positions_of_rows_that_a_failing_disk_took_back(tmp_path: Path) -> None
     one.flush()
     two = ws.RecordStore.open(tmp_path / "s", "a")
     one.extend({"x": [2, 3]})
-    files.at = 3
+    files.at = 4
     with pytest.raises(WriteFailed):
         one.flush()
     assert len(two) == 4
@@ -115,5 +115,5 @@ def test_a_rebalance_while_somebody_looks(
             break
         reader.close()
         one.close()
-    assert at > 3
+    assert at > 1
     assert not caplog.messages

@@ -1,10 +1,11 @@
 """The record store as its users see it: appending, reading, sharing between processes, opening and closing."""
 
+import errno
 import json
 import multiprocessing
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,7 @@ import pytest
 from tests.faults import processes
 from tests.faults.children import FIELDS, check, columns, in_child, record, well
 from tests.faults.seam import Calling, Counting, FullDisk, Refusing
+from tests.faults.stories import STORIES
 
 import warmstore as ws
 from warmstore.errors import (
@@ -25,6 +27,7 @@ from warmstore.errors import (
     UnsupportedType,
     WriteFailed,
 )
+from warmstore.records import manifest
 from warmstore.records.files import Files
 from warmstore.records.manifest import FORMAT
 from warmstore.records.pending import Pending, block_of, largest_record
@@ -376,8 +379,9 @@ def test_an_exception_in_the_block_loses_nothing(store: ws.RecordStore) -> None:
 def test_failed_opens_leak_no_descriptors(store: ws.RecordStore) -> None:
     store.extend(columns(range(3)))
     store.close()
-    log = store.path / "g0001" / "log"
-    log.write_bytes(bytes([*log.read_bytes()[:-1], 0xAB]))
+    for name in ("log", "log.copy"):
+        log = store.path / "g0001" / name
+        log.write_bytes(log.read_bytes()[:-2] + b"\xab\xcd")
     before = len(list(Path("/dev/fd").iterdir()))
     for _ in range(5):
         with pytest.raises(Damaged):
@@ -427,9 +431,20 @@ def test_a_file_is_no_store(tmp_path: Path) -> None:
     ids=lambda text: text[:20],
 )
 def test_a_description_that_is_garbage(store: ws.RecordStore, text: str) -> None:
-    (store.path / "store.json").write_text(text, encoding="latin-1")
-    with pytest.raises(Damaged, match=r"store\.json"):
-        ws.RecordStore.open(store.path)
+    store.close()
+    description, copy = store.path / "store.json", store.path / "g0001" / "store.json.copy"
+    whole = description.read_bytes()
+    description.write_text(text, encoding="latin-1")
+    with ws.RecordStore.open(store.path) as read:
+        assert read.fields == store.fields
+        assert read.verify(progress=False).files == ("store.json",)
+    copy.unlink()
+    for mode in ("r", "a"):
+        with pytest.raises(Damaged, match=r"store\.json"):
+            ws.RecordStore.open(store.path, mode)  # type: ignore[arg-type]
+    copy.write_bytes(whole)
+    ws.RecordStore.open(store.path, "a").close()
+    assert description.read_bytes() == whole
 
 
 def test_a_description_that_is_a_folder(tmp_path: Path) -> None:
@@ -440,14 +455,30 @@ def test_a_description_that_is_a_folder(tmp_path: Path) -> None:
 
 def test_a_newer_format(store: ws.RecordStore) -> None:
     path = store.path / "store.json"
-    content = json.loads(path.read_text())
-    path.write_text(json.dumps({**content, "format": FORMAT + 1, "unheard": "of"}))
-    with pytest.raises(NewerFormat, match=f"format {FORMAT + 1}"):
-        ws.RecordStore.open(store.path)
+    content = {**json.loads(path.read_text()), "format": FORMAT + 1, "unheard": "of"}
+    del content["checksum"]
+    path.write_text(json.dumps({**content, "checksum": manifest._checksum(content)}))
+    before = path.read_bytes()
+    for mode in ("r", "a"):
+        with pytest.raises(NewerFormat, match=f"format {FORMAT + 1}"):
+            ws.RecordStore.open(store.path, mode)  # type: ignore[arg-type]
+    assert path.read_bytes() == before
+
+
+def test_a_format_that_is_newer_by_a_wrong_bit(store: ws.RecordStore) -> None:
+    path = store.path / "store.json"
+    before = path.read_text()
+    path.write_text(before.replace(f'"format": {FORMAT}', f'"format": {FORMAT + 1}'))
+    with ws.RecordStore.open(store.path) as read:
+        assert read.manifest.format == FORMAT
+    ws.RecordStore.open(store.path, "a").close()
+    assert path.read_text() == before
 
 
 def test_a_missing_log(store: ws.RecordStore) -> None:
-    (store.path / "g0001" / "log").unlink()
+    store.close()
+    for name in ("log", "log.copy"):
+        (store.path / "g0001" / name).unlink()
     for mode in ("r", "a"):
         with pytest.raises(NotAStore, match="incomplete"):
             ws.RecordStore.open(store.path, mode)  # type: ignore[arg-type]
@@ -633,7 +664,7 @@ def test_a_row_taken_back_by_a_failing_disk_is_replaced(tmp_path: Path) -> None:
     one.flush()
     one.append({"x": 2})
     two.append({"x": 3})
-    files.at = 3  # write and sync of the batch, write of the entry, and its sync
+    files.at = 4  # write and sync of the batch, writes of the entry, and its sync
     with pytest.raises(WriteFailed):
         one.flush()
     assert files.refused == ["sync"]
@@ -653,8 +684,8 @@ def test_a_footer_that_cannot_be_written_is_no_error(tmp_path: Path, caplog: pyt
         store.append({"x": 1})
         store.flush()
         counting.seen.clear()
-    assert counting.seen == ["write", "sync", "write", "sync"]  # the footer, and its entry
-    for operation in range(4):
+    assert counting.seen == ["write", "sync", "write", "write", "sync"]  # the footer, and its entry
+    for operation in range(5):
         path = tmp_path / str(operation)
         files = Refusing()
         store = ws.RecordStore.create(path, NUMBER, files=files)
@@ -726,14 +757,45 @@ def test_files_are_all_there_is(tmp_path: Path) -> None:
     """The seam is complete: what a flush does to the disk goes through it."""
     counting = Counting()
     store = ws.RecordStore.create(tmp_path / "s", NUMBER, files=counting)
-    log, description, folder = (
-        "make_folder create sync sync_folder",
-        "create write sync rename sync_folder",
+    logs, descriptions, folder = (
+        "make_folder create sync create sync sync_folder",
+        "create write sync rename sync_folder " * 2,
         "rename sync_folder",
     )
-    assert counting.seen == f"{log} {description} {folder}".split()
+    assert counting.seen == f"{logs} {descriptions} {folder}".split()
     counting.seen.clear()
     store.append({"x": 1})
     store.flush()
-    assert counting.seen == ["create", "sync_folder", "write", "sync", "write", "sync"]
+    assert counting.seen == ["create", "sync_folder", "write", "sync", "write", "write", "sync"]
     assert isinstance(counting, Files)
+
+
+def test_a_generation_that_has_gone_is_verified_and_exported_as_it_was_seen(tmp_path: Path) -> None:
+    story = STORIES["merged"](tmp_path / "s")
+    read = ws.RecordStore.open(story.path)
+    with ws.RecordStore.open(story.path, "a") as store:
+        store.rebalance(progress=False)
+    assert not (story.path / "g0001").exists()
+    assert read.verify(progress=False).ok
+    assert read.to_arrow()["number"].to_pylist() == [one["number"] for one in story.records]
+
+
+@pytest.mark.parametrize("name", ["log", "store.json", "numbers"])
+def test_files_in_a_bad_sector_are_read_through_their_copies(tmp_path: Path, name: str) -> None:
+    class BadSector(Files):
+        bad: ClassVar[set[int]] = set()
+
+        def open(self, path: Path | str, **options: Any) -> int:
+            descriptor = super().open(path, **options)
+            (self.bad.add if Path(path).name == name else self.bad.discard)(descriptor)
+            return descriptor
+
+        def read(self, descriptor: int, length: int, offset: int) -> bytes:
+            if descriptor in self.bad:
+                raise OSError(errno.EIO, "Input/output error")
+            return super().read(descriptor, length, offset)
+
+    with ws.RecordStore.create(tmp_path / "s", {"x": ws.Array("int64")}) as made:
+        made.extend({"x": range(5)})
+        made.update([0, 3], {"x": [10, 13]})
+    assert ws.RecordStore.open(tmp_path / "s", files=BadSector())["x"][:].tolist() == [10, 1, 2, 13, 4]

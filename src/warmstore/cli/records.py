@@ -1,4 +1,4 @@
-"""`warmstore convert`, `export` and `inspect`: record stores from the command line."""
+"""`warmstore convert`, `export`, `inspect`, `verify`, `seal` and `rebalance`: record stores from the command line."""
 
 import json
 from pathlib import Path
@@ -8,8 +8,8 @@ import typer
 from rich.console import Console
 
 from warmstore.cli.errors import errors_told
+from warmstore.records.convert.formats import OF_FILES
 
-FORMATS = "array_record, arrow, hugging_face, images, npy, npz, parquet, torchcachex, webdataset"
 Progress = Annotated[
     bool | None,
     typer.Option("--progress/--no-progress", help="Show a progress bar.", show_default="on a terminal"),
@@ -22,15 +22,18 @@ Fields = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this group."""
-    for command in (convert, export, inspect, verify, rebalance):
+    for command in (convert, export, inspect, verify, seal, rebalance):
         app.command()(command)
 
 
 def convert(
-    source: Annotated[list[str], typer.Argument(metavar="SOURCE", help="Files, a folder, or a pattern.")],
-    store: Annotated[Path, typer.Argument(help="The new store's folder, or one left unfinished: it goes on there.")],
+    source: Annotated[
+        list[str], typer.Argument(metavar="SOURCE", help="Files, a folder, or patterns such as 'train-{000..099}.tar'.")
+    ],
+    store: Annotated[Path, typer.Argument(help="The new store's folder. Killed and called again, it goes on.")],
     format: Annotated[
-        str | None, typer.Option(metavar="FORMAT", help=f"One of {FORMATS}.", show_default="by the files' names")
+        str | None,
+        typer.Option(metavar="FORMAT", help=f"One of {', '.join(OF_FILES)}.", show_default="by the files' names"),
     ] = None,
     field: Fields = None,
     decode: Annotated[bool, typer.Option("--decode", help="Decode images to uint8, height x width x 3.")] = False,
@@ -41,7 +44,7 @@ def convert(
 ) -> None:
     """Make a store from files in another format."""
     with errors_told():
-        from warmstore.records.convert import convert as convert_records
+        from warmstore.records.convert.conversion import convert as convert_records
 
         paths: Any = source if len(source) > 1 else source[0]
         made = convert_records(
@@ -63,7 +66,7 @@ def export(
 ) -> None:
     """Write a store's records to files that other programs read."""
     with errors_told():
-        from warmstore.records.convert import export as export_records
+        from warmstore.records.convert.export import export as export_records
 
         made = export_records(store, target, format=format, fields=field, overwrite=overwrite, progress=progress)
         files = [made] if made.is_file() else sorted(made.iterdir())
@@ -89,18 +92,54 @@ def inspect(
 def verify(
     store: Annotated[Path, typer.Argument(help="The store's folder.")],
     repair: Annotated[
-        bool, typer.Option("--repair", help="Write the store anew, with damaged values absent and all others kept.")
+        bool,
+        typer.Option(
+            "--repair", help="Restore what has a whole copy; make damaged values absent, and keep all others."
+        ),
     ] = False,
     progress: Progress = None,
 ) -> None:
-    """Check every record against its checksums. Exits with 1 when something is damaged."""
+    """Check every record against its checksums. Exits with 1 when something is damaged and not repaired."""
     with errors_told():
+        from warmstore.cli.records_view import repairs
+        from warmstore.errors import Damaged
         from warmstore.records.store import RecordStore
 
-        with RecordStore.open(store, "a" if repair else "r") as opened:
-            report = opened.verify(repair=repair, progress=progress)
+        try:
+            opened, refusal = RecordStore.open(store), None
+        except Damaged as error:
+            opened, refusal = RecordStore.open(store, salvage=True), error
+        with opened:
+            report = opened.verify(progress=progress)
         typer.echo(f"{store}: {report}")
-    if not report.ok and not report.repaired:
+        if refusal is not None:
+            typer.echo(f"  it opens with salvage=True only, and without the edits that are not applied: {refusal}")
+        if report.ok and refusal is None:
+            return
+        if not repair:
+            typer.echo("  warmstore verify --repair mends what can be mended")
+            raise typer.Exit(1)
+        with RecordStore.open(store, "a", salvage=True) as opened:
+            mended = opened.verify(repair=True, progress=progress)
+        for line in repairs(report, mended):
+            typer.echo(f"  {line}")
+
+
+def seal(store: Annotated[Path, typer.Argument(help="The store's folder.")]) -> None:
+    """Give chunks that dead writers left their footers, so that any reader of Arrow files can open them."""
+    with errors_told():
+        from warmstore.records.sealing import seal_abandoned
+        from warmstore.records.store import RecordStore
+
+        with RecordStore.open(store, "a") as opened:
+            result = seal_abandoned(opened)
+        count = len(result.sealed)
+        typer.echo(f"{store}: {count} chunk{'' if count == 1 else 's'} sealed")
+        for name in result.being_written:
+            typer.echo(f"  {name} is being written; its writer seals it when it closes the store")
+        for name in result.refused:
+            typer.echo(f"  {name} cannot be sealed as it lies; warmstore rebalance writes its records anew", err=True)
+    if result.refused:
         raise typer.Exit(1)
 
 

@@ -15,6 +15,7 @@ from warmstore.errors import Damaged
 from warmstore.records.fields import Array, Field, Ragged, fields_to_json
 from warmstore.records.inspection import chunk_states, field_bytes
 from warmstore.records.store import RecordStore
+from warmstore.records.verify import Report
 
 _CHUNKS_SHOWN = 12
 _CHARACTERS = 60  # of a sample value, at most
@@ -103,6 +104,26 @@ def show(found: dict[str, Any], console: Console) -> None:
         for name, value in found["metadata"].items():
             told = converted(value) if name == "converted" and isinstance(value, dict) else _plain(value)
             console.print(Text(f" {name}: {_shortened(told, 3 * _CHARACTERS)}"))
+
+
+def repairs(before: Report, mended: Report) -> list[str]:
+    """What a repair did, a line each.
+
+    Args:
+        before: what was damaged before the store was opened for writing, which restores files too.
+        mended: what `verify(repair=True)` found then.
+    """
+    how = "restored" if not mended.lost else "replaced"  # with edits left out, the store is written anew
+    lines = [f"{how}: {name}" for name in dict.fromkeys((*before.files, *mended.files))]
+    for problem in mended.problems:
+        if problem.field:
+            lines.append(
+                f"absent now: {len(problem.positions):,} of field {problem.field!r}, which lay in {problem.chunk}"
+            )
+        else:
+            lines.append(f"written anew: {problem.chunk}, without any loss")
+    lines += [f"left out: {edit}" for edit in mended.lost]
+    return [*lines, "repaired: everything else was kept"]
 
 
 def converted(made_from: dict[str, Any]) -> str:

@@ -60,6 +60,8 @@ class ArtifactStore(Owner):
         NewerFormat: a newer warmstore made the store.
     """
 
+    has_rows = False
+
     def __init__(self, folder: str | os.PathLike[str], max_size: int | str = "100GB", eviction: str = "lru") -> None:
         self.folder = Path(folder).expanduser()
         self.limit = parse_size(max_size)

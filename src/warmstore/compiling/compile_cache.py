@@ -44,6 +44,8 @@ _UNHEARD = frozenset({"triton.cubin", "triton.ptx", "triton.ttir", "autotune", "
 class CompileCache(Owner):
     """What `init` returns. `active` tells whether there is a cache, `reason` why there is none."""
 
+    has_rows = False
+
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.profile = profiles.choose(settings.profile)

@@ -20,12 +20,13 @@ from warmstore.features.reader import Reader
 from warmstore.features.structure import nbytes_of
 from warmstore.features.versions import version_paths
 from warmstore.records.address_space import SLOT
-from warmstore.records.eviction import evict, make_evictable, remove_abandoned
+from warmstore.records.eviction import evict, remove_abandoned
 from warmstore.records.files import FileLock, Files
 from warmstore.records.key_index import host_name
 from warmstore.records.log import ENTRY
 from warmstore.records.manifest import read_manifest
 from warmstore.records.rewrite import Utilisation, rewrite
+from warmstore.records.upgrade import upgrade
 from warmstore.sizes import parse_size
 
 _log = logging.getLogger("warmstore")
@@ -162,7 +163,7 @@ class Bound:
         current = {}
         for path in version_paths(self._folder, self._name):
             with contextlib.suppress(WarmstoreError):
-                if make_evictable(path, self._files, wait=False):
+                if upgrade(path, self._files, wait=False):
                     current[path / read_manifest(path, self._files).generation_folder] = path
         for path, age, size in self._files_now():
             if path.parent in current and path.suffix == ".arrow" and path.stem.isdecimal():

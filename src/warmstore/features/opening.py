@@ -9,9 +9,9 @@ from warmstore.features.arguments import Roles
 from warmstore.features.eviction import Bound
 from warmstore.features.schema import KEY, Schema
 from warmstore.features.versions import Fingerprint
-from warmstore.records.eviction import make_evictable
 from warmstore.records.files import Files, is_read_only
 from warmstore.records.store import RecordStore
+from warmstore.records.upgrade import upgrade
 
 _BATCHES, _OF_ONE = "batches", "of one"  # in the metadata of a cache that was filled in batches of one at first
 SETTLED = "settled"
@@ -36,7 +36,7 @@ def open_store(
         try:
             store = RecordStore.open(path, "a", files=files, **_writing(bound, threads))
             if bound is not None:
-                make_evictable(path, files, wait=True)
+                upgrade(path, files, wait=True)
             return store
         except ReadOnly as error:
             if must_write:

@@ -230,6 +230,11 @@ def _split_array(
     value: Any, path: str, count: int, known: Structure | None, dims: Any, leaves: list[Leaf]
 ) -> Structure:
     name = path or "output"
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise SchemaMismatch(
+            f"{name} is a masked array, and a cache keeps no masks. Fill it with values.filled(...), or return the "
+            "mask beside it"
+        )
     if dims is UNTOLD and known is not None:
         dims = None if "array" in known else known.get("dim", 0)
     if dims is None:

@@ -6,7 +6,6 @@ first of them comes. Which samples are there is read from the stores, by everybo
 
 import contextlib
 import logging
-import mmap
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,7 +21,6 @@ from warmstore.pipeline.schema import SAMPLE, Schema
 from warmstore.pipeline.staging import Staging
 from warmstore.pipeline.values import Structure, take_apart
 from warmstore.records.address_space import SLOT
-from warmstore.records.files import advise
 from warmstore.records.pending import largest_record
 from warmstore.records.record_batch import batch_size
 from warmstore.records.rows import Bools, Rows
@@ -371,11 +369,8 @@ class Shelf:
         for store in self._stores:
             if store is not None:
                 generation = store.session.generation
-                space = generation.gatherer.space
-                for path in sorted(generation.folder.glob("*.arrow")):
-                    if int(path.stem) in space:
-                        advise(space.address + int(path.stem) * SLOT, path.stat().st_size, mmap.MADV_DONTNEED)
-                    yield path
+                generation.batches.chunks.drop_pages()
+                yield from sorted(generation.folder.glob("*.arrow"))
 
     def _note(self, text: str) -> None:
         _log.warning("%s", text)

@@ -2,11 +2,15 @@
 
 Each chunk is mapped read-only at its own fixed slot of 1 GiB, also beyond the file's present end: bytes that a writer
 appends later are seen without mapping again. Nothing may be read beyond what the log says is committed: past the
-end of a file lies SIGBUS.
+end of a file lies SIGBUS. What nobody has checked yet is read past the mapping (see `UncheckedReader`).
+
+Where address space is scarce, slots are as small as the chunks allow; where even that is too much, or the system maps
+no more files, nothing is mapped, and every row is read from its file.
 """
 
 import contextlib
 import ctypes
+import errno
 import mmap
 import os
 import sys
@@ -15,20 +19,26 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from warmstore.errors import Damaged
 from warmstore.records.buffers import LARGE, take
 from warmstore.records.files import Files, advise, release, reserve
+from warmstore.records.unchecked import UncheckedReader
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from warmstore.records.pages import Pages
 
 SLOT = 1 << 30
 """Bytes of address space per chunk, and so the most a chunk may hold."""
 
 _FIRST_SLOTS = 64
+_SMALLEST_SLOT = 1 << 20
 # From this many bytes a parallel copy pays; below it numpy's single thread is ahead of torch's dispatch.
 _PARALLEL_BYTES = 1 << 15
 _BLOCK = 1 << 12
 _PARALLEL_BLOCKS = 256
+_PAGE = mmap.PAGESIZE
 # torch's worker threads do not survive a fork: a child that uses them waits for ever (GNU OpenMP).
 _home = os.getpid()
 # Gaps of up to this many bytes are read along: one request costs more than they do.
@@ -39,18 +49,38 @@ BLOCK = 1 << 16
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class AddressSpace:
-    """`slots` chunk slots. `memory` is all of it as bytes, `view` too; what is made over them keeps it alive."""
+    """`slots` chunk slots of `slot` bytes each. `memory` is all of it as bytes, `view` too.
 
-    def __init__(self, files: Files, slots: int = _FIRST_SLOTS, pages: "Pages | None" = None) -> None:
+    What is made over them keeps it alive. Without `is_mapped` there is none of that, and addresses only say which file
+    and where in it.
+
+    Raises:
+        OSError: there is not so much address space (ENOMEM).
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        slots: int = _FIRST_SLOTS,
+        pages: "Pages | None" = None,
+        *,
+        slot: int = SLOT,
+        is_mapped: bool = True,
+    ) -> None:
         self.slots = slots
+        self.slot = slot
+        self.is_mapped = is_mapped
         self.pages = pages  # brings chunks from a remote; nothing may then be read but through the methods here
         self._files = files
         self._places = np.full(slots, -1, np.int64)  # of each slot's first block in the table of `pages`
         self._mapped: set[int] = set()
-        length = slots * SLOT
+        self._unchecked = UncheckedReader(files, slot)
+        self._windows: dict[int, Any] = {}
+        length = slots * slot if is_mapped else _PAGE
         self.address = reserve(length)
         owner = (ctypes.c_uint8 * length).from_address(self.address)
         # At exit arrays may outlive us and the process goes anyway.
@@ -58,32 +88,64 @@ class AddressSpace:
         self.memory: Bytes = np.ctypeslib.as_array(owner)
         self._words: Int64 = self.memory.view(np.int64)
         self.view = self.memory.data.toreadonly()
-        self._windows: dict[int, Any] = {}
+        self._unchecked.mapping = self.view if is_mapped else None
+
+    @classmethod
+    def of(cls, files: Files, pages: "Pages | None" = None) -> "AddressSpace":
+        """Slots for the largest chunks there may be, or else nothing mapped."""
+        return _mapped_or_not(lambda is_mapped: cls(files, pages=pages, is_mapped=is_mapped))
+
+    @classmethod
+    def compact(cls, files: Files, pages: "Pages | None", chunks: int, largest: int) -> "AddressSpace":
+        """As few and small slots as so many chunks of up to `largest` bytes need, with room to grow to twice that."""
+        slot = min(max(1 << (2 * largest - 1).bit_length(), _SMALLEST_SLOT), SLOT)
+        slots = 1 << max(chunks, 4).bit_length()
+        return _mapped_or_not(lambda is_mapped: cls(files, slots, pages, slot=slot, is_mapped=is_mapped))
 
     def __contains__(self, slot: int) -> bool:
         return slot in self._mapped
 
-    def map(self, slot: int, descriptor: int, chunk: int = -1) -> None:
-        """Map a chunk's file at its slot. The descriptor may be closed afterwards."""
-        self._files.map(self.address + slot * SLOT, SLOT, descriptor)
+    def map(self, slot: int, path: str, chunk: int = -1) -> int:
+        """Map a chunk's file at its slot, and return the bytes it has now.
+
+        Raises:
+            FileNotFoundError: it has gone.
+        """
+        descriptor = self._files.open(path)
+        try:
+            size = self._files.size(descriptor)
+            if self.is_mapped:
+                self._files.map(self.address + slot * self.slot, self.slot, descriptor)
+        finally:
+            self._files.close(descriptor)
+        self._unchecked.add(slot, path)
         if self.pages is not None:
             self._places[slot] = self.pages.place(chunk)
         self._mapped.add(slot)
+        return size
 
     def grown(self, slots: int) -> "AddressSpace":
         """A larger, empty space. Arrays over this one stay valid for as long as they live."""
         size = self.slots
         while size < slots:
             size *= 2
-        return AddressSpace(self._files, size, self.pages)
+
+        def make(is_mapped: bool) -> AddressSpace:
+            return AddressSpace(self._files, size, self.pages, slot=self.slot, is_mapped=is_mapped)
+
+        return _mapped_or_not(make) if self.is_mapped else make(False)
+
+    def unmapped(self) -> "AddressSpace":
+        """An empty space of the same slots that maps nothing."""
+        return AddressSpace(self._files, self.slots, self.pages, slot=self.slot, is_mapped=False)
 
     def held(self, addresses: Int64, lengths: Int64 | int) -> contextlib.AbstractContextManager[None]:
         """Have bytes here, from a remote if need be, for as long as they are being copied."""
         if self.pages is None or not len(addresses):
             return contextlib.nullcontext()
-        places = self._places[addresses // SLOT]
+        places = self._places[addresses // self.slot]
         remote = (places >= 0) & (np.asarray(lengths) > 0)
-        within, places = (addresses % SLOT)[remote], places[remote]
+        within, places = (addresses % self.slot)[remote], places[remote]
         lengths = np.broadcast_to(lengths, len(addresses))[remote]
         first, last = within // BLOCK, (within + lengths - 1) // BLOCK
         count = last - first + 1
@@ -110,6 +172,12 @@ class AddressSpace:
 
     def _gather(self, addresses: Int64, width: int, out: Bytes | None) -> Bytes:
         count = len(addresses)
+        if not self.is_mapped:
+            found = self._unmapped_rows(addresses, width)
+            if out is None:
+                return found
+            out[:] = found
+            return out
         if width == 8 and out is None:
             words: Int64 = self._words[addresses >> 3]
             return words.view(np.uint8).reshape(count, 8)
@@ -141,6 +209,13 @@ class AddressSpace:
             self._gather_spans(starts, lengths, out)
 
     def _gather_spans(self, starts: Int64, lengths: Int64, out: Bytes) -> None:
+        if not self.is_mapped:
+            rows, missing = self._unchecked.spans(starts, lengths)
+            _raise_missing(missing)
+            target, ends = out.data, np.cumsum(lengths).tolist()
+            for end, row in zip(ends, rows, strict=True):
+                target[end - len(row) : end] = row
+            return
         ends = np.cumsum(lengths)
         firsts = ends - lengths
         shifts = starts - firsts
@@ -149,7 +224,9 @@ class AddressSpace:
         inner_first, inner_last = -(-firsts // _BLOCK), ends // _BLOCK
         heads = np.minimum(inner_first * _BLOCK, ends)
         front = shifts + (inner_first - 1) * _BLOCK
-        along = (heads > firsts) & (inner_last >= inner_first) & (front >= 0) & (front // SLOT == starts // SLOT)
+        along = (
+            (heads > firsts) & (inner_last >= inner_first) & (front >= 0) & (front // self.slot == starts // self.slot)
+        )
         blocks = np.maximum(inner_last - inner_first + along, 0)
         torch = sys.modules.get("torch")
         if torch is None or os.getpid() != _home or int(blocks.sum()) < _PARALLEL_BLOCKS:
@@ -173,6 +250,8 @@ class AddressSpace:
 
         Neighbours are left to the kernel's read-ahead, which is better at them.
         """
+        if not self.is_mapped:
+            return
         ordered = np.sort(addresses)
         breaks = np.flatnonzero(np.diff(ordered) > width + _CLOSE) + 1
         if 4 * len(breaks) < len(ordered):
@@ -193,19 +272,70 @@ class AddressSpace:
         return window
 
     def span(self, address: int, length: int) -> memoryview:
-        """A read-only view of `length` bytes, which keeps the mapping alive. Of what comes from a remote a copy."""
-        if self.pages is None:
+        """A read-only view of `length` bytes, which keeps the mapping alive. Of what is not mapped, or comes from a
+        remote, a copy."""
+        if self.pages is None and self.is_mapped:
             return self.view[address : address + length]
         return self.spans(np.array([address]), np.array([length]))[0]
 
     def spans(self, starts: Int64, lengths: Int64) -> list[memoryview]:
-        """A read-only view for each of some spans, int64 [n]; copies of what comes from a remote."""
+        """A read-only view for each of some spans, int64 [n]; copies of what is not mapped or comes from a remote."""
+        if not self.is_mapped:
+            found, missing = self.read_spans(starts, lengths)
+            _raise_missing(missing)
+            return found
         view, ends = self.view, (starts + lengths).tolist()
         spans = [view[first:last] for first, last in zip(starts.tolist(), ends, strict=True)]
         if self.pages is None:
             return spans
         with self.held(starts, lengths):  # holes may be made there later, and views would show zeros
             return [memoryview(bytes(span)) for span in spans]
+
+    # Past the mapping: what lies behind the end of a file, or in a bad sector, is missing there and no SIGBUS.
+
+    def read_rows(self, addresses: Int64, width: int) -> tuple[Bytes, Bools | None]:
+        """`gather` from the files: uint8 [n, width], and which rows are missing, bool [n], or None."""
+        with self.held(addresses, width):
+            return self._unchecked.rows(addresses, width)
+
+    def read_spans(self, starts: Int64, lengths: Int64) -> tuple[list[memoryview], Bools | None]:
+        """`spans` from the files, in memory of their own, and which are missing, bool [n], or None."""
+        with self.held(starts, lengths):
+            return self._unchecked.spans(starts, lengths)
+
+    def read_span(self, address: int, length: int) -> memoryview | None:
+        """One span from its file; None where not all of it is there."""
+        if self.pages is None:
+            return self._unchecked.span(address, length)
+        with self.held(np.array([address]), length):
+            return self._unchecked.span(address, length)
+
+    def let_go(self) -> None:
+        """Close the files that are open; what is mapped stays."""
+        self._unchecked.let_go()
+
+    def _unmapped_rows(self, addresses: Int64, width: int) -> Bytes:
+        rows, missing = self._unchecked.rows(addresses, width)
+        _raise_missing(missing)
+        return rows
+
+
+def _mapped_or_not(make: "Callable[[bool], AddressSpace]") -> AddressSpace:
+    """A space that maps its chunks, or one that does not where there is not so much address space."""
+    try:
+        return make(True)
+    except OSError as error:
+        if error.errno != errno.ENOMEM:
+            raise
+        return make(False)
+
+
+def _raise_missing(missing: Any) -> None:
+    if missing is not None:
+        raise Damaged(
+            f"{np.count_nonzero(missing)} of {len(missing)} rows that were whole before are missing: a chunk was cut "
+            "short while it was open; restore it from a copy"
+        )
 
 
 def _copy(view: memoryview, out: Bytes, shifts: Int64, firsts: Int64, lasts: Int64) -> None:

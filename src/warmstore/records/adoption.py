@@ -9,20 +9,33 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from warmstore.errors import SchemaMismatch
 from warmstore.records.checksums import generation_seed
-from warmstore.records.eviction import edit_lock
 from warmstore.records.files import FileLock, Files
 from warmstore.records.heads import Head
-from warmstore.records.log import ADOPTED, BATCH, DELETE, NOWHERE, SEALED, UPDATE, Entries, Log, new_entry
-from warmstore.records.manifest import ADOPTING, read_manifest, write_manifest
+from warmstore.records.live_batches import first_chunks
+from warmstore.records.log import (
+    ADOPTED,
+    BATCH,
+    COPIED,
+    DELETE,
+    DELETED,
+    NOWHERE,
+    SEALED,
+    STAGED,
+    UPDATE,
+    Entries,
+    Log,
+    new_entry,
+)
+from warmstore.records.manifest import read_manifest
 from warmstore.records.pulling import Pulled, fetch_chunks
 from warmstore.records.remote_chunk import RemoteChunk
+from warmstore.records.upgrade import upgrade
 from warmstore.remote.objects import Objects
 
 Keep = Callable[[Path, int, RemoteChunk, Entries], None]
@@ -56,17 +69,18 @@ def adopt(
         return Pulled(0, 0, 0)
     if head.manifest.fields != local.fields:
         raise SchemaMismatch(f"{head.name} has other fields, or another codec, than {path}; only equal caches join")
-    if np.isin(head.entries["kind"], (UPDATE, DELETE)).any():
+    if np.isin(head.entries["kind"], (UPDATE, DELETE, STAGED, DELETED)).any():
         raise SchemaMismatch(f"{head.name} has edits; rebalance it where it was written, and push it again")
     chunks = size = records = 0
     with FileLock(path / ".adopt.lock", files):
-        _allow(path, files)
+        upgrade(path, files)  # no earlier version reads what is adopted
         manifest = read_manifest(path, files)
         folder = path / manifest.generation_folder
         log = Log(folder / "log", files, generation_seed(manifest.id, manifest.generation), write=True)
         try:
+            merged = first_chunks(head.entries, head.lists)
             for number, chunk in head.chunks.items():
-                here, missing = _missing(log, head, number)
+                here, missing = _missing(log, head, number, merged)
                 if not len(missing):
                     continue
                 with room(chunk.size) if room is not None else contextlib.nullcontext():
@@ -92,29 +106,30 @@ def adopt(
     return Pulled(chunks, size, records)
 
 
-def _allow(path: Path, files: Files) -> None:
-    """Have store.json say that chunks may be adopted, so that no earlier version misreads the log."""
-    if read_manifest(path, files).format < ADOPTING:
-        with edit_lock(path, files, wait=True):
-            write_manifest(path, replace(read_manifest(path, files), format=ADOPTING), files)
-
-
 def _adopted(head: Head, here: int, number: int) -> Entries:
     return new_entry(ADOPTED, here, rows=number, body_hash=head.seed)
 
 
-def _missing(log: Log, head: Head, number: int) -> tuple[int | None, Entries]:
-    """The number that a chunk of another store has here, or None; and those of its entries that are not in the log."""
-    theirs = head.entries[(head.entries["chunk"] == number) & np.isin(head.entries["kind"], (BATCH, SEALED))].copy()
-    mine = log.read(0)
-    same = (mine["kind"] == ADOPTED) & (mine["body_hash"] == head.seed) & (mine["rows"] == number)
+def _missing(log: Log, head: Head, number: int, merged: dict[int, frozenset[int]]) -> tuple[int | None, Entries]:
+    """The number that a chunk of another store has here, or None; and those of its entries that are not in the log.
+
+    Args:
+        merged: the chunks whose rows were merged into chunks of the head. Where all were adopted, nothing is new.
+    """
+    wanted = (head.entries["chunk"] == number) & np.isin(head.entries["kind"], (BATCH, COPIED, SEALED))
+    of_chunk = head.entries[wanted].copy()
+    of_chunk["kind"][of_chunk["kind"] == COPIED] = BATCH
+    known = log.read(0)
+    adopted = known[(known["kind"] == ADOPTED) & (known["body_hash"] == head.seed)]
+    same = adopted["rows"] == number
     if not same.any():
-        return None, theirs
-    here = int(mine["chunk"][same][0])
+        whole = {chunk for one in adopted["rows"].tolist() for chunk in merged.get(one, {one})}
+        return (NOWHERE, of_chunk[:0]) if number in merged and merged[number] <= whole else (None, of_chunk)
+    here = int(adopted["chunk"][same][0])
     if here == NOWHERE:
-        return here, theirs[:0]
-    done = (mine["chunk"] == here) & np.isin(mine["kind"], (BATCH, SEALED))
-    return here, theirs[int(done.sum()) :]
+        return here, of_chunk[:0]
+    done = (known["chunk"] == here) & np.isin(known["kind"], (BATCH, SEALED))
+    return here, of_chunk[int(done.sum()) :]
 
 
 def _take_number(folder: Path, log: Log, files: Files) -> int:

@@ -7,6 +7,7 @@ of what is on the disk. A chunk whose write failed is poisoned: cut back to its 
 import contextlib
 import errno
 import io
+import json
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,11 +24,18 @@ _LARGE = 1 << 20
 """Bytes of body that are worth another thread."""
 
 
+def chunk_schema(schema: pa.Schema, owner: str, number: int) -> pa.Schema:
+    """The schema of a chunk, which says whose it is: `owner` is the store's id and generation, as ID/GENERATION."""
+    return schema.with_metadata({"warmstore": json.dumps({"chunk": f"{owner}/{number}"})})
+
+
 class ChunkWriter:
     """A chunk being written. Its file carries an flock for as long as this lives."""
 
-    def __init__(self, folder: Path, number: int, schema: pa.Schema, files: Files) -> None:
+    def __init__(self, folder: Path, number: int, schema: pa.Schema, files: Files, owner: str = "") -> None:
+        """`owner`: the store's id and generation, as ID/GENERATION; it stands in the schema with the chunk's number."""
         self.number = number
+        schema = chunk_schema(schema, owner, number)
         self.path = folder / f"{number:06d}.arrow"
         self._files = files
         try:
@@ -36,18 +44,17 @@ class ChunkWriter:
             raise
         except OSError as error:
             raise write_failed(error, self.path) from error
-        self._staged = _Staged()
+        self._staged = StagedParts()
         # pyarrow writes the file's magic and schema together with the first batch, before the batch's header.
         self._lead: int = 8 + schema.serialize().size
+        self._lead_hash = 0
         self._end = 0
         self._batches = 0
         try:
             if not files.lock(self._descriptor, wait=False):
                 raise BlockingIOError(errno.EAGAIN, "another process locked the file while it was being created")
             files.sync_folder(folder)
-            # Through one Arrow stream, so that its writer counts the bytes that we put between its batches.
-            self._stream = pa.PythonFile(self._staged, mode="w")
-            self._arrow = pa.ipc.new_file(self._stream, schema)
+            self._arrow = pa.ipc.new_file(pa.PythonFile(self._staged, mode="w"), schema)
         except BaseException as error:
             self.abandon()
             if isinstance(error, OSError):
@@ -68,15 +75,13 @@ class ChunkWriter:
         """Whether a batch of so many bytes still fits under `limit`. In an empty chunk every batch does."""
         return not self._end or self._end + size <= limit
 
-    def append(self, batch: pa.RecordBatch, trailer: bytes = b"") -> Entries:
-        """Write one batch, and a trailer behind it, and return their log entry; both are on the disk then.
+    def append(self, batch: pa.RecordBatch) -> Entries:
+        """Write one batch, and return its log entry; it is on the disk then.
 
         Raises:
             WriteFailed: it is not. The chunk is cut back and must not be used again.
         """
         self._arrow.write_batch(batch)
-        if trailer:
-            self._stream.write(trailer)
         parts = self._staged.take()
         lead = _cut(parts, 0 if self._end else self._lead)
         header = _cut(parts, 8)
@@ -85,6 +90,7 @@ class ChunkWriter:
         # Hashed while the disk writes: neither needs Python's lock.
         hashing = pool().submit(_hash, parts) if body >= _LARGE else None
         self._write([lead, header, *parts])
+        self._lead_hash = self._lead_hash or xxhash.xxh3_64_intdigest(lead)
         entry = new_entry(
             BATCH,
             self.number,
@@ -104,7 +110,14 @@ class ChunkWriter:
         self._arrow.close()
         parts = self._staged.take()
         self._write(parts)
-        entry = new_entry(SEALED, self.number, offset=self._end, body=sum(len(part) for part in parts))
+        entry = new_entry(
+            SEALED,
+            self.number,
+            offset=self._end,
+            body=sum(len(part) for part in parts),
+            header_hash=self._lead_hash,
+            body_hash=_hash(parts),
+        )
         self.abandon()
         return entry
 
@@ -140,7 +153,7 @@ def _hash(parts: Sequence[Buffer]) -> int:
     return digest.intdigest()
 
 
-class _Staged(io.RawIOBase):
+class StagedParts(io.RawIOBase):
     """Keeps what pyarrow writes: its buffers themselves where it hands them over, copies of the small rest."""
 
     def __init__(self) -> None:

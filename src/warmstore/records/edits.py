@@ -1,7 +1,8 @@
 """Edits of a store: what an update or a delete says about positions, and how it changes their order.
 
 Rows on the disk never move. `order` says which row stands at each position; while nothing was edited it is the identity
-and does not exist. An edit's positions lie behind its batch in the chunk, with a hash of their own.
+and does not exist. An edit's positions stand in the file `numbers`; in formats 1 to 3 they lie behind its batch in the
+chunk, with a hash of their own.
 """
 
 from typing import Any
@@ -14,26 +15,20 @@ from warmstore.records.positions import sorted_unique
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 
 
-def trailer_of(positions: Int64, seed: int) -> bytes:
-    """Positions as they are written: int64 each, then the xxh3-64 of them with the seed of their batch."""
-    data = positions.astype("<i8").tobytes()
-    return data + xxhash.xxh3_64_intdigest(data, seed).to_bytes(8, "little")
-
-
 def trailer_size(count: int) -> int:
-    """Bytes of the trailer of so many positions."""
+    """Bytes of the trailer of so many positions: int64 each, then the xxh3-64 of them with the seed of their batch."""
     return 8 * count + 8
 
 
 def positions_in(trailer: memoryview, seed: int) -> Int64 | None:
-    """The inverse of `trailer_of`; None when it is damaged."""
+    """The positions that a trailer says; None when it is damaged."""
     data = bytes(trailer[:-8])
     if xxhash.xxh3_64_intdigest(data, seed) != int.from_bytes(trailer[-8:], "little"):
         return None
     return np.frombuffer(data, "<i8").astype(np.int64)
 
 
-class Order:
+class PositionMap:
     """Positions to rows, kept up to date from one snapshot to the next.
 
     What was published is seen by snapshots and does not change any more: rows are appended behind it, and any other
@@ -56,10 +51,10 @@ class Order:
         self._order[self._length : length] = np.arange(first, last)
         self._length = length
 
-    def update(self, positions: Int64, first: int) -> None:
-        """The rows from `first` on replace those at the positions; of equal positions the last counts."""
+    def update(self, positions: Int64, rows: Int64) -> None:
+        """Rows, int64 [n], replace those at the positions, int64 [n]; of equal positions the last counts."""
         self._own()
-        self._order[positions] = np.arange(first, first + len(positions))
+        self._order[positions] = rows
 
     def delete(self, positions: Int64) -> None:
         """Take positions away: surviving rows of the end, the last one first, fill the holes in rising order."""

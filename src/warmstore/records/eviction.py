@@ -6,15 +6,15 @@ leftover that the next eviction of the chunk removes.
 """
 
 import contextlib
-from collections.abc import Collection, Iterator
-from dataclasses import replace
+from collections.abc import Collection
 from pathlib import Path
 
 from warmstore.errors import NotAStore, ReadOnly
 from warmstore.records.checksums import generation_seed
+from warmstore.records.edit_lock import edit_lock
 from warmstore.records.files import Files
 from warmstore.records.log import EVICTED, GenerationClosed, Log, new_entry
-from warmstore.records.manifest import EVICTING, Manifest, read_manifest, remove_leftovers, write_manifest
+from warmstore.records.manifest import FORMAT, Manifest, read_manifest, remove_leftovers
 
 
 def evict(path: Path, folder: str, chunks: Collection[int], files: Files) -> None:
@@ -25,32 +25,18 @@ def evict(path: Path, folder: str, chunks: Collection[int], files: Files) -> Non
         folder: of the generation whose chunks these are; nothing is done when the store has left it.
 
     Raises:
-        ReadOnly: store.json does not allow it; see `make_evictable`.
+        ReadOnly: the store is of an earlier format; see `upgrade`.
         OSError: the log cannot be written.
     """
     manifest = read_manifest(path, files)
     if manifest.generation_folder != folder:
         return
-    if manifest.format < EVICTING:
-        raise ReadOnly(f"{path} does not say that its chunks may be evicted; see make_evictable")
+    if manifest.format < FORMAT:
+        raise ReadOnly(f"{path} is of format {manifest.format}, whose chunks may not be evicted; see upgrade")
     with contextlib.suppress(GenerationClosed):
         known = _write(path, manifest, chunks, files)
         for chunk in known:
             files.remove(path / folder / f"{chunk:06d}.arrow")
-
-
-def make_evictable(path: Path, files: Files, *, wait: bool) -> bool:
-    """Have store.json say that chunks may be evicted, so that no earlier version misreads the log.
-
-    Args:
-        wait: for somebody who edits the store; without, False says that there is one.
-    """
-    if read_manifest(path, files).format >= EVICTING:
-        return True
-    with edit_lock(path, files, wait=wait) as held:
-        if held:
-            write_manifest(path, replace(read_manifest(path, files), format=EVICTING), files)
-        return held
 
 
 def _write(path: Path, manifest: Manifest, chunks: Collection[int], files: Files) -> list[int]:
@@ -80,20 +66,3 @@ def remove_abandoned(path: Path, files: Files) -> None:
     with edit_lock(path, files, wait=False) as held:
         if held:
             remove_leftovers(path, read_manifest(path, files), files)
-
-
-@contextlib.contextmanager
-def edit_lock(path: Path, files: Files, *, wait: bool) -> Iterator[bool]:
-    """The lock of editors; without `wait` it may not be had."""
-    with contextlib.suppress(FileExistsError):
-        files.close(files.create(path / "edit.lock"))
-    descriptor = files.open(path / "edit.lock", write=True)
-    try:
-        held = files.lock(descriptor, wait=wait)
-        try:
-            yield held
-        finally:
-            if held:
-                files.unlock(descriptor)  # a child that was forked meanwhile shares the lock until then
-    finally:
-        files.close(descriptor)

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 Buffer = bytes | bytearray | memoryview
 
+COPY = ".copy"
+"""Behind the name of a file: its second copy."""
+
 # macOS has no fdatasync in Python.
 _datasync = getattr(os, "fdatasync", os.fsync)
 
@@ -30,7 +33,7 @@ _datasync = getattr(os, "fdatasync", os.fsync)
 class Files:
     """Plain POSIX file operations. Stateless: one instance may serve any number of stores."""
 
-    def open(self, path: Path, *, write: bool = False, append: bool = False) -> int:
+    def open(self, path: Path | str, *, write: bool = False, append: bool = False) -> int:
         """Open an existing file and return its descriptor."""
         flags = os.O_RDWR if write or append else os.O_RDONLY
         return os.open(path, flags | (os.O_APPEND if append else 0) | os.O_CLOEXEC)
@@ -57,6 +60,10 @@ class Files:
             offset += len(part)
             length -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def read_into(self, descriptor: int, target: memoryview, offset: int) -> int:
+        """Fill `target` from `offset`; return how many bytes came, 0 at the end of the file."""
+        return os.preadv(descriptor, [target], offset)
 
     def write(self, descriptor: int, buffers: Sequence[Buffer], offset: int) -> int:
         """Write the buffers one after the other from `offset`; return how many bytes were taken, maybe fewer."""
@@ -242,6 +249,15 @@ def write_all(files: Files, descriptor: int, buffers: Sequence[Buffer], offset: 
         if taken:
             views[at] = views[at][taken:]
     return offset - start
+
+
+def read_whole(files: Files, path: Path) -> bytes:
+    """All bytes of a file."""
+    descriptor = files.open(path)
+    try:
+        return files.read(descriptor, files.size(descriptor), 0)
+    finally:
+        files.close(descriptor)
 
 
 def replace_whole(files: Files, path: Path, data: bytes) -> None:

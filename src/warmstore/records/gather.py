@@ -1,17 +1,18 @@
 """Reading rows at memory speed, each checked against its checksum the first time this process reads it.
 
 One bit per field and row remembers what was checked, so damage at rest is found and steady reading costs nothing. The
-check runs on the gathered copy: what was checked is what the caller gets.
+first read goes past the mapping, where a file that was cut short is no SIGBUS, and the check runs on what came: what
+was checked is what the caller gets.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from warmstore.records.address_space import AddressSpace
-from warmstore.records.checksums import absent_checksums, matrix_checksums, view_checksums
+from warmstore.records.checksums import UInt64, absent_checksums, matrix_checksums, view_checksums
 from warmstore.records.fields import CHECKSUM, SHAPE, Array, Field, Fields, Ragged, field_has_bytes
 from warmstore.records.rows import Gathered, Spans
 from warmstore.records.snapshot import Batches, Int64, Snapshot
@@ -56,23 +57,52 @@ class Gatherer:
             if rows is None:
                 return _nothing(self._batches.space, plan, len(which))
         fresh = self._fresh(snapshot, plan, rows, which)
-        data = spans = shapes = absent = None
+        if fresh is None:
+            return _with_bad(self._read(snapshot, plan, rows, which), bad)
+        checked = self._read(snapshot, plan, rows[fresh], which[fresh], check=True)
+        if len(fresh) < len(rows):
+            rest = np.ones(len(rows), bool)
+            rest[fresh] = False
+            checked = _interleaved(
+                fresh, checked, np.flatnonzero(rest), self._read(snapshot, plan, rows[rest], which[rest])
+            )
+        return _with_bad(checked, bad)
+
+    def _read(self, snapshot: Snapshot, plan: "_Plan", rows: Int64, which: Int64, *, check: bool = False) -> Gathered:
+        """Read one field of some rows: from the mapping, or past it, comparing them with their checksums."""
+        source = _Source(self._batches.space, check)
+        data: Any = None
+        spans = shapes = absent = None
+        sums: UInt64 | None = None
+        if check or plan.data in snapshot.absent or not plan.has_bytes:
+            sums = source.rows(snapshot.address[plan.checksums][which] + rows * 8, 8).view(np.uint64)[:, 0]
         if plan.data in snapshot.absent or not plan.has_bytes:
-            absent = self._checksums(snapshot, plan, rows, which) == _absent(snapshot, rows, which)
+            absent = sums == _absent(snapshot, rows, which)
         if plan.width is not None:
-            data = self._fixed(snapshot, plan.data, rows, which, plan.width)
+            address = snapshot.address[plan.data][which] + rows * plan.width if plan.width else rows
+            data = source.rows(address, plan.width)
             if absent is not None:
                 data[absent] = 0  # no checksum covers what lies there
         else:
-            ahead = fresh is not None and self._batches.scarce
-            spans, out = self._varying(snapshot, plan, rows, which, absent, ahead=ahead)
-            bad = _either(bad, out)
+            spans = self._spans(snapshot, plan, rows, which, absent, source)
             if plan.ndim:
-                shapes = self._fixed(snapshot, plan.shapes, rows, which, 8 * plan.ndim).view(np.int64)
+                width = 8 * plan.ndim
+                shapes = source.rows(snapshot.address[plan.shapes][which] + rows * width, width).view(np.int64)
                 if absent is not None:
                     shapes[absent] = 0
-        if fresh is not None:
-            bad = _either(bad, self._check(snapshot, plan, rows, which, fresh, data, spans, shapes))
+        bad = source.missing
+        if check:
+            assert sums is not None
+            seeds = snapshot.seed[which]
+            if spans is None:
+                found = matrix_checksums(data, seeds)
+            else:
+                found = view_checksums(source.spans(spans), shapes, seeds)
+            good = found == sums
+            if absent is not None:
+                good |= absent
+            bad = _either(source.missing, None if good.all() else ~good)
+            plan.checked.set(rows if bad is None else rows[~bad], snapshot.rows)
         return Gathered(data, spans, shapes, bad, absent)
 
     def steady(
@@ -118,7 +148,7 @@ class Gatherer:
         fresh = plan.checked.unset(rows, snapshot)
         if not len(fresh):
             return None
-        if self._batches.scarce:
+        if self._batches.chunks.scarce:
             self._will_need(snapshot, plan, rows[fresh], which[fresh])
         return fresh
 
@@ -130,61 +160,78 @@ class Gatherer:
         elif plan.width:
             space.will_need(snapshot.address[plan.data][which] + rows * plan.width, plan.width)
 
-    def _fixed(self, snapshot: Snapshot, slot: int, rows: Int64, which: Int64, width: int) -> Any:
-        if not width:
-            return np.zeros((len(rows), 0), np.uint8)
-        return self._batches.space.gather(snapshot.address[slot][which] + rows * width, width)
-
-    def _checksums(self, snapshot: Snapshot, plan: "_Plan", rows: Int64, which: Int64) -> Any:
-        """uint64 [n], as they stand in the file."""
-        return self._fixed(snapshot, plan.checksums, rows, which, 8).view(np.uint64)[:, 0]
-
-    def _varying(
-        self, snapshot: Snapshot, plan: "_Plan", rows: Int64, which: Int64, absent: Any, *, ahead: bool
-    ) -> tuple[Spans, Any]:
+    def _spans(
+        self, snapshot: Snapshot, plan: "_Plan", rows: Int64, which: Int64, absent: Any, source: "_Source"
+    ) -> Spans:
         slot, space = plan.data, self._batches.space
         # Offset i and i + 1 lie side by side: one window of 16 bytes holds where a value starts and ends.
-        pairs = space.gather(snapshot.address[slot][which] + rows * 8, 16).view(np.int64)
+        pairs = source.rows(snapshot.address[slot][which] + rows * 8, 16).view(np.int64)
         first, last = pairs[:, 0], pairs[:, 1]
         if absent is not None:  # empty, whatever its offsets say: its checksum does not cover them
             first, last = np.where(absent, 0, first), np.where(absent, 0, last)
         wrong = (first < 0) | (last < first) | (last > snapshot.size[slot + 1][which])
         if wrong.any():
+            source.missing = _either(source.missing, wrong)
             first, last = np.where(wrong, 0, first), np.where(wrong, 0, last)
         start = snapshot.address[slot + 1][which]
-        if ahead:
+        if source.check and self._batches.chunks.scarce:
             space.will_need(start + first, int((last - first).max(initial=0)))
-        return Spans(space, start + first, last - first), wrong if wrong.any() else None
+        return Spans(space, start + first, last - first)
 
-    def _check(
-        self,
-        snapshot: Snapshot,
-        plan: "_Plan",
-        rows: Int64,
-        which: Int64,
-        fresh: Int64,
-        data: Any,
-        spans: Spans | None,
-        shapes: Any,
-    ) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
-        seeds = snapshot.seed[which[fresh]]
-        if data is not None:
-            found = matrix_checksums(data if len(fresh) == len(rows) else data[fresh], seeds)
-        else:
-            assert spans is not None
-            some = Spans(spans.space, spans.starts[fresh], spans.lengths[fresh])
-            found = view_checksums(some.views(), None if shapes is None else shapes[fresh], seeds)
-        expected = self._checksums(snapshot, plan, rows[fresh], which[fresh])
-        good = found == expected
-        if plan.data in snapshot.absent or not plan.has_bytes:
-            good |= expected == _absent(snapshot, rows[fresh], which[fresh])
-        if good.all():
-            plan.checked.set(rows[fresh], snapshot.rows)
+
+class _Source:
+    """Where rows are read from: the mapping, or with `check` the files themselves. `missing`: bool [n], or None."""
+
+    def __init__(self, space: AddressSpace, check: bool) -> None:
+        self.check = check
+        self.missing: Any = None
+        self._space = space
+
+    def rows(self, addresses: Int64, width: int) -> Any:
+        """uint8 [n, width]."""
+        if not width:
+            return np.zeros((len(addresses), 0), np.uint8)
+        if not self.check:
+            return self._space.gather(addresses, width)
+        rows, missing = self._space.read_rows(addresses, width)
+        self.missing = _either(self.missing, missing)
+        return rows
+
+    def spans(self, spans: Spans) -> list[memoryview]:
+        """The bytes of each span."""
+        found, missing = self._space.read_spans(spans.starts, spans.lengths)
+        self.missing = _either(self.missing, missing)
+        return found
+
+
+def _interleaved(places: Int64, some: Gathered, other_places: Int64, others: Gathered) -> Gathered:
+    """Rows that stand at some places, and others at the other places, as one."""
+    count = len(places) + len(other_places)
+
+    def joined(part: Any, other: Any, default: Any = None) -> Any:
+        if part is None and other is None:
             return None
-        plan.checked.set(rows[fresh[good]], snapshot.rows)
-        bad = np.zeros(len(rows), bool)
-        bad[fresh[~good]] = True
-        return bad
+        known = part if part is not None else other
+        whole = np.empty((count, *known.shape[1:]), known.dtype)
+        whole[places] = default if part is None else part
+        whole[other_places] = default if other is None else other
+        return whole
+
+    spans = None
+    if some.spans is not None and others.spans is not None:
+        starts = joined(some.spans.starts, others.spans.starts)
+        spans = Spans(some.spans.space, starts, joined(some.spans.lengths, others.spans.lengths))
+    return Gathered(
+        joined(some.data, others.data),
+        spans,
+        joined(some.shapes, others.shapes),
+        joined(some.bad, others.bad, False),
+        joined(some.absent, others.absent, False),
+    )
+
+
+def _with_bad(gathered: Gathered, bad: Any) -> Gathered:
+    return gathered if bad is None else replace(gathered, bad=_either(gathered.bad, bad))
 
 
 def _absent(snapshot: Snapshot, rows: Int64, which: Int64) -> Any:

@@ -17,15 +17,32 @@ import pyarrow as pa
 from warmstore.errors import Damaged, WarmstoreError
 from warmstore.records.checksums import batch_seeds, generation_seed
 from warmstore.records.chunk import ChunkWriter
-from warmstore.records.edits import trailer_of, trailer_size
+from warmstore.records.chunk_files import Reload
 from warmstore.records.fields import arrow_schema, columns_of
-from warmstore.records.files import Files
+from warmstore.records.files import Files, write_failed
 from warmstore.records.gather import Gatherer
-from warmstore.records.log import BATCH, CLOSED, EVICTED, GenerationClosed, Log
+from warmstore.records.live_batches import live_batches
+from warmstore.records.log import (
+    BATCH,
+    CLOSED,
+    DELETED,
+    ENTRY,
+    EVICTED,
+    MERGED,
+    NOWHERE,
+    STAGED,
+    UPDATED,
+    Entries,
+    GenerationClosed,
+    Log,
+    last_chunk,
+    new_entry,
+)
 from warmstore.records.manifest import Manifest, read_manifest
+from warmstore.records.numbers import Numbers
 from warmstore.records.record_batch import batch_size, record_batch
 from warmstore.records.rows import Gathered, Rows
-from warmstore.records.snapshot import Batches, ChunkEvicted, Int64, Snapshot
+from warmstore.records.snapshot import Batches, Int64, Snapshot
 from warmstore.records.values import compressed
 from warmstore.records.writing import Writing
 
@@ -35,7 +52,10 @@ _log = logging.getLogger("warmstore")
 class Generation:
     """Reading needs no lock; everything else is for one thread at a time."""
 
-    def __init__(self, path: Path, manifest: Manifest, writing: Writing, files: Files, *, write: bool) -> None:
+    def __init__(
+        self, path: Path, manifest: Manifest, writing: Writing, files: Files, *, write: bool, salvage: bool = False
+    ) -> None:
+        """`salvage`: leave out what is damaged beyond its copy, instead of raising Damaged."""
         self.manifest = manifest
         self.folder = path / manifest.generation_folder
         self._path = path
@@ -47,7 +67,10 @@ class Generation:
         self._superseded = functools.partial(_is_superseded, path, manifest.generation, files)
         self._writer: ChunkWriter | None = None
         self.commits = 0  # of this process; an interrupt may hide what became of one
-        self.log = Log(self.folder / "log", files, self._seed, write=write, superseded=self._superseded)
+        self.log = Log(
+            self.folder / "log", files, self._seed, write=write, superseded=self._superseded, salvage=salvage
+        )
+        self._salvage = salvage
         try:
             self._load()
         except BaseException:
@@ -56,11 +79,20 @@ class Generation:
 
     def _load(self) -> None:
         columns = [column for name, field in self.manifest.fields.items() for column in columns_of(name, field)]
-        evicted = functools.partial(_evicted, self.log)
+        log = self.log
         while True:
-            batches = Batches(self.folder, self._schema, columns, self._seed, self._files, self._superseded, evicted)
+            batches = Batches(
+                self.folder,
+                self._schema,
+                columns,
+                self._seed,
+                self._files,
+                self._superseded,
+                functools.partial(_gone, log, Numbers(self.folder, self._files, self._seed)),
+                (lambda: log.lost) if self._salvage else None,
+            )
             entries = self.log.read(0)
-            with contextlib.suppress(ChunkEvicted):
+            with contextlib.suppress(Reload):
                 batches.extend(entries[entries["kind"] != CLOSED])
                 break
         # Complete before anybody sees it: other threads read without a lock.
@@ -89,38 +121,82 @@ class Generation:
         entries = self.log.read(snapshot.entries)
         if len(entries) and entries["kind"][-1] == CLOSED:
             raise GenerationClosed(str(self.folder))
-        if (entries["kind"] == EVICTED).any() or np.isin(entries["chunk"], list(self._batches.evicted)).any():
+        chunks, batches = entries["chunk"].tolist(), self._batches
+        known = batches.evicted.isdisjoint(chunks) and batches.merged_away.isdisjoint(chunks)
+        if not known or np.isin(entries["kind"], (EVICTED, MERGED)).any():
             self._load()  # into other address space: this one may be read for as long as somebody has hold of it
             return
         try:
             self._batches.extend(entries)
-        except ChunkEvicted:
+        except Reload:
             self._load()
 
-    def commit(
-        self, block: dict[str, Rows], kind: int = BATCH, positions: Int64 | None = None, *, stored: bool = False
-    ) -> None:
+    def commit(self, block: dict[str, Rows], *, stored: bool = False) -> None:
         """Write one batch and commit it; it is on the disk when this returns.
 
         Args:
             block: rows of every field.
-            kind: BATCH, or UPDATE or DELETE of `positions`.
             stored: values of fields with a codec are compressed already.
 
         Raises:
             WriteFailed: nothing was committed.
             GenerationClosed: nothing was committed; the store goes on in a later generation.
         """
-        fields = self.manifest.fields
-        if not stored:
-            block = {name: compressed(field, block[name], self._writing.threads) for name, field in fields.items()}
-        size = batch_size(fields, block) + (0 if positions is None else trailer_size(len(positions)))
-        with self._room(size):
-            self._commit_now(block, kind, positions, size)
+        with self._write(block if stored else self._compressed(block), BATCH) as entry:
+            self._append(entry)
+
+    def commit_update(self, blocks: Iterable[dict[str, Rows]], positions: Int64) -> None:
+        """Have rows stand at some positions, int64 [n], all or none of them, whatever they take; for the editor.
+
+        Args:
+            blocks: n rows in all, as they are stored.
+
+        Raises:
+            WriteFailed: nothing was changed.
+        """
+        staged: list[Entries] = []
+        try:
+            for block in blocks:
+                with self._write(block, STAGED) as entry:
+                    staged.append(entry)
+            final = new_entry(UPDATED, NOWHERE, rows=len(positions), header=len(staged))
+            self._commit_edit(staged, final, positions)
+        except BaseException:
+            self._abandon()  # it may hold rows that nothing speaks of
+            raise
+
+    def commit_delete(self, positions: Int64) -> None:
+        """Take positions, int64 [n], away; for the editor.
+
+        Raises:
+            WriteFailed: nothing was changed.
+        """
+        self._commit_edit([], new_entry(DELETED, NOWHERE, rows=len(positions)), positions)
+
+    def _commit_edit(self, staged: list[Entries], final: Entries, positions: Int64) -> None:
+        with self._room(8 * len(positions) + ENTRY.itemsize * (len(staged) + 1)):
+            try:
+                for name, value in self._batches.numbers.append(positions).items():
+                    final[name] = value
+            except OSError as error:
+                raise write_failed(error, self._batches.numbers.path) from error
+            self._append(*staged, final)
+
+    def _append(self, *entries: Entries) -> None:
+        try:
+            self.log.append(*entries)
+        except BaseException:
+            self.commits += int(self.log.holds(entries[-1]))
+            raise
+        self.commits += 1
+
+    def _compressed(self, block: dict[str, Rows]) -> dict[str, Rows]:
+        fields, threads = self.manifest.fields, self._writing.threads
+        return {name: compressed(field, block[name], threads) for name, field in fields.items()}
 
     @contextlib.contextmanager
     def _room(self, size: int) -> Iterator[None]:
-        """Have room for so many bytes, and in a bounded store the word that nobody else writes meanwhile."""
+        """Reserve `size` bytes. In a bounded store this also holds the store-wide lock of writers."""
         if self._writing.room is None:
             yield
             return
@@ -128,25 +204,25 @@ class Generation:
             self.refresh()  # this process's chunk may be evicted
             yield
 
-    def _commit_now(self, block: dict[str, Rows], kind: int, positions: Int64 | None, size: int) -> None:
-        fields = self.manifest.fields
-        writer = self._writer_for(size)
-        seed = int(batch_seeds(self._seed, [writer.number], [writer.next_offset])[0])
-        entry = None
-        try:
-            batch = record_batch(fields, block, self._schema, seed)
-            entry = writer.append(batch, b"" if positions is None else trailer_of(positions, seed))
-            entry["kind"] = kind
-            if positions is not None:
-                entry["rows"] = len(positions)
-            self.log.append(entry)
-        except BaseException:
-            # Whatever happened to this chunk, it is never written again; the next commit begins a new one.
-            self._writer = None
+    @contextlib.contextmanager
+    def _write(self, block: dict[str, Rows], kind: int) -> Iterator[Entries]:
+        """Write one batch of rows as they are stored; what is done inside commits the entry."""
+        size = batch_size(self.manifest.fields, block)
+        with self._room(size):
+            writer = self._writer_for(size)
+            try:
+                entry = self.write_batch(writer, block)
+                entry["kind"] = kind
+                yield entry
+            except BaseException:
+                self._abandon()
+                raise
+
+    def _abandon(self) -> None:
+        """Whatever happened to this process's chunk, it is never written again; the next commit begins a new one."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
             writer.abandon()
-            self.commits += int(entry is not None and self.log.holds(entry))
-            raise
-        self.commits += 1
 
     def _writer_for(self, size: int) -> ChunkWriter:
         if self._writer is not None and self._writer.number in self._batches.evicted:
@@ -156,21 +232,39 @@ class Generation:
             self.seal()
         if self._writer is not None:
             return self._writer
-        taken = (path.stem for path in self.folder.glob("*.arrow"))
-        # Numbers of evicted chunks are not used again: their files are gone, what the log says of them is not.
-        gone = self._batches.evicted | _evicted(self.log, self.snapshot.entries)
-        number = max((int(stem) for stem in taken if stem.isdecimal()), default=-1) + 1
-        number = max(number, *(chunk + 1 for chunk in gone)) if gone else number
-        while self._writer is None:
+        self._writer = self.new_writer()
+        return self._writer
+
+    def new_writer(self) -> ChunkWriter:
+        """A new chunk, to which this process alone appends.
+
+        Raises:
+            WriteFailed: the disk refused.
+            GenerationClosed: the store goes on in a later generation.
+        """
+        taken = (int(path.stem) for path in self.folder.glob("*.arrow") if path.stem.isdecimal())
+        # Numbers of chunks that have gone are not used again: what the log says of them has not.
+        last = max(self._batches.last_chunk, last_chunk(self.log.read(self.snapshot.entries)))
+        number = max(last, *taken, -1) + 1
+        owner = f"{self.manifest.id}/{self.manifest.generation}"
+        while True:
             try:
-                self._writer = ChunkWriter(self.folder, number, self._schema, self._files)
+                return ChunkWriter(self.folder, number, self._schema, self._files, owner)
             except FileExistsError:
                 number += 1
             except OSError as error:
                 if error.errno == errno.ENOENT and self._superseded():
                     raise GenerationClosed(str(self.folder)) from None
                 raise
-        return self._writer
+
+    def write_batch(self, writer: ChunkWriter, block: dict[str, Rows]) -> Entries:
+        """Have a chunk hold one batch of rows as they are stored; returns the entry that commits it.
+
+        Raises:
+            WriteFailed: it does not, and must not be used again.
+        """
+        seed = int(batch_seeds(self._seed, [writer.number], [writer.next_offset])[0])
+        return writer.append(record_batch(self.manifest.fields, block, self._schema, seed))
 
     def seal(self) -> None:
         """Give this process's chunk its footer. Without one it is as good to warmstore, not to other Arrow readers."""
@@ -192,15 +286,16 @@ class Generation:
         if self._writer is not None:
             self._writer.let_go()
             self._writer = None
+        self._batches.space.let_go()
         self.log.close()
 
-    def read(self, names: Iterable[str], positions: Int64) -> list[Gathered]:
-        """Read fields at some positions, all below `snapshot.length`.
+    def read(self, names: Iterable[str], positions: Int64, gatherer: Gatherer | None = None) -> list[Gathered]:
+        """Read fields at some positions, all below `snapshot.length`, through a gatherer of this generation.
 
         Raises:
             Damaged: a record does not match its checksum.
         """
-        gatherer = self.gatherer
+        gatherer = gatherer or self.gatherer
         snapshot = gatherer.snapshot
         rows = snapshot.rows_at(positions)
         which = snapshot.batch_of(rows)
@@ -211,7 +306,7 @@ class Generation:
         return found
 
     def _raise_damaged(self, name: str, bad: Int64, which: Int64, count: int) -> None:
-        chunk = self._batches.chunk_path(int(self.snapshot.chunk[which[0]]))
+        chunk = self._batches.chunks.path(int(self.snapshot.chunk[which[0]]))
         what = "restore it from a copy, or save the rest with verify(repair=True)"
         if self._files.is_remote:
             what = f"remove {self._path}, and it comes from the remote again"
@@ -220,10 +315,15 @@ class Generation:
             f"first at position {int(bad[0])}. The file changed after it was written; {what}"
         )
 
-    def to_arrow(self) -> pa.Table:
-        """The committed records as a table over the mapped files; in their order, copied, where there were edits."""
+    def to_arrow(self, *, verify: bool = True) -> pa.Table:
+        """The committed records as a table over the mapped files; in their order, copied, where there were edits.
+
+        Args:
+            verify: compare each batch with its hash the first time this process reads it so.
+        """
         entries = self.log.read(0)[: self.snapshot.entries]
-        table = pa.Table.from_batches(self._batches.arrow_batches(entries), schema=self._schema)
+        batches = self._batches.arrow_batches(entries, verify=verify)
+        table = pa.Table.from_batches(batches, schema=self._schema)
         order = self.snapshot.order
         if order is None:
             return table
@@ -235,11 +335,26 @@ class Generation:
             ) from error
         return table.take(pa.Array.from_buffers(pa.int64(), len(order), [None, pa.py_buffer(order)]))
 
+    @property
+    def is_superseded(self) -> bool:
+        """Whether the store has gone on to a later generation."""
+        return self._superseded()
 
-def _evicted(log: Log, first: int = 0) -> frozenset[int]:
-    """The chunks that were evicted by now, as entries from number `first` on say."""
-    entries = log.read(first)
-    return frozenset(entries["chunk"][entries["kind"] == EVICTED].tolist())
+    @property
+    def batches(self) -> Batches:
+        """What is known of the files."""
+        return self._batches
+
+    def recheck(self) -> Gatherer:
+        """A gatherer that knows of no row that it is whole: for who copies rows, or looks for damage."""
+        return Gatherer(self._batches, self.manifest.fields)
+
+
+def _gone(log: Log, numbers: Numbers) -> frozenset[int]:
+    """The chunks that were evicted or merged away by now."""
+    entries = log.read(0)
+    evicted = entries["chunk"][entries["kind"] == EVICTED].tolist()
+    return live_batches(entries, 0, numbers).merged_away.union(evicted)
 
 
 def _is_superseded(path: Path, generation: int, files: Files) -> bool:

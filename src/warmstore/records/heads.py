@@ -1,7 +1,7 @@
 """What a remote says about a store: one small object for each push, which names its log and its chunks.
 
     heads/STORE/00000003.json   what the third push left: store.json, and the names of all else
-    logs/NAME                   the log of a store, by its hash
+    logs/NAME                   the log of a store, by its hash, and the file `numbers` of one
     chunks/NAME                 a chunk, and NAME.hashes its blocks' hashes
 
 Everything but the heads is named by what it is, so it never changes and is never overwritten. Of two who push at once
@@ -24,10 +24,12 @@ from warmstore.errors import Damaged, Diverged, NewerFormat
 from warmstore.records.checksums import generation_seed
 from warmstore.records.log import Entries, entries_of
 from warmstore.records.manifest import Manifest, manifest_bytes, manifest_of
+from warmstore.records.numbers import NumberLists
 from warmstore.records.remote_chunk import RemoteChunk
 from warmstore.remote.objects import Objects
 
-FORMAT = 1
+FORMAT = 2
+"""Of heads with lists of numbers; others are of format 1."""
 _HEAD = re.compile(r"heads/([0-9a-f]{32})/([0-9]{8})(?:-[0-9a-f]{16})?\.json")
 _LOG = re.compile(r"[0-9a-f]{32}")
 _TRIES = 3
@@ -40,7 +42,7 @@ class Head:
     """One state of one store.
 
     sequence: of the push, from 1. shared: a part of a cache that several hosts fill, and not a whole store. log: its
-    bytes. chunks: those that are there, by number.
+    bytes. chunks: those that are there, by number. numbers: the bytes of the file of that name.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Head:
     manifest: Manifest
     log: bytes
     chunks: Mapping[int, RemoteChunk]
+    numbers: bytes = b""
 
     @property
     def seed(self) -> int:
@@ -63,6 +66,11 @@ class Head:
             Damaged: it is not the log of this store.
         """
         return entries_of(self.log, self.seed, self.name)
+
+    @property
+    def lists(self) -> NumberLists:
+        """The lists that entries of the log refer to."""
+        return NumberLists(self.numbers, self.seed, self.name)
 
 
 def read_heads(objects: Objects, *, mend: str | None = None) -> list[Head]:
@@ -129,12 +137,15 @@ def write_head(objects: Objects, head: Head) -> bool:
     log = xxhash.xxh3_128_hexdigest(head.log)
     objects.put(f"logs/{log}", head.log)
     content: dict[str, Any] = {
-        "format": FORMAT,
+        "format": 1,
         "shared": head.shared,
         "store": manifest_bytes(head.manifest).decode(),
         "log": log,
         "chunks": {str(number): [chunk.name, chunk.size] for number, chunk in head.chunks.items()},
     }
+    if head.numbers:
+        content["format"], content["numbers"] = FORMAT, xxhash.xxh3_128_hexdigest(head.numbers)
+        objects.put(f"logs/{content['numbers']}", head.numbers)
     content["checksum"] = _checksum(content)
     return objects.put(head.name, json.dumps(content, indent=1).encode(), create=True)
 
@@ -178,18 +189,25 @@ async def _head_of(objects: Objects, name: str) -> Head:
             raise NewerFormat(f"{where} has format {content['format']}; this warmstore reads up to {FORMAT}")
         manifest = manifest_of(content["store"], where)
         chunks = {_number(number): RemoteChunk(*chunk) for number, chunk in content["chunks"].items()}
-        log, shared = content["log"], bool(content["shared"])
+        log, shared, numbers = content["log"], bool(content["shared"]), content.get("numbers")
         sound = type(manifest.generation) is int and 0 < manifest.generation < 10_000
-        if not sound or not _LOG.fullmatch(log) or manifest.id != match[1]:
+        if not sound or not _LOG.fullmatch(log) or not _LOG.fullmatch(numbers or log) or manifest.id != match[1]:
             raise ValueError
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, NewerFormat):
             raise
         raise Damaged(f"{where} does not match its checksum; push the store again from where it is whole") from None
-    data = await objects.get_async(f"logs/{log}", most=_LARGEST)
-    if data is None or xxhash.xxh3_128_hexdigest(data) != log:
-        raise Damaged(f"{objects.location.url}/logs/{log} is missing or damaged; push the store again")
-    return Head(name, int(match[2]), shared, manifest, data, chunks)
+    data = await _hashed(objects, log)
+    lists = b"" if numbers is None else await _hashed(objects, numbers)
+    return Head(name, int(match[2]), shared, manifest, data, chunks, lists)
+
+
+async def _hashed(objects: Objects, name: str) -> bytes:
+    """A log, or lists of numbers, by the hash that names it."""
+    data = await objects.get_async(f"logs/{name}", most=_LARGEST)
+    if data is None or xxhash.xxh3_128_hexdigest(data) != name:
+        raise Damaged(f"{objects.location.url}/logs/{name} is missing or damaged; push the store again")
+    return data
 
 
 def _number(text: str) -> int:

@@ -8,8 +8,10 @@ import numpy as np
 from warmstore.records.checksums import generation_seed
 from warmstore.records.fields import columns_of
 from warmstore.records.files import Files, is_locked
-from warmstore.records.log import BATCH, DELETE, EVICTED, SEALED, UPDATE, Log
+from warmstore.records.live_batches import live_batches
+from warmstore.records.log import DELETE, EVICTED, SEALED, Log
 from warmstore.records.manifest import read_manifest
+from warmstore.records.numbers import Numbers
 from warmstore.records.store import RecordStore
 
 
@@ -39,13 +41,16 @@ def chunk_states(path: Path) -> list[ChunkState]:
     files = Files()
     manifest = read_manifest(path, files)
     folder = path / manifest.generation_folder
-    log = Log(folder / "log", files, generation_seed(manifest.id, manifest.generation), write=False)
+    seed = generation_seed(manifest.id, manifest.generation)
+    log = Log(folder / "log", files, seed, write=False)
     try:
         entries = log.read(0)
     finally:
         log.close()
     evicted = entries["chunk"][entries["kind"] == EVICTED]
-    batches = entries[np.isin(entries["kind"], (BATCH, UPDATE, DELETE)) & ~np.isin(entries["chunk"], evicted)]
+    live = live_batches(entries, 0, Numbers(folder, files, seed)).entries
+    batches = entries[np.union1d(live, np.flatnonzero(entries["kind"] == DELETE))]
+    batches = batches[~np.isin(batches["chunk"], evicted)]
     sealed = set(entries["chunk"][entries["kind"] == SEALED].tolist())
     on_disk = {int(file.stem): file for file in folder.glob("*.arrow")}
     states = []

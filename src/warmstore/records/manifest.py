@@ -1,7 +1,13 @@
-"""store.json: what a store is. Replaced atomically, never edited; a checksum tells a damaged one."""
+"""store.json: what a store is. Replaced atomically, never edited; a checksum tells a damaged one.
+
+Each generation's folder has a copy, which is written first. A damaged store.json is read through the copy of the
+present generation, and the next writer mends it.
+"""
 
 import contextlib
+import errno
 import json
+import logging
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,17 +15,15 @@ from typing import Any
 
 import xxhash
 
-from warmstore.errors import Damaged, NewerFormat, NotAStore, ReadOnly, StoreExists
+from warmstore.errors import Damaged, NewerFormat, NotAStore, ReadOnly, StoreExists, WarmstoreError
 from warmstore.records.fields import Fields, fields_from_json, fields_to_json
-from warmstore.records.files import Files, is_read_only, replace_whole
-from warmstore.records.log import create_log
+from warmstore.records.files import COPY, Files, is_read_only, read_whole, replace_whole
+from warmstore.records.log import create_log, is_closed
 
-FORMAT = 3
-"""The newest that can be read. Stores are written in format 1 for as long as that says all."""
-EVICTING = 2
-"""The format of stores whose chunks may be evicted."""
-ADOPTING = 3
-"""The format of stores that may have chunks of others."""
+_logger = logging.getLogger("warmstore")
+
+FORMAT = 4
+"""Of the stores that are written. Those of formats 1 to 3 are read as they are; the first writer upgrades them."""
 NAME = "store.json"
 
 
@@ -31,7 +35,7 @@ class Manifest:
     metadata: dict[str, Any] = field(default_factory=dict)
     generation: int = 1
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    format: int = 1
+    format: int = FORMAT
 
     @property
     def generation_folder(self) -> str:
@@ -39,28 +43,69 @@ class Manifest:
 
 
 def read_manifest(folder: Path, files: Files) -> Manifest:
-    """Read store.json.
+    """Read store.json, or its copy where it is missing or damaged.
 
     Raises:
         NotAStore: there is none.
         NewerFormat: this version cannot read the store.
-        Damaged: it does not match its checksum.
+        Damaged: it does not match its checksum, nor does its copy.
     """
     path = folder / NAME
     try:
-        descriptor = files.open(path)
+        return manifest_of(read_whole(files, path), str(path))
     except (FileNotFoundError, NotADirectoryError):
         what = "Make one with RecordStore.create"
         if (folder / "heads").is_dir():
             what = f"It is what stores are pushed to: open {folder.absolute().as_uri()}, or clone it"
-        raise NotAStore(f"{folder} is not a warmstore store: it has no {NAME}. {what}") from None
-    try:
-        data = files.read(descriptor, files.size(descriptor), 0)
+        error: WarmstoreError = NotAStore(f"{folder} is not a warmstore store: it has no {NAME}. {what}")
     except IsADirectoryError:
-        raise Damaged(f"{path} is a folder; restore the file from a copy") from None
-    finally:
-        files.close(descriptor)
-    return manifest_of(data, str(path))
+        error = Damaged(f"{path} is a folder; restore the file from a copy")
+    except Damaged as damaged:
+        error = damaged
+    except OSError as unreadable:
+        if unreadable.errno != errno.EIO:
+            raise
+        error = Damaged(f"{path} cannot be read ({unreadable.strerror}); restore it from a copy")
+    copy = _read_copy(folder, files)
+    if copy is None:
+        raise error from None
+    _logger.warning("%s is missing or damaged; its copy is read. verify(repair=True) mends it", path)
+    return copy
+
+
+def _read_copy(folder: Path, files: Files) -> Manifest | None:
+    """What the copy in the folder of the present generation says."""
+    folders = (path for path in folder.glob("g[0-9]*") if path.name[1:].isdecimal())
+    generations = sorted(folders, key=lambda path: int(path.name[1:]))
+    for number in reversed(range(len(generations))):
+        path = generations[number] / (NAME + COPY)
+        try:
+            manifest = manifest_of(read_whole(files, path), str(path))
+            # A later generation counts once the log before it is closed.
+            if manifest.generation_folder == path.parent.name and (
+                not number or is_closed(generations[number - 1], files)
+            ):
+                return manifest
+        except (OSError, Damaged):
+            continue
+    return None
+
+
+def copy_is_damaged(folder: Path, manifest: Manifest, files: Files) -> bool:
+    """Whether the copy of store.json is missing, or says anything else."""
+    try:
+        return read_whole(files, folder / manifest.generation_folder / (NAME + COPY)) != manifest_bytes(manifest)
+    except OSError:
+        return True
+
+
+def is_damaged(folder: Path, files: Files) -> bool:
+    """Whether store.json is missing or damaged."""
+    try:
+        manifest_of(read_whole(files, folder / NAME), NAME)
+    except (OSError, Damaged):
+        return True
+    return False
 
 
 def manifest_of(data: bytes | str, path: str) -> Manifest:
@@ -77,19 +122,22 @@ def manifest_of(data: bytes | str, path: str) -> Manifest:
             raise TypeError
     except (ValueError, KeyError, TypeError, RecursionError):
         raise Damaged(f"{path} is not readable as a store description; restore it from a copy") from None
+    if content.pop("checksum", None) != _checksum(content):
+        raise Damaged(f"{path}, of format {version}, does not match its checksum; restore it from a copy")
+    # Only now: one wrong byte makes a 5 of a 4.
     if version > FORMAT:
         raise NewerFormat(
             f"{path} has format {version}; this warmstore reads up to {FORMAT}. Upgrade warmstore to open it"
         )
-    if not isinstance(content, dict) or content.pop("checksum", None) != _checksum(content):
-        raise Damaged(f"{path} does not match its checksum; restore it from a copy")
     fields = fields_from_json(content["fields"])
     return Manifest(fields, content["metadata"], content["generation"], content["id"], version)
 
 
 def write_manifest(folder: Path, manifest: Manifest, files: Files) -> None:
-    """Write store.json, replacing the old one; on the disk when this returns."""
-    replace_whole(files, folder / NAME, manifest_bytes(manifest))
+    """Write store.json and its copy, replacing the old ones; on the disk when this returns."""
+    data = manifest_bytes(manifest)
+    replace_whole(files, folder / manifest.generation_folder / (NAME + COPY), data)
+    replace_whole(files, folder / NAME, data)
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
@@ -144,7 +192,7 @@ def remove_leftovers(folder: Path, manifest: Manifest, files: Files) -> None:
         if path.name[1:].isdecimal() and path.name != manifest.generation_folder:
             with contextlib.suppress(OSError):
                 files.remove_folder(path)
-    for path in folder.glob(f"{NAME}.*.tmp"):
+    for path in (*folder.glob(f"{NAME}.*.tmp"), *folder.glob(f"*/{NAME}.*.tmp")):
         with contextlib.suppress(OSError):
             files.remove(path)
 

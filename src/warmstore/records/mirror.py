@@ -14,8 +14,22 @@ from warmstore.errors import Diverged, NotAStore, StoreExists
 from warmstore.records.checksums import generation_seed
 from warmstore.records.files import Files, is_locked, is_read_only, replace_whole
 from warmstore.records.heads import Head, read_heads
-from warmstore.records.log import ADOPTED, BATCH, CLOSED, DELETE, EVICTED, SEALED, UPDATE, Entries, Log
+from warmstore.records.live_batches import live_batches
+from warmstore.records.log import (
+    ADOPTED,
+    BATCH,
+    CLOSED,
+    COPIED,
+    DELETE,
+    EVICTED,
+    SEALED,
+    STAGED,
+    UPDATE,
+    Entries,
+    Log,
+)
 from warmstore.records.manifest import Manifest, read_manifest
+from warmstore.records.numbers import Numbers
 from warmstore.remote.objects import Objects
 
 NOTE = "remote.json"
@@ -28,7 +42,7 @@ Relation = Literal["same", "ahead", "behind"]
 class Local:
     """A store as it lies in a folder: what its log says, and which of its chunks nobody writes to any more.
 
-    ends: bytes of each chunk that are committed. waiting: chunks with live writers.
+    ends: bytes of each chunk that are committed. waiting: chunks with live writers. numbers: the bytes of that file.
     """
 
     path: Path
@@ -36,6 +50,7 @@ class Local:
     entries: Entries
     ends: dict[int, int]
     waiting: frozenset[int]
+    numbers: bytes
 
     @classmethod
     def read(cls, path: Path, files: Files) -> Local:
@@ -52,15 +67,17 @@ class Local:
             log.close()
         entries = entries[entries["kind"] != CLOSED]
         ends: dict[int, int] = {}
-        for entry in entries[np.isin(entries["kind"], (BATCH, UPDATE, DELETE, SEALED))]:
+        for entry in entries[np.isin(entries["kind"], (BATCH, UPDATE, DELETE, SEALED, STAGED, COPIED))]:
             end = int(entry["offset"]) + int(entry["header"]) + int(entry["body"])
             ends[int(entry["chunk"])] = max(ends.get(int(entry["chunk"]), 0), end)
-        for chunk in entries["chunk"][entries["kind"] == EVICTED].tolist():
+        numbers = Numbers(path / manifest.generation_folder, files, generation_seed(manifest.id, manifest.generation))
+        evicted = entries["chunk"][entries["kind"] == EVICTED].tolist()
+        for chunk in live_batches(entries, 0, numbers).merged_away.union(evicted):
             ends.pop(chunk, None)
         sealed = set(entries["chunk"][entries["kind"] == SEALED].tolist())
         folder = path / manifest.generation_folder
         waiting = {chunk for chunk in ends if chunk not in sealed and is_locked(folder / f"{chunk:06d}.arrow")}
-        return cls(path, manifest, entries, ends, frozenset(waiting))
+        return cls(path, manifest, entries, ends, frozenset(waiting), numbers.whole())
 
     @property
     def folder(self) -> Path:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from warmstore.errors import SchemaMismatch
-from warmstore.records.fields import Fields
+from warmstore.records.fields import Fields, suggestion
 from warmstore.records.rows import Rows, absent_rows, join
 from warmstore.records.values import encode
 
@@ -78,9 +78,12 @@ def block_of(fields: Fields, columns: dict[str, Any]) -> dict[str, Rows]:
     Raises:
         SchemaMismatch: a field is unknown, lengths differ, or values do not fit.
     """
-    if not isinstance(columns, dict) or not columns or not set(columns) <= set(fields):
-        given = sorted(columns) if isinstance(columns, dict) else type(columns).__name__
-        raise SchemaMismatch(f"a record has the fields {sorted(fields)}; got {given}")
+    if not isinstance(columns, dict) or not columns:
+        given = "none of them" if isinstance(columns, dict) else type(columns).__name__
+        raise SchemaMismatch(f"a record has the fields {list(fields)}; got {given}")
+    for name in columns:
+        if name not in fields:
+            raise SchemaMismatch(f"there is no field {name!r}{suggestion(name, fields)}; a record has {list(fields)}")
     encoded = {name: encode(name, fields[name], values) for name, values in columns.items()}
     count = next(iter(encoded.values())).count
     block = {name: encoded.get(name) or absent_rows(field, count) for name, field in fields.items()}

@@ -10,15 +10,16 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from warmstore.errors import Diverged, StoreExists
 from warmstore.records.checksums import generation_seed
-from warmstore.records.files import FileLock, Files, is_locked
+from warmstore.records.edit_lock import edit_lock
+from warmstore.records.files import COPY, FileLock, Files, is_locked
 from warmstore.records.heads import Head, read_heads
-from warmstore.records.log import BATCH, CLOSED, UPDATE, Entries, GenerationClosed, Log, create_log, new_entry
+from warmstore.records.live_batches import HAS_ROWS
+from warmstore.records.log import CLOSED, Entries, GenerationClosed, Log, create_log, new_entry
 from warmstore.records.manifest import NAME, remove_leftovers, write_manifest
 from warmstore.records.mirror import Local, find_copy, relation, write_note
+from warmstore.records.numbers import Numbers
 from warmstore.records.pages import Pages
 from warmstore.records.progress import progress_bar
 from warmstore.records.pushing import Pushed, push
@@ -78,7 +79,9 @@ def _pull_new(path: Path, head: Head, objects: Objects, files: Files, progress: 
             files.remove_folder(old)
     pulled = _fetch(folder, folder, head, dict(head.chunks), objects, files, progress)
     files.remove(folder / "log")
+    files.remove(folder / f"log{COPY}")
     create_log(folder, files, head.log)
+    _numbers(folder, head, files).take(head.numbers)
     write_manifest(draft, head.manifest, files)
     write_note(draft, objects, head, files)
     if path.exists():
@@ -89,7 +92,7 @@ def _pull_new(path: Path, head: Head, objects: Objects, files: Files, progress: 
 
 
 def _pull_more(path: Path, head: Head, objects: Objects, files: Files, progress: bool | None) -> Pulled:
-    with FileLock(path / "edit.lock", files):
+    with edit_lock(path, files):
         local = Local.read(path, files)
         new = head.manifest.generation != local.manifest.generation
         target = path / head.manifest.generation_folder
@@ -104,6 +107,7 @@ def _pull_more(path: Path, head: Head, objects: Objects, files: Files, progress:
         log = Log(local.folder / "log", files, generation_seed(head.manifest.id, local.manifest.generation), write=True)
         try:
             with log.locked():
+                _numbers(target, head, files).take(head.numbers)
                 if new:
                     create_log(target, files, head.log)
                     went = log.read(0).tobytes() != local.entries.tobytes()
@@ -184,5 +188,9 @@ def fetch_chunks(
                 raise
 
 
+def _numbers(folder: Path, head: Head, files: Files) -> Numbers:
+    return Numbers(folder, files, head.seed)
+
+
 def _rows(entries: Entries) -> int:
-    return int(entries["rows"][np.isin(entries["kind"], (BATCH, UPDATE))].sum())
+    return int(entries["rows"][HAS_ROWS[entries["kind"]]].sum())

@@ -83,7 +83,7 @@ def push(
             return result
         sequence = (last_sequence(objects, local.manifest.id) if head is None else head.sequence) + 1
         name = head_name(objects, local.manifest.id, sequence)
-        made = Head(name, sequence, shared, local.manifest, entries.tobytes(), sent.chunks)
+        made = Head(name, sequence, shared, local.manifest, entries.tobytes(), sent.chunks, local.numbers)
         write_note(path, objects, made, files, coming=True)
         if write_head(objects, made):
             if not objects.is_conditional:

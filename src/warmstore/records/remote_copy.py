@@ -27,6 +27,7 @@ from warmstore.records.log import CLOSED as _CLOSED
 from warmstore.records.log import Log, create_log, new_entry
 from warmstore.records.manifest import NAME, read_manifest, write_manifest
 from warmstore.records.mirror import find_copy
+from warmstore.records.numbers import Numbers
 from warmstore.records.pages import Pages
 from warmstore.records.remote_chunk import RemoteChunk
 from warmstore.remote.location import Location, is_remote
@@ -180,6 +181,7 @@ def take_head(path: Path, head: Head, files: Files) -> None:
         files.make_folder(target)
         write_chunks(target, head.chunks, files)
         create_log(target, files, head.log)
+        Numbers(target, files, head.seed).take(head.numbers)
         if known is not None:
             _close(path / known.generation_folder / "log", known.id, known.generation, files)
         write_manifest(path, head.manifest, files)
@@ -200,6 +202,7 @@ def take_head(path: Path, head: Head, files: Files) -> None:
                     return  # another process saw a newer one
                 raise Diverged(f"{head.name} does not continue what was there before; its owner pushed another copy")
             write_chunks(target, head.chunks, files)
+            Numbers(target, files, head.seed).take(head.numbers)
             log.extend_locked(head.log)
     finally:
         log.close()

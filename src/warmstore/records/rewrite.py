@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from warmstore.records.fields import Fields
+from warmstore.records.gather import Gatherer
 from warmstore.records.generation import Generation
 from warmstore.records.log import ADOPTED, CLOSED, NOWHERE, create_log, new_entry
 from warmstore.records.manifest import read_manifest, remove_leftovers, write_manifest
@@ -136,7 +137,7 @@ def _copy(
     keep: Keep | None = None,
 ) -> int:
     """Copy all that stands behind the first `done` rows; return how many rows are known."""
-    snapshot = old.snapshot
+    snapshot, gatherer = old.snapshot, old.recheck()  # what was damaged since it was read is not copied as whole
     for first, last in _blocks(old, snapshot, snapshot.positions_below(done) if done else 0):
         positions = np.arange(first, last, dtype=np.int64)
         if keep is not None:
@@ -146,9 +147,9 @@ def _copy(
             if name in make:
                 block[name] = compressed(field, encode(name, field, make[name](first, last)))
             elif repair:
-                block[name] = _healthy(old, name, positions)
+                block[name] = _healthy(gatherer, snapshot, name, positions)
             else:
-                block[name] = stored_rows(old.read([name], positions)[0])
+                block[name] = stored_rows(old.read([name], positions, gatherer)[0])
         if len(positions):
             new.commit(block, stored=True)
         advance(last - first, None)
@@ -156,11 +157,10 @@ def _copy(
     return snapshot.rows
 
 
-def _healthy(old: Generation, name: str, positions: Int64) -> Rows:
+def _healthy(gatherer: Gatherer, snapshot: Snapshot, name: str, positions: Int64) -> Rows:
     """Stored rows, where damaged ones are absent."""
-    snapshot = old.snapshot
     rows = snapshot.rows_at(positions)
-    gathered = old.gatherer.gather(snapshot, name, rows, snapshot.batch_of(rows))
+    gathered = gatherer.gather(snapshot, name, rows, snapshot.batch_of(rows))
     if gathered.bad is None or not gathered.bad.any():
         return stored_rows(gathered)
     bad = gathered.bad

@@ -136,6 +136,24 @@ def absent_rows(field: Field, count: int) -> Rows:
     return Rows(count, np.zeros(0, np.uint8), np.zeros(count + 1, np.int64), shapes, absent)
 
 
+def spread(field: Field, some: Rows, absent: Bools) -> Rows:
+    """Rows of `len(absent)` records: `some` holds those that have a value, in order.
+
+    Args:
+        absent: bool [n], the records without a value.
+    """
+    there = ~absent
+    rows = absent_rows(field, len(absent))
+    if some.offsets is None:
+        rows.data[there] = some.data
+        return Rows(len(absent), rows.data, absent=absent)
+    lengths = np.zeros(len(absent), np.int64)
+    lengths[there] = np.diff(some.offsets)
+    if rows.shapes is not None and some.shapes is not None:
+        rows.shapes[there] = some.shapes
+    return Rows(len(absent), some.data, np.concatenate(([0], np.cumsum(lengths))), rows.shapes, absent)
+
+
 def packed(
     views: Sequence[Any], shapes: np.ndarray[Any, np.dtype[np.int64]] | None = None, allocate: Allocate = take
 ) -> Rows:

@@ -6,21 +6,24 @@ next one here, so nobody else needs to know that generations end.
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from warmstore.errors import NotAStore, PositionError, ReadOnly, SchemaMismatch
-from warmstore.records.files import FileLock, Files
+from warmstore.records.edit_lock import edit_lock
+from warmstore.records.files import Files, write_failed
 from warmstore.records.generation import Generation
-from warmstore.records.log import BATCH, DELETE, UPDATE, GenerationClosed
-from warmstore.records.manifest import Manifest, read_manifest, write_manifest
+from warmstore.records.log import GenerationClosed
+from warmstore.records.manifest import FORMAT, Manifest, read_manifest, write_manifest
+from warmstore.records.merging import merge_small_chunks
 from warmstore.records.pending import Pending, block_of
 from warmstore.records.positions import as_positions, sorted_unique
-from warmstore.records.reading import read
-from warmstore.records.rows import Rows, absent_rows
+from warmstore.records.rows import Rows, stored_rows
 from warmstore.records.snapshot import Int64, Snapshot
+from warmstore.records.upgrade import upgrade
+from warmstore.records.values import compressed
 from warmstore.records.writing import Writing
 
 BATCH_BYTES = 64 << 20
@@ -30,20 +33,26 @@ BATCH_BYTES = 64 << 20
 class Session:
     """Safe to use from several threads: `lock` is held by whoever changes anything."""
 
-    def __init__(self, path: Path, manifest: Manifest, writing: Writing, files: Files, *, write: bool) -> None:
+    def __init__(
+        self, path: Path, manifest: Manifest, writing: Writing, files: Files, *, write: bool, salvage: bool = False
+    ) -> None:
         self.path = path
         self.writing = writing
         self.files = files
         self.lock = threading.RLock()
         self.pending = Pending(manifest.fields)
         self._write = write
+        self._salvage = salvage
+        self._prepared = False
         self._editors = 0
         self.generation = self._open_generation(manifest)
 
     def _open_generation(self, manifest: Manifest) -> Generation:
         while True:
             try:
-                return Generation(self.path, manifest, self.writing, self.files, write=self._write)
+                return Generation(
+                    self.path, manifest, self.writing, self.files, write=self._write, salvage=self._salvage
+                )
             except (NotAStore, GenerationClosed):
                 # Its folder may have gone because the store went on to the next generation in this moment.
                 now = read_manifest(self.path, self.files)
@@ -99,7 +108,7 @@ class Session:
             most = BATCH_BYTES if self.writing.room is None else min(BATCH_BYTES, self.writing.chunk_size)
             while self.pending.count:
                 count, block = self.pending.head(most)
-                self._commit(block, count)
+                self._commit(lambda generation: generation.commit(block), count)  # noqa: B023 - called before the next
 
     def settle(self, *, seal: bool = True) -> None:
         """Have nothing pending and, with `seal`, no chunk that this process writes to."""
@@ -107,26 +116,22 @@ class Session:
             self.flush()
             if seal:
                 self.generation.seal()
+                if self.writing.room is None:
+                    merge_small_chunks(self.path, self.generation, self.files, self.writing.chunk_size)
 
     def commit_rows(self, block: dict[str, Rows]) -> None:
         """Commit rows that were never pending, their values compressed already."""
         with self.lock:
-            self._commit(block, stored=True)
+            self._commit(lambda generation: generation.commit(block, stored=True))
 
-    def _commit(
-        self,
-        block: dict[str, Rows],
-        count: int = 0,
-        kind: int = BATCH,
-        positions: Int64 | None = None,
-        *,
-        stored: bool = False,
-    ) -> None:
+    def _commit(self, write: Callable[[Generation], None], count: int = 0) -> None:
+        """Have a generation write, the present one; `count` rows are pending no more then."""
+        self._prepare()
         while True:
             generation = self.generation
             commits = generation.commits
             try:
-                generation.commit(block, kind, positions, stored=stored)
+                write(generation)
                 return
             except GenerationClosed:
                 self._follow()
@@ -139,27 +144,51 @@ class Session:
                         if count:
                             self.pending.drop(count)
 
+    def _prepare(self) -> None:
+        """Before the first write: have the store be of the present format, and store.json be whole."""
+        if not self._prepared:
+            try:
+                upgrade(self.path, self.files)
+            except OSError as error:
+                raise write_failed(error, self.path) from error
+            self.generation.manifest = replace(self.generation.manifest, format=FORMAT)
+            self._prepared = True
+
     def update(self, index: Any, values: dict[str, Any]) -> None:
         """Replace values of records; see `RecordStore.update`."""
         fields = self.generation.manifest.fields
         with self._editing_at(index) as positions:
-            kept = read(self.generation, [name for name in fields if name not in values], positions)
-            block = block_of(fields, {**kept, **values})
-            count = next(iter(block.values())).count
+            known = {name: field for name, field in fields.items() if name in values}
+            given = block_of(known if known and len(known) == len(values) else fields, values)
+            count = next(iter(given.values())).count
             if count != len(positions):
                 raise SchemaMismatch(f"update of {len(positions)} records got {count} values per field")
-            step = max(1, count * BATCH_BYTES // max(sum(rows.nbytes for rows in block.values()), 1))
-            for first in range(0, count, step):
-                part = {name: rows.slice(first, min(first + step, count)) for name, rows in block.items()}
-                self._commit(part, kind=UPDATE, positions=positions[first : first + step])
+            if not count:
+                return
+            threads = self.writing.threads
+            given = {name: compressed(fields[name], rows, threads) for name, rows in given.items()}
+            kept = [name for name in fields if name not in given]
+            self._commit(lambda generation: generation.commit_update(self._blocks(positions, given, kept), positions))
+
+    def _blocks(self, positions: Int64, given: dict[str, Rows], kept: list[str]) -> Iterator[dict[str, Rows]]:
+        """The rows of an update, as they are stored, in blocks of about 64 MiB."""
+        fields, snapshot = self.generation.manifest.fields, self.snapshot
+        stored = max(int(sum(int(sizes.sum()) for sizes in snapshot.size)), 1) // max(snapshot.rows, 1)
+        width = sum(rows.nbytes for rows in given.values()) // len(positions) + (stored if kept else 0)
+        step = max(1, BATCH_BYTES // max(width, 1))
+        for first in range(0, len(positions), step):
+            some = positions[first : first + step]
+            block = {name: rows.slice(first, first + len(some)) for name, rows in given.items()}
+            for name, gathered in zip(kept, self.generation.read(kept, some), strict=True):
+                block[name] = stored_rows(gathered)
+            yield {name: block[name] for name in fields}
 
     def delete(self, index: Any) -> None:
         """Take records away; see `RecordStore.delete`."""
         with self._editing_at(index) as positions:
             positions = sorted_unique(positions)
             if len(positions):
-                nothing = {name: absent_rows(field, 0) for name, field in self.generation.manifest.fields.items()}
-                self._commit(nothing, kind=DELETE, positions=positions)
+                self._commit(lambda generation: generation.commit_delete(positions))
 
     @contextlib.contextmanager
     def _editing_at(self, index: Any) -> Iterator[Int64]:
@@ -189,7 +218,8 @@ class Session:
         """Hold the lock of editors, with nothing pending and everything seen, and see the edits afterwards."""
         with self.lock, contextlib.ExitStack() as stack:
             if not self._editors:  # a lock held twice by one process would wait for itself
-                stack.enter_context(FileLock(self.path / "edit.lock", self.files))
+                self._prepare()
+                stack.enter_context(edit_lock(self.path, self.files))
             self._editors += 1
             try:
                 self.flush()

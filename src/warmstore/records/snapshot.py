@@ -13,34 +13,43 @@ from typing import Any
 
 import numpy as np
 import numpy.ma  # np.unique would, in the writer thread; a process forked meanwhile waits for that for ever
-import psutil
 import pyarrow as pa
-import xxhash
 
 from warmstore.errors import Damaged
 from warmstore.records.address_space import SLOT, AddressSpace
 from warmstore.records.checksums import batch_seeds
-from warmstore.records.edits import Order, positions_in, trailer_size
+from warmstore.records.chunk_files import ChunkFiles
+from warmstore.records.edits import PositionMap, positions_in, trailer_size
 from warmstore.records.fields import Column
 from warmstore.records.files import Files
 from warmstore.records.gaps import Gaps
-from warmstore.records.log import ADOPTED, BATCH, DELETE, EVICTED, KINDS, UPDATE, Entries, GenerationClosed
+from warmstore.records.live_batches import HAS_ROWS, live_batches
+from warmstore.records.log import (
+    ADOPTED,
+    DELETE,
+    DELETED,
+    EVICTED,
+    KINDS,
+    STAGED,
+    UPDATE,
+    UPDATED,
+    Entries,
+    GenerationClosed,
+    last_chunk,
+)
+from warmstore.records.numbers import Numbers
 
 _log = logging.getLogger("warmstore")
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
 # By kind of entry.
-_HAS_ROWS = np.array([kind in (BATCH, UPDATE) for kind in KINDS])
-_IS_EDIT = np.array([kind in (UPDATE, DELETE) for kind in KINDS])
-_IN_CHUNKS = _HAS_ROWS | _IS_EDIT
+_IS_EDIT = np.array([kind in (UPDATE, DELETE, UPDATED, DELETED) for kind in KINDS])
+_IS_DELETE = np.array([kind in (DELETE, DELETED) for kind in KINDS])
+_IN_CHUNK = np.array([kind in (UPDATE, DELETE) for kind in KINDS])  # edits with positions in their chunk
 
 _UNREADABLE = -(1 << 62)
 """The address of every buffer of a batch whose bytes are missing or evicted, or whose header is damaged."""
-
-
-class ChunkEvicted(Exception):
-    """A chunk's file has gone, and the log says by now that it was evicted: read the log anew."""
 
 
 @dataclass(frozen=True)
@@ -111,24 +120,32 @@ class Batches:
         seed: int,
         files: Files,
         superseded: Callable[[], bool] = lambda: False,
-        evicted: Callable[[], frozenset[int]] = frozenset,
+        gone: Callable[[], frozenset[int]] = frozenset,
+        lost: Callable[[], list[int]] | None = None,
     ) -> None:
-        self.space = AddressSpace(files, pages=files.pages(folder))
+        """
+        Args:
+            gone: says which chunks were evicted or merged away by now.
+            lost: what is damaged is left out, instead of raising Damaged; says which entries of the log those are.
+        """
+        self.chunks = ChunkFiles(folder, files, superseded, gone)
         self.snapshot = Snapshot()
         self._folder = folder
         self._schema = schema
         self._seed = seed
-        self._files = files
         self._superseded = superseded
-        self._evicted_by_now = evicted
+        self._lost = lost
+        self.lost_edits: list[str] = []  # what was left out
+        self.numbers = Numbers(folder, files, seed)
+        self.last_chunk = -1  # the highest number of a chunk that the log speaks of
         self.evicted: frozenset[int] = frozenset()
+        self.merged_away: frozenset[int] = frozenset()
+        self.levels: dict[int, int] = {}  # of merged chunks
+        self._staged: list[tuple[int, int]] = []  # rows that the next update may apply: first, last
+        self._verified: set[int] = set()  # batches that matched their hashes, by the numbers of their entries
         self._origins: dict[int, tuple[int, int]] = {}  # of adopted chunks: the seed of their store, their number there
-        self._slots: dict[int, int] = {}  # by chunk: dense, as numbers of evicted ones are not
         self._layouts: dict[int, Layout] = {}
-        self._file_sizes: dict[int, int] = {}
-        self._order: Order | None = None
-        self._scarce = False
-        self._weighed = 0
+        self._order: PositionMap | None = None
         self._absent: frozenset[int] = frozenset()
         self.columns = columns
         # One buffer for a fixed-width column, offsets and data for a varying one.
@@ -138,7 +155,7 @@ class Batches:
             self.slots[column.name] = len(self._widths)
             self._widths += [column.width] if column.width is not None else [8, 0]
         count = len(self._widths)
-        self._table = {name: np.zeros(64, np.int64) for name in ("first_row", "chunk", "seed")}
+        self._table = {name: np.zeros(64, np.int64) for name in ("first_row", "chunk", "seed", "entry")}
         self._address = [np.zeros(64, np.int64) for _ in range(count)]
         self._size = [np.zeros(64, np.int64) for _ in range(count)]
 
@@ -147,27 +164,37 @@ class Batches:
 
         Raises:
             GenerationClosed: chunks went with their generation, since the store is in a later one.
-            ChunkEvicted: chunks were evicted by entries that are not among these.
+            Reload: chunks were evicted by entries that are not among these.
         """
         old = self.snapshot
         self.evicted |= frozenset(entries["chunk"][entries["kind"] == EVICTED].tolist())
-        added = entries[_HAS_ROWS[entries["kind"]]]
+        self.last_chunk = max(self.last_chunk, last_chunk(entries))
+        try:
+            live = live_batches(entries, old.rows, self.numbers)
+        except Damaged:
+            if self._superseded():
+                raise GenerationClosed(str(self._folder)) from None
+            raise
+        self.merged_away |= live.merged_away
+        self.levels.update(live.levels)
+        added = entries[live.entries]
         batches = old.batches + len(added)
         self._make_room(batches)
         rows = added["rows"].astype(np.int64)
         part = slice(old.batches, batches)
-        firsts = old.rows + np.concatenate(([0], np.cumsum(rows)[:-1])) if len(rows) else rows
+        firsts = live.first_row
         self._table["first_row"][part] = firsts
         self._table["chunk"][part] = added["chunk"]
+        self._table["entry"][part] = added["sequence"]
         self._table["seed"][part] = self._seeds(entries, added).view(np.int64)
-        chunks = set(entries["chunk"][_IN_CHUNKS[entries["kind"]]].tolist())
-        self._map_chunks(sorted(chunks - self.evicted))
+        chunks = {*added["chunk"].tolist(), *entries["chunk"][_IN_CHUNK[entries["kind"]]].tolist()}
+        self.chunks.map(sorted(chunks - self.evicted))
         gone = np.isin(added["chunk"], list(self.evicted))
         unreadable = old.unreadable + self._place(added, part, firsts, gone)
         gaps = old.gaps
         if gone.any():
             gaps = Gaps.of(firsts[gone], firsts[gone] + rows[gone], gaps)
-        total = old.rows + int(rows.sum())
+        total = live.rows
         order = self._reorder(old, entries)
         first_row = self._table["first_row"][:batches]
         self.snapshot = Snapshot(
@@ -185,10 +212,14 @@ class Batches:
             size=tuple(column[:batches] for column in self._size),
             order=order,
             edits=old.edits + int(_IS_EDIT[entries["kind"]].sum()),
-            deletes=old.deletes + int((entries["kind"] == DELETE).sum()),
+            deletes=old.deletes + int(_IS_DELETE[entries["kind"]].sum()),
             gaps=gaps,
         )
         return self.snapshot
+
+    def live_entries(self) -> Int64:
+        """The numbers of the entries of live batches, int64 [n], also of a generation whose files have gone."""
+        return self._table["entry"][: self.snapshot.batches]
 
     def _seeds(self, entries: Entries, added: Entries) -> UInt64:
         """Of the checksums of batches. A chunk that was adopted keeps those of the store it was written for."""
@@ -205,37 +236,76 @@ class Batches:
     def _reorder(self, old: Snapshot, entries: Entries) -> Int64 | None:
         kinds = entries["kind"]
         if self._order is None and old.order is not None:
-            self._order = Order(old.order, old.rows)
-        if self._order is None and not _IS_EDIT[kinds].any():
+            self._order = PositionMap(old.order, old.rows)
+        special = np.flatnonzero(_IS_EDIT[kinds] | (kinds == STAGED))
+        if self._order is None and not len(special):
             return None
-        order = self._order or Order(None, old.rows)
+        order = self._order or PositionMap(None, old.rows)
         self._order = None  # until all of it went well
+        counts = np.where(HAS_ROWS[kinds], entries["rows"], 0).astype(np.int64)
+        ends = old.rows + np.cumsum(counts)
+        lists = self._positions(entries[special])
         row = old.rows
-        for entry, kind, count in zip(entries, kinds.tolist(), entries["rows"].tolist(), strict=True):
-            if kind == BATCH:
-                order.append(row, row + count)
+        for at, positions in zip(special.tolist(), lists, strict=True):
+            kind, last = int(kinds[at]), int(ends[at])
+            first = last - int(counts[at])
+            order.append(row, first)
+            row = last
+            if kind == STAGED:
+                self._staged.append((first, last))
+            elif positions is None:
+                continue
+            elif _IS_DELETE[kind]:
+                order.delete(positions)
             elif kind == UPDATE:
-                order.update(self._positions(entry), row)
-            elif kind == DELETE:
-                order.delete(self._positions(entry))
-            if kind in (BATCH, UPDATE):
-                row += count
+                order.update(positions, np.arange(first, last))
+            else:
+                staged = self._staged[len(self._staged) - int(entries["header"][at]) :]
+                order.update(positions, np.concatenate([np.arange(*rows) for rows in staged]))
+                self._staged.clear()
+        order.append(row, int(ends[-1]) if len(ends) else row)
         self._order = order
         return order.publish()
 
-    def _positions(self, entry: Any) -> Int64:
+    def _positions(self, entries: Entries) -> list[Int64 | None]:
+        """The positions of each edit, int64 [n]; None for what is no edit, and for edits that are left out.
+
+        Raises:
+            Damaged: those of an edit are missing or damaged.
+        """
+        kinds = entries["kind"]
+        found: list[Int64 | None] = [None] * len(entries)
+        in_numbers = np.flatnonzero(_IS_EDIT[kinds] & ~_IN_CHUNK[kinds])
+        for at, numbers in zip(in_numbers.tolist(), self.numbers.read(entries[in_numbers]), strict=True):
+            found[at] = numbers
+        for at in np.flatnonzero(_IN_CHUNK[kinds]).tolist():
+            found[at] = self._positions_in_chunk(entries[at])
+        lost = [] if self._lost is None else self._lost()
+        for at in np.flatnonzero(_IS_EDIT[kinds]).tolist():
+            number = int(entries["sequence"][at])
+            where = self.chunks.path(int(entries["chunk"][at])) if _IN_CHUNK[kinds[at]] else self.numbers.path
+            if self._lost is None and found[at] is None:
+                if self._superseded():
+                    raise GenerationClosed(str(self._folder))
+                raise Damaged(
+                    f"{where}: the positions of an edit are missing or damaged, and with them where every record "
+                    "stands; restore the file, or open the store with salvage=True, without that edit and "
+                    "later ones"
+                )
+            if found[at] is None or self.lost_edits or (lost and number > lost[0]):
+                found[at] = None
+                what = "delete" if _IS_DELETE[kinds[at]] else "update"
+                self.lost_edits.append(f"entry {number} of the log, {what} of {int(entries['rows'][at]):,} records")
+        return found
+
+    def _positions_in_chunk(self, entry: Any) -> Int64 | None:
         chunk, size = int(entry["chunk"]), trailer_size(int(entry["rows"]))
         end = int(entry["offset"]) + int(entry["header"]) + int(entry["body"])
-        found = None
-        if end <= self._file_sizes.get(chunk, 0):
-            seed = int(batch_seeds(self._seed, [chunk], [entry["offset"]])[0])
-            found = positions_in(self.space.span(self._slots[chunk] * SLOT + end - size, size), seed)
-        if found is None:
-            raise Damaged(
-                f"{self.chunk_path(chunk)}: the positions of an edit are missing or damaged, and with them where every "
-                "record stands; restore the file from a copy"
-            )
-        return found
+        if end > self.chunks.file_size(chunk):
+            return None
+        seed = int(batch_seeds(self._seed, [chunk], [entry["offset"]])[0])
+        trailer = self.space.read_span(self.chunks.slots[chunk] * self.space.slot + end - size, size)
+        return None if trailer is None else positions_in(trailer, seed)
 
     @staticmethod
     def _span(first_row: Int64, total: int, old: Snapshot) -> int:
@@ -264,94 +334,67 @@ class Batches:
         self._address = [larger(column) for column in self._address]
         self._size = [larger(column) for column in self._size]
 
-    def _map_chunks(self, chunks: list[int]) -> None:
-        for chunk in chunks:
-            self._slots.setdefault(chunk, len(self._slots))
-        space = self.space
-        if len(self._slots) > space.slots:
-            space = space.grown(len(self._slots))
-            chunks = sorted({*self._file_sizes, *chunks})
-        if space.pages is not None:
-            for chunk in chunks:
-                space.pages.place(chunk)  # makes the file of one that comes from a remote
-        for chunk in chunks:
-            try:
-                descriptor = self._files.open(self.chunk_path(chunk))
-            except FileNotFoundError:
-                if self._superseded():
-                    raise GenerationClosed(str(self._folder)) from None
-                if chunk in self._evicted_by_now():
-                    raise ChunkEvicted(str(self.chunk_path(chunk))) from None
-                self._file_sizes[chunk] = 0
-                continue
-            try:
-                self._file_sizes[chunk] = self._files.size(descriptor)
-                if self._slots[chunk] not in space:
-                    space.map(self._slots[chunk], descriptor, chunk)
-            finally:
-                self._files.close(descriptor)
-        self.space = space  # with everything in it: other threads may be gathering
-        taken = sum(self._file_sizes.values())
-        if taken > 2 * self._weighed:  # asking the system costs as much as reading a batch
-            self._weighed = taken
-            self._scarce = 2 * taken > psutil.virtual_memory().available
+    @property
+    def space(self) -> AddressSpace:
+        """Where the chunks are mapped."""
+        return self.chunks.space
 
     @property
-    def scarce(self) -> bool:
-        """Whether the chunks are too large to expect them in memory, so that reading around a row is a waste."""
-        return self._scarce
-
-    def chunk_path(self, chunk: int) -> Path:
-        return self._folder / f"{chunk:06d}.arrow"
+    def adopted(self) -> frozenset[int]:
+        """Chunks that were written for other stores."""
+        return frozenset(self._origins)
 
     def _place(self, added: Entries, part: slice, firsts: Int64, gone: Any) -> int:
         """Fill in the buffer addresses of new batches; return how many of them cannot be read."""
         ends = (added["offset"] + added["header"] + added["body"]).astype(np.int64)
         chunks = added["chunk"].tolist()
-        sizes = np.array([self._file_sizes.get(chunk, 0) for chunk in chunks], np.int64)
+        sizes = np.array([self.chunks.file_size(chunk) for chunk in chunks], np.int64)
         readable = (ends <= sizes) & (ends <= SLOT) & ~gone
-        kinds, which = np.unique(added["header_hash"], return_inverse=True)
+        kinds, first, which = np.unique(added["header_hash"], return_index=True, return_inverse=True)
         offsets = np.zeros((len(kinds), len(self._widths)), np.int64)
         lengths = np.zeros_like(offsets)
         for number, header_hash in enumerate(kinds.tolist()):
             layout = self._layouts.get(header_hash)
             if layout is None:
-                for at in np.flatnonzero((which == number) & readable).tolist():
-                    layout = self._parse(added[at])
-                    if layout is not None:
-                        self._layouts[header_hash] = layout
-                        break
+                layout = self._parse(added[first[number]]) if readable[first[number]] else None
+                if layout is None:
+                    layout = self._first_layout(added[(which == number) & readable])
+                if layout is not None:
+                    self._layouts[header_hash] = layout
             if layout is None:
                 readable &= which != number
             else:
                 offsets[number] = layout.offsets
                 self._absent |= layout.absent
                 lengths[number] = layout.sizes
-        slots = np.array([self._slots.get(chunk, 0) for chunk in chunks], np.int64)
-        bodies = slots * SLOT + (added["offset"] + added["header"]).astype(np.int64)
+        slots = np.array([self.chunks.slots.get(chunk, 0) for chunk in chunks], np.int64)
+        bodies = slots * self.space.slot + (added["offset"] + added["header"]).astype(np.int64)
         for slot, width in enumerate(self._widths):
             address = bodies + offsets[which, slot] - firsts * width
             self._address[slot][part] = np.where(readable, address, _UNREADABLE)
             self._size[slot][part] = lengths[which, slot]
         bad = ~readable & ~gone
         if bad.any():
-            names = sorted({self.chunk_path(chunk).name for chunk in added["chunk"][bad].tolist()})
+            names = sorted({self.chunks.path(chunk).name for chunk in added["chunk"][bad].tolist()})
             _log.warning("%s: %d batches are missing or damaged in %s", self._folder, bad.sum(), ", ".join(names))
         return int(bad.sum())
 
+    def _first_layout(self, entries: Entries) -> Layout | None:
+        """The layout of batches of equal headers, by the first that is whole."""
+        return next((layout for layout in map(self._parse, entries) if layout is not None), None)
+
     def _parse(self, entry: Any) -> Layout | None:
         """The layout in a batch's header, or None when that is damaged. Unverified bytes never reach pyarrow."""
-        start = self._slots[int(entry["chunk"])] * SLOT + int(entry["offset"])
-        header, body = int(entry["header"]), int(entry["body"])
-        if xxhash.xxh3_64_intdigest(self.space.span(start, header)) != int(entry["header_hash"]):
+        header, body = self.chunks.header(entry), int(entry["body"])
+        if header is None:
             return None
-        # pyarrow looks at the header alone, and what is not here yet of the body stays where it is.
-        with self.space.held(np.array([start]), header):
-            whole = pa.py_buffer(self.space.view[start : start + header + body])
-            batch = pa.ipc.read_record_batch(whole, self._schema)
+        # pyarrow looks at the header alone: the body may be anything of its length.
+        nothing: np.ndarray[Any, np.dtype[np.uint8]] = np.empty(len(header) + body, np.uint8)  # untouched: no memory
+        nothing[: len(header)] = np.frombuffer(header, np.uint8)
+        batch = pa.ipc.read_record_batch(pa.py_buffer(nothing), self._schema)
+        base = nothing.ctypes.data + len(header)
         if batch.num_rows != int(entry["rows"]):
             return None
-        base = self.space.address + start + header
         offsets: list[int] = []
         sizes: list[int] = []
         absent = set()
@@ -367,19 +410,30 @@ class Batches:
             return None
         return Layout(tuple(offsets), tuple(sizes), frozenset(absent))
 
-    def arrow_batches(self, entries: Entries) -> Iterator[pa.RecordBatch]:
-        """The batches of log entries that were taken in, as pyarrow sees them, over the mapped bytes.
+    def arrow_batches(self, entries: Entries, *, verify: bool) -> Iterator[pa.RecordBatch]:
+        """The batches of all entries, which were taken in, as pyarrow sees them, over the mapped bytes.
+
+        Args:
+            verify: compare each batch with its hash the first time.
 
         Raises:
-            Damaged: a batch is missing or its header is damaged.
+            Damaged: a batch is missing or damaged.
         """
-        kept = _HAS_ROWS[entries["kind"]] & ~np.isin(entries["chunk"], list(self.evicted))
-        for entry in entries[kept]:
+        kept = entries[self.live_entries()]
+        for entry in kept[~np.isin(kept["chunk"], list(self.evicted))]:
             chunk, start = int(entry["chunk"]), int(entry["offset"])
+            header = self.chunks.header(entry)
             length = int(entry["header"]) + int(entry["body"])
-            if start + length > self._file_sizes[chunk] or self._parse(entry) is None:
+            whole = header is not None and start + length <= self.chunks.file_size(chunk)
+            if whole and verify and int(entry["sequence"]) not in self._verified:
+                whole = self.chunks.body_is_whole(entry)
+                self._verified |= {int(entry["sequence"])} if whole else set()
+            if not whole or self._parse(entry) is None:
                 raise Damaged(
-                    f"{self.chunk_path(chunk)}: the batch at byte {start} is missing or its header is damaged"
+                    f"{self.chunks.path(chunk)}: the batch at byte {start} is missing or damaged. It changed after "
+                    "it was written; restore it from a copy, or save the rest with verify(repair=True)"
                 )
-            span = self.space.span(self._slots[chunk] * SLOT + start, length)
+            span = self.space.span(self.chunks.slots[chunk] * self.space.slot + start, length)
+            if int(entry["header_hash"]) in self.chunks.mended:
+                span = memoryview(self.chunks.mended[int(entry["header_hash"])] + span[int(entry["header"]) :])
             yield pa.ipc.read_record_batch(pa.py_buffer(span), self._schema)

@@ -15,16 +15,18 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 import pyarrow as pa
 
-from warmstore.errors import Closed, ReadOnly, SchemaMismatch
+from warmstore.errors import Closed, PositionError, ReadOnly, SchemaMismatch
 from warmstore.identity.kinds import Versioned
 from warmstore.owner import Owner
 from warmstore.records.address_space import SLOT
+from warmstore.records.arrow_table import typed_table
 from warmstore.records.columns import add_field, drop_field, filter_store, map_field
-from warmstore.records.fields import Field, Fields, Json, check_fields
+from warmstore.records.fields import LARGEST_RECORD, Field, Fields, Json, check_fields, check_known, field_has_bytes
 from warmstore.records.files import Files, is_read_only
 from warmstore.records.formats import Formatted
 from warmstore.records.gather import Gatherer
-from warmstore.records.manifest import EVICTING, Manifest, create_folder, read_manifest
+from warmstore.records.indexing import is_integer
+from warmstore.records.manifest import Manifest, create_folder, read_manifest
 from warmstore.records.pending import block_of, largest_record
 from warmstore.records.positions import as_positions
 from warmstore.records.reading import Options, read, read_as_wanted
@@ -35,7 +37,7 @@ from warmstore.records.session import BATCH_BYTES, Session
 from warmstore.records.snapshot import Snapshot
 from warmstore.records.values import encode
 from warmstore.records.verify import Report, check
-from warmstore.records.view import FieldView
+from warmstore.records.view import FieldsView, FieldView, is_names
 from warmstore.records.writing import Room, Writing
 from warmstore.remote.location import is_remote
 
@@ -52,11 +54,13 @@ class RecordStore(Owner):
     Safe to use from several threads. Make one with `create` or `open`.
     """
 
-    def __init__(self, path: Path, manifest: Manifest, mode: str, writing: Writing, files: Files) -> None:
+    def __init__(
+        self, path: Path, manifest: Manifest, mode: str, writing: Writing, files: Files, *, salvage: bool = False
+    ) -> None:
         self.path = path.absolute()
         self.mode = mode
         self.files = files
-        self.session = Session(self.path, manifest, writing, files, write=mode == "a")
+        self.session = Session(self.path, manifest, writing, files, write=mode == "a", salvage=salvage)
         self.closed = False
         if mode == "a":
             self.own()
@@ -93,7 +97,7 @@ class RecordStore(Owner):
             raise ReadOnly(f"{path!r} is a remote; create a store in a folder and push it there")
         folder, files = Path(path).absolute(), files or Files()
         writing = Writing.of(chunk_size, writer_threads, room)
-        manifest = Manifest(check_fields(fields), dict(metadata or {}), format=1 if room is None else EVICTING)
+        manifest = Manifest(check_fields(fields), dict(metadata or {}))
         encode("metadata", Json(), [manifest.metadata])
         create_folder(folder, manifest, files)
         return cls(folder, manifest, "a", writing, files)
@@ -107,6 +111,7 @@ class RecordStore(Owner):
         chunk_size: int | str = SLOT,
         writer_threads: int | None = None,
         room: Room | None = None,
+        salvage: bool = False,
         files: Files | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         cache_size: int | str | None = "20GB",
@@ -117,6 +122,8 @@ class RecordStore(Owner):
 
         Args:
             path: a folder, or the URL of a store that was pushed, such as "s3://bucket/photos", which is only read.
+            salvage: open a store whose order of records is damaged in more than one file: edits up to the first that is
+                damaged count, later ones do not. `verify(repair=True)` names them and makes a whole store of it.
             cache_dir: where blocks of a remote's chunks are kept, the user's cache folder by default.
             cache_size: bytes of them at most, or None for no bound. Those read longest ago go.
             remote_options, anonymous: see `push`.
@@ -138,9 +145,8 @@ class RecordStore(Owner):
             remote = Remote(os.fspath(path), remote_options, anonymous)
             return cls._open_copy(*open_remote(remote, cache_dir, cache_size))
         files, writing = files or Files(), Writing.of(chunk_size, writer_threads, room)
-        manifest = read_manifest(Path(path), files)
         try:
-            return cls(Path(path), manifest, mode, writing, files)
+            return cls(Path(path), read_manifest(Path(path), files), mode, writing, files, salvage=salvage)
         except OSError as error:
             if is_read_only(error):
                 raise ReadOnly(error.errno, "the store cannot be written; open it with mode='r'", str(path)) from error
@@ -216,8 +222,10 @@ class RecordStore(Owner):
         """Add a batch that is encoded already, without flushing; its arrays must not change afterwards."""
         self._check_writable()
         widest = largest_record(block)
-        if widest > SLOT // 2:
-            raise SchemaMismatch(f"a record of {widest:,} bytes is too large: a chunk holds 1 GiB. Split it")
+        if widest > LARGEST_RECORD:
+            raise SchemaMismatch(
+                f"a record of {widest:,} bytes is too large: one holds at most {LARGEST_RECORD:,}. Split it"
+            )
         with self.session.lock:
             self.session.pending.add(block)
 
@@ -239,6 +247,17 @@ class RecordStore(Owner):
         self._check_writable()
         self.session.flush()
 
+    def seal(self) -> None:
+        """Commit all pending rows, and end this writer's chunk: any reader of Arrow files can open it from then on.
+
+        The next rows begin a new chunk. `close` does the same.
+
+        Raises:
+            WriteFailed: the disk refused; the rows are pending.
+        """
+        self._check_writable()
+        self.session.settle()
+
     def refresh(self) -> None:
         """See what other processes committed since. A store's own flush does this too."""
         self._check_open()
@@ -257,7 +276,7 @@ class RecordStore(Owner):
         Raises:
             PositionError, SchemaMismatch, ReadOnly, WriteFailed: nothing is changed.
         """
-        if isinstance(index, int | np.integer) and not isinstance(index, bool | np.bool_):
+        if is_integer(index):
             index, values = [index], {name: [value] for name, value in values.items()}
         self._check_writable()
         self.session.update(index, values)
@@ -273,7 +292,7 @@ class RecordStore(Owner):
         Raises:
             PositionError, ReadOnly, WriteFailed: nothing is changed.
         """
-        if isinstance(index, int | np.integer) and not isinstance(index, bool | np.bool_):
+        if is_integer(index):
             index = [index]
         self._check_writable()
         self.session.delete(index)
@@ -294,10 +313,11 @@ class RecordStore(Owner):
             return rewrite(self, self.fields, {}, progress=progress)
 
     def verify(self, *, repair: bool = False, progress: bool | None = None) -> Report:
-        """Check every record against its checksums.
+        """Check every byte that the store's log speaks of against its hash, read from the disk.
 
         Args:
-            repair: write the store anew, with damaged values absent; positions stay as they are.
+            repair: restore what has a whole copy; where chunks are damaged, write the store anew, with damaged values
+                absent. Positions stay as they are.
 
         Returns:
             What is damaged and where.
@@ -347,10 +367,19 @@ class RecordStore(Owner):
     ) -> "RecordStore":
         """Copy some records, in their order, into a new store and return it, open for appending.
 
+        What is pending is committed first. Values are copied as they are stored. The new store appears at its path when
+        it is complete: an error, or a kill, leaves nothing there.
+
         Args:
+            path: a folder that does not exist yet or is empty.
             keep: what `gather` takes, or a function that gets batches of records and returns one bool each.
             fields: the fields to copy; all by default.
+
+        Raises:
+            StoreExists: the folder holds something already.
+            Damaged: a record does not match its checksum.
         """
+        self._check_open()
         return filter_store(self, path, keep, fields, progress)
 
     def editing(self) -> contextlib.AbstractContextManager[None]:
@@ -366,12 +395,39 @@ class RecordStore(Owner):
     # Reading
 
     def __getitem__(self, index: Any) -> Any:
-        """One record for an integer, a field for a str, for a slice, mask or integers what `gather` returns."""
+        """One record for an integer, a field for a str, several for a list of str, else what `gather` returns.
+
+        A field is a `FieldView`, which looks like an array; several are a `FieldsView`, which looks like a store.
+        """
         if isinstance(index, str):
             return FieldView(self, index)
-        if isinstance(index, int | np.integer) and not isinstance(index, bool | np.bool_):
+        if is_names(index):
+            return FieldsView(self, index)
+        if is_integer(index):
             return {name: _one(values) for name, values in self.gather([index]).items()}
         return self.gather(index)
+
+    def __setitem__(self, index: Any, values: Any) -> None:
+        """`update`: `store[3] = {"label": 7}` for one record, `store[[3, 4]] = {"label": [7, 8]}` for many.
+
+        Fields left out keep their values.
+        """
+        if isinstance(index, str) or is_names(index):
+            raise PositionError(
+                f"records are set by position; to replace all values of a field use map_field({index!r}, ...)"
+            )
+        if not isinstance(values, dict):
+            raise SchemaMismatch(
+                f"records are set to a dict of values by field, such as {{{next(iter(self.fields))!r}: ...}}; got "
+                f"{type(values).__name__}"
+            )
+        self.update(index, values)
+
+    def __delitem__(self, index: Any) -> None:
+        """`delete`: the last records fill the places, so positions of others change."""
+        if isinstance(index, str) or is_names(index):
+            raise PositionError(f"records are deleted by position; to delete a field use drop_field({index!r})")
+        self.delete(index)
 
     def __getitems__(self, index: Any) -> Samples:
         """The records at many positions as torch's DataLoader asks for them."""
@@ -418,9 +474,8 @@ class RecordStore(Owner):
         generation = session.generation
         known = generation.manifest.fields
         names = known if fields is None else fields
-        for name in names:
-            if name not in known:
-                raise KeyError(f"{self.path} has no field {name!r}; it has {list(known)}")
+        if fields is not None:
+            check_known(self.path, names, known)
         options = Options(packed, out or {}, names) if packed or out else None
         if session.pending.count:  # looked at before the snapshot: what leaves the one is in the other by then
             with session.lock:
@@ -440,23 +495,41 @@ class RecordStore(Owner):
     def present(self, field: str, index: Any = slice(None)) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Which of the committed records have a value for a field: bool [n]."""
         self._check_open()
+        check_known(self.path, [field], self.fields)
         gatherer = self.gatherer
         snapshot = gatherer.snapshot
         (gathered,) = gatherer.read_rows([field], snapshot.rows_at(as_positions(index, snapshot.length)))
         count = len(gathered.data if gathered.data is not None else gathered.spans or ())
         return np.ones(count, bool) if gathered.absent is None else ~gathered.absent
 
-    def to_arrow(self) -> pa.Table:
-        """The committed records as an Arrow table whose columns lie in the mapped files; nothing is copied or checked.
+    def to_arrow(
+        self, *, fields: Sequence[str] | None = None, checksums: bool = False, verify: bool = True
+    ) -> pa.Table:
+        """The committed records as an Arrow table of typed columns, in their order; pending ones are not in it.
 
-        The checksum columns come along under their names, `FIELD::xxh3`.
+        Columns lie over the mapped files where Arrow has the layout they have there; bools, and values of fields with a
+        codec, are copied, and so is everything after edits. `warmstore.records.arrow_schema` says which types fields
+        become. A record without a value is null, and so is NaT.
+
+        Args:
+            fields: the fields to have, in their order; all by default.
+            checksums: have the checksum columns beside them, `FIELD::xxh3`.
+            verify: check every batch against its hash first, once a process; False skips it.
 
         Raises:
-            Damaged: a batch is missing or its header is damaged; or there were edits, and a value lies out of bounds.
+            KeyError: a field that is not there.
+            UnsupportedType: Arrow cannot hold the values of a field; the message names it.
+            Damaged: a batch is missing or damaged; or there were edits, and a value lies out of bounds.
         """
         self._check_open()
         with self.session.lock:
-            return self.session.generation.to_arrow()
+            generation = self.session.generation
+            known = generation.manifest.fields
+            names = known if fields is None else fields
+            check_known(self.path, names, known)
+            stored = generation.to_arrow(verify=verify)
+            absent = {name: ~self.present(name) for name in names if not field_has_bytes(known[name])}
+        return typed_table(stored, {name: known[name] for name in names}, checksums=checksums, absent=absent)
 
     # Remotes
 

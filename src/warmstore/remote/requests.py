@@ -24,6 +24,8 @@ class Requests(Owner):
             children.
     """
 
+    has_rows = False
+
     def __init__(self, url: str, *, at_exit: bool) -> None:
         self._url = url
         if not at_exit:

@@ -1,0 +1,98 @@
+"""Reading past the mapping: the same bytes, and what is missing is marked."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from warmstore.records.files import Files
+from warmstore.records.unchecked import UncheckedReader
+
+SLOT = 1 << 16
+
+
+class Bad(Files):
+    """Bytes from 8192 to 8200 of every file are in a bad sector."""
+
+    def read_into(self, descriptor: int, target: memoryview, offset: int) -> int:
+        if offset < 8200 and offset + len(target) > 8192:
+            raise OSError(5, "Input/output error")
+        return super().read_into(descriptor, target, offset)
+
+
+def reader(folder: Path, data: bytes, files: Files | None = None) -> UncheckedReader:
+    made = UncheckedReader(files or Files(), SLOT)
+    for slot in (0, 2):
+        (folder / f"{slot}").write_bytes(data)
+        made.add(slot, str(folder / f"{slot}"))
+    return made
+
+
+DATA = np.random.default_rng(0).integers(0, 256, 30_000, np.uint8).tobytes()
+PLACES = st.lists(
+    st.tuples(st.sampled_from([0, 2]), st.integers(0, 31_000), st.integers(0, 9_000)), min_size=1, max_size=30
+)
+
+
+@given(places=PLACES)
+@settings(max_examples=60, deadline=None)
+def test_spans_equal_the_files_bytes(places: list[Any], tmp_path_factory: pytest.TempPathFactory) -> None:
+    unchecked = reader(tmp_path_factory.mktemp("files"), DATA)
+    starts = np.array([slot * SLOT + at for slot, at, _ in places])
+    lengths = np.array([length for *_, length in places])
+    spans, missing = unchecked.spans(starts, lengths)
+    for number, (_, at, length) in enumerate(places):
+        if at + length > len(DATA) and length:
+            assert missing is not None
+            assert missing[number]
+        else:
+            assert spans[number] == DATA[at : at + length]
+            assert missing is None or not missing[number]
+    for (slot, at, length), start in zip(places, starts.tolist(), strict=True):
+        one = unchecked.span(start, length)
+        assert one == (DATA[at : at + length] if at + length <= len(DATA) or not length else None), slot
+
+
+@given(rows=st.lists(st.integers(0, 1_900), max_size=40), width=st.sampled_from([1, 8, 13]))
+@settings(max_examples=40, deadline=None)
+def test_rows_equal_the_files_bytes(rows: list[int], width: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    unchecked = reader(tmp_path_factory.mktemp("files"), DATA)
+    found, missing = unchecked.rows(np.array(rows, np.int64) * width, width)
+    assert missing is None
+    assert [bytes(row) for row in found] == [DATA[row * width : (row + 1) * width] for row in rows]
+
+
+def test_a_bad_sector_hides_its_page_only(tmp_path: Path) -> None:
+    unchecked = reader(tmp_path, DATA, Bad())
+    starts = np.arange(0, 28_000, 1000)
+    found, missing = unchecked.rows(starts, 500)
+    assert missing is not None
+    assert starts[missing].tolist() == [8000, 9000, 10_000, 11_000, 12_000]
+    for row, start, gone in zip(found, starts.tolist(), missing.tolist(), strict=True):
+        assert gone or bytes(row) == DATA[start : start + 500]
+
+
+def test_files_that_have_gone_are_read_from_the_mapping(tmp_path: Path) -> None:
+    unchecked = reader(tmp_path, DATA)
+    (tmp_path / "2").unlink()
+    _, missing = unchecked.rows(np.array([2 * SLOT]), 10)
+    assert missing is not None
+    unchecked.mapping = memoryview(bytes(2 * SLOT) + DATA)
+    found, missing = unchecked.rows(np.array([2 * SLOT + 3]), 10)
+    assert missing is None
+    assert bytes(found[0]) == DATA[3:13]
+
+
+def test_descriptors_are_closed(tmp_path: Path) -> None:
+    before = len(list(Path("/dev/fd").iterdir()))
+    unchecked = reader(tmp_path, DATA)
+    unchecked.rows(np.array([0, 2 * SLOT]), 10)
+    assert len(list(Path("/dev/fd").iterdir())) == before + 2
+    unchecked.let_go()
+    assert len(list(Path("/dev/fd").iterdir())) == before
+    found, _ = unchecked.rows(np.array([5]), 10)
+    assert bytes(found[0]) == DATA[5:15]
+    assert len(list(Path("/dev/fd").iterdir())) == before
