@@ -229,7 +229,8 @@ def test_an_upgrade_killed_at_any_operation(tmp_path: Path, version: int, name: 
     frozen = HERE / "frozen" / f"format-{version}" / name
 
     def work(path: Path, files: Files) -> None:
-        ws.RecordStore.open(path, "a", files=files).close()
+        with ws.RecordStore.open(path, "a", files=files) as store, store.editing():
+            pass
 
     def read(path: Path, mode: Any = "r") -> list[Any]:
         with ws.RecordStore.open(path, mode) as store:
