@@ -71,7 +71,8 @@ EDITED = [
 _ENTRY = ["write", "write", "sync"]  # in the copy and in the log
 _NEXT = ["write", "sync", *_ENTRY]  # another batch, or the footer
 _FIRST = ["create", "sync_folder", *_NEXT]  # a chunk and its first batch
-_LIST = ["write", "sync"] * 2
+_LIST = ["write", "write", "sync"]  # in the copy and in `numbers`
+_UPDATE = ["write", "sync", *_LIST, "write", "write", *_ENTRY]  # a batch, its positions, and two entries at once
 _NAME = ["create", "write", "sync", "rename", "sync_folder"]  # store.json, or its copy
 OPERATIONS = {
     rebalance: [
@@ -79,7 +80,7 @@ OPERATIONS = {
         *("make_folder", "create", "sync", "create", "sync", "sync_folder", *_FIRST, *_NEXT, "sync_folder"),
         *(*_ENTRY, *_NAME, *_NAME, "remove_folder"),
     ],
-    edit: [*_FIRST, *_NEXT, *_LIST, *_ENTRY, *_NEXT, *_LIST, *_ENTRY, *_NEXT, *_LIST, *_ENTRY, *_NEXT],
+    edit: [*_FIRST, *_UPDATE, *_NEXT, *_LIST, *_ENTRY, *_UPDATE, *_NEXT],
 }
 
 
