@@ -251,6 +251,7 @@ def test_an_upgrade_killed_at_any_operation(tmp_path: Path, version: int, name: 
             assert reader["scalar"][:].tolist() == expected[0]
             reader.close()
             assert read(path) == expected
+            work(path, Files())
             assert read(path, "a") == expected
             with ws.RecordStore.open(path) as store:
                 assert store.manifest.format == 4

@@ -15,6 +15,7 @@ from torch import nn
 
 import warmstore as ws
 from warmstore.errors import SchemaMismatch, StaleCache
+from warmstore.records.manifest import FORMAT
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'warmstore[dev]'")
 
@@ -95,7 +96,7 @@ def test_what_came_from_others_is_not_pushed(url: str, tmp_path: Path) -> None:
         assert one.pull(url).records == 110
         assert has(one, range(210))
     with ws.RecordStore.open(tmp_path / "a" / "net") as store:
-        assert store.manifest.format == 3
+        assert store.manifest.format == FORMAT
         assert store.verify().ok
 
 

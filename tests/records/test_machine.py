@@ -410,6 +410,8 @@ class Machine(RuleBasedStateMachine):
                 step.run(store)
                 say(None)
 
+        with ws.RecordStore.open(self.path) as found:
+            generation, edits = found.manifest.generation, found.snapshot.edits
         ended = in_child(work)
         done = len(ended.said)
         allowed = [steps[done - 1].states[-1] if done else State(self.records, self.edits)]
@@ -419,8 +421,12 @@ class Machine(RuleBasedStateMachine):
             well(ended)
         with ws.RecordStore.open(self.path) as found:
             records, self.generation = shown(found), found.manifest.generation
-        (state,) = {state.edits: state for state in allowed if state.records == records}.values()
-        self.records, self.edits = state.records, state.edits
+            # Several may have these records, as after an edit that changed nothing; the store counts its edits.
+            if self.generation == generation:
+                counted = self.edits + found.snapshot.edits - edits
+                allowed = [state for state in allowed if state.edits == counted]
+        self.edits = next(state.edits for state in allowed if state.records == records)
+        self.records = records
 
     def steps(self, data: Any) -> list["Step"]:
         """What a child will do, with what is committed after each commit that this takes."""

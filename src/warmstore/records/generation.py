@@ -155,12 +155,13 @@ class Generation:
             WriteFailed: nothing was changed.
         """
         staged: list[Entries] = []
+        sealed: list[Entries] = []
         try:
             for block in blocks:
-                with self._write(block, STAGED) as entry:
+                with self._write(block, STAGED, sealed) as entry:
                     staged.append(entry)
             final = new_entry(UPDATED, NOWHERE, rows=len(positions), header=len(staged))
-            self._commit_edit(staged, final, positions)
+            self._commit_edit([*staged, *sealed], final, positions)
         except BaseException:
             self._abandon()  # it may hold rows that nothing speaks of
             raise
@@ -173,14 +174,14 @@ class Generation:
         """
         self._commit_edit([], new_entry(DELETED, NOWHERE, rows=len(positions)), positions)
 
-    def _commit_edit(self, staged: list[Entries], final: Entries, positions: Int64) -> None:
-        with self._room(8 * len(positions) + ENTRY.itemsize * (len(staged) + 1)):
+    def _commit_edit(self, before: list[Entries], final: Entries, positions: Int64) -> None:
+        with self._room(8 * len(positions) + ENTRY.itemsize * (len(before) + 1)):
             try:
                 for name, value in self._batches.numbers.append(positions).items():
                     final[name] = value
             except OSError as error:
                 raise write_failed(error, self._batches.numbers.path) from error
-            self._append(*staged, final)
+            self._append(*before, final)
 
     def _append(self, *entries: Entries) -> None:
         try:
@@ -205,11 +206,11 @@ class Generation:
             yield
 
     @contextlib.contextmanager
-    def _write(self, block: dict[str, Rows], kind: int) -> Iterator[Entries]:
-        """Write one batch of rows as they are stored; what is done inside commits the entry."""
+    def _write(self, block: dict[str, Rows], kind: int, sealed: list[Entries] | None = None) -> Iterator[Entries]:
+        """Write one batch of rows as they are stored; what is done inside commits the entry. `sealed`: see `seal`."""
         size = batch_size(self.manifest.fields, block)
         with self._room(size):
-            writer = self._writer_for(size)
+            writer = self._writer_for(size, sealed)
             try:
                 entry = self.write_batch(writer, block)
                 entry["kind"] = kind
@@ -224,12 +225,12 @@ class Generation:
         if writer is not None:
             writer.abandon()
 
-    def _writer_for(self, size: int) -> ChunkWriter:
+    def _writer_for(self, size: int, sealed: list[Entries] | None) -> ChunkWriter:
         if self._writer is not None and self._writer.number in self._batches.evicted:
             self._writer.let_go()
             self._writer = None
         if self._writer is not None and not self._writer.has_room(size, self._writing.chunk_size):
-            self.seal()
+            self.seal(sealed)
         if self._writer is not None:
             return self._writer
         self._writer = self.new_writer()
@@ -266,15 +267,24 @@ class Generation:
         seed = int(batch_seeds(self._seed, [writer.number], [writer.next_offset])[0])
         return writer.append(record_batch(self.manifest.fields, block, self._schema, seed))
 
-    def seal(self) -> None:
-        """Give this process's chunk its footer. Without one it is as good to warmstore, not to other Arrow readers."""
+    def seal(self, later: list[Entries] | None = None) -> None:
+        """Give this process's chunk its footer. Without one it is as good to warmstore, not to other Arrow readers.
+
+        Args:
+            later: takes the entry that says so, to be committed with an edit: until then the chunk may hold rows that
+                no entry speaks of.
+        """
         writer, self._writer = self._writer, None
         if writer is not None and writer.number in self._batches.evicted:
             writer.let_go()
         elif writer is not None:
             try:
                 with self._room(writer.footer_size):
-                    self.log.append(writer.seal())
+                    entry = writer.seal()
+                    if later is None:
+                        self.log.append(entry)
+                    else:
+                        later.append(entry)
             except GenerationClosed:
                 writer.abandon()  # nobody will look for the file in a generation that has ended
             except OSError as error:
