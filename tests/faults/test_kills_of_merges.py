@@ -87,6 +87,8 @@ STATES: dict[Job, list[list[int]]] = {
     seal: [BEFORE, [*BEFORE, 9], [*BEFORE, 9, 10]],
 }
 MOMENTS = ("before", "middle", "after")
+PARTS = [0, *(pytest.param(part, marks=pytest.mark.slow) for part in (1, 2, 3))]
+"""Quarters of the cases, of which the short run has one."""
 
 
 def operations(path: Path, job: Job) -> list[str]:
@@ -131,7 +133,7 @@ def go_on(path: Path, numbers: list[int]) -> None:
         assert store.verify(progress=False).ok
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("job", STATES)
 def test_killed_at_any_operation(path: Path, job: Job, part: int) -> None:
     names = operations(path, job)
@@ -205,11 +207,12 @@ def test_an_update_of_several_batches_that_a_full_disk_refused_is_done_later(pat
         shutil.rmtree(copy)
 
 
+@pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("forever", [False, True])
 @pytest.mark.parametrize("job", STATES)
-def test_any_operation_refused(path: Path, job: Job, forever: bool) -> None:
+def test_any_operation_refused(path: Path, job: Job, forever: bool, part: int) -> None:
     names = operations(path, job)
-    for at in range(len(names)):
+    for at in range(part, len(names), 4):
         copy = Path(shutil.copytree(path, path.with_name(str(at))))
         files = Refusing(forever=forever)
         files.at = at
@@ -224,7 +227,14 @@ def test_any_operation_refused(path: Path, job: Job, forever: bool) -> None:
         shutil.rmtree(copy)
 
 
-@pytest.mark.parametrize(("version", "name"), [(1, "edited"), (1, "killed"), (3, "adopted")])
+@pytest.mark.parametrize(
+    ("version", "name"),
+    [
+        (1, "edited"),
+        pytest.param(1, "killed", marks=pytest.mark.slow),
+        pytest.param(3, "adopted", marks=pytest.mark.slow),
+    ],
+)
 def test_an_upgrade_killed_at_any_operation(tmp_path: Path, version: int, name: str) -> None:
     frozen = HERE / "frozen" / f"format-{version}" / name
 

@@ -5,7 +5,7 @@ import functools
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -176,16 +176,16 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("tier", "codec", "workers"),
-    [
-        ("memory", "raw", 0),
-        pytest.param("disk", "zstd", 0, marks=pytest.mark.slow),
-        ("disk", "zstd", 2),
-        pytest.param("memory", "raw", 2, marks=pytest.mark.slow),
-    ],
-)
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def ways() -> Iterator[Any]:
+    """Every case in every tier; the short run has workers, who start slowly, for every fourth."""
+    for tier, codec, workers in (("memory", "raw", 0), ("disk", "zstd", 0), ("disk", "zstd", 2), ("memory", "raw", 2)):
+        for at, (name, case) in enumerate(CASES.items()):
+            short = (tier == "memory") == (not workers) and (not workers or not at % 4)
+            marks = () if short else pytest.mark.slow
+            yield pytest.param(case, tier, codec, workers, id=f"{name}-{tier}-{workers}", marks=marks)
+
+
+@pytest.mark.parametrize(("case", "tier", "codec", "workers"), list(ways()))
 @pytest.mark.filterwarnings("ignore:.*nothing is kept here:RuntimeWarning")
 @pytest.mark.filterwarnings("ignore:.*so samples are computed:RuntimeWarning")
 @pytest.mark.filterwarnings("ignore:.*cannot be kept:RuntimeWarning")

@@ -61,7 +61,8 @@ def test_dates_and_times(tmp_path: Path) -> None:
     assert column(tmp_path / "x", ["2026-13-02"]) == (ws.Text(), ["2026-13-02"])
 
 
-def test_a_later_block_decides_too(tmp_path: Path) -> None:
+def test_a_later_block_decides_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
     rows = 400_000  # more than pyarrow infers from
     path = tmp_path / "x.csv"
     path.write_text("a,b\n" + "".join(f"{n},{n}\n" for n in range(rows)) + "x,0.5\n")
