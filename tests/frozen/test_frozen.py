@@ -20,7 +20,7 @@ from tests.frozen.make import CACHE, FINGERPRINT, HERE, IDS, STORES_OF, opened_c
 
 import warmstore as ws
 from warmstore.records.files import Files
-from warmstore.records.log import BATCH, COPIED, DELETED, ENTRY, MERGED, SEALED, STAGED, UPDATE, UPDATED
+from warmstore.records.log_entries import BATCH, COPIED, DELETED, ENTRY, MERGED, SEALED, STAGED, UPDATE, UPDATED
 from warmstore.records.manifest import FORMAT, read_manifest
 from warmstore.records.mirror import Local
 

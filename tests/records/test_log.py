@@ -11,7 +11,8 @@ from tests.faults.seam import OneByte, Refusing
 from warmstore.errors import Damaged, NotAStore, WriteFailed
 from warmstore.records import log as log_module
 from warmstore.records.files import Files
-from warmstore.records.log import BATCH, CLOSED, ENTRY, GenerationClosed, Log, create_log, new_entry
+from warmstore.records.log import GenerationClosed, Log, create_log
+from warmstore.records.log_entries import BATCH, CLOSED, ENTRY, new_entry
 
 SIZE = ENTRY.itemsize
 COUNT = 5

@@ -34,7 +34,7 @@ from tests.faults.seam import Killing
 import warmstore as ws
 from warmstore.errors import PositionError
 from warmstore.records import merging, session
-from warmstore.records.log import BATCH, COPIED, ENTRY, SEALED, STAGED
+from warmstore.records.log_entries import BATCH, COPIED, ENTRY, SEALED, STAGED
 
 FIELDS: dict[str, Any] = {
     "number": ws.Array("int64"),  # never absent and never twice the same, so that every edit shows

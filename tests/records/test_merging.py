@@ -11,7 +11,7 @@ from warmstore.errors import Damaged
 from warmstore.records import merging
 from warmstore.records.files import Files
 from warmstore.records.inspection import chunk_states
-from warmstore.records.log import MERGED
+from warmstore.records.log_entries import MERGED
 
 FIELDS = {
     "x": ws.Array("int64"),

@@ -7,7 +7,7 @@ import pytest
 from tests.faults.seam import Counting, FullDisk
 
 from warmstore.records.files import Files
-from warmstore.records.log import DELETED, Entries, new_entry
+from warmstore.records.log_entries import DELETED, Entries, new_entry
 from warmstore.records.numbers import Numbers
 
 SEED = 5

@@ -21,9 +21,9 @@ from warmstore.features.structure import nbytes_of
 from warmstore.features.versions import version_paths
 from warmstore.records.address_space import SLOT
 from warmstore.records.eviction import evict, remove_abandoned
-from warmstore.records.files import FileLock, Files
+from warmstore.records.files import Files, file_lock
 from warmstore.records.key_index import host_name
-from warmstore.records.log import ENTRY
+from warmstore.records.log_entries import ENTRY
 from warmstore.records.manifest import read_manifest
 from warmstore.records.rewrite import Utilisation, rewrite
 from warmstore.records.upgrade import upgrade
@@ -85,7 +85,7 @@ class Bound:
         """
         with self._thread_lock, contextlib.ExitStack() as stack:
             if not self._depth:  # a lock held twice by one process would wait for itself
-                stack.enter_context(FileLock(self._folder / f".{self._name}.room", self._files))
+                stack.enter_context(file_lock(self._folder / f".{self._name}.room", self._files))
             self._depth += 1
             try:
                 if size and not self._paused:

@@ -25,7 +25,7 @@ from warmstore.records.address_space import BLOCK
 from warmstore.records.adoption import Keep, adopt
 from warmstore.records.files import Files
 from warmstore.records.heads import Head, read_heads
-from warmstore.records.log import Entries
+from warmstore.records.log_entries import Entries
 from warmstore.records.manifest import NAME, Manifest, read_manifest
 from warmstore.records.pulling import Pulled
 from warmstore.records.pulling import pull as pull_store

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from warmstore.records.files import Buffer, FileLock, Files
+from warmstore.records.files import Buffer, Files, file_lock
 
 _PAGE = 4096
 _LOCK = ".lock"
@@ -59,7 +59,7 @@ class Room:
         Raises:
             OverBudget: it would be more than may be.
         """
-        with FileLock(self.folder / "room.lock", Files()):
+        with file_lock(self.folder / "room.lock", Files()):
             if self.free(growth) < growth:
                 raise OverBudget(errno.ENOSPC, f"the tier's budget of {self.limit:,} bytes is taken", str(self.folder))
             yield

@@ -22,7 +22,7 @@ from warmstore.pipeline.identities import Description, difference_of, key_of
 from warmstore.pipeline.room import Hold, Room, remove, remove_unused
 from warmstore.pipeline.schema import Schema
 from warmstore.pipeline.shelf import Place
-from warmstore.records.files import FileLock, Files
+from warmstore.records.files import Files, file_lock
 
 _log = logging.getLogger("warmstore")
 
@@ -112,7 +112,7 @@ def open_place(wanted: Wanted, room: Room, *, direct: bool) -> tuple[Place, str]
     room.folder.mkdir(parents=True, exist_ok=True)
     folder = room.folder / wanted.version
     reason = ""
-    with FileLock(room.folder / "versions.lock", Files()):
+    with file_lock(room.folder / "versions.lock", Files()):
         about = _read(folder)
         if about is None:
             shutil.rmtree(folder, ignore_errors=True)

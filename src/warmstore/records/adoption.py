@@ -15,10 +15,11 @@ import numpy as np
 
 from warmstore.errors import SchemaMismatch
 from warmstore.records.checksums import generation_seed
-from warmstore.records.files import FileLock, Files
+from warmstore.records.files import Files, file_lock
 from warmstore.records.heads import Head
 from warmstore.records.live_batches import first_chunks
-from warmstore.records.log import (
+from warmstore.records.log import Log
+from warmstore.records.log_entries import (
     ADOPTED,
     BATCH,
     COPIED,
@@ -29,7 +30,6 @@ from warmstore.records.log import (
     STAGED,
     UPDATE,
     Entries,
-    Log,
     new_entry,
 )
 from warmstore.records.manifest import read_manifest
@@ -72,7 +72,7 @@ def adopt(
     if np.isin(head.entries["kind"], (UPDATE, DELETE, STAGED, DELETED)).any():
         raise SchemaMismatch(f"{head.name} has edits; rebalance it where it was written, and push it again")
     chunks = size = records = 0
-    with FileLock(path / ".adopt.lock", files):
+    with file_lock(path / ".adopt.lock", files):
         upgrade(path, files)  # no earlier version reads what is adopted
         manifest = read_manifest(path, files)
         folder = path / manifest.generation_folder

@@ -17,7 +17,7 @@ import pyarrow as pa
 import xxhash
 
 from warmstore.records.files import Buffer, Files, write_all, write_failed
-from warmstore.records.log import BATCH, SEALED, Entries, new_entry
+from warmstore.records.log_entries import BATCH, SEALED, Entries, new_entry
 from warmstore.records.threads import pool
 
 _LARGE = 1 << 20

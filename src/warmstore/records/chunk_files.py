@@ -16,7 +16,8 @@ import xxhash
 
 from warmstore.records.address_space import SLOT, AddressSpace
 from warmstore.records.files import Files, advise
-from warmstore.records.log import Entries, GenerationClosed
+from warmstore.records.log import GenerationClosed
+from warmstore.records.log_entries import Entries
 from warmstore.records.repair import with_one_byte_changed
 
 _log = logging.getLogger("warmstore")

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from warmstore.errors import ReadOnly, StoreExists
 from warmstore.records.files import Files, is_read_only
-from warmstore.records.manifest import NAME
+from warmstore.records.log import create_log
+from warmstore.records.manifest import NAME, Manifest, write_manifest
 from warmstore.remote.location import is_remote
 
 
@@ -42,6 +43,30 @@ def drafted(path: str | os.PathLike[str], files: Files) -> Iterator[Path]:
             files.remove_folder(draft)
         files.unlock(descriptor)  # a child that was forked meanwhile shares the lock until then
         files.close(descriptor)
+
+
+def create_folder(folder: Path, manifest: Manifest, files: Files) -> None:
+    """Make the folder of a new, empty store. It appears whole or not at all.
+
+    Raises:
+        StoreExists: the folder holds something already.
+        ReadOnly: its parent cannot be written.
+    """
+    check_vacant(folder)
+    draft = folder.parent / f".{folder.name}.{manifest.id}.tmp"
+    try:
+        generation = draft / manifest.generation_folder
+        files.make_folder(generation)
+        create_log(generation, files)
+        write_manifest(draft, manifest, files)
+        publish(draft, folder, files)
+    except OSError as error:
+        if is_read_only(error):
+            raise ReadOnly(error.errno, "the folder cannot be written", str(folder.parent)) from error
+        raise
+    finally:
+        with contextlib.suppress(OSError):
+            files.remove_folder(draft)
 
 
 def check_vacant(folder: Path) -> None:

@@ -13,7 +13,8 @@ from warmstore.errors import NotAStore, ReadOnly
 from warmstore.records.checksums import generation_seed
 from warmstore.records.edit_lock import edit_lock
 from warmstore.records.files import Files
-from warmstore.records.log import EVICTED, GenerationClosed, Log, new_entry
+from warmstore.records.log import GenerationClosed, Log
+from warmstore.records.log_entries import EVICTED, new_entry
 from warmstore.records.manifest import FORMAT, Manifest, read_manifest, remove_leftovers
 
 

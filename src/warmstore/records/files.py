@@ -4,6 +4,7 @@ Everything that a store opens, makes, writes, syncs, renames, removes, locks or 
 Tests hand in a subclass that fails, stops short or kills the process at the n-th operation.
 """
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -12,7 +13,7 @@ import os
 import secrets
 import shutil
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -140,23 +141,26 @@ class Files:
         _mmap(address, length, protection, mmap.MAP_SHARED | _MAP_FIXED, descriptor)
 
 
-class FileLock:
-    """A lock between processes, in a file of its own that is never replaced. A context manager."""
+@contextlib.contextmanager
+def file_lock(path: Path, files: Files, *, wait: bool = True) -> Iterator[bool]:
+    """Hold a lock between processes, in a file of its own that is never replaced.
 
-    def __init__(self, path: Path, files: Files) -> None:
-        self._path = path
-        self._files = files
-
-    def __enter__(self) -> None:
+    Args:
+        wait: for whoever holds it; without, the lock may not be had, and False says so.
+    """
+    try:
+        descriptor = files.create(path)
+    except FileExistsError:
+        descriptor = files.open(path, write=True)
+    try:
+        held = files.lock(descriptor, wait=wait)
         try:
-            self._descriptor = self._files.create(self._path)
-        except FileExistsError:
-            self._descriptor = self._files.open(self._path, write=True)
-        self._files.lock(self._descriptor)
-
-    def __exit__(self, *exception: object) -> None:
-        self._files.unlock(self._descriptor)  # a child that was forked meanwhile shares the lock until then
-        self._files.close(self._descriptor)
+            yield held
+        finally:
+            if held:
+                files.unlock(descriptor)  # a child that was forked meanwhile shares the lock until then
+    finally:
+        files.close(descriptor)
 
 
 _MAP_FIXED = 0x10  # these two are the same on Linux and macOS; the mmap module does not name them

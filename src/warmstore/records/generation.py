@@ -22,7 +22,8 @@ from warmstore.records.fields import arrow_schema, columns_of
 from warmstore.records.files import Files, write_failed
 from warmstore.records.gather import Gatherer
 from warmstore.records.live_batches import live_batches
-from warmstore.records.log import (
+from warmstore.records.log import GenerationClosed, Log
+from warmstore.records.log_entries import (
     BATCH,
     CLOSED,
     DELETED,
@@ -33,8 +34,6 @@ from warmstore.records.log import (
     STAGED,
     UPDATED,
     Entries,
-    GenerationClosed,
-    Log,
     last_chunk,
     new_entry,
 )

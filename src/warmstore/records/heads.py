@@ -22,7 +22,7 @@ import xxhash
 
 from warmstore.errors import Damaged, Diverged, NewerFormat
 from warmstore.records.checksums import generation_seed
-from warmstore.records.log import Entries, entries_of
+from warmstore.records.log_entries import Entries, entries_of
 from warmstore.records.manifest import Manifest, manifest_bytes, manifest_of
 from warmstore.records.numbers import NumberLists
 from warmstore.records.remote_chunk import RemoteChunk

@@ -9,7 +9,8 @@ from warmstore.records.checksums import generation_seed
 from warmstore.records.fields import columns_of
 from warmstore.records.files import Files, is_locked
 from warmstore.records.live_batches import live_batches
-from warmstore.records.log import DELETE, EVICTED, SEALED, Log
+from warmstore.records.log import Log
+from warmstore.records.log_entries import DELETE, EVICTED, SEALED
 from warmstore.records.manifest import read_manifest
 from warmstore.records.numbers import Numbers
 from warmstore.records.store import RecordStore

@@ -22,7 +22,7 @@ import numpy as np
 import psutil
 import xxhash
 
-from warmstore.records.files import FileLock, Files, is_read_only
+from warmstore.records.files import Files, file_lock, is_read_only
 from warmstore.records.key_table import BUCKET, PARTITIONS, KeyTable, partitions_of
 from warmstore.records.keys import Keys, numbers_of
 from warmstore.records.mapped import Mapped
@@ -349,8 +349,8 @@ class KeyIndex:
     def _having_room(self, size: int) -> AbstractContextManager[object]:
         return nullcontext() if self._room is None or self._private is not None else self._room(size)
 
-    def _locked(self) -> FileLock:
-        return FileLock(self._lock_path, self._files)
+    def _locked(self) -> AbstractContextManager[bool]:
+        return file_lock(self._lock_path, self._files)
 
 
 @dataclass(frozen=True)

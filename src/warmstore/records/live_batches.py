@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from warmstore.errors import Damaged
-from warmstore.records.log import BATCH, COPIED, KINDS, MERGED, STAGED, UPDATE, Entries
+from warmstore.records.log_entries import BATCH, COPIED, KINDS, MERGED, STAGED, UPDATE, Entries
 from warmstore.records.numbers import NumberLists, Numbers
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]

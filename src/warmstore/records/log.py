@@ -17,58 +17,25 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from warmstore.errors import Damaged, NotAStore
+from warmstore.errors import NotAStore
 from warmstore.records.files import COPY, Files, read_whole, write_all, write_failed
+from warmstore.records.log_entries import (
+    CLOSED,
+    ENTRY,
+    SIZE,
+    ZEROS,
+    Bools,
+    Entries,
+    damaged,
+    matches,
+)
 from warmstore.records.repair import with_one_byte_changed
 
 _logger = logging.getLogger("warmstore")
 
-ENTRY = np.dtype(
-    [
-        ("chunk", "<u4"),  # number of the chunk's file
-        ("rows", "<u4"),
-        ("offset", "<u8"),  # where the batch's header starts in the chunk
-        ("header", "<u4"),  # bytes of header: the Arrow message with its length prefix
-        ("kind", "<u4"),
-        ("body", "<u8"),  # bytes of body
-        ("header_hash", "<u8"),  # xxh3-64
-        ("body_hash", "<u8"),  # xxh3-64
-        ("sequence", "<u8"),  # this entry's own number, so that none can vanish from the middle
-        ("hash", "<u8"),  # xxh3-64 of the 56 bytes before, seeded
-    ]
-)
-BATCH, SEALED, UPDATE, DELETE, CLOSED, EVICTED, ADOPTED = 1, 2, 3, 4, 5, 6, 7
-"""Kinds of entries of every format. UPDATE and DELETE have their positions in the chunk: formats 1 to 3 only."""
-STAGED, UPDATED, DELETED, COPIED, MERGED = 8, 9, 10, 11, 12
-"""Kinds of entries of format 4."""
-KINDS = range(MERGED + 1)
-NOWHERE = 0xFFFFFFFF
-"""In place of a chunk's number: rows of an adopted chunk that were written anew, among others."""
-_SIZE = ENTRY.itemsize
-_ZEROS = bytes(_SIZE)
 _SEQUENCE = 48
 """The byte of an entry where its number begins."""
-_PER_SECTOR = 512 // _SIZE
-_WORTH_A_PASS = 1024
-"""Entries from which one hash of all of them is looked for."""
-
-Entries = np.ndarray[Any, np.dtype[np.void]]
-Bools = np.ndarray[Any, np.dtype[np.bool_]]
-
-
-def new_entry(kind: int, chunk: int, **values: int) -> Entries:
-    """One entry, complete but for its sequence and hash, which `Log.append` fills in."""
-    entry: Entries = np.zeros(1, ENTRY)
-    entry["kind"], entry["chunk"] = kind, chunk
-    for name, value in values.items():
-        entry[name] = value
-    return entry
-
-
-def last_chunk(entries: Entries) -> int:
-    """The highest number of a chunk that entries speak of, -1 where there is none."""
-    chunks = entries["chunk"][entries["chunk"] != NOWHERE]
-    return int(chunks.max()) if len(chunks) else -1
+_PER_SECTOR = 512 // SIZE
 
 
 class GenerationClosed(Exception):
@@ -136,11 +103,11 @@ class Log:
 
     def ends_with(self, entries: int, last: bytes) -> bool:
         """Whether the log is still the one of so many entries whose last one is `last`."""
-        return self._files.size(self._descriptor) // _SIZE == entries and self.continues(entries, last)
+        return self._files.size(self._descriptor) // SIZE == entries and self.continues(entries, last)
 
     def continues(self, entries: int, last: bytes) -> bool:
         """Whether the log begins with the one of so many entries; not so when a failing disk had one taken back."""
-        return not entries or self._files.read(self._descriptor, _SIZE, (entries - 1) * _SIZE) == last
+        return not entries or self._files.read(self._descriptor, SIZE, (entries - 1) * SIZE) == last
 
     def read(self, first: int) -> Entries:
         """The committed entries from number `first` on; an empty array when there are none.
@@ -176,44 +143,44 @@ class Log:
     def _read_log(self, first: int) -> bytes:
         size = self._files.size(self._descriptor)
         try:
-            data = self._files.read(self._descriptor, size - first * _SIZE, first * _SIZE)
+            data = self._files.read(self._descriptor, size - first * SIZE, first * SIZE)
         except OSError as error:
             if error.errno != errno.EIO:
                 raise
             data = b""  # a bad sector: the copy has all of it
-        return data[: len(data) // _SIZE * _SIZE].removesuffix(_ZEROS)
+        return data[: len(data) // SIZE * SIZE].removesuffix(ZEROS)
 
     def _copy_is_longer(self, length: int) -> bool:
         """Whether the copy has entries that the log lacks: its end is cut off, or a writer died between the two."""
         if self._refused is not None:
             return False
         try:
-            return self.copy_path.stat().st_size >= length + _SIZE
+            return self.copy_path.stat().st_size >= length + SIZE
         except OSError:
             return False
 
     def _read_copy(self, first: int) -> bytes:
         try:
-            return read_whole(self._files, self.copy_path)[first * _SIZE :]
+            return read_whole(self._files, self.copy_path)[first * SIZE :]
         except OSError:
             return b""
 
     def _mended(self, data: bytes, copy: bytes, good: Any, first: int) -> bytes:
         """The log's bytes, where bad entries are those of the copy, and the copy's own end where that is longer."""
-        copy = copy[: len(copy) // _SIZE * _SIZE]
+        copy = copy[: len(copy) // SIZE * SIZE]
         good_copy = matches(copy, self._seed, first)
         whole = bytearray(data)
         for number in np.flatnonzero(~good).tolist():
-            part = slice(number * _SIZE, (number + 1) * _SIZE)
+            part = slice(number * SIZE, (number + 1) * SIZE)
             entry = copy[part] if number < len(good_copy) and good_copy[number] else None
-            whole[part] = entry or self._searched(bytes(whole[part]), first + number) or _ZEROS
-        count = len(data) // _SIZE
+            whole[part] = entry or self._searched(bytes(whole[part]), first + number) or ZEROS
+        count = len(data) // SIZE
         more = self._committed(copy[len(data) :], good_copy[count:])
         whole += more
-        lost = [number for number in np.flatnonzero(~good).tolist() if not any(whole[number * _SIZE :][:_SIZE])]
+        lost = [number for number in np.flatnonzero(~good).tolist() if not any(whole[number * SIZE :][:SIZE])]
         if lost and not self._salvage:
-            raise _damaged(str(self.path), first + lost[0], first + count)
-        wrong = int(np.count_nonzero(~good)) + len(more) // _SIZE
+            raise damaged(str(self.path), first + lost[0], first + count)
+        wrong = int(np.count_nonzero(~good)) + len(more) // SIZE
         # A writer that died leaves one entry in the copy alone.
         self.is_damaged |= bool(lost or wrong > (1 if good.all() else 0))
         if self.is_damaged and not lost:
@@ -232,7 +199,7 @@ class Log:
         entries = np.frombuffer(copy, ENTRY, count)
         if count and entries["kind"][-1] == CLOSED and not self._superseded():
             count -= 1
-        return copy[: count * _SIZE]
+        return copy[: count * SIZE]
 
     def _searched(self, entry: bytes, number: int) -> bytes | None:
         """An entry of which one byte is wrong."""
@@ -246,11 +213,11 @@ class Log:
     def _mend(self, whole: bytes, first: int) -> None:
         """Have the log hold these bytes from an entry on. Only entries that are wrong are written."""
         with self.locked():
-            now = self._files.read(self._descriptor, len(whole), first * _SIZE)
-            for at in range(0, len(whole), _SIZE):
-                entry, there = whole[at : at + _SIZE], now[at : at + _SIZE]
-                if len(there) < _SIZE or not matches(there, self._seed, first + at // _SIZE)[0]:
-                    write_all(self._files, self._descriptor, [entry], first * _SIZE + at)
+            now = self._files.read(self._descriptor, len(whole), first * SIZE)
+            for at in range(0, len(whole), SIZE):
+                entry, there = whole[at : at + SIZE], now[at : at + SIZE]
+                if len(there) < SIZE or not matches(there, self._seed, first + at // SIZE)[0]:
+                    write_all(self._files, self._descriptor, [entry], first * SIZE + at)
             self._files.sync(self._descriptor)
 
     @contextlib.contextmanager
@@ -298,7 +265,7 @@ class Log:
 
     def extend_locked(self, whole: bytes) -> bool:
         """Go on as a longer log does, `whole`, by somebody who holds the lock; False where that is another log."""
-        length = self._committed_length() * _SIZE
+        length = self._committed_length() * SIZE
         if self._files.read(self._descriptor, length, 0) != whole[:length]:
             return False
         for descriptor in (self._copy_descriptor(length), self._descriptor):
@@ -321,13 +288,13 @@ class Log:
         except BaseException as error:
             if isinstance(error, OSError):
                 with contextlib.suppress(OSError):
-                    self._files.truncate(self._descriptor, length * _SIZE)
+                    self._files.truncate(self._descriptor, length * SIZE)
             else:  # an interrupt: what the log holds is committed
-                length = self._files.size(self._descriptor) // _SIZE
+                length = self._files.size(self._descriptor) // SIZE
             if self._copy is not None:
                 with contextlib.suppress(OSError):
-                    self._files.truncate(self._copy, length * _SIZE)
-            if self._copy_is_longer(length * _SIZE):
+                    self._files.truncate(self._copy, length * SIZE)
+            if self._copy_is_longer(length * SIZE):
                 self._refused = length
             raise
 
@@ -336,8 +303,8 @@ class Log:
         entry["sequence"] = length
         entry["hash"] = xxhash.xxh3_64_intdigest(entry.tobytes()[:-8], self._seed)
         # The copy is written first, and not synced: whoever dies leaves no entry without one.
-        write_all(self._files, self._copy_descriptor(length * _SIZE), [entry.tobytes()], length * _SIZE)
-        write_all(self._files, self._descriptor, [entry.tobytes()], length * _SIZE)
+        write_all(self._files, self._copy_descriptor(length * SIZE), [entry.tobytes()], length * SIZE)
+        write_all(self._files, self._descriptor, [entry.tobytes()], length * SIZE)
         if sync:
             self._files.sync(self._descriptor)
 
@@ -350,27 +317,27 @@ class Log:
                 self._copy = self._files.create(self.copy_path)
         size = self._files.size(self._copy)
         if size < length:
-            first = size // _SIZE * _SIZE
+            first = size // SIZE * SIZE
             missing = self._files.read(self._descriptor, length - first, first)
             write_all(self._files, self._copy, [missing], first)
         return self._copy
 
     def prefix_hash(self) -> int:
         """The xxh3-64 of all that is committed, by somebody who holds the lock: what a `merged` entry says of it."""
-        length = self._committed_length() * _SIZE
+        length = self._committed_length() * SIZE
         return xxhash.xxh3_64_intdigest(self._files.read(self._descriptor, length, 0), self._seed)
 
     def mend_copy(self) -> bool:
         """Have the copy say what the log says; returns whether it did not."""
         with self.locked():
-            length = self._committed_length() * _SIZE
+            length = self._committed_length() * SIZE
             data = bytearray(self._files.read(self._descriptor, length, 0))
             copy = self._copy_descriptor(0)
             present = self._files.read(copy, length, 0)
-            good = matches(bytes(present[: len(present) // _SIZE * _SIZE]), self._seed)
+            good = matches(bytes(present[: len(present) // SIZE * SIZE]), self._seed)
             # What is damaged in the log alone is not written over what is whole.
             for number in np.flatnonzero(good & ~matches(bytes(data), self._seed)[: len(good)]).tolist():
-                part = slice(number * _SIZE, (number + 1) * _SIZE)
+                part = slice(number * SIZE, (number + 1) * SIZE)
                 data[part] = present[part]
             if present == data:
                 return False
@@ -380,18 +347,18 @@ class Log:
 
     def copy_differs(self) -> bool:
         """Whether the copy lacks an entry that the log has, or has a damaged one."""
-        length = len(self._read_log(0)) // _SIZE
+        length = len(self._read_log(0)) // SIZE
         copy = self._read_copy(0)
-        good = matches(copy[: len(copy) // _SIZE * _SIZE], self._seed)[:length]
+        good = matches(copy[: len(copy) // SIZE * SIZE], self._seed)[:length]
         return len(good) < length or not good.all()
 
     def holds(self, entry: Entries) -> bool:
         """Whether an entry given to `append` is committed: an interrupt may hide what became of it."""
-        at = int(entry["sequence"][0]) * _SIZE
-        return self._files.read(self._descriptor, _SIZE, at) == entry.tobytes()
+        at = int(entry["sequence"][0]) * SIZE
+        return self._files.read(self._descriptor, SIZE, at) == entry.tobytes()
 
     def _is_closed(self, number: int) -> bool:
-        entry = np.frombuffer(self._files.read(self._descriptor, _SIZE, number * _SIZE), ENTRY)
+        entry = np.frombuffer(self._files.read(self._descriptor, SIZE, number * SIZE), ENTRY)
         return bool(entry["kind"][0] == CLOSED)
 
     def _committed_length(self) -> int:
@@ -402,14 +369,14 @@ class Log:
             if self._superseded():
                 raise GenerationClosed(str(self.path))
             length -= 1  # a rebalance died before its new generation was in place
-        if size != length * _SIZE:
-            self._files.truncate(self._descriptor, length * _SIZE)
+        if size != length * SIZE:
+            self._files.truncate(self._descriptor, length * SIZE)
         return length
 
     def _whole_entries(self, size: int) -> int:
         """Entries in a log of so many bytes, without a torn tail."""
-        length = size // _SIZE
-        torn = length and self._files.read(self._descriptor, _SIZE, (length - 1) * _SIZE) == _ZEROS
+        length = size // SIZE
+        torn = length and self._files.read(self._descriptor, SIZE, (length - 1) * SIZE) == ZEROS
         return length - 1 if torn else length
 
     def _roll_forward(self) -> None:
@@ -417,66 +384,21 @@ class Log:
         if self._refused is not None:
             with contextlib.suppress(OSError):
                 # Not where somebody else took the entry for that of a writer that died.
-                if self._copy is not None and self._files.size(self._descriptor) <= self._refused * _SIZE:
-                    self._files.truncate(self._copy, self._refused * _SIZE)
+                if self._copy is not None and self._files.size(self._descriptor) <= self._refused * SIZE:
+                    self._files.truncate(self._copy, self._refused * SIZE)
                 self._refused = None
-        if not self._copy_is_longer(self._whole_entries(self._files.size(self._descriptor)) * _SIZE):
+        if not self._copy_is_longer(self._whole_entries(self._files.size(self._descriptor)) * SIZE):
             return
         try:
             length = self._committed_length()
         except GenerationClosed:
             return
         copy = self._read_copy(length)
-        copy = copy[: len(copy) // _SIZE * _SIZE]
+        copy = copy[: len(copy) // SIZE * SIZE]
         entries = self._committed(copy, matches(copy, self._seed, length))
         if entries:
-            write_all(self._files, self._descriptor, [entries], length * _SIZE)
+            write_all(self._files, self._descriptor, [entries], length * SIZE)
             self._files.sync(self._descriptor)
-
-
-def entries_of(data: bytes, seed: int, where: str, first: int = 0) -> Entries:
-    """The entries that the bytes of a log say, from number `first` on, without a torn tail.
-
-    Raises:
-        Damaged: an entry that is not a torn tail does not match its hash.
-    """
-    data = data[: len(data) // _SIZE * _SIZE].removesuffix(_ZEROS)
-    good = matches(data, seed, first)
-    if not good.all():
-        raise _damaged(where, first + int(np.argmin(good)), first + len(good))
-    return np.frombuffer(data, ENTRY)
-
-
-def matches(data: bytes, seed: int, first: int = 0) -> Bools:
-    """Which of the entries in the bytes of a log, from number `first` on, match their hashes: bool [n].
-
-    A `merged` entry has a hash of the whole log before it: one pass over all of it stands for one over each entry.
-    """
-    entries = np.frombuffer(data, ENTRY)
-    good: Bools = entries["sequence"] == np.arange(first, first + len(entries), dtype=np.uint64)
-    digest = xxhash.xxh3_64_intdigest
-
-    def check(begin: int, end: int) -> None:
-        hashes = [digest(data[at : at + _SIZE - 8], seed) for at in range(begin * _SIZE, end * _SIZE, _SIZE)]
-        good[begin:end] &= entries["hash"][begin:end] == np.array(hashes, np.uint64)
-
-    merges: list[int] = []
-    if not first and len(entries) > _WORTH_A_PASS:
-        merges = np.flatnonzero(entries["kind"] == MERGED)[-1:].tolist()
-    known = 0
-    for last in merges:
-        check(last, last + 1)
-        if good[last] and digest(memoryview(data)[: last * _SIZE], seed) == int(entries["header_hash"][last]):
-            known = last
-    check(known, len(entries))
-    return good
-
-
-def _damaged(where: str, number: int, count: int) -> Damaged:
-    return Damaged(
-        f"{where}: entry {number} of {count} does not match its checksum, nor does its copy. The log says which rows "
-        "exist, so the store is not read past it; restore the file from a copy, or open it with salvage=True"
-    )
 
 
 def create_log(folder: Path, files: Files, data: bytes = b"") -> None:
@@ -493,8 +415,8 @@ def is_closed(folder: Path, files: Files) -> bool:
             data = read_whole(files, folder / name)
         except OSError:
             continue
-        data = data[: len(data) // _SIZE * _SIZE]
-        if data and np.frombuffer(data[-_SIZE:], ENTRY)["kind"][0] == CLOSED:
+        data = data[: len(data) // SIZE * SIZE]
+        if data and np.frombuffer(data[-SIZE:], ENTRY)["kind"][0] == CLOSED:
             return True
     return False
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import xxhash
 
-from warmstore.errors import Damaged, NewerFormat, NotAStore, ReadOnly, StoreExists, WarmstoreError
+from warmstore.errors import Damaged, NewerFormat, NotAStore, WarmstoreError
 from warmstore.records.fields import Fields, fields_from_json, fields_to_json
-from warmstore.records.files import COPY, Files, is_read_only, read_whole, replace_whole
-from warmstore.records.log import create_log, is_closed
+from warmstore.records.files import COPY, Files, read_whole, replace_whole
+from warmstore.records.log import is_closed
 
 _logger = logging.getLogger("warmstore")
 
@@ -151,36 +151,6 @@ def manifest_bytes(manifest: Manifest) -> bytes:
     }
     content["checksum"] = _checksum(content)
     return json.dumps(content, indent=1, ensure_ascii=False).encode()
-
-
-def create_folder(folder: Path, manifest: Manifest, files: Files) -> None:
-    """Make the folder of a new, empty store. It appears whole or not at all.
-
-    Raises:
-        StoreExists: the folder holds something already.
-        ReadOnly: its parent cannot be written.
-    """
-    if folder.exists() and not folder.is_dir():
-        raise StoreExists(f"{folder} is a file; name a new folder")
-    if (folder / NAME).exists():
-        raise StoreExists(f"{folder} holds a store already; open it with RecordStore.open({str(folder)!r}, mode='a')")
-    draft = folder.parent / f".{folder.name}.{manifest.id}.tmp"
-    try:
-        generation = draft / manifest.generation_folder
-        files.make_folder(generation)
-        create_log(generation, files)
-        write_manifest(draft, manifest, files)
-        files.rename(draft, folder)
-        files.sync_folder(folder.parent)
-    except OSError as error:
-        if is_read_only(error):
-            raise ReadOnly(error.errno, "the folder cannot be written", str(folder.parent)) from error
-        if folder.is_dir() and any(folder.iterdir()):
-            raise StoreExists(f"{folder} is not empty; name a new folder, or empty that one first") from error
-        raise
-    finally:
-        with contextlib.suppress(OSError):
-            files.remove_folder(draft)
 
 
 def remove_leftovers(folder: Path, manifest: Manifest, files: Files) -> None:

@@ -17,7 +17,8 @@ from warmstore.errors import Damaged, WarmstoreError
 from warmstore.records.edit_lock import edit_lock
 from warmstore.records.files import Files, is_locked
 from warmstore.records.generation import Generation
-from warmstore.records.log import COPIED, DELETE, MERGED, SEALED, UPDATE, Entries, GenerationClosed, new_entry
+from warmstore.records.log import GenerationClosed
+from warmstore.records.log_entries import COPIED, DELETE, MERGED, SEALED, UPDATE, Entries, new_entry
 from warmstore.records.rows import stored_rows
 
 _log = logging.getLogger("warmstore")

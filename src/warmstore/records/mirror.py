@@ -15,7 +15,8 @@ from warmstore.records.checksums import generation_seed
 from warmstore.records.files import Files, is_locked, is_read_only, replace_whole
 from warmstore.records.heads import Head, read_heads
 from warmstore.records.live_batches import live_batches
-from warmstore.records.log import (
+from warmstore.records.log import Log
+from warmstore.records.log_entries import (
     ADOPTED,
     BATCH,
     CLOSED,
@@ -26,7 +27,6 @@ from warmstore.records.log import (
     STAGED,
     UPDATE,
     Entries,
-    Log,
 )
 from warmstore.records.manifest import Manifest, read_manifest
 from warmstore.records.numbers import Numbers

@@ -14,7 +14,7 @@ import numpy as np
 import xxhash
 
 from warmstore.records.files import COPY, Files, read_whole, replace_whole, write_all
-from warmstore.records.log import Entries
+from warmstore.records.log_entries import Entries
 
 _logger = logging.getLogger("warmstore")
 

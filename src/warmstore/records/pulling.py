@@ -13,10 +13,11 @@ from pathlib import Path
 from warmstore.errors import Diverged, StoreExists
 from warmstore.records.checksums import generation_seed
 from warmstore.records.edit_lock import edit_lock
-from warmstore.records.files import COPY, FileLock, Files, is_locked
+from warmstore.records.files import COPY, Files, file_lock, is_locked
 from warmstore.records.heads import Head, read_heads
 from warmstore.records.live_batches import HAS_ROWS
-from warmstore.records.log import CLOSED, Entries, GenerationClosed, Log, create_log, new_entry
+from warmstore.records.log import GenerationClosed, Log, create_log
+from warmstore.records.log_entries import CLOSED, Entries, new_entry
 from warmstore.records.manifest import NAME, remove_leftovers, write_manifest
 from warmstore.records.mirror import Local, find_copy, relation, write_note
 from warmstore.records.numbers import Numbers
@@ -50,7 +51,7 @@ def pull(path: Path, objects: Objects, files: Files, *, progress: bool | None = 
     head = find_copy(objects)
     path = path.absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.parent / f".{path.name}.pull", files):
+    with file_lock(path.parent / f".{path.name}.pull", files):
         if not (path / NAME).exists():
             if path.exists() and any(path.iterdir()):
                 raise StoreExists(f"{path} is not empty and holds no store; name a new folder")

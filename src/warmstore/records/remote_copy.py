@@ -21,10 +21,11 @@ import xxhash
 
 from warmstore.errors import Diverged, RemoteUnavailable
 from warmstore.records.checksums import generation_seed
-from warmstore.records.files import FileLock, Files, replace_whole
+from warmstore.records.files import Files, file_lock, replace_whole
 from warmstore.records.heads import Head
-from warmstore.records.log import CLOSED as _CLOSED
-from warmstore.records.log import Log, create_log, new_entry
+from warmstore.records.log import Log, create_log
+from warmstore.records.log_entries import CLOSED as _CLOSED
+from warmstore.records.log_entries import new_entry
 from warmstore.records.manifest import NAME, read_manifest, write_manifest
 from warmstore.records.mirror import find_copy
 from warmstore.records.numbers import Numbers
@@ -164,7 +165,7 @@ def open_copy(files: RemoteFiles) -> Path:
         return max(known, key=lambda path: (path / NAME).stat().st_mtime)
     path = folder / head.manifest.id
     path.mkdir(parents=True, exist_ok=True)
-    with FileLock(path / ".copy", files):
+    with file_lock(path / ".copy", files):
         take_head(path, head, files)
     return path
 

@@ -16,7 +16,8 @@ import numpy as np
 from warmstore.records.fields import Fields
 from warmstore.records.gather import Gatherer
 from warmstore.records.generation import Generation
-from warmstore.records.log import ADOPTED, CLOSED, NOWHERE, create_log, new_entry
+from warmstore.records.log import create_log
+from warmstore.records.log_entries import ADOPTED, CLOSED, NOWHERE, new_entry
 from warmstore.records.manifest import read_manifest, remove_leftovers, write_manifest
 from warmstore.records.progress import Advance, progress_bar
 from warmstore.records.rows import Bools, Gathered, Rows, stored_rows

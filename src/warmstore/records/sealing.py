@@ -19,7 +19,7 @@ from warmstore.records.edit_lock import edit_lock
 from warmstore.records.fields import arrow_schema
 from warmstore.records.files import Files, write_all
 from warmstore.records.inspection import chunk_states
-from warmstore.records.log import BATCH, COPIED, SEALED, STAGED, Entries, new_entry
+from warmstore.records.log_entries import BATCH, COPIED, SEALED, STAGED, Entries, new_entry
 
 if TYPE_CHECKING:
     from warmstore.records.store import RecordStore

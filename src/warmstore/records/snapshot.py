@@ -24,7 +24,8 @@ from warmstore.records.fields import Column
 from warmstore.records.files import Files
 from warmstore.records.gaps import Gaps
 from warmstore.records.live_batches import HAS_ROWS, live_batches
-from warmstore.records.log import (
+from warmstore.records.log import GenerationClosed
+from warmstore.records.log_entries import (
     ADOPTED,
     DELETE,
     DELETED,
@@ -34,7 +35,6 @@ from warmstore.records.log import (
     UPDATE,
     UPDATED,
     Entries,
-    GenerationClosed,
     last_chunk,
 )
 from warmstore.records.numbers import Numbers

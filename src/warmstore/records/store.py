@@ -21,12 +21,13 @@ from warmstore.owner import Owner
 from warmstore.records.address_space import SLOT
 from warmstore.records.arrow_table import typed_table
 from warmstore.records.columns import add_field, drop_field, filter_store, map_field
+from warmstore.records.draft import create_folder
 from warmstore.records.fields import LARGEST_RECORD, Field, Fields, Json, check_fields, check_known, field_has_bytes
 from warmstore.records.files import Files, is_read_only
 from warmstore.records.formats import Formatted
 from warmstore.records.gather import Gatherer
 from warmstore.records.indexing import is_integer
-from warmstore.records.manifest import Manifest, create_folder, read_manifest
+from warmstore.records.manifest import Manifest, read_manifest
 from warmstore.records.pending import block_of, largest_record
 from warmstore.records.positions import as_positions
 from warmstore.records.reading import Options, read, read_as_wanted

@@ -8,7 +8,7 @@ import numpy as np
 
 from warmstore.records.files import COPY
 from warmstore.records.generation import Generation
-from warmstore.records.log import DELETED, MERGED, SEALED, UPDATED, Entries
+from warmstore.records.log_entries import DELETED, MERGED, SEALED, UPDATED, Entries
 from warmstore.records.manifest import NAME, copy_is_damaged, is_damaged, write_manifest
 from warmstore.records.progress import progress_bar
 from warmstore.records.rewrite import rewrite
