@@ -93,6 +93,13 @@ def moments(operations: list[str]) -> list[tuple[int, str]]:
     ]
 
 
+def some(moments: list[tuple[int, str]]) -> list[Any]:
+    """Every third in the short run."""
+    return [
+        pytest.param(*moment, marks=() if not number % 3 else pytest.mark.slow) for number, moment in enumerate(moments)
+    ]
+
+
 @pytest.mark.parametrize("work", [rebalance, edit])
 def test_the_scenario_has_these_operations(path: Path, work: Callable[[Path, Counting], None]) -> None:
     counting = Counting()
@@ -155,7 +162,7 @@ def test_a_rebalance_killed_at_any_operation(path: Path, at: int, moment: str) -
     go_on([*BEFORE, 7] if committed else BEFORE, reader)
 
 
-@pytest.mark.parametrize(("at", "moment"), moments(OPERATIONS[rebalance]))
+@pytest.mark.parametrize(("at", "moment"), some(moments(OPERATIONS[rebalance])))
 def test_a_writer_with_pending_rows_beside_a_killed_rebalance(path: Path, at: int, moment: str) -> None:
     writer = ws.RecordStore.open(path, "a", chunk_size=CHUNK)
     writer.append(record(13))

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,8 @@ def interrupted(path: str, workers: int) -> None:
         for step, _ in enumerate(loader.stream()):
             if step == 3:
                 print("ready", flush=True)
-            if step > 3:
-                signal.pause()
+            while step > 3:
+                time.sleep(0.01)  # and no pause: a signal that comes just before one would not end it
     except KeyboardInterrupt:
         print("left", leftovers(), loader.state_dict()["place"], flush=True)
 

@@ -207,9 +207,9 @@ def test_a_disk_that_refuses_leaves_the_store_as_it_was(path: Path, caplog: pyte
 
 def test_a_merged_log_is_checked_by_one_hash(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The hash that a `merged` entry has of the log before it stands for those of the entries, and finds damage too."""
-    from warmstore.records import log
+    from warmstore.records import log_entries
 
-    monkeypatch.setattr(log, "_WORTH_A_PASS", 1)
+    monkeypatch.setattr(log_entries, "_WORTH_A_PASS", 1)
     for number in range(6):
         session(path, number)
     check(ws.RecordStore.open(path), list(range(6)))
