@@ -50,10 +50,10 @@ class Server:
 
     def kill(self) -> None:
         """End it at once, in the middle of whatever it does."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
+        process, self._process = self._process, None  # several threads of a proxy may call this
+        if process is not None:
+            process.kill()
+            process.wait()
 
     def __enter__(self) -> Self:
         return self.start()
