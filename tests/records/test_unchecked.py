@@ -24,11 +24,10 @@ class Bad(Files):
 
 
 def reader(folder: Path, data: bytes, files: Files | None = None) -> UncheckedReader:
-    made = UncheckedReader(files or Files(), SLOT)
-    for slot in (0, 2):
-        (folder / f"{slot}").write_bytes(data)
-        made.add(slot, str(folder / f"{slot}"))
-    return made
+    paths = {slot: str(folder / f"{slot}") for slot in (0, 2)}
+    for path in paths.values():
+        Path(path).write_bytes(data)
+    return UncheckedReader(files or Files(), SLOT, paths)
 
 
 DATA = np.random.default_rng(0).integers(0, 256, 30_000, np.uint8).tobytes()

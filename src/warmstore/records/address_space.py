@@ -77,8 +77,8 @@ class AddressSpace:
         self.pages = pages  # brings chunks from a remote; nothing may then be read but through the methods here
         self._files = files
         self._places = np.full(slots, -1, np.int64)  # of each slot's first block in the table of `pages`
-        self._mapped: set[int] = set()
-        self._unchecked = UncheckedReader(files, slot)
+        self.paths: dict[int, str] = {}  # of the slots that have a file
+        self._unchecked = UncheckedReader(files, slot, self.paths)
         self._windows: dict[int, Any] = {}
         length = slots * slot if is_mapped else _PAGE
         self.address = reserve(length)
@@ -102,26 +102,23 @@ class AddressSpace:
         slots = 1 << max(chunks, 4).bit_length()
         return _mapped_or_not(lambda is_mapped: cls(files, slots, pages, slot=slot, is_mapped=is_mapped))
 
-    def __contains__(self, slot: int) -> bool:
-        return slot in self._mapped
-
     def map(self, slot: int, path: str, chunk: int = -1) -> int:
         """Map a chunk's file at its slot, and return the bytes it has now.
 
         Raises:
             FileNotFoundError: it has gone.
         """
-        descriptor = self._files.open(path)
+        files = self._files
+        descriptor = files.open(path)
         try:
-            size = self._files.size(descriptor)
+            size = files.size(descriptor)
             if self.is_mapped:
-                self._files.map(self.address + slot * self.slot, self.slot, descriptor)
+                files.map(self.address + slot * self.slot, self.slot, descriptor)
         finally:
-            self._files.close(descriptor)
-        self._unchecked.add(slot, path)
+            files.close(descriptor)
         if self.pages is not None:
             self._places[slot] = self.pages.place(chunk)
-        self._mapped.add(slot)
+        self.paths[slot] = path
         return size
 
     def grown(self, slots: int) -> "AddressSpace":

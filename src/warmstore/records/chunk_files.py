@@ -92,15 +92,16 @@ class ChunkFiles:
     def _mapped_into(self, space: AddressSpace, chunks: list[int]) -> dict[int, int]:
         """Have chunks be mapped; returns the bytes of their files, 0 for those that are missing."""
         sizes = {}
+        slots, name, paths, pages, add = self.slots, self._name, space.paths, space.pages, space.map  # of thousands
         for chunk in chunks:
-            slot = self.slots[chunk]
-            if slot in space:
+            slot = slots[chunk]
+            if slot in paths:
                 sizes[chunk] = self._size_of(chunk)
                 continue
-            if space.pages is not None:
-                space.pages.place(chunk)  # makes the file of one that comes from a remote
+            if pages is not None:
+                pages.place(chunk)  # makes the file of one that comes from a remote
             try:
-                sizes[chunk] = space.map(slot, self._name(chunk), chunk)
+                sizes[chunk] = add(slot, name(chunk), chunk)
             except FileNotFoundError:
                 sizes[chunk] = self._missing(chunk)
         return sizes
@@ -140,7 +141,7 @@ class ChunkFiles:
     def drop_pages(self) -> None:
         """Give back the pages of what was read, to this process; the page cache keeps them."""
         for chunk, slot in self.slots.items():
-            if self.space.is_mapped and slot in self.space:
+            if self.space.is_mapped and slot in self.space.paths:
                 length = min(self.file_size(chunk), self.space.slot)
                 advise(self.space.address + slot * self.space.slot, length, mmap.MADV_DONTNEED)
 

@@ -27,6 +27,7 @@ Buffer = bytes | bytearray | memoryview
 COPY = ".copy"
 """Behind the name of a file: its second copy."""
 
+_READ, _WRITE, _APPEND = (flags | os.O_CLOEXEC for flags in (os.O_RDONLY, os.O_RDWR, os.O_RDWR | os.O_APPEND))
 # macOS has no fdatasync in Python.
 _datasync = getattr(os, "fdatasync", os.fsync)
 
@@ -36,8 +37,7 @@ class Files:
 
     def open(self, path: Path | str, *, write: bool = False, append: bool = False) -> int:
         """Open an existing file and return its descriptor."""
-        flags = os.O_RDWR if write or append else os.O_RDONLY
-        return os.open(path, flags | (os.O_APPEND if append else 0) | os.O_CLOEXEC)
+        return os.open(path, _READ if not (write or append) else _APPEND if append else _WRITE)
 
     def create(self, path: Path) -> int:
         """Create a file for reading and writing. Raises FileExistsError when it is there already."""
@@ -137,8 +137,7 @@ class Files:
 
     def map(self, address: int, length: int, descriptor: int, *, write: bool = False) -> None:
         """Map a file, shared, over `length` bytes of reserved address space at exactly `address`."""
-        protection = mmap.PROT_READ | (mmap.PROT_WRITE if write else 0)
-        _mmap(address, length, protection, mmap.MAP_SHARED | _MAP_FIXED, descriptor)
+        _mmap(address, length, _READ_WRITE if write else mmap.PROT_READ, _SHARED_FIXED, descriptor)
 
 
 @contextlib.contextmanager
@@ -164,6 +163,8 @@ def file_lock(path: Path, files: Files, *, wait: bool = True) -> Iterator[bool]:
 
 
 _MAP_FIXED = 0x10  # these two are the same on Linux and macOS; the mmap module does not name them
+_SHARED_FIXED = mmap.MAP_SHARED | _MAP_FIXED
+_READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 _PROT_NONE = 0
 _MAP_NORESERVE = {"Linux": 0x4000, "Darwin": 0x40}[os.uname().sysname]
 _libc = ctypes.CDLL(None, use_errno=True)

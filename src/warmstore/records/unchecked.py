@@ -23,21 +23,17 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class UncheckedReader:
-    """Reads from the files of slots of `slot` bytes each. Safe to use from several threads."""
+    """Reads from files in slots of `slot` bytes each, `paths` by slot. Safe to use from several threads."""
 
-    def __init__(self, files: Files, slot: int) -> None:
+    def __init__(self, files: Files, slot: int, paths: dict[int, str]) -> None:
         self._files = files
         self._slot = slot
-        self._paths: dict[int, str] = {}
+        self._paths = paths
         self._open: dict[int, int] = {}
         self._lock = threading.Lock()
         self.mapping: memoryview | None = None  # of all slots, for files whose names have gone
         self._finalizer = weakref.finalize(self, _close_all, files, self._open)
         self._finalizer.atexit = False
-
-    def add(self, slot: int, path: str) -> None:
-        """Have the bytes of a slot be those of a file."""
-        self._paths[slot] = path
 
     def let_go(self) -> None:
         """Close the files. What is read later opens them again, each time."""
