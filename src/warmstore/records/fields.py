@@ -15,7 +15,7 @@ import math
 import operator
 import sys
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import ml_dtypes
@@ -272,8 +272,9 @@ def arrow_schema(fields: Fields) -> pa.Schema:
     """The schema of every chunk of a store with these fields."""
     return pa.schema(
         [
-            pa.field(column.name, column.type, nullable=column.name == name, metadata=column_metadata(field))
+            pa.field(column.name, column.type, nullable=column.name == name, metadata=metadata)
             for name, field in fields.items()
+            for metadata in [column_metadata(field)]
             for column in columns_of(name, field)
         ]
     )
@@ -344,7 +345,7 @@ def fields_from_json(described: list[dict[str, Any]]) -> Fields:
 
 
 def _describe(field: Field) -> dict[str, Any]:
-    options = {"kind": field.kind, **asdict(field)}
+    options = {"kind": field.kind, **{one.name: getattr(field, one.name) for one in dataclasses.fields(field)}}
     dictionary = options.pop("dictionary")
     if dictionary is not None:
         options["dictionary"] = base64.b64encode(dictionary).decode()
@@ -358,7 +359,9 @@ def _describe(field: Field) -> dict[str, Any]:
 def column_metadata(field: Field) -> dict[str, str]:
     """A field's description as the metadata of its columns."""
     # The dictionary stands in store.json; in every chunk it would only take room.
-    return {"warmstore": json.dumps(_describe(replace(field, dictionary=None)))}
+    described = _describe(field)
+    described.pop("dictionary", None)
+    return {"warmstore": json.dumps(described)}
 
 
 def _check_codec(field: Any) -> None:
