@@ -91,8 +91,9 @@ class Generation:
                 (lambda: log.lost) if self._salvage else None,
             )
             entries = self.log.read(0)
+            closed = entries["kind"] == CLOSED
             with contextlib.suppress(Reload):
-                batches.extend(entries[entries["kind"] != CLOSED])
+                batches.extend(entries[~closed] if closed.any() else entries)
                 break
         # Complete before anybody sees it: other threads read without a lock.
         self.gatherer = Gatherer(batches, self.manifest.fields)

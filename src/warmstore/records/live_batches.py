@@ -14,6 +14,7 @@ from warmstore.records.log_entries import BATCH, COPIED, KINDS, MERGED, STAGED, 
 from warmstore.records.numbers import NumberLists, Numbers
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
+UInt32 = np.ndarray[Any, np.dtype[np.uint32]]
 
 HAS_ROWS = np.array([kind in (BATCH, UPDATE, STAGED) for kind in KINDS])
 """By kind of entry: whether it is a batch whose rows take the next row numbers."""
@@ -62,8 +63,16 @@ def live_batches(entries: Entries, first_row: int, numbers: Numbers | NumberList
     firsts = np.concatenate((firsts[owner < 0], starts[alive]))
     order = np.argsort(firsts, kind="stable")
     chunks = entries["chunk"]
-    merged_away = np.setdiff1d(chunks[np.concatenate((base, copied))], chunks[chosen])
+    merged_away = _without(chunks[np.concatenate((base, copied))], chunks[chosen])
     return LiveBatches(chosen[order], firsts[order], rows, frozenset(merged_away.tolist()), levels)
+
+
+def _without(numbers: UInt32, others: UInt32) -> Int64:
+    """Those of some chunks' numbers that are none of the others, each once."""
+    marks = np.zeros(int(numbers.max(initial=0)) + 1, bool)  # they are given out one after the other
+    marks[numbers] = True
+    marks[others] = False
+    return np.flatnonzero(marks)
 
 
 def _copied_starts(
