@@ -27,7 +27,7 @@ from tests.faults.damage import (
 )
 from tests.faults.stories import STORIES, Story
 
-_IN_SHORT = [("plain", "log"), ("plain", "store.json"), ("plain", "0"), ("edited", "numbers"), ("edited", "1")]
+_IN_SHORT = [("plain", "log"), ("plain", "store.json"), ("edited", "numbers"), ("edited", "1")]
 CHUNKS = {"edited": range(2), "rebalanced": range(2), "merged": range(2, 5)}
 FILES = [
     (name, file)

@@ -147,7 +147,7 @@ def go_on(numbers: list[int], *opened: ws.RecordStore) -> None:
         check(again, numbers)
 
 
-@pytest.mark.parametrize(("at", "moment"), moments(OPERATIONS[rebalance]))
+@pytest.mark.parametrize(("at", "moment"), some(moments(OPERATIONS[rebalance])))
 def test_a_rebalance_killed_at_any_operation(path: Path, at: int, moment: str) -> None:
     reader = ws.RecordStore.open(path)
     ended = in_child(lambda say: rebalance(path, Killing(at, moment), say))
@@ -178,7 +178,7 @@ def test_a_writer_with_pending_rows_beside_a_killed_rebalance(path: Path, at: in
     go_on(numbers, writer)
 
 
-@pytest.mark.parametrize(("at", "moment"), moments(OPERATIONS[edit]))
+@pytest.mark.parametrize(("at", "moment"), some(moments(OPERATIONS[edit])))
 def test_edits_killed_at_any_operation(path: Path, at: int, moment: str) -> None:
     reader = ws.RecordStore.open(path)
     ended = in_child(lambda say: edit(path, Killing(at, moment), say))

@@ -267,7 +267,15 @@ NOT_FIRST = {
 }
 
 
-@pytest.mark.parametrize("sizes", [(1, 3), (1, 1, 2), (3, 1, 3), (2, 4), (5, 3, 1), (1, 1, 1)])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        (1, 3),
+        (1, 1, 2),
+        (5, 3, 1),
+        *(pytest.param(sizes, marks=pytest.mark.slow) for sizes in [(3, 1, 3), (2, 4), (1, 1, 1)]),
+    ],
+)
 @pytest.mark.parametrize("name", NOT_FIRST)
 def test_untold_dimensions_are_never_guessed(tmp_path, name, sizes):
     """Whatever the sizes of batches are: outputs are those of the module, or an error names `out_dims`."""

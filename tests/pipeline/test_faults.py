@@ -31,7 +31,9 @@ def disk_pipe(folder: Path, count: int = 60, **options: Any) -> tuple[Pipeline, 
     return pipe, plan_of(pipe, [(2, "disk", "raw")], [count], folder=folder, **options)
 
 
-@pytest.mark.parametrize("moment", range(0, 36, 6))
+@pytest.mark.parametrize(
+    "moment", [0, 18, *(pytest.param(moment, marks=pytest.mark.slow) for moment in (6, 12, 24, 30))]
+)
 def test_killed_while_filling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int) -> None:
     """At any write of the fill: before it, half-way through it, and after it."""
     monkeypatch.setattr(shelf, "FLUSH", 300)
@@ -110,7 +112,9 @@ def test_a_full_disk_or_tmpfs(small_disk: Path, monkeypatch: pytest.MonkeyPatch,
         check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(1))
 
 
-@pytest.mark.parametrize("code", [errno.EIO, errno.EROFS, errno.EDQUOT])
+@pytest.mark.parametrize(
+    "code", [errno.EIO, *(pytest.param(code, marks=pytest.mark.slow) for code in (errno.EROFS, errno.EDQUOT))]
+)
 @pytest.mark.parametrize("at", [0, 1, 3, 6])
 def test_a_failing_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, at: int) -> None:
     monkeypatch.setattr(shelf, "FLUSH", 2000)
