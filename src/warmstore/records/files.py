@@ -47,8 +47,8 @@ class Files:
         os.close(descriptor)
 
     def size(self, descriptor: int) -> int:
-        """Bytes in the file. Moves the descriptor's offset, which nothing here uses."""
-        return os.lseek(descriptor, 0, os.SEEK_END)  # a quarter of what fstat takes
+        """Bytes in the file."""
+        return os.fstat(descriptor).st_size
 
     def read(self, descriptor: int, length: int, offset: int) -> bytes:
         """At most `length` bytes from `offset`; fewer only at the end of the file."""
