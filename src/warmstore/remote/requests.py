@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from multiprocessing import util
 from typing import Any, TypeVar
 
 from warmstore.errors import RemoteUnavailable
@@ -101,7 +103,9 @@ class Requests(Owner):
         if self._ended:
             raise RemoteUnavailable(f"{self._url} was closed")
         if self._loop is None:
-            _used.process = os.getpid()
+            if _used.process != os.getpid():
+                _used.process = os.getpid()
+                util.Finalize(None, _rest, exitpriority=0)
             self._loop = asyncio.new_event_loop()
             self._thread = threading.Thread(target=_serve, args=(self._loop,), name="warmstore-remote", daemon=True)
             self._thread.start()
@@ -126,11 +130,24 @@ async def aside(do: Callable[..., T], *arguments: object) -> T:
 
 
 class _Used:
+    """`process`: the one that has obstore's threads; 0 before they are there."""
+
     process = 0
 
 
 _used = _Used()
-"""The process that has obstore's threads; 0 before they are there."""
+_REST = 0.1
+"""Seconds."""
+
+
+def _rest() -> None:
+    """At exit, after everything that makes requests: let obstore's threads come to rest.
+
+    A thread has given its answer before it gives Python's lock back. If the interpreter ends meanwhile, taking the lock
+    again ends the thread within Rust, and that aborts the process.
+    """
+    if os.getpid() == _used.process:
+        time.sleep(_REST)
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
