@@ -37,6 +37,7 @@ NAMES = (
     "trainers",
     "pipelines",
     "compiling",
+    "coverage",
     "artifacts",
     "remote",
     "remote_stores",

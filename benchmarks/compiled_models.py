@@ -74,6 +74,11 @@ def transformer() -> tuple[nn.Module, Tensor]:
     return Transformer(), torch.randint(0, 256, (4, 32))
 
 
+def sequential() -> tuple[nn.Module, Tensor]:
+    """Such blocks, and nothing of one's own around them."""
+    return nn.Sequential(*(Block() for _ in range(6))), torch.randn(4, 32, 128)
+
+
 def convolutions() -> tuple[nn.Module, Tensor]:
     """8 images of 32 x 32."""
     return Convolutions(), torch.randn(8, 3, 32, 32)

@@ -41,8 +41,7 @@ def in_torch(program: str, store: str, how: str, profile: str) -> dict[str, Any]
     import torch._inductor.compile_fx
     from torch._dynamo.utils import counters
 
-    for late in LATE:
-        importlib.import_module(late)
+    load_late()
 
     import warmstore as ws
     from benchmarks import compiled_models
@@ -76,6 +75,12 @@ def in_torch(program: str, store: str, how: str, profile: str) -> dict[str, Any]
         "graphs found": found["fxgraph_cache_hit"],
         "graphs missed": found["fxgraph_cache_miss"],
     }
+
+
+def load_late() -> None:
+    """Import what torch would import in the middle of compiling."""
+    for late in LATE:
+        importlib.import_module(late)
 
 
 def training_with_looks(

@@ -1,4 +1,4 @@
-"""`warmstore keys` and `warmstore cache`, as a user calls them."""
+"""`warmstore keys` and `warmstore compiled prune`, as a user calls them."""
 
 import stat
 from pathlib import Path
@@ -60,7 +60,7 @@ def test_a_remote_is_pruned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         one.make(0, 1)
     monkeypatch.setenv("WARMSTORE_SIGNING_KEY", KEY.line)
     command = (
-        "cache",
+        "compiled",
         "prune",
         "--remote",
         tmp_path / "remote",
@@ -76,9 +76,9 @@ def test_a_remote_is_pruned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert "removed 1 artifacts" in said
     status, said, _ = run(*command)
     assert "removed 0 artifacts, 0 objects" in said
-    status, _, said = run("cache", "prune", "--remote", "http://127.0.0.1:1/x", "--option", "endpoint=y")
+    status, _, said = run("compiled", "prune", "--remote", "http://127.0.0.1:1/x", "--option", "endpoint=y")
     assert status == 1
     assert "takes no option endpoint" in said
-    status, _, said = run("cache", "prune")
+    status, _, said = run("compiled", "prune")
     assert status == 1
     assert "WARMSTORE_REMOTE_URL" in said

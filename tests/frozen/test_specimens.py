@@ -480,7 +480,7 @@ def test_an_artifact_store_is_read(copied: Callable[[str], Path]) -> None:
     assert well["integrity"]
     assert f"last run of {JOB}" in well
     for arguments in (["stats"], ["list"], ["verify"]):
-        assert command("artifacts", *arguments, "--dir", folder)[0] == 0
+        assert command("compiled", *arguments, "--dir", folder)[0] == 0
 
 
 EDITED = """

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from warmstore.cli import artifacts, caches, compiling, demo, keys, mirrors, pipelines, records, remotes
+from warmstore.cli import caches, compiled, demo, keys, mirrors, pipelines, records, run
 
 __all__ = ["app", "main"]
 
@@ -43,9 +43,8 @@ app.command()(demo.demo)
 records.register(app)
 caches.register(app)
 pipelines.register(app)
-compiling.register(app)
-artifacts.register(app)
-remotes.register(app)
+run.register(app)
+compiled.register(app)
 mirrors.register(app)
 keys.register(app)
 

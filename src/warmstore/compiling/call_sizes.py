@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 Sizes = tuple[tuple[int | None, ...], ...]
@@ -61,3 +62,23 @@ def sizes_of_text(said: str) -> Sizes:
     return tuple(
         tuple(None if size == "_" else int(size) for size in shape.split("x") if size) for shape in said.split(",")
     )
+
+
+@contextmanager
+def dynamic(args: Sequence[Any], kwargs: dict[str, Any], sizes: Sizes) -> Iterator[None]:
+    """While this lasts, sizes that are None are marked as dynamic."""
+    from torch._dynamo import maybe_mark_dynamic
+
+    marked = [(tensor, shape) for tensor, shape in zip(tensors(args, kwargs), sizes, strict=False) if None in shape]
+    before = [
+        {name: set(value) if isinstance(value, set) else value for name, value in vars(tensor).items()}
+        for tensor, _ in marked
+    ]
+    try:
+        for tensor, shape in marked:
+            maybe_mark_dynamic(tensor, [at for at, size in enumerate(shape) if size is None])
+        yield
+    finally:  # guards see marks, and the program's tensors have none
+        for (tensor, _), held in zip(marked, before, strict=True):
+            vars(tensor).clear()
+            vars(tensor).update(held)

@@ -7,15 +7,16 @@ is found there is checked by its guards in every call.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
+from types import CodeType, MethodType
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import distributed, nn
+from torch._dynamo.external_utils import wrap_inline
 from torch.autograd import forward_ad
 from torch.nn.modules.module import _has_any_global_hook
-from torch.overrides import _get_current_function_mode_stack
-from torch.utils._device import DeviceContext
 
 from warmstore.compiling.details import Details, facts_as_parts
 from warmstore.compiling.environment import Environment
@@ -25,6 +26,18 @@ from warmstore.errors import NoKey
 from warmstore.identity.identity import Identity, reasons, remedies
 
 _MOST_FACTS = 4_000
+_WRAPPED = wrap_inline(abs).__code__  # the frame in which Dynamo calls what is torch's own
+CONSTANTS = (
+    torch._C._get_cublas_allow_tf32, torch._C._get_privateuse1_backend_name, torch._C._is_any_autocast_enabled,
+    torch.accelerator.is_available, torch.autograd._is_checkpoint_valid, torch.cuda.is_available,
+    distributed.is_available, torch.get_default_dtype, torch.is_autocast_cache_enabled, torch.is_inference_mode_enabled,
+    torch.xpu.is_available,
+)  # fmt: skip
+"""What Dynamo asks while it traces, and takes the answer for a constant; ranks and autocast are told beside."""
+_SETTINGS = (
+    "mkldnn.enabled", "mkldnn.deterministic", "cudnn.enabled", "cudnn.benchmark", "cudnn.deterministic",
+    "cudnn.allow_tf32", "cuda.matmul.allow_tf32", "opt_einsum.enabled", "opt_einsum.strategy", "quantized.engine",
+)  # fmt: skip
 _PASSES = (
     "post_grad_custom_pre_pass", "post_grad_custom_post_pass", "joint_custom_pre_pass", "joint_custom_post_pass",
     "pre_grad_custom_pass", "_pre_fusion_custom_pass", "_post_fusion_custom_pass",
@@ -59,6 +72,7 @@ def key_of_call(
         structure_text(structure),
         _same(leaf for leaf in leaves if isinstance(leaf, torch.Tensor)),
         shares_memory(leaves),
+        process_state(),
         _configuration(),
         torch.get_num_threads(),
     ]
@@ -86,6 +100,7 @@ def details_of_call(identities: Iterable[Identity], key: Key, options: Mapping[s
     parts |= {f"option {name}": repr(value) for name, value in options.items()}
     parts |= dict(one.partition(" ")[::2] for one in key.modes)
     parts["torch.get_num_threads()"] = str(torch.get_num_threads())
+    parts |= dict(process_state())
     parts |= {f"config {name}": value for config in _configuration() for name, value in config}
     return Details(parts)
 
@@ -94,6 +109,11 @@ def shares_memory(values: Iterable[object]) -> bool:
     """Whether tensors among some values lie in the same memory, which matters to programs that change them in place."""
     found = [one for one in values if isinstance(one, torch.Tensor) and one.layout == torch.strided]
     return len(found) > 1 and len({one.untyped_storage()._cdata for one in found}) < len(found)
+
+
+def overlap(variables: Mapping[str, object]) -> bool:
+    """Whether tensors among the variables of a frame, and in what they hold, lie in the same memory."""
+    return shares_memory(torch.utils._pytree.tree_leaves(list(variables.values())))
 
 
 def is_transformed() -> bool:
@@ -107,24 +127,50 @@ def is_transformed() -> bool:
     )
 
 
-def is_in_a_mode() -> bool:
-    """Whether a mode of the program's own sees every function of torch; the default device is one of torch's."""
-    return any(type(mode) is not DeviceContext for mode in _get_current_function_mode_stack())
+def is_root(model: Any, frame: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a frame is that of a call: it runs what is called, with these very arguments."""
+    local = frame.f_locals
+    code: CodeType = frame.f_code
+    if isinstance(model, nn.Module):
+        forward = getattr(type(model).forward, "__code__", None)
+        is_called = code is forward and local.get(code.co_varnames[0]) is model
+    else:
+        is_called = code is getattr(getattr(model, "__func__", model), "__code__", None)
+        if isinstance(model, MethodType):
+            is_called = is_called and local.get(code.co_varnames[0]) is model.__self__
+    if not is_called and not (code is _WRAPPED and local.get("fn") is model):
+        return False
+    given = [local.get(name) for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + 2]]
+    inside = set(map(id, torch.utils._pytree.tree_leaves(given)))
+    return inside.issuperset(map(id, torch.utils._pytree.tree_leaves((args, kwargs))))
 
 
-def program_of_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+def process_state() -> list[tuple[str, str]]:
+    """What torch says of this process, and what Dynamo takes for constants: ranks, devices, settings of kernels."""
+    found = {function.__name__: repr(function()) for function in CONSTANTS}
+    for kind in ("cpu", "cuda"):
+        found[f"autocast {kind}"] = f"{torch.is_autocast_enabled(kind)} {torch.get_autocast_dtype(kind)}"
+    for name in _SETTINGS:
+        found[name] = repr(attrgetter(name)(torch.backends))
+    if distributed.is_available() and distributed.is_initialized():
+        found["rank"] = f"{distributed.get_rank()} of {distributed.get_world_size()}"
+        groups = distributed.distributed_c10d._world.pg_group_ranks.values()
+        found["process groups"] = repr([sorted(group.items()) for group in groups])
+    return sorted(found.items())
+
+
+def program_of_call(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """What stays the same of a call while the program is edited, in 32 hexadecimal digits: names, not code.
 
     Sizes of arguments that differed for one version of a program differ for the next one, too.
     """
-    plain = getattr(function, "__func__", function)
+    named = model if hasattr(model, "__qualname__") else type(model)
     leaves, structure = torch.utils._pytree.tree_flatten((args, kwargs))
-    module = getattr(function, "__self__", None)
-    modules = module.named_modules() if isinstance(module, nn.Module) else ()
+    modules = model.named_modules() if isinstance(model, nn.Module) else ()
     return digest(
         [
-            plain.__module__ if plain.__module__ != "__main__" else "",
-            plain.__qualname__,
+            named.__module__ if named.__module__ != "__main__" else "",
+            named.__qualname__,
             structure_text(structure),
             [one.dim() if isinstance(one, torch.Tensor) else type(one).__qualname__ for one in leaves],
             [[name, type(one).__qualname__] for name, one in modules],

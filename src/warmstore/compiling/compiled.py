@@ -1,8 +1,8 @@
 """`compile`: `torch.compile` that starts in a fraction of a second where another process has compiled the same.
 
-A warm `torch.compile` still traces the program; only what comes after is read. Here the whole of it is read, if the
-identity of all that tracing may look at is the same, and all guards hold. Where something cannot be told, and for what
-torch cannot compile in one graph, this is `torch.compile` itself.
+A warm `torch.compile` still traces the program; only what comes after is read. Here all that compiling a frame left is
+read, if the identity of all that tracing may look at is the same, and all guards hold. What cannot be proven is
+compiled as `torch.compile` does it, and one warning says what it was.
 """
 
 from __future__ import annotations
@@ -11,28 +11,30 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from functools import partial
-from types import CodeType, FunctionType, MethodType
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial, wraps
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from warmstore.compiling import compile_cache
-from warmstore.compiling.call_sizes import Sizes, cover, generalised, shapes, sizes_of_text, sizes_text
-from warmstore.compiling.packages import Loaded, Package, load, make
+from warmstore.compiling.call_sizes import Sizes, cover, dynamic, generalised, shapes, sizes_of_text, sizes_text
+from warmstore.compiling.packages import PROVEN, Package, packaged
+from warmstore.compiling.runs import Lookup
 from warmstore.errors import BadArtifact, Incompatible, NoKey
 
 if TYPE_CHECKING:
+    from warmstore.compiling.dynamo import Question
     from warmstore.compiling.identified import Identified
     from warmstore.compiling.session import Session
     from warmstore.identity.watch import Watch
 
 _log = logging.getLogger("warmstore")
 
-_REFUSED = b"warmstore package: none\n"
-_STANCES = ("default", "eager_on_recompile", "fail_on_recompile")  # in which torch calls what is compiled
 _PATIENCE = 2.0  # seconds of looks at a program that sets its variables again and again, and finds nothing by it
-_MOST = 8  # packages of one function in one process, and calls that may look for one in vain
+_ROOT = "root"
+_calling = threading.local()
 
 
 def compile(  # noqa: A001
@@ -50,8 +52,7 @@ def compile(  # noqa: A001
     `torch.compile` does.
 
     Args:
-        model: An `nn.Module` or a function; without one, this returns a decorator. Modules with hooks, and those that
-            `torch.distributed` has wrapped, are left to `torch.compile`.
+        model: An `nn.Module` or a function; without one, this returns a decorator.
         version: stands for whatever about the model cannot be told; without it, such a model is left to
             `torch.compile`.
         ignore: places that do not count, as logs and the reasons of misses show them, such as "Model.cfg.seed".
@@ -66,12 +67,20 @@ def compile(  # noqa: A001
         return partial(compile, version=version, ignore=ignore, **options)
     kept = {**options, "options": dict(options.get("options") or {})}  # torch takes out of its own what it has read
     plain: Any = torch.compile(model, **options)
-    if plain is model or not _may_be_packaged(model, kept):
+    if plain is model or isinstance(model, type):
         return plain
+    compiled = _Compiled(model, kept, version, ignore)
     if isinstance(model, torch.nn.Module):
-        plain.forward = _Prepared(model.forward, plain.forward, kept, model, version, ignore)
+        plain.forward = compiled.listening(plain, plain.forward)
         return plain
-    return _like(plain, _Prepared(model, plain, kept, None, version, ignore))
+    return wraps(plain)(_function(compiled.listening(plain, plain)))
+
+
+def _function(compiled: _Compiled) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return compiled(*args, **kwargs)
+
+    return call
 
 
 def _session() -> Session | None:
@@ -80,297 +89,375 @@ def _session() -> Session | None:
     return None if cache is None or cache.closed else cache.session
 
 
-def _may_be_packaged(model: Any, options: dict[str, Any]) -> bool:
+def _why_not(options: Mapping[str, Any]) -> str:
+    """Why nothing is kept of what these options of `torch.compile` make."""
     import torch
     import torch._inductor
 
-    if options.get("backend", "inductor") != "inductor" or options.get("disable"):
-        return False
-    of_inductor = {**torch._inductor.list_mode_options(options.get("mode") or "default"), **options["options"]}
-    if of_inductor.get("triton.cudagraphs") or not {"guard_filter_fn", "use_aoti"}.isdisjoint(of_inductor):
-        return False
-    if isinstance(model, torch.nn.Module):
-        return isinstance(model.forward, MethodType) and not type(model).__module__.startswith(
-            ("torch.nn.parallel", "torch.distributed", "torch.jit", "torch.fx")
-        )
-    return isinstance(model, FunctionType)
+    if (backend := options.get("backend") or "inductor") != "inductor":
+        return f"of the backend {backend!r} nothing is kept, only of Inductor"
+    if options.get("disable"):
+        return "disable=True"
+    config = torch._inductor.config
+    told = {**torch._inductor.list_mode_options(options.get("mode") or "default"), **options["options"]}
+    for name in ("caching_precompile", "compiled_autograd"):
+        if getattr(torch._dynamo.config, name):
+            return f"with torch._dynamo.config.{name} nothing is kept"
+    for name in ("triton.cudagraphs", "freezing", "guard_filter_fn", "use_aoti", "cpp_wrapper"):
+        value = told.get(name)
+        if value is None and "_fn" not in name and "aoti" not in name:
+            value = config.triton.cudagraphs if "." in name else getattr(config, name)
+        if value:
+            return f"with the option {name} nothing is kept"
+    return ""
 
 
-def _like(plain: Any, prepared: _Prepared) -> Any:
-    """A function with the name and attributes of the compiled one."""
-    from functools import wraps
-
-    @wraps(plain)
-    def compiled(*args: Any, **kwargs: Any) -> Any:
-        return prepared(*args, **kwargs)
-
-    return compiled
-
-
-@dataclass(frozen=True)
+@dataclass
 class _Call:
-    """A call to find a package for: its key as a path, and what it is called with. `whole` has the module in front."""
+    """A call that lasts. What is found for it is known from its first question on.
 
-    path: str
-    sizes: Sizes
-    whole: tuple[Any, ...]
+    is_first: whether its program was identified as it began.
+    """
+
+    compiled: _Compiled
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    arguments: Watch | None
-    codes: dict[int, CodeType]
+    is_first: bool
+    path: str = ""
+    sizes: Sizes = ()
+    codes: Mapping[int, CodeType] = field(default_factory=dict)
+    arguments: Watch | None = None
+    packages: list[Package] = field(default_factory=list)
+    unusable: tuple[str, ...] = ()
+    is_refused: bool = False
 
 
-class _Prepared:
-    """Calls whichever package fits, or `torch.compile`'s own."""
+class _Compiled:
+    """Calls what `torch.compile` made, and answers Dynamo's questions meanwhile."""
 
     def __init__(
-        self,
-        function: Any,
-        plain: Callable[..., Any],
-        options: dict[str, Any],
-        module: Any,
-        version: str | None,
-        ignore: Collection[str],
+        self, model: Callable[..., Any], options: dict[str, Any], version: str | None, ignore: Collection[str]
     ) -> None:
         import torch
-        from torch._dynamo import eval_frame
 
         from warmstore.compiling import calls, identified
 
+        self._model = model
+        self._name = getattr(model, "__qualname__", type(model).__qualname__)
+        self._options = options
         self._calls = calls
-        self._identify = partial(identified.Identified, function if module is None else module, version, ignore)
+        self._identify = partial(identified.Identified, model, version, ignore)
         self._identify_arguments = partial(identified.Arguments, version=version, ignore=ignore)
         self._is_compiling = torch.compiler.is_compiling  # within another compiled function this is only traced
-        self._is_transformed = calls.is_transformed
-        self._stances = eval_frame
-        self._session: Session | None = None
-        self._function = function
-        self._plain = plain
-        self._options = options
-        self._module = module
+        self._plain: Callable[..., Any] = model
+        self._why_not = ""
+        self._is_begun = False
         self._identified: Identified | None = None
-        self._loaded: list[Loaded] = []  # for the code as it is now
-        self._loaded_before: dict[str, list[Loaded]] = {}  # by identity
-        self._packages: dict[str, list[Package]] = {}  # by the path of their key
-        self._left: int | None = None
+        self._token: int | None = None  # of the code as it is now
+        self._resumes: dict[int, tuple[str, CodeType]] = {}
+        self._proven: dict[bytes, Sequence[object]] = {}  # what packages that were used compare, by their data
         self._in_vain = 0.0
+        self._said: set[str] = set()
         self._lock = threading.RLock()
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        stance = self._stances._stance.stance
-        if (
-            self._is_compiling()
-            or stance not in _STANCES
-            or self._is_transformed()
-            or (self._module is not None and not _is_bare(self._module, self._function))
-        ):
-            return self._plain(*args, **kwargs)
-        identified = self._identified
-        if identified is None:
-            return self._first(stance, args, kwargs)
-        if identified.has_moved():
-            self._look_again(identified)
-        result = self._call(stance, args, kwargs)
-        self._called(identified)
-        return result
+    def listening(self, compiled: Any, plain: Callable[..., Any]) -> _Compiled:
+        """Itself, once it hears what Dynamo asks about what `torch.compile` returned; `plain` is how to call that."""
+        import torch
 
-    def _first(self, stance: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call before anything is known of what is compiled."""
-        result = self._call(stance, args, kwargs)
+        from warmstore.compiling.torch_hooks import TESTED, is_tested
+
+        self._plain = plain
+        self._why_not = _why_not(self._options)
+        if not self._why_not and not is_tested(torch.__version__):
+            self._why_not = f"of torch {torch.__version__} nothing is kept; tested is {', '.join(TESTED)}"
+        if not self._why_not:
+            try:
+                from warmstore.compiling import dynamo
+
+                self._why_not = dynamo.missing()
+                if not self._why_not:
+                    dynamo.listen(compiled, self._answer, self._say)
+            except Exception as error:
+                self._why_not = f"of torch {torch.__version__} nothing is kept: {error}"
+        return self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._is_compiling():
+            return self._plain(*args, **kwargs)
+        is_first = not self._is_begun
+        if is_first:
+            self._begin()
+        identified = self._identified
+        if identified is not None and identified.has_moved():
+            self._look_again(identified)
+        before = getattr(_calling, "call", None)
+        _calling.call = _Call(self, args, kwargs, is_first)
+        try:
+            result = self._plain(*args, **kwargs)
+        finally:
+            _calling.call = before
         if self._identified is not None:
             self._called(self._identified)
         return result
 
-    def _called(self, identified: Identified) -> None:
+    def _begin(self) -> None:
+        """Before the first call: say why nothing is kept, or identify what is called."""
+        if _session() is None:
+            return
+        self._is_begun = True
+        if self._why_not:
+            self._say(self._why_not)
+            return
         try:
-            if identified.called():
-                self._loaded = []  # it replaces code of its own
+            self._identified = self._identify()
+            self._token = hash(tuple(self._identified.codes))
         except Exception as error:
             self._forget(error)
 
-    def _call(self, stance: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        whole = args if self._module is None else (self._module, *args)
-        for loaded in self._loaded:
-            if loaded.fits(whole, kwargs):
-                return loaded.call(*whole, **kwargs)
-        if self._left == 0 or stance != "default":
-            return self._plain(*args, **kwargs)
-        prepared = None if self._calls.is_in_a_mode() else self._prepare(whole, args, kwargs)
-        if isinstance(prepared, Loaded):
-            return prepared.call(*whole, **kwargs)
-        result = self._plain(*args, **kwargs)
-        if prepared is not None:
-            prepared()
-        return result
+    # Its code as it is now
+
+    def _look(self, identified: Identified) -> None:
+        identified.look()
+        self._token = hash(tuple(identified.codes))
 
     def _look_again(self, identified: Identified) -> None:
-        """Some code, or a variable that it reads, is another one now, and so may be the packages."""
+        """Some code, or a variable that it reads, is another one now."""
         with self._lock:
             if not identified.has_moved():
                 return  # another thread has looked
-            began = time.monotonic()
-            before = identified.identity.digest
-            self._loaded_before[before] = self._loaded
+            began, before = time.monotonic(), self._token
             try:
-                now = identified.look().digest
+                self._look(identified)
             except Exception as error:
                 self._forget(error)
                 return
-            self._loaded = self._loaded_before.get(now, [])
-            if now == before or not self._loaded:
+            if self._token == before:
                 self._in_vain += time.monotonic() - began
             if self._in_vain > _PATIENCE:
                 self._forget("what it reads is set again and again")
 
-    def _leave(self, reason: object) -> None:
-        """Leave to torch.compile whatever is not loaded."""
-        self._say(reason)
-        self._stop()
+    def _called(self, identified: Identified) -> None:
+        """What moved meanwhile was moved by the program itself."""
+        try:
+            if identified.called():
+                self._token = hash(tuple(identified.codes))
+        except Exception as error:
+            self._forget(error)
 
     def _forget(self, reason: object) -> None:
         """Leave all calls to torch.compile from now on."""
-        self._loaded, self._loaded_before = [], {}
-        self._leave(reason)
+        self._identified, self._token = None, None
+        self._why_not = str(reason)
+        self._say(reason)
 
-    def _stop(self) -> None:
-        """Look for no more packages."""
-        self._left = 0
-        if not self._loaded and not any(self._loaded_before.values()):
-            self._identified = None  # there is nothing that could be out of date
+    # What Dynamo asks
 
-    def _prepare(
-        self, whole: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Loaded | Callable[[], None] | None:
-        """Find or make a package that fits. Where there can be none, what is to be done if `torch.compile` succeeds."""
+    def _answer(self, question: Question) -> Any:
+        call: _Call | None = getattr(_calling, "call", None)
+        session = _session()
+        if (
+            call is None
+            or call.compiled is not self
+            or call.is_refused
+            or self._why_not
+            or session is None
+            or not session.is_open
+            or self._calls.is_transformed()
+        ):
+            return question.compile()
         try:
-            with self._lock:
-                if self._left is None:
-                    self._session = _session()
-                    self._left = 0 if self._session is None else _MOST
-                session = self._session
-                if session is None or not session.is_open:
-                    return None
-                self._left = max(self._left - 1, 0)
-                began = time.monotonic()
-                call = self._looked_up(session, whole, args, kwargs)
-                loaded = self._find(session, call)[0]
-                if loaded is None:
-                    try:
-                        loaded = self._make(session, call)
-                    except Exception as error:
-                        self._say(error)
-                        return partial(self._refuse, session, call.path, error, time.monotonic() - began)
-                if loaded is not None:
-                    self._loaded.append(loaded)
-                    self._packages.setdefault(call.path, []).append(loaded.package)
-                    _log.debug("%s is ready after %.2f s", self._function.__qualname__, time.monotonic() - began)
-                return loaded
+            if not call.path:
+                self._look_up(session, call)
+            frame = self._frame(question, call)
+            if (answer := self._restored(question, call, frame)[0]) is not None:
+                session.note(Lookup(call.path + frame, True))
+                return answer
         except Exception as error:
-            self._leave(error)
-            return None
+            call.is_refused = True
+            self._say(error)
+            return question.compile()
+        with session.alone(call.path + frame):
+            return self._made(session, question, call, frame)
 
-    def _looked_up(
-        self, session: Session, whole: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> _Call:
+    def _look_up(self, session: Session, call: _Call) -> None:
         """Identify a call. Its key is that of the program as it is now, with all data.
 
         Raises:
             NoKey: something about it cannot be told.
         """
-        if self._identified is None:
-            self._identified = self._identify()
+        with self._lock:
+            if self._identified is not None and self._identified.has_moved():
+                self._look_again(self._identified)
             identified = self._identified
-        else:
-            identified = self._looked_at(self._identified)
-        arguments = self._identify_arguments(args, kwargs)
+            if identified is None:
+                raise NoKey(self._why_not)
+            if not call.is_first:
+                identified.look()  # data is not watched
+        arguments = self._identify_arguments(call.args, call.kwargs)
         identities = (identified.identity, arguments.identity)
-        program = self._calls.program_of_call(self._function, args, kwargs)
-        key = self._calls.key_of_call(identities, args, kwargs, self._options, session.environment)
-        path = f"package/{program}/{key.digest}/"
-        session.describe(path, partial(self._calls.details_of_call, identities, key, self._options))
-        codes = {**identified.codes, **arguments.codes}
-        return _Call(path, shapes(args, kwargs), whole, args, kwargs, arguments.watch, codes)
+        program = self._calls.program_of_call(self._model, call.args, call.kwargs)
+        key = self._calls.key_of_call(identities, call.args, call.kwargs, self._options, session.environment)
+        call.path = f"package/{program}/{key.digest}/"
+        call.sizes = shapes(call.args, call.kwargs)
+        call.codes = {**identified.codes, **arguments.codes}
+        call.arguments = arguments.watch
+        session.describe(call.path, partial(self._calls.details_of_call, identities, key, self._options))
+        self._read(session, call)
 
-    def _looked_at(self, identified: Identified) -> Identified:
-        """What is compiled, as it is now."""
-        if identified.has_moved():
-            self._look_again(identified)
-        else:
-            identified.look()  # data is not watched
-        return identified
-
-    def _refuse(self, session: Session, path: str, error: Exception, seconds: float) -> None:
-        """Never try again what torch.compile did and a package did not: trying costs as much as compiling."""
-        self._stop()
-        if not isinstance(error, OSError | MemoryError | NoKey):
-            _keep(session, path + "refused", _REFUSED, seconds)
-
-    def _say(self, reason: object) -> None:
-        level = logging.WARNING if isinstance(reason, NoKey) else logging.INFO
-        _log.log(
-            level, "%s is left to torch.compile: %s", getattr(self._function, "__qualname__", "a function"), reason
-        )
-        _log.debug("compile cache", exc_info=isinstance(reason, Exception))
-
-    def _find(self, session: Session, call: _Call, *, again: bool = False) -> tuple[Loaded | None, list[Sizes]]:
-        """The package that fits, if there is one, and the sizes of all for calls that differ in nothing else."""
-        function = getattr(self._function, "__func__", self._function)
-        found = session.find(call.path, again=again)
-        packages = list(self._packages.get(call.path, ()))
-        for data in (one for one in found if one != _REFUSED):
+    @staticmethod
+    def _read(session: Session, call: _Call) -> None:
+        """Look what there is for a call now."""
+        read, reasons = session.read(call.path)
+        call.packages = []
+        for data in read:
             try:
-                packages.append(Package.from_bytes(data))
+                call.packages.append(Package.from_bytes(data))
             except BadArtifact as error:
-                _log.info("a package of %s is of no use: %s", function.__qualname__, error)
-        usable = (one for one in packages if cover(one.sizes, call.sizes))
-        known = [one.sizes for one in packages]
-        for package in sorted(usable, key=lambda one: one.sizes != call.sizes):  # those for exactly these sizes first
+                reasons.append(str(error))
+        call.unusable = tuple(reasons)
+
+    def _frame(self, question: Question, call: _Call) -> str:
+        """Which of the program's frames this is, in words that are the same in every process."""
+        frame = question.frame
+        code = frame.f_code
+        if (resumed := self._resumes.get(id(code))) is not None:
+            return resumed[0]
+        if self._calls.is_root(self._model, frame, call.args, call.kwargs):
+            return _ROOT
+        if id(code) in call.codes:
+            return f"{list(call.codes).index(id(code))} {code.co_qualname}"
+        return f"{frame.f_globals.get('__name__')}:{code.co_qualname}:{code.co_firstlineno}"
+
+    def _restored(self, question: Question, call: _Call, frame: str) -> tuple[Any, list[str]]:
+        """The answer that another process got, and why there is none."""
+        kept = [one for one in call.packages if one.frame == frame]
+        found = kept
+        if frame == _ROOT:  # those for exactly these sizes first
+            found = [one for one in kept if cover(one.sizes, call.sizes)]
+            found.sort(key=lambda one: one.sizes != call.sizes)
+        reasons = []
+        if call.packages and not found:
+            reasons.append("what is kept of it is for other sizes" if kept else "nothing is kept of this frame")
+        for package in found:
             try:
-                loaded = load(package, function, call.whole, call.kwargs, call.arguments)
+                package.check_installed()
+                holds = self._holds(call, package.mutates)
+                check = partial(self._check_objects, package)
+                answer, resumes, failed = question.restore(package.data, check, holds)
             except Exception as error:
-                _log.info("a package of %s is of no use: %s", function.__qualname__, error)
-                known.remove(package.sizes)  # it is of another version
+                reasons.append(f"what was kept of it is of no use here: {error}")
+                _log.debug("compile cache", exc_info=True)
                 continue
-            if loaded.fits(call.whole, call.kwargs):
-                return loaded, known
-        if _REFUSED in found:
-            raise Incompatible("another process found that it cannot be prepared")
-        return None, known
+            if answer is not None:
+                self._resume_in(resumes)
+                return answer, []
+            reasons.append(f"what was kept of it is for another case: {failed}")
+        return None, reasons
 
-    def _make(self, session: Session, call: _Call) -> Loaded | None:
-        with session.alone(call.path):
-            loaded, others = self._find(session, call, again=True)
-            if loaded is not None:
-                return loaded  # made by another process meanwhile
-            began = time.monotonic()
-            sizes = call.sizes
-            # Where a package for these sizes does not fit, it is something else that differs.
-            if not any(cover(other, sizes) for other in others):
-                sizes = generalised(sizes, others + _versions(session, call.path), self._options.get("dynamic"))
-            package = make(self._function, call.args, call.kwargs, self._options, sizes, call.codes)
-            self._require_unchanged()
-            data = package.to_bytes()
-            name = hashlib.sha256(data).hexdigest()[:16]
-            function = getattr(self._function, "__func__", self._function)
-            loaded = load(package, function, call.whole, call.kwargs, call.arguments)
+    def _check_objects(self, package: Package, found: Sequence[object]) -> None:
+        """As `Package.check_objects`; what is proven by the key is the same object as long as this process lives."""
+        package.check_objects(found)
+        before = self._proven.setdefault(package.data, found)
+        for (expression, said), value, known in zip(package.objects, found, before, strict=True):
+            if said == PROVEN and value is not known:
+                raise Incompatible(f"{expression} is another one")
+
+    def _resume_in(self, resumes: Mapping[str, CodeType]) -> None:
+        self._resumes.update((id(code), (name, code)) for name, code in resumes.items())
+
+    def _made(self, session: Session, question: Question, call: _Call, frame: str) -> Any:
+        """Torch's own answer, kept for others."""
+        from warmstore.compiling import dynamo
+
+        reasons: list[str] = []
+        try:
+            self._read(session, call)  # made by another process meanwhile
+            answer, reasons = self._restored(question, call, frame)
+            changed = () if call.packages else session.why(call.path)
+            session.note(Lookup(call.path + frame, answer is not None, (*call.unusable, *reasons), changed))
+            if answer is not None:
+                return answer
+            sizes = self._sizes(session, call, frame)
+            codes, token = call.codes, self._token
+        except Exception as error:
+            call.is_refused = True
+            self._say(error)
+            return question.compile()
+        began = time.monotonic()
+        marked = sizes if frame == _ROOT and self._options.get("dynamic") is None else ()
+        try:
+            with dynamic(call.args, call.kwargs, marked):
+                answer, recorded = question.compile_recorded()
+        finally:
+            session.landed()
+        try:
+            self._resume_in(recorded.resumes)
+            package = packaged(recorded, frame, sizes, codes, self._resumes, is_root=frame == _ROOT)
+            if answer.guarded_code is not None:
+                dynamo.add_guard(answer.guarded_code.guard_manager, self._holds(call, package.mutates))
+            self._proven[package.data] = recorded.written.objects
+            self._require_unchanged(token)
             session.harvest()  # its libraries first: whoever finds the package finds them
-            _keep(session, f"{call.path}{sizes_text(package.sizes)}.{name}", data, time.monotonic() - began)
-            return loaded if loaded.fits(call.whole, call.kwargs) else None
+            _keep(session, call.path + _file(frame, package), package.to_bytes(), time.monotonic() - began)
+        except Exception as error:
+            self._say(error)
+        return answer
 
-    def _require_unchanged(self) -> None:
+    def _sizes(self, session: Session, call: _Call, frame: str) -> Sizes:
+        """Those to compile for."""
+        others = [one.sizes for one in call.packages if one.frame == frame]
+        if frame != _ROOT or any(cover(other, call.sizes) for other in others):
+            return call.sizes  # where a package for these sizes does not fit, it is something else that differs
+        return generalised(call.sizes, others + _versions(session, call.path), self._options.get("dynamic"))
+
+    def _holds(self, call: _Call, mutates: bool) -> Callable[[Mapping[str, Any]], bool]:
+        """What torch's guards leave out: that the code is the same, and that what is changed in place lies apart."""
+        token, arguments, overlap = self._token, call.arguments, self._calls.overlap
+
+        def holds(variables: Mapping[str, Any], codes: Any = call.codes) -> bool:  # whose addresses are in the token
+            now = getattr(_calling, "call", None)
+            try:
+                return (
+                    now is not None
+                    and now.compiled._token == token
+                    and (arguments is None or not arguments.has_moved())
+                    and not (mutates and overlap(variables))
+                )
+            except Exception:  # torch would raise it out of the program's call
+                return False
+
+        return holds
+
+    def _require_unchanged(self, token: int | None) -> None:
         """What is kept is what the key says.
 
         Raises:
             NoKey: the program is another one than when the key was made.
         """
         identified = self._identified
-        assert identified is not None
-        before, has_moved = identified.identity, identified.has_moved()
+        if identified is None or self._token != token:
+            raise NoKey("it changed while it was compiled")
+        before = identified.identity
         now = identified.look()
-        if has_moved:
-            self._loaded = []  # they are of other code
         if before.digest != now.digest:
             raise NoKey(f"it changed while it was compiled. {before.difference(now)}")
+
+    def _say(self, reason: object) -> None:
+        """Once, why something is not kept."""
+        said = str(reason)
+        session = _session()
+        if session is None or said in self._said:
+            return
+        self._said.add(said)
+        with suppress(OSError, ValueError):  # of its store
+            session.note(Lookup(self._name, False, (said,), left=True))
+        _log.debug("compile cache", exc_info=isinstance(reason, Exception))
+
+
+def _file(frame: str, package: Package) -> str:
+    """The name of a package below the path of its key."""
+    name = hashlib.sha256(package.to_bytes()).hexdigest()[:16]
+    return f"{sizes_text(package.sizes)}.{name}" if frame == _ROOT else f"frame.{name}"
 
 
 def _keep(session: Session, path: str, data: bytes, seconds: float) -> None:
@@ -386,15 +473,3 @@ def _versions(session: Session, path: str) -> list[Sizes]:
     below = session.store.below(program, session.environment)
     found = [sizes_of_text(artifact.key.rpartition("/")[2].partition(".")[0]) for artifact, _ in below if artifact]
     return [sizes for sizes in found if sizes]
-
-
-def _is_bare(module: Any, forward: Any) -> bool:
-    """Whether calling a module is calling its `forward`, and that is the bound method it was."""
-    return not (
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
-        or "forward" in module.__dict__
-        or getattr(type(module), "forward", None) is not forward.__func__
-    )

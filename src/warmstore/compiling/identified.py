@@ -37,7 +37,11 @@ class Identified:
 
     def __init__(self, thing: Any, version: str | None, ignore: Collection[str]) -> None:
         self._thing = thing
-        self._name = type(thing).__qualname__ if isinstance(thing, nn.Module) else thing.__qualname__
+        self._name = (
+            type(thing).__qualname__
+            if isinstance(thing, nn.Module)
+            else getattr(thing, "__qualname__", type(thing).__qualname__)
+        )
         self._version = version
         self._ignore = ignore
         self._watch = _CodeWatch()
@@ -114,6 +118,11 @@ class Arguments:
 def identify_options(options: Mapping[str, Any]) -> Identity:
     """Those of `torch.compile`, of which some are functions."""
     return finished(_walk(dict(options), name="options"))
+
+
+def identity_of(thing: Any) -> Identity:
+    """What something that was met while tracing is."""
+    return finished(_walk(thing, name="object"))
 
 
 def _walk(thing: Any, **options: Any) -> Walk:

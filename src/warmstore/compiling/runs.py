@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import time
 from typing import Any
+
+_SHOWN = 3  # reasons in a line
+_LONGEST = 120  # letters of one
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,7 @@ class Lookup:
         changed: What is different from the nearest that was compiled before, as in "input 0: shape (8, 16) -> (4, 16)",
             "torch 2.12.0 -> 2.13.0"; nothing when it was found, and when nothing is near.
         waited: Seconds spent waiting for another process that was making it.
+        left: Whether it was left to torch.compile: nothing is kept of it, for these reasons.
     """
 
     key: str
@@ -30,6 +35,7 @@ class Lookup:
     reasons: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     waited: float = 0.0
+    left: bool = False
 
     @property
     def why(self) -> str:
@@ -60,9 +66,20 @@ def read(folder: Path, job: str | None = None) -> Iterator[tuple[str, list[Looku
                 yield run["job"], [_lookup(one) for one in run["lookups"]]
 
 
+def summary(lookups: Sequence[Lookup]) -> str:
+    """In one line, how many of the lookups of a run found what they looked for, and why the others did not."""
+    missed = [one for one in lookups if not one.hit]
+    said = f"{len(lookups) - len(missed)} of {len(lookups)} compiled things found"
+    if left := sum(one.left for one in missed):
+        said += f", {left} left to torch.compile"
+    reasons = list(dict.fromkeys(textwrap.shorten(one.why, _LONGEST, placeholder=" ...") for one in missed))
+    more = f"; and {len(reasons) - _SHOWN} more reasons" if len(reasons) > _SHOWN else ""
+    return f"{said}: {'; '.join(reasons[:_SHOWN])}{more}" if missed else said
+
+
 def _lookup(said: dict[str, Any]) -> Lookup:
     reasons, changed = (tuple(map(str, said.get(name, ()))) for name in ("reasons", "changed"))
-    return Lookup(str(said["key"]), bool(said["hit"]), reasons, changed)
+    return Lookup(str(said["key"]), bool(said["hit"]), reasons, changed, left=bool(said.get("left")))
 
 
 def _file_name(job: str) -> str:

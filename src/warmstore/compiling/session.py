@@ -83,6 +83,7 @@ class Session:
             remote.start()
         self._explanations = Explanations(store, environment, job, requirements)
         self._seen: set[str] = set()
+        self._warned: set[str] = set()
         self._used: dict[str, Artifact] = {}
         self._began: dict[str, float] = {}
         self._flying = threading.local()
@@ -159,9 +160,9 @@ class Session:
         if found:
             self._explanations.forget(path)
         else:
-            changed = self._why(path)
+            changed = self.why(path)
             self._began[path] = time.monotonic()
-        self._note(Lookup(path, bool(found), tuple(reasons), changed, waited))
+        self.note(Lookup(path, bool(found), tuple(reasons), changed, waited))
         return bool(found)
 
     def _fetched(self, path: str) -> bool:
@@ -222,7 +223,8 @@ class Session:
         except (OSError, ValueError) as error:
             self._complain("%s is not kept", path, error)
 
-    def _why(self, path: str) -> tuple[str, ...]:
+    def why(self, path: str) -> tuple[str, ...]:
+        """What is different from the nearest that there is; for what was described."""
         try:
             return self._explanations.why(path)
         except Exception as error:
@@ -241,13 +243,20 @@ class Session:
     def refused(self, path: str, reason: str) -> None:
         """A compiler does not take what it found below a path, or does not look for it; for which reason."""
         self.lookups[:] = [one for one in self.lookups if one.key != path]
-        self._note(Lookup(path, False, (reason,)))
+        self.note(Lookup(path, False, (reason,)))
 
-    def _note(self, lookup: Lookup) -> None:
+    def note(self, lookup: Lookup) -> None:
+        """Remember what came of a lookup. Why something is missing is a warning, where it was not said before."""
         self.lookups.append(lookup)
-        self.store.count("hit" if lookup.hit else "incompatible" if lookup.reasons else "miss")
+        self.store.count(
+            "hit" if lookup.hit else "left" if lookup.left else "incompatible" if lookup.reasons else "miss"
+        )
         if not lookup.hit:
-            _log.info("%s is compiled: %s", lookup.key, lookup.why)
+            level = logging.INFO if lookup.why in self._warned else logging.WARNING
+            self._warned.add(lookup.why)
+            _log.log(
+                level, "%s is %s: %s", lookup.key, "left to torch.compile" if lookup.left else "compiled", lookup.why
+            )
 
     def _bring(self, path: str) -> tuple[int, list[str]]:
         """Copy every usable artifact below a path into the live folder. Returns how many, and why others were not."""
@@ -313,11 +322,14 @@ class Session:
             if mine and self._flights is not None:
                 self._flights.end(path)
 
-    def find(self, path: str, *, again: bool = False) -> list[bytes]:
-        """The bytes of every usable artifact below a path. `again`: that it was missing is known."""
-        found, reasons = [], []
+    def read(self, path: str) -> tuple[list[bytes], list[str]]:
+        """The bytes of every usable artifact below a path, and why others are not usable.
+
+        Nothing is counted: whoever reads says what comes of it.
+        """
         if not self._has(path):
             self._fetched(path)
+        found, reasons = [], []
         for artifact, why in self.store.below(path, self.environment):
             reasons += why
             if artifact is not None:
@@ -326,11 +338,7 @@ class Session:
                     self._used[artifact.key] = artifact
                 except (OSError, LookupError, ValueError) as error:
                     reasons.append(str(error))
-        if found:
-            self._explanations.forget(path)
-        if found or not again:
-            self._note(Lookup(path, bool(found), tuple(reasons), () if found else self._why(path)))
-        return found
+        return found, reasons
 
     def keep(self, path: str, kind: str, data: bytes, seconds: float) -> None:
         """Store an artifact that is no file of a compiler's."""
@@ -437,6 +445,8 @@ class Session:
         self.store._after_fork()
         if self._remote is not None:
             self._remote.leave()
+        if self._flights is not None:
+            self._flights.leave()
         self.workplace.leave()
 
     def remember_job(self) -> None:

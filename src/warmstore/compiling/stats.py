@@ -17,7 +17,8 @@ class StoreStats:
     """What a store holds and how it fares. `size` counts everything in its folder, and `claimed` what is elsewhere.
 
     `kinds` has for each kind the number of artifacts and their bytes, `jobs` the number of keys of each.
-    `counters` are sums since the store was made: "hit", "miss", "incompatible", "damaged", "evicted", "put";
+    `counters` are sums since the store was made: "hit", "miss", "incompatible", "damaged", "evicted", "put",
+    "left" (to torch.compile: nothing is kept);
     and of a remote: "remote hit", "remote miss", "remote failed", "remote refused" (not trusted), "remote put".
     `seconds_saved` is what the artifacts that were used would have cost to make each time.
     """

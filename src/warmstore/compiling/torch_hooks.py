@@ -141,7 +141,7 @@ class TorchHooks:
 
             def folder(cls: Any, key: str) -> str:
                 if (inside := self._listener.inside(function(cls, key))) is not None:
-                    self._listener.wanted(inside + "/", alone=alone)
+                    self._listener.wanted(inside + "/", alone=alone or _is_bundled())
                 return str(function(cls, key))  # again, for compilers may have been sent elsewhere
 
             return folder
@@ -299,7 +299,8 @@ class TorchHooks:
             try:
                 return function(*args, **kwargs)
             finally:
-                self._listener.landed()
+                if not _is_bundled():
+                    self._listener.landed()
 
         return compile_graph
 
@@ -328,6 +329,11 @@ class TorchHooks:
             return self._listener.remember(f"{isa.build_arch_flags()}\n{code}", lambda: bool(function(isa, code)))
 
         return check_build
+
+
+def _is_bundled() -> bool:
+    """Whether AOTAutograd keeps compiled graphs with its own entries: then Inductor keeps and looks up none."""
+    return bool(sys.modules["torch._functorch.config"].bundled_autograd_cache)
 
 
 def is_tested(version: str | None) -> bool:

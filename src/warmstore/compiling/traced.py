@@ -22,12 +22,20 @@ def installed_modules(traced: Iterable[CodeType], identified: Mapping[int, CodeT
     for code in traced:
         if id(code) in identified:
             continue  # it is in the key
-        module = inspect.getmodule(code)
+        if code.co_filename == "<string>" and code.co_qualname.startswith("__create_fn__.<locals>."):
+            continue  # made of the fields of a dataclass, which count with it
+        module = _frozen(code) or inspect.getmodule(code)
         if module is None or origin_of(module).is_program:
             unknown.append(f"the code of {code.co_qualname} in {code.co_filename}")
         else:
             found.add(module.__name__)
     return found
+
+
+def _frozen(code: CodeType) -> ModuleType | None:
+    """The module of Python's own that code is in, where that is in no file."""
+    name = code.co_filename.removeprefix("<frozen ").removesuffix(">")
+    return sys.modules.get(name) if name != code.co_filename else None
 
 
 def installed_text(name: str) -> str:

@@ -5,6 +5,7 @@ Of an installed class no more than its version counts, but for methods and attri
 
 from __future__ import annotations
 
+import abc
 import enum
 from types import FunctionType, GetSetDescriptorType, MemberDescriptorType
 from typing import TYPE_CHECKING, Any
@@ -76,6 +77,8 @@ def read_class(walk: Walk, place: Place, cls: type, origin: Origin) -> None:
     fields = static(cls, "_fields") or static(cls, "__dataclass_fields__")
     order = list(fields) if isinstance(fields, tuple | dict) else ""
     walk.fact(place, f"class ({bases}){metaclass} {order}".rstrip())
+    if isinstance(cls, abc.ABCMeta) and (registered := _registered(cls)):
+        walk.fact(place + " registered", ", ".join(sorted(walk.cls(one) for one in registered)))
     walk.described.append((place, cls))
     walk.watch_code(vars(cls))
     members: Any = cls.__members__ if isinstance(cls, enum.EnumMeta) else {}
@@ -95,6 +98,12 @@ def read_class(walk: Walk, place: Place, cls: type, origin: Origin) -> None:
     own_hash = vars(cls).get("__hash__")
     if isinstance(own_hash, FunctionType):
         walk.whole(place + ".__hash__", own_hash)
+
+
+def _registered(cls: abc.ABCMeta) -> list[type]:
+    """The classes that an abstract one was told are its own."""
+    found = (reference() for reference in abc._get_dump(cls)[0])  # type: ignore[attr-defined]
+    return [one for one in found if one is not None]
 
 
 def static(cls: type, name: str) -> Any:

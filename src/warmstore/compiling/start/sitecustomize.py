@@ -4,10 +4,12 @@ Python imports a module of this name by itself. Nothing of warmstore is loaded u
 name that this one hides is run as if it were not hidden.
 """
 
+import atexit
 import sys
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 from pathlib import Path
+from typing import Any
 
 _HERE = str(Path(__file__).parent)
 
@@ -25,9 +27,17 @@ def _begin() -> None:
     try:
         from warmstore.compiling.compile_cache import init
 
-        init()
+        atexit.register(_say, init())
     except Exception as error:
         print(f"warmstore run: no compile cache in this process: {error}", file=sys.stderr)
+
+
+def _say(cache: Any) -> None:
+    """What came of it, where anything was looked up."""
+    from warmstore.compiling.runs import summary
+
+    if cache.active and cache.session.lookups:
+        print(f"warmstore run, {cache.session.job}: {summary(cache.session.lookups)}", file=sys.stderr)
 
 
 def _run_the_hidden() -> None:

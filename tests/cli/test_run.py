@@ -1,4 +1,4 @@
-"""`warmstore run`, `warmup` and `doctor`."""
+"""`warmstore run`, and `warmstore compiled warmup` and `doctor`."""
 
 import os
 import subprocess
@@ -40,18 +40,18 @@ def test_a_program_runs_unchanged_and_its_job_is_remembered(program: Path, tmp_p
     run = ("run", "--job", "squares", "--dir", store, "--", sys.executable, program, store)
     first = warmstore(*run, 0, PYTHONPATH=path)
     assert (first.returncode, first.stdout) == (0, "hidden, and run\n" * 2), first.stderr
-    ready = warmstore("warmup", "squares", "--dir", store)
+    ready = warmstore("compiled", "warmup", "squares", "--dir", store)
     assert ready.returncode == 0
     assert "squares: " in ready.stdout
     second = warmstore(*run, 3)
     assert second.returncode == 3, second.stderr
-    report = warmstore("doctor", "--dir", store, COLUMNS="200")
+    report = warmstore("compiled", "doctor", "--dir", store, COLUMNS="200")
     assert report.returncode == 0, report.stdout
     assert "last run of squares" in report.stdout
 
 
 def test_an_unknown_job_is_not_ready(tmp_path: Path) -> None:
-    done = warmstore("warmup", "nobody", "--dir", tmp_path / "store")
+    done = warmstore("compiled", "warmup", "nobody", "--dir", tmp_path / "store")
     assert (done.returncode, done.stdout) == (1, "nobody: 0 of 0 ready\n")
 
 
@@ -66,7 +66,7 @@ def test_the_doctor_finds_what_is_wrong(tmp_path: Path) -> None:
     store = tmp_path / "store"
     store.mkdir(mode=0o777)
     store.chmod(0o777)
-    done = warmstore("doctor", "--dir", store, COLUMNS="300", PATH="/nowhere", CXX="no-compiler")
+    done = warmstore("compiled", "doctor", "--dir", store, COLUMNS="300", PATH="/nowhere", CXX="no-compiler")
     assert done.returncode == 1
     assert "chmod go-w" in done.stdout
     assert "no g++" in done.stdout

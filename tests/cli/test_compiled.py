@@ -1,4 +1,4 @@
-"""`warmstore artifacts`, as a user sees it."""
+"""`warmstore compiled`, as a user sees it."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_stats_say_what_is_there_and_what_it_saved(folder: Path) -> None:
-    status, said, _ = run("artifacts", "stats", "--dir", folder, columns=120)
+    status, said, _ = run("compiled", "stats", "--dir", folder, columns=120)
     assert status == 0
     assert said.splitlines()[0].rstrip() == f"Compiled artifacts in {folder}"
     rows = [line.split() for line in said.splitlines()]
@@ -34,43 +34,43 @@ def test_stats_say_what_is_there_and_what_it_saved(folder: Path) -> None:
     assert "Looked up: 1 found; 1 not there." in said
     assert "Used 3 times: 6.0 s of compiling saved." in said
     assert "of 100.0 GB, 0.0%; everything counts." in said
-    status, said, _ = run("artifacts", "stats", "--dir", folder, "--json")
+    status, said, _ = run("compiled", "stats", "--dir", folder, "--json")
     found = json.loads(said)
     assert (found["folder"], found["artifacts"], found["hits"]) == (str(folder), 3, 3)
 
 
 def test_the_list_can_be_narrowed(folder: Path) -> None:
-    _, said, _ = run("artifacts", "list", "--dir", folder, "--job", "train", columns=120)
+    _, said, _ = run("compiled", "list", "--dir", folder, "--job", "train", columns=120)
     rows = [line.split() for line in said.splitlines()]
     assert [row[:7] for row in rows if row and row[0] in "abc"] == [
         ["a", "cpp.so", "5.0", "kB", "2.0", "s", "3"],
         ["b", "fx_graph", "5.0", "kB", "2.0", "s", "0"],
     ]
-    _, said, _ = run("artifacts", "list", "--dir", folder, "--kind", "cpp.so", "--json")
+    _, said, _ = run("compiled", "list", "--dir", folder, "--kind", "cpp.so", "--json")
     found = json.loads(said)
     assert [one["key"] for one in found] == ["a", "c"]
     assert found[0]["environment"]["torch"] == HERE.torch
-    assert run("artifacts", "list", "--dir", folder, "--job", "none")[1] == "No artifacts.\n"
+    assert run("compiled", "list", "--dir", folder, "--job", "none")[1] == "No artifacts.\n"
 
 
 def test_verify_tells_and_fails(folder: Path) -> None:
-    assert run("artifacts", "verify", "--dir", folder)[:2] == (0, f"{folder}: 3 artifacts are whole\n")
+    assert run("compiled", "verify", "--dir", folder)[:2] == (0, f"{folder}: 3 artifacts are whole\n")
     next((folder / "blobs").glob("*/*")).write_bytes(b"")
-    status, said, _ = run("artifacts", "verify", "--dir", folder)
+    status, said, _ = run("compiled", "verify", "--dir", folder)
     assert status == 1
     assert "was damaged and is dropped" in said
     assert said.endswith(f"{folder}: 2 artifacts are whole\n")
 
 
 def test_clear_asks_and_takes_what_it_is_told(folder: Path) -> None:
-    status, said, _ = run("artifacts", "clear", "--dir", folder, answer="n\n")
+    status, said, _ = run("compiled", "clear", "--dir", folder, answer="n\n")
     assert status == 1
     assert said.endswith("Nothing was removed.\n")
     assert "3 artifacts" in said
-    assert "Removed 0 artifacts." in run("artifacts", "clear", "--dir", folder, "-y", "--unused-for", "1h")[1]
-    assert "Removed 2 artifacts." in run("artifacts", "clear", "--dir", folder, "-y", "--job", "train")[1]
-    assert "Removed 1 artifacts." in run("artifacts", "clear", "--dir", folder, answer="y\n")[1]
-    status, _, said = run("artifacts", "clear", "--dir", folder, "-y", "--unused-for", "tomorrow")
+    assert "Removed 0 artifacts." in run("compiled", "clear", "--dir", folder, "-y", "--unused-for", "1h")[1]
+    assert "Removed 2 artifacts." in run("compiled", "clear", "--dir", folder, "-y", "--job", "train")[1]
+    assert "Removed 1 artifacts." in run("compiled", "clear", "--dir", folder, answer="y\n")[1]
+    status, _, said = run("compiled", "clear", "--dir", folder, "-y", "--unused-for", "tomorrow")
     assert (status, said) == (
         1,
         'Error: \'tomorrow\' is no duration; write one such as "30d", "12h", "5min" or "90s"\n',
@@ -79,29 +79,29 @@ def test_clear_asks_and_takes_what_it_is_told(folder: Path) -> None:
 
 def test_bundles_are_written_and_taken_in(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = tmp_path / "b.tar.zst"
-    status, said, _ = run("artifacts", "export", bundle, "--dir", folder, "--job", "train")
+    status, said, _ = run("compiled", "export", bundle, "--dir", folder, "--job", "train")
     assert status == 0
     assert said.startswith(f"{bundle}: 2 artifacts, ")
     assert said.endswith("not signed: no key is configured\n")
-    status, said, _ = run("artifacts", "import", bundle, "--dir", tmp_path / "new")
+    status, said, _ = run("compiled", "import", bundle, "--dir", tmp_path / "new")
     assert (status, said) == (0, f"{tmp_path / 'new'}: 2 artifacts, 10.0 kB, not checked: no key is configured\n")
     status, said, _ = run("keys", "generate")
     monkeypatch.setenv("WARMSTORE_SIGNING_KEY", said)
-    status, _, said = run("artifacts", "import", bundle, "--dir", tmp_path / "new")
+    status, _, said = run("compiled", "import", bundle, "--dir", tmp_path / "new")
     assert status == 1
     assert "it is not signed, and a key is configured" in said
-    status, _, said = run("artifacts", "export", bundle, "--dir", folder)
+    status, _, said = run("compiled", "export", bundle, "--dir", folder)
     assert (status, said) == (1, f"Error: {bundle} is there already; remove it or choose another name\n")
     key = Key.parse(run("keys", "generate")[1])
     monkeypatch.setenv("WARMSTORE_SIGNING_KEY", key.line)
-    assert f"signed with the key {key.id}" in run("artifacts", "export", tmp_path / "signed", "--dir", folder)[1]
+    assert f"signed with the key {key.id}" in run("compiled", "export", tmp_path / "signed", "--dir", folder)[1]
     assert (
-        f"signed with the key {key.id}" in run("artifacts", "import", tmp_path / "signed", "--dir", tmp_path / "new")[1]
+        f"signed with the key {key.id}" in run("compiled", "import", tmp_path / "signed", "--dir", tmp_path / "new")[1]
     )
 
 
 def test_a_cache_that_is_not_there_is_not_made(tmp_path: Path) -> None:
-    status, _, said = run("artifacts", "stats", "--dir", tmp_path / "none")
+    status, _, said = run("compiled", "stats", "--dir", tmp_path / "none")
     assert (status, said) == (
         1, f"Error: there is no compile cache in {tmp_path / 'none'}; `init` or an import makes one\n"
     )  # fmt: skip

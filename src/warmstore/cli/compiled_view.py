@@ -1,4 +1,4 @@
-"""What `warmstore artifacts` shows."""
+"""What `warmstore compiled` shows."""
 
 import time
 from collections.abc import Sequence
@@ -18,6 +18,7 @@ _COUNTERS = {
     "incompatible": "there, but for another environment",
     "damaged": "damaged, and made again",
     "evicted": "evicted",
+    "left": "left to torch.compile",
 }
 
 

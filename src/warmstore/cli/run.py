@@ -1,0 +1,44 @@
+"""`warmstore run`: a program with the compile cache, without a change to its code."""
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from warmstore.cli.compiled import Folder
+from warmstore.cli.errors import errors_told
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(run)
+
+
+def run(
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="What to run, as in python train.py.")],
+    job: Annotated[str | None, typer.Option(help="The name under which is remembered what it used.")] = None,
+    folder: Folder = None,
+    profile: Annotated[str, typer.Option(help="auto, fast or portable.")] = "auto",
+    remote: Annotated[
+        str | None, typer.Option(help="Where a team shares what it compiles; else WARMSTORE_REMOTE_URL.")
+    ] = None,
+) -> None:
+    """Run a program with the compile cache, without a change to its code; torchrun and its like too."""
+    with errors_told():
+        import warmstore.compiling.start as start
+        from warmstore.compiling.remotes import URL, RemoteSettings
+        from warmstore.compiling.settings import Settings
+
+        shared = RemoteSettings.of(remote, None, 0.0)
+        Settings.of(folder, None, "lru", profile, job, None, 0.0, shared)  # told now, not by every process
+        told = {
+            "WARMSTORE_JOB": job,
+            "WARMSTORE_CACHE_DIR": folder and str(folder.absolute()),
+            "WARMSTORE_PROFILE": profile,
+            URL: remote,
+        }
+        variables = {**os.environ, **{name: value for name, value in told.items() if value}}
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, [start.__path__[0], os.environ.get("PYTHONPATH")]))
+        sys.stdout.flush()
+        os.execvpe(command[0], command, variables)
