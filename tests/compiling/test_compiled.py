@@ -413,4 +413,5 @@ def test_only_of_what_has_a_name_it_is_said_which_object_it_is() -> None:
     ]
     assert None not in texts
     assert len(set(texts)) == len(texts)
-    assert [object_text(one) for one in (object(), [object()], torch.ones(1), torch.nn.Linear(1, 1))] == [None] * 4
+    assert [object_text(one) for one in (object(), [object()], torch.nn.Linear(1, 1))] == [None] * 3
+    assert object_text(torch.ones(1)) == object_text(torch.zeros(1)) != object_text(torch.ones(2))

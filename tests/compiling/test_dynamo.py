@@ -1,8 +1,5 @@
 """What `ws.compile` needs of torch's private parts, and what it does where they are other ones."""
 
-import copy
-import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +8,7 @@ import torch
 from tests.compiling.programs import run
 from torch._dynamo.variables.torch import constant_fold_functions
 
-import warmstore as ws
-from warmstore.compiling import dynamo, torch_hooks
+from warmstore.compiling import dynamo
 from warmstore.compiling.calls import CONSTANTS, process_state
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
@@ -28,20 +24,6 @@ ASKED_OTHERWISE = {
 
 
 WHOLE = "torch._dynamo.config.optimize_ddp = False leaves them whole"
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> Iterator[Any]:
-    torch._dynamo.reset()
-    with_cache = ws.compile_cache.init(tmp_path / "store")
-    yield with_cache
-    with_cache.close()
-    torch._dynamo.reset()
-
-
-def packages(cache: Any) -> list[Any]:
-    """Lookups of what `ws.compile` keeps."""
-    return [one for one in cache.session.lookups if one.key.startswith("package/") or one.left]
 
 
 def test_this_version_has_everything() -> None:
@@ -68,69 +50,64 @@ def test_whatever_dynamo_takes_for_a_constant_is_known() -> None:
     assert process_state() == before
 
 
-def doubled(x: torch.Tensor) -> torch.Tensor:
+OTHERS = """
+import torch
+from warmstore.compiling import dynamo, torch_hooks
+
+def doubled(x):
     return x * 2 + 1
 
-
-@pytest.mark.parametrize("how", ["version", "part", "import"])
-def test_another_torch_is_left_alone_and_that_is_said_once(
-    how: str, cache: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    if how == "version":
-        monkeypatch.setattr(torch_hooks, "TESTED", ("2.99",))
-    elif how == "part":
-        monkeypatch.setattr(dynamo, "_EXPECTED", ((dynamo, "missing", "something"),))
-    else:
-        monkeypatch.setattr(dynamo, "listen", lambda *args: torch.no_such_thing)
+def twice(how):
+    doubled.__qualname__ = how
     fast = ws.compile(doubled)
-    with caplog.at_level(logging.WARNING, "warmstore"):
-        for _ in range(2):
-            assert fast(torch.ones(3)).tolist() == [3, 3, 3]
-    said = {
-        "version": "nothing is kept; tested is 2.99",
-        "part": "missing of warmstore.compiling.dynamo takes ; expected was something",
-        "import": "nothing is kept: module 'torch' has no attribute 'no_such_thing'",
-    }[how]
-    left = [one.getMessage() for one in caplog.records if "left to torch.compile" in one.getMessage()]
-    assert len(left) == 1
-    assert said in left[0]
-    (lookup,) = packages(cache)
-    assert (lookup.key, lookup.left, lookup.hit) == ("doubled", True, False)
-    assert said in lookup.why
-    assert cache.session.store.stats().counters["left"] == 1
+    assert [fast(torch.ones(3)).tolist() for _ in range(2)] == [[3, 3, 3]] * 2
+
+tested, torch_hooks.TESTED = torch_hooks.TESTED, ("2.99",)
+twice("version")
+torch_hooks.TESTED, expected = tested, dynamo._EXPECTED
+dynamo._EXPECTED = ((dynamo, "missing", "something"),)
+twice("part")
+dynamo._EXPECTED, dynamo.listen = expected, lambda *args: torch.no_such_thing
+twice("import")
+assert cache.session.store.stats().counters["left"] == 3
+values = right = torch.ones(1)
+"""
+
+TOGETHER = """
+import copy, torch
+x = torch.ones(2, 4)
+fresh = lambda: torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+blocks = [fresh() for _ in range(12)]
+fast = [ws.compile(one) for one in blocks]
+for one, plain in zip(fast, blocks):
+    assert torch.allclose(one(x), plain(x))
+packages = lambda: [one.hit for one in ws.compile_cache.lookups() if one.key.startswith("package/")]
+assert packages() == [False]  # blocks that are equal are compiled once
+values, right = copy.deepcopy(fast[0])(x).detach(), blocks[0](x).detach()  # a copy is that of torch.compile
+asked = []
+
+def backend(graph, inputs):
+    asked.append(graph)
+    return graph.forward
+
+assert torch.allclose(torch.compile(blocks[0], backend=backend)(x), right)
+assert len(asked) == 1  # what is compiled is for `ws.compile`, and others have their own options and backend
+assert packages() == [False]
+"""
 
 
-def test_a_copy_is_that_of_torch_compile(cache: Any) -> None:
-    model = torch.nn.Sequential(torch.nn.Linear(4, 4))
-    fast = ws.compile(model)
-    x = torch.ones(2, 4)
-    expected = model(x)
-    assert torch.allclose(fast(x), expected)
-    assert torch.allclose(copy.deepcopy(fast)(x), expected)
+def test_another_torch_is_left_alone_and_that_is_said_once(tmp_path: Path) -> None:
+    report = run(OTHERS, tmp_path / "store")
+    said = {one["key"]: " ".join(one["reasons"]) for one in report.lookups if one["left"]}
+    assert "nothing is kept; tested is 2.99" in said["version"]
+    assert said["part"] == "missing of warmstore.compiling.dynamo takes ; expected was something"
+    assert "nothing is kept: module 'torch' has no attribute 'no_such_thing'" in said["import"]
+    assert len([one for one in report.lookups if one["left"]]) == len(said) == 3
+    assert [report.stderr.count(f"{how} is left to torch.compile: ") for how in said] == [1, 1, 1]
 
 
-def test_what_is_compiled_is_used_by_nobody_else(cache: Any) -> None:
-    """A package is for `ws.compile`; torch.compile of the same function has its own options and backend."""
-    asked = []
-
-    def backend(graph: Any, inputs: Any) -> Any:
-        asked.append(graph)
-        return graph.forward
-
-    x = torch.ones(3)
-    assert ws.compile(doubled)(x).tolist() == [3, 3, 3]
-    assert torch.compile(doubled, backend=backend)(x).tolist() == [3, 3, 3]
-    assert len(asked) == 1
-    assert [one.hit for one in packages(cache)] == [False]
-
-
-def test_equal_blocks_are_compiled_once(cache: Any) -> None:
-    blocks = [torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()) for _ in range(12)]
-    fast = [ws.compile(one) for one in blocks]
-    x = torch.ones(2, 4)
-    for one, plain in zip(fast, blocks, strict=True):
-        assert torch.allclose(one(x), plain(x))
-    assert len(packages(cache)) == 1
+def test_equal_blocks_share_what_is_compiled_and_nobody_else_does(tmp_path: Path) -> None:
+    assert run(TOGETHER, tmp_path / "store").right
 
 
 GRADIENTS = """
