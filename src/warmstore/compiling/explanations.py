@@ -15,6 +15,8 @@ from warmstore.compiling.details import Details, summary
 from warmstore.compiling.environment import Environment
 from warmstore.compiling.files import kind_of
 
+NEW = "nothing like it was compiled here before"
+
 _COMPARED = 32  # the newest of the same kind
 _PACKAGES = "package/"
 _ALIKE = 0.5  # share of operators from which on two programs are versions of one
@@ -62,7 +64,7 @@ class Explanations:
             return ()
         likeness, _, changes = nearest
         if likeness < _ALIKE:
-            return ("nothing like it was compiled here before",)
+            return (NEW,)
         return summary(changes) or ("the same operators, connected otherwise or of other sizes",)
 
     def keep(self, path: str) -> str | None:

@@ -23,7 +23,7 @@ from warmstore.compiling.artifacts import ArtifactStore
 from warmstore.compiling.complaints import Complaints
 from warmstore.compiling.details import Details
 from warmstore.compiling.environment import Environment
-from warmstore.compiling.explanations import Explanations
+from warmstore.compiling.explanations import NEW, Explanations
 from warmstore.compiling.files import HEADER, belongs, to_use
 from warmstore.compiling.flights import Flights
 from warmstore.compiling.harvester import Harvester
@@ -246,13 +246,15 @@ class Session:
         self.note(Lookup(path, False, (reason,)))
 
     def note(self, lookup: Lookup) -> None:
-        """Remember what came of a lookup. Why something is missing is a warning, where it was not said before."""
+        """Remember what came of a lookup. Why something is missing is a warning, where it was not said before; but not
+        of what is compiled for the first time."""
         self.lookups.append(lookup)
         self.store.count(
             "hit" if lookup.hit else "left" if lookup.left else "incompatible" if lookup.reasons else "miss"
         )
         if not lookup.hit:
-            level = logging.INFO if lookup.why in self._warned else logging.WARNING
+            is_new = not lookup.reasons and lookup.changed in ((), (NEW,))
+            level = logging.INFO if is_new or lookup.why in self._warned else logging.WARNING
             self._warned.add(lookup.why)
             _log.log(
                 level, "%s is %s: %s", lookup.key, "left to torch.compile" if lookup.left else "compiled", lookup.why
