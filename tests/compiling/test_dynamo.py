@@ -132,6 +132,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_parameters_may_have_gradients_when_they_are_compiled(tmp_path: Path) -> None:
     """As where a second size comes after the first step."""
     made, found = (run(GRADIENTS, tmp_path / "store") for _ in range(2))

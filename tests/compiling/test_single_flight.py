@@ -105,6 +105,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_ranks_that_start_cold_are_each_right_and_compile_what_they_share_once(tmp_path: Path) -> None:
     """Dynamo takes the rank for a constant: no rank may be given what another one has traced."""
     cold, warm = (ranks_of(PACKAGED, tmp_path, 2) for _ in range(2))
