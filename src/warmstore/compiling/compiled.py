@@ -210,14 +210,14 @@ class _Compiled:
             return
         try:
             self._identified = self._identify()
-            self._token = hash(tuple(self._identified.codes))
+            self._mark(self._identified)
         except Exception as error:
             self._forget(error)
 
     # Its code as it is now
 
-    def _look(self, identified: Identified) -> None:
-        identified.look()
+    def _mark(self, identified: Identified) -> None:
+        """What was compiled for its code as it is now is right from now on, and nothing else."""
         self._token = hash(tuple(identified.codes))
 
     def _look_again(self, identified: Identified) -> None:
@@ -227,7 +227,8 @@ class _Compiled:
                 return  # another thread has looked
             began, before = time.monotonic(), self._token
             try:
-                self._look(identified)
+                identified.look()
+                self._mark(identified)
             except Exception as error:
                 self._forget(error)
                 return
@@ -240,7 +241,7 @@ class _Compiled:
         """What moved meanwhile was moved by the program itself."""
         try:
             if identified.called():
-                self._token = hash(tuple(identified.codes))
+                self._mark(identified)
         except Exception as error:
             self._forget(error)
 
@@ -398,7 +399,7 @@ class _Compiled:
             self._proven[package.data] = recorded.written.objects
             self._require_unchanged(token)
             session.harvest()  # its libraries first: whoever finds the package finds them
-            _keep(session, call.path + _file(frame, package), package.to_bytes(), time.monotonic() - began)
+            _keep(session, call.path, package, time.monotonic() - began)
         except Exception as error:
             self._say(error)
         return answer
@@ -454,17 +455,15 @@ class _Compiled:
         _log.debug("compile cache", exc_info=isinstance(reason, Exception))
 
 
-def _file(frame: str, package: Package) -> str:
-    """The name of a package below the path of its key."""
-    name = hashlib.sha256(package.to_bytes()).hexdigest()[:16]
-    return f"{sizes_text(package.sizes)}.{name}" if frame == _ROOT else f"frame.{name}"
-
-
-def _keep(session: Session, path: str, data: bytes, seconds: float) -> None:
+def _keep(session: Session, path: str, package: Package, seconds: float) -> None:
+    """Store a package below the path of its key."""
+    data = package.to_bytes()
+    kind = sizes_text(package.sizes) if package.frame == _ROOT else "frame"
+    name = f"{path}{kind}.{hashlib.sha256(data).hexdigest()[:16]}"
     try:
-        session.keep(path, "package", data, seconds)
+        session.keep(name, "package", data, seconds)
     except (OSError, ValueError) as error:
-        _log.info("%s is not kept: %s", path, error)
+        _log.info("%s is not kept: %s", name, error)
 
 
 def _versions(session: Session, path: str) -> list[Sizes]:
