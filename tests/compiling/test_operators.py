@@ -1,11 +1,15 @@
 """Operators that a program adds in Python: an edited formula is never answered by what was compiled before."""
 
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+from warnings import catch_warnings, simplefilter
 
 import pytest
 import torch
 from tests.compiling.programs import Report, run
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import warmstore.compiling.operators as operators
@@ -65,17 +69,92 @@ def test_an_edited_gradient_is_seen(compile_: str, tmp_path: Path) -> None:
     same = used(tmp_path, "1.0", compile_)
     assert same.right
     assert same.inductor["fxgraph_cache_hit"] == 2
-    assert [one for one in same.lookups if "mine::sine may have been edited" in str(one["reasons"])]
+    assert [one for one in same.lookups if "what mine::sine does may be edited unseen" in str(one["reasons"])]
     assert used(tmp_path, "3.0", compile_).right
 
 
-def test_operators_of_a_graph() -> None:
-    library = torch.library.Library("ours", "DEF")
-    library.define("twice(Tensor x) -> Tensor")
+@torch.library.custom_op("ours::half", mutates_args=())
+def half(x: torch.Tensor) -> torch.Tensor:
+    return x[: len(x) // 2].clone()
+
+
+@half.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return x.new_empty(len(x) // 2)
+
+
+@pytest.fixture
+def library() -> Iterator[torch.library.Library]:
+    made = torch.library.Library("ours_too", "FRAGMENT")
+    made.define("twice(Tensor x) -> Tensor")
+    yield made
+    made._destroy()
+
+
+def graph_of(program: Callable[..., torch.Tensor]) -> Any:
+    return make_fx(program)(torch.ones(4))
+
+
+def test_what_the_program_has_made_an_operator_of_may_be_edited(library: torch.library.Library) -> None:
+    library.impl("twice", lambda x: x * 2, "CPU")
+    torch.library.register_fake("ours_too::twice", lambda x: torch.empty_like(x), lib=library)
+    with FakeTensorMode():
+        graph = graph_of(lambda x: half(torch.sin(torch.ops.ours_too.twice(x))))
+    assert operators.foreign_operators(graph) == {"ours::half": "", "ours_too::twice": ""}
+    assert operators.why_not_known(graph) == [
+        "what ours::half does may be edited unseen", "what ours_too::twice does may be edited unseen"
+    ]  # fmt: skip
+    assert operators.foreign_operators(graph_of(torch.sin)) == {}
+    assert operators.why_not_known(graph_of(torch.sin)) == []
+    assert operators.operators_text(graph_of(torch.sin)) == ""
+
+
+def test_the_shapes_that_an_operator_says_tell_its_graph_from_others(
+    library: torch.library.Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = graph_of(half)
+    before = operators.operators_text(graph)
+    assert before
+    monkeypatch.setattr(half, "_abstract_fn", lambda x: x.new_empty(len(x) // 2 + 0))
+    assert operators.operators_text(graph) not in (None, before)
     library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
+    assert operators.operators_text(graph_of(lambda x: torch.ops.ours_too.twice(x))) is None
 
-    def program(x: torch.Tensor) -> torch.Tensor:
-        return torch.sin(torch.ops.ours.twice(x))
 
-    assert operators.python_operators(make_fx(program)(torch.ones(2))) == ["ours::twice"]
-    assert operators.python_operators(make_fx(torch.sin)(torch.ones(2))) == []
+def test_torchs_own_operator_with_a_kernel_of_the_programs_is_not_torchs() -> None:
+    library = torch.library.Library("aten", "IMPL")
+    with catch_warnings():
+        simplefilter("ignore")
+        library.impl("special_zeta", lambda x, y: x, "CPU")
+    try:
+        assert operators.why_not_known(graph_of(torch.cos)) == ["what aten::special_zeta does may be edited unseen"]
+        assert operators.operators_text(graph_of(torch.cos)) is None
+    finally:
+        library._destroy()
+    assert operators.why_not_known(graph_of(torch.cos)) == []
+
+
+def test_a_lowering_of_the_programs_is_seen_where_it_may_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch._inductor.lowering as lowering
+
+    monkeypatch.setitem(lowering.lowerings, half._opoverload, lambda x: x)
+    assert operators.why_not_known(graph_of(torch.cos)) == []
+    assert "how ours::half is compiled may be edited unseen" in operators.why_not_known(graph_of(half))
+    monkeypatch.setitem(lowering.lowerings, torch.ops.aten.cos.default, lambda x: x)
+    assert operators.why_not_known(graph_of(torch.sin)) == ["how aten::cos is compiled may be edited unseen"]
+
+
+def test_defaults_and_code_of_torchs_functions_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = torch.fx.symbolic_trace(torch.nn.Softsign())
+    graph.graph.lint()
+    assert torch.nn.functional.softsign in operators.targets_of(graph)
+    before = operators.modules_text(graph)
+    assert operators.why_not_known(graph) == []
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.nn.functional.leaky_relu, "__defaults__", (0.5, False))
+        assert operators.modules_text(graph) != before
+    assert operators.modules_text(graph) == before
+    monkeypatch.setattr(torch.nn.functional.softsign, "__code__", graph_of.__code__)
+    assert operators.why_not_known(graph) == [
+        "the program has changed functions of torch.nn.functional, and its graph calls softsign"
+    ]

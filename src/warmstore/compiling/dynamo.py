@@ -39,7 +39,7 @@ from torch._dynamo.utils import orig_code_map
 from torch._guards import CompileContext, TracingContext, compile_context, tracing
 
 from warmstore.compiling.dynamo_guards import Written, restoring, writing
-from warmstore.compiling.operators import python_operators, targets_of
+from warmstore.compiling.operators import called_modules, targets_of, why_not_known
 
 _FROM = 10**12
 _NUMBERED = re.compile(r"(?!__builtins_dict__).*_\d{9,}(?:_c\d+|_[0-9a-f_]+)?")
@@ -64,6 +64,7 @@ class Recorded:
         backends: compiled graphs by such names.
         traced: code that was looked at.
         targets: what graphs call.
+        modules: the installed modules that this comes from.
         mutates: whether tensors that are passed in are changed in place.
         skipped: why Dynamo leaves the frame to Python, and for which frames, as `ConvertFrameReturn` has it.
         reasons: why it cannot be put back in another process.
@@ -77,6 +78,7 @@ class Recorded:
     backends: dict[str, bytes] = field(default_factory=dict)
     traced: set[CodeType] = field(default_factory=set)
     targets: list[Any] = field(default_factory=list)
+    modules: set[str] = field(default_factory=set)
     mutates: bool = False
     skipped: tuple[str, bool, int, int] | None = None
     reasons: list[str] = field(default_factory=list)
@@ -187,7 +189,9 @@ class _Backend:
         vars(graph).pop("_backend_id", None)  # else torch copies what is compiled, for a package of its own
         recorded = self._recorder.recorded
         recorded.targets += targets_of(graph)
-        recorded.reasons += [f"what {name} does may be edited unseen" for name in python_operators(graph)]
+        recorded.reasons += why_not_known(graph)
+        if not recorded.reasons:
+            recorded.modules |= called_modules(graph)
         if next(graph.parameters(), None) is not None:
             recorded.reasons.append("its graph holds parameters")
         if recorded.reasons:

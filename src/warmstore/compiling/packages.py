@@ -34,7 +34,8 @@ class Package:
 
     Attributes:
         frame: which of the program's frames it is.
-        installed: every installed module whose code was traced, with what was in it, as `installed_text` says.
+        installed: every installed module whose code was traced or that graphs call, with what was in it, as
+            `installed_text` says.
         objects: what guards compare by its address: an expression over `L`, the frame's variables, and `G`, its
             globals, and what is known of the object that it leads to.
         sizes: the shape of every tensor among the arguments of the call; None for a size that may be another.
@@ -80,7 +81,7 @@ class Package:
             raise BadArtifact(f"not a package of a compiled frame: {error}") from error
 
     def check_installed(self) -> None:
-        """Compare the installed modules that were traced with those that are here.
+        """Compare the installed modules that were traced or called with those that are here.
 
         Raises:
             Incompatible: one is of another version, or was changed.
@@ -130,7 +131,7 @@ def packaged(
             unknown.append(f"nothing another process could find again: {guard.name}")
         objects.append((guard.name, said))
     traced = [code for code in recorded.traced if id(code) not in resumes]
-    installed = installed_modules(traced, identified, unknown)
+    installed = installed_modules(traced, identified, unknown) | recorded.modules
     if unknown:
         raise Incompatible("; ".join(sorted(set(unknown))))
     return Package(

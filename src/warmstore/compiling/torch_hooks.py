@@ -7,14 +7,16 @@ API, so each is set only where the function is as expected, and torch works with
 
 import copy
 import functools
+import hashlib
 import inspect
 import logging
 import sys
 import sysconfig
 import tempfile
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -22,12 +24,15 @@ from typing import Any, Protocol
 
 from warmstore.compiling.details import Details, of_source, of_torch
 from warmstore.compiling.imports import Watcher
-from warmstore.compiling.operators import python_operators
+from warmstore.compiling.operators import modules_text, operators_text, why_not_known
 
 _log = logging.getLogger("warmstore")
 
 TESTED = ("2.13",)
 """Versions of torch, major and minor, that the tests ran with. Others get what documented variables can do."""
+
+
+_OF_AUTOCAST = ("torch.amp.autocast_mode._enter_autocast", "torch.amp.autocast_mode._exit_autocast")
 
 
 class Listener(Protocol):
@@ -160,8 +165,21 @@ class TorchHooks:
         return make
 
     def _preparing(self, function: Any) -> Any:
-        def prepare_key(*args: Any, **kwargs: Any) -> Any:
-            key, info = function(*args, **kwargs)
+        """torch's key has the names of operators alone; what they say of their results is added to it."""
+
+        def prepare_key(gm: Any, *args: Any, **kwargs: Any) -> Any:
+            key, info = function(gm, *args, **kwargs)
+            if key is not None:
+                try:
+                    text, why = operators_text(gm), "what an operator of its graph does may be edited unseen"
+                except Exception as error:
+                    text, why = None, f"what its graph calls cannot be told: {error}"
+                if text is None:
+                    key, info = None, {
+                        "cache_state": "bypass", "cache_bypass_reason": why, "cache_event_time": time.time_ns()
+                    }  # fmt: skip
+                elif text:
+                    key = (_with_text(key[0], text), [*key[1], f"[{key[0]}] operators: {text}"])
             if key is None:
                 self._listener.refused("inductor/fxgraph", f"Inductor does not look: {info.get('cache_bypass_reason')}")
             return key, info
@@ -205,12 +223,16 @@ class TorchHooks:
         return make
 
     def _keying(self, module: ModuleType) -> Callable[[Any], Any]:
+        """torch's key has the names of functions and operators alone; the modules that they come from are added."""
+
         def make(function: Any) -> Any:
             def autograd_cache_key(mod: Any, *args: Any, **kwargs: Any) -> Any:
+                graph = getattr(mod, "gm", mod)
                 try:
-                    if names := python_operators(getattr(mod, "gm", mod)):
-                        raise module.BypassAOTAutogradCache(f"{', '.join(names)} may have been edited")
-                    return function(mod, *args, **kwargs)
+                    if reasons := why_not_known(graph):
+                        raise module.BypassAOTAutogradCache("; ".join(reasons))
+                    with _told_of(graph):
+                        return function(mod, *args, **kwargs)
                 except Exception as error:
                     self._listener.refused("inductor/aotautograd", f"AOTAutograd does not look: {error}")
                     raise
@@ -329,6 +351,30 @@ class TorchHooks:
             return self._listener.remember(f"{isa.build_arch_flags()}\n{code}", lambda: bool(function(isa, code)))
 
         return check_build
+
+
+@contextmanager
+def _told_of(graph: Any) -> Iterator[None]:
+    """While this lasts, torch's key has the installed modules that a graph calls. It is made of graphs that enter and
+    leave autocast, too, and of those with the program's own `autograd.Function`s: what both do is in the graph, but for
+    the dtypes that autocast takes."""
+    torch = sys.modules["torch"]
+    devices = torch._C._autocast_supported_devices()
+    dtypes = repr({device: torch.get_autocast_dtype(device) for device in devices})
+    config = torch._inductor.config
+    told = {**config.unsafe_marked_cacheable_functions, **dict.fromkeys(_OF_AUTOCAST, dtypes)}
+    told["warmstore: called modules"] = modules_text(graph)
+    functorch = sys.modules["torch._functorch.config"]
+    with (
+        config.patch(unsafe_marked_cacheable_functions=told),
+        functorch.patch(autograd_cache_allow_custom_autograd_functions=True),
+    ):
+        yield
+
+
+def _with_text(key: str, text: str) -> str:
+    """A key of torch's, its first letter kept, for what is known beside."""
+    return key[0] + hashlib.sha256(f"{key}\n{text}".encode()).hexdigest()
 
 
 def _is_bundled() -> bool:
