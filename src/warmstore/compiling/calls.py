@@ -6,7 +6,6 @@ is found there is checked by its guards in every call.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from types import CodeType, MethodType
@@ -149,7 +148,6 @@ def is_root(model: Any, frame: Any, args: tuple[Any, ...], kwargs: dict[str, Any
 def process_state() -> list[tuple[str, str]]:
     """What torch says of this process, and what Dynamo takes for constants: ranks, devices, settings of kernels."""
     found = {function.__name__: repr(function()) for function in CONSTANTS}
-    found |= {f"sys.{name}": repr(getattr(sys, name)()) for name in ("getrecursionlimit", "get_int_max_str_digits")}
     for kind in ("cpu", "cuda"):
         found[f"autocast {kind}"] = f"{torch.is_autocast_enabled(kind)} {torch.get_autocast_dtype(kind)}"
     for name in _SETTINGS:

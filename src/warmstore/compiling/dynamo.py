@@ -11,18 +11,16 @@ This was written for the versions in `torch_hooks.TESTED`; `missing` says what a
 from __future__ import annotations
 
 import dis
-import importlib
 import inspect
 import itertools
 import pickle
 import random
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -40,6 +38,7 @@ from torch._guards import CompileContext, TracingContext, compile_context, traci
 
 from warmstore.compiling.dynamo_guards import Written, restoring, writing
 from warmstore.compiling.operators import called_modules, targets_of, why_not_known
+from warmstore.compiling.references import Reference, put, reference_of
 
 _FROM = 10**12
 _NUMBERED = re.compile(r"(?!__builtins_dict__).*_\d{9,}(?:_c\d+|_[0-9a-f_]+)?")
@@ -60,7 +59,7 @@ class Recorded:
         written: the others.
         code: runs instead of the frame's own.
         resumes: the functions that run what follows a graph break, by the names under which the code calls them.
-        imports: modules by such names.
+        references: what another process finds by a name of its own, by such names.
         backends: compiled graphs by such names.
         traced: code that was looked at.
         targets: what graphs call.
@@ -74,7 +73,7 @@ class Recorded:
     guards: bytes = b""
     code: CodeType | None = None
     resumes: dict[str, CodeType] = field(default_factory=dict)
-    imports: dict[str, str] = field(default_factory=dict)
+    references: dict[str, Reference] = field(default_factory=dict)
     backends: dict[str, bytes] = field(default_factory=dict)
     traced: set[CodeType] = field(default_factory=set)
     targets: list[Any] = field(default_factory=list)
@@ -88,7 +87,7 @@ class Recorded:
         code = None if self.code is None else SerializedCode.from_code_object(self.code)
         resumes = {name: SerializedCode.from_code_object(one) for name, one in self.resumes.items()}
         return pickle.dumps(
-            (self.guards, self.written.of_objects, code, resumes, self.imports, self.backends, self.skipped)
+            (self.guards, self.written.of_objects, code, resumes, self.references, self.backends, self.skipped)
         )
 
 
@@ -116,7 +115,7 @@ class _Recorder:
         self.compiled[backend_id] = backend
 
     def add_import_source(self, alias: str, module_name: str) -> None:
-        self.recorded.imports[alias] = module_name
+        self.recorded.references[alias] = ("module", module_name, "")
 
     def add_resume_function(self, python_code: CodeType, python_module: str, function_name: str) -> None:
         self.recorded.resumes[function_name] = python_code
@@ -142,14 +141,13 @@ class _Recorder:
         for name in sorted(names):
             if name in self.compiled:
                 self._add_graph(name, self.compiled[name])
-            elif (
-                _NUMBERED.fullmatch(name)
-                and isinstance(module := known.get(name), ModuleType)
-                and sys.modules.get(module.__name__) is module
-            ):
-                recorded.imports[name] = module.__name__
-            elif _NUMBERED.fullmatch(name) and not (name in recorded.resumes or name in recorded.imports):
+            elif name in recorded.resumes or name in recorded.references or not _NUMBERED.fullmatch(name):
+                continue
+            elif (found := reference_of(known.get(name))) is not None:
+                recorded.references[name] = found
+            else:
                 recorded.reasons.append(f"its code reads {name}, which is an object of this process")
+        recorded.references |= recorded.written.references
         if any(one.opname in ("STORE_GLOBAL", "DELETE_GLOBAL") for one in dis.get_instructions(recorded.code)):
             recorded.reasons.append("it sets global variables")
         return recorded
@@ -244,7 +242,7 @@ class Question:
             The answer, the functions to resume in by their names, and, where there is no answer, the guard that failed.
         """
         with tracing(TracingContext(None)):  # where some sources leave guards as they are made
-            guards, of_objects, code, resumes, imports, backends, skipped = pickle.loads(data)
+            guards, of_objects, code, resumes, references, backends, skipped = pickle.loads(data)
             state = load_guards_state(guards) if guards else None
         if skipped is not None:
             reason, apply_to_code, current, recursive = skipped
@@ -255,8 +253,7 @@ class Question:
         space = self.frame.f_globals
         if name := state.output_graph.name_of_builtins_dict_key_in_fglobals:
             space.setdefault(name, get_builtins_dict(space))
-        for name, module in imports.items():
-            space.setdefault(name, importlib.import_module(module))
+        put(references, space)
         with self._compiling() as number, restoring(of_objects, {"L": self.frame.f_locals, "G": space}, check):
             manager: Any = load_guard_manager(state, self.frame.f_code, space)
         add_guard(manager, holds)

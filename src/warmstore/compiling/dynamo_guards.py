@@ -27,6 +27,8 @@ import torch
 from torch._dynamo.guards import CheckFunctionManager, GuardsStatePickler
 from torch.utils._device import DeviceContext
 
+from warmstore.compiling.references import Reference, reference_of
+
 _UNWRITABLE = frozenset(CheckFunctionManager.UNSUPPORTED_SERIALIZATION_GUARD_TYPES)
 _OF_CODE = frozenset(("CLOSURE_MATCH",))
 _OF_TYPE = frozenset(("TYPE_MATCH", "BUILTIN_MATCH"))
@@ -34,7 +36,7 @@ _OF_KEYS = frozenset(("DICT_VERSION", "DICT_KEYS_MATCH", "MAPPING_KEYS_CHECK", "
 _OF_LENGTH = frozenset(("SEQUENCE_LENGTH", "LIST_LENGTH", "TUPLE_ITERATOR_LEN", "SET_LENGTH"))
 _OF_LIVE = frozenset(("DICT_VERSION", "HASATTR"))  # compare what an object is now, and not what was written of it
 _OF_PRESENCE = frozenset(("DICT_CONTAINS", "DICT_NOT_CONTAINS", "NOT_PRESENT_IN_GENERIC_DICT"))
-_OF_THIS_PROCESS = re.compile(r"G\['\w*_\d{9,}_c\d+'\]")
+_OF_THIS_PROCESS = re.compile(r"G\['(\w*_\d{9,}_c\d+)'\]")
 """A name that Dynamo makes up of an address."""
 _BY_NAME = (torch.Tensor, type, ModuleType, FunctionType, MethodType, BuiltinFunctionType, MappingProxyType, CellType)
 
@@ -49,12 +51,14 @@ class Written:
         code: of the frame.
         of_objects: guards of objects, and of what is reached over names.
         objects: what each of those compares.
+        references: what their ways begin at, where that is no variable of the program's, by the names that it has.
         reasons: why they cannot be made anew in another process.
     """
 
     code: CodeType
     of_objects: list[Any] = field(default_factory=list)
     objects: list[object] = field(default_factory=list)
+    references: dict[str, Reference] = field(default_factory=dict)
     reasons: list[str] = field(default_factory=list)
 
 
@@ -160,7 +164,7 @@ def _write(
             written.reasons.append(f"the mode {type(mode).__qualname__} sees every function of torch")
     for guard in guards:
         kinds = _kinds(guard)
-        if "WEAKREF_ALIVE" in kinds or _OF_THIS_PROCESS.search(guard.name):
+        if "WEAKREF_ALIVE" in kinds or not _refers(written, guard, builder.scope["G"]):
             written.reasons.append(f"a guard looks at {guard.name}, an object of this process")
         elif (
             kinds & (_UNWRITABLE | _OF_LIVE)
@@ -179,6 +183,15 @@ def _write(
             return write(reduced, kept, graph)
     finally:
         manager.torch_function_mode_stack = None
+
+
+def _refers(written: Written, guard: Any, space: dict[str, Any]) -> bool:
+    """Whether another process finds what the way to what a guard looks at begins at."""
+    for name in _OF_THIS_PROCESS.findall(guard.name):
+        if (found := reference_of(space.get(name))) is None:
+            return False
+        written.references[name] = found
+    return True
 
 
 def _has_a_name(kind: type) -> bool:

@@ -23,7 +23,8 @@ from warmstore.errors import BadArtifact, Incompatible
 if TYPE_CHECKING:
     from warmstore.compiling.dynamo import Recorded
 
-_MAGIC = b"warmstore package 5\n"
+_MAGIC = b"warmstore package 6\n"
+_CHANGED = {"getrecursionlimit", "get_int_max_str_digits"}
 PROVEN = "proven by the key"
 """Stands for an object that the program's own identity leads to."""
 
@@ -130,6 +131,10 @@ def packaged(
         if not said:
             unknown.append(f"nothing another process could find again: {guard.name}")
         objects.append((guard.name, said))
+    asked = {
+        name for code in {recorded.written.code, *recorded.traced} for name in code.co_names if id(code) in identified
+    }
+    unknown += [f"it asks sys.{name}, which compiling itself changes" for name in sorted(asked & _CHANGED)]
     traced = [code for code in recorded.traced if id(code) not in resumes]
     installed = installed_modules(traced, identified, unknown) | recorded.modules
     if unknown:

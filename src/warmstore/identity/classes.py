@@ -22,6 +22,8 @@ _NEUTRAL = frozenset(
      "__annotations_cache__", "__firstlineno__", "__static_attributes__", "__abstractmethods__", "_abc_impl",
      "__orig_bases__", "__parameters__", "__qualname__", "__match_args__", "__dataclass_params__",
      "__classcell__", "__slotnames__", "__non_callable_proto_members__",
+     # The number of an `autograd.Function`, counted up in each process.
+     "_autograd_function_id",
      # What pydantic compiles from fields and methods, with addresses in it.
      "__pydantic_core_schema__", "__pydantic_validator__", "__pydantic_serializer__")
 )  # fmt: skip

@@ -128,8 +128,8 @@ def _family_of(kind: type) -> Rule | None:
         return _pandas
     if kind.__module__ == "pyarrow.lib":
         return _arrow_rule(kind)
-    if kind.__module__ == "pydantic._internal._decorators":
-        return _pydantic
+    if any(base.__module__ in _OF_THIS_PROCESS for base in kind.__mro__):
+        return _library_object
     if kind.__name__ == "PjitFunction" and kind.__module__.startswith("jaxlib."):
         return _jitted
     for base in kind.__mro__:
@@ -591,11 +591,12 @@ def _path(walk: Walk, place: Place, value: Any) -> None:
     _attributes(walk, place, getattr(value, "__dict__", {}))
 
 
-def _pydantic(walk: Walk, place: Place, value: Any) -> None:
-    """A validator or the like. `cls_ref` names its class with an address."""
+def _library_object(walk: Walk, place: Place, value: Any) -> None:
+    """An object of a library that notes numbers of this process in it."""
+    left = {_OF_THIS_PROCESS.get(base.__module__) for base in type(value).__mro__}
     walk.fact(place, f"object of {walk.cls(type(value))}")
     watch_attributes(walk, value)
-    _attributes(walk, place, {name: one for name, one in attributes_of(value).items() if name != "cls_ref"})
+    _attributes(walk, place, {name: one for name, one in attributes_of(value).items() if name not in left})
 
 
 def _jitted(walk: Walk, place: Place, value: Any) -> None:
@@ -791,6 +792,11 @@ _BASES: tuple[tuple[Any, Rule], ...] = (
     (np.dtype, _dtype),
 )
 _rules[dataclasses.Field] = _dataclass_field
+_OF_THIS_PROCESS = {
+    "pydantic._internal._decorators": "cls_ref",  # names the class of a validator with an address
+    "transformers.generation.configuration_utils": "_original_object_hash",  # of texts, by which changes are noticed
+}
+"""Attributes of libraries' objects that are others in each process, by the modules of their classes."""
 _INERT_MODULES = frozenset(
     ("multiprocessing.synchronize", "concurrent.futures.thread", "concurrent.futures.process", "logging.handlers")
 )
