@@ -152,8 +152,8 @@ def _has_dbstat(db: sqlite3.Connection) -> bool:
     return True
 
 
-def flips(folder: Path, positions: range) -> None:
-    """Flip one bit at each position of the index in turn: whatever is found is right, and the store works."""
+def damaged(folder: Path, index: Callable[[bytes, int], bytes], positions: range) -> None:
+    """Damage the index at each position in turn: whatever is found is right, and the store works."""
     fill(folder / "sound")
     sound = (folder / "sound" / "index.sqlite").read_bytes()
     for position in positions:
@@ -162,9 +162,7 @@ def flips(folder: Path, positions: range) -> None:
         path = folder / "c"
         shutil.rmtree(path, ignore_errors=True)
         shutil.copytree(folder / "sound", path)
-        (path / "index.sqlite").write_bytes(
-            sound[:position] + bytes([sound[position] ^ (1 << position % 8)]) + sound[position + 1 :]
-        )
+        (path / "index.sqlite").write_bytes(index(sound, position))
         try:
             with ArtifactStore(path, "32MB") as store:
                 right(store)
@@ -178,14 +176,49 @@ def flips(folder: Path, positions: range) -> None:
             assert b"claims" in sound
 
 
+def flipped_at(data: bytes, position: int) -> bytes:
+    return data[:position] + bytes([data[position] ^ (1 << position % 8)]) + data[position + 1 :]
+
+
+def cut_at(data: bytes, position: int) -> bytes:
+    return data[:position]
+
+
 def test_a_flipped_bit_of_the_index_never_makes_a_wrong_hit(tmp_path: Path) -> None:
-    flips(tmp_path, range(0, 112, 3))  # the header
-    flips(tmp_path, range(113, 1 << 20, 1999))
+    damaged(tmp_path, flipped_at, range(0, 112, 3))  # the header
+    damaged(tmp_path, flipped_at, range(113, 1 << 20, 1999))
+
+
+def test_a_cut_index_never_makes_a_wrong_hit(tmp_path: Path) -> None:
+    damaged(tmp_path, cut_at, range(0, 128, 9))
+    damaged(tmp_path, cut_at, range(129, 1 << 20, 4001))
 
 
 @pytest.mark.slow
 def test_any_flipped_byte_of_the_index(tmp_path: Path) -> None:
-    flips(tmp_path, range(0, 1 << 20, 17))
+    damaged(tmp_path, flipped_at, range(0, 1 << 20, 17))
+
+
+@pytest.mark.slow
+def test_an_index_of_many_lengths(tmp_path: Path) -> None:
+    damaged(tmp_path, cut_at, range(0, 1 << 20, 41))
+
+
+@pytest.mark.slow
+def test_a_blob_of_any_length(tmp_path: Path) -> None:
+    fill(tmp_path / "c")
+    with ArtifactStore(tmp_path / "c") as store:
+        first = next(one for one in store.all() if one.key == "k0")
+        path = next((tmp_path / "c" / "blobs").glob(f"*/{first.digest[2:]}"))
+        whole = path.read_bytes()
+        assert whole == content(0, 3000)
+        for length in range(len(whole)):
+            path.write_bytes(whole[:length])
+            one = store.find("k0", "cpp.source", HERE)
+            assert one is not None
+            with pytest.raises(Damaged):
+                store.read(one)
+            store.put("k0", "cpp.source", whole, environment=HERE)
 
 
 def test_a_key_that_was_changed_finds_nothing(tmp_path: Path) -> None:

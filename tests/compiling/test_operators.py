@@ -134,6 +134,24 @@ def test_torchs_own_operator_with_a_kernel_of_the_programs_is_not_torchs() -> No
     assert operators.why_not_known(graph_of(torch.cos)) == []
 
 
+def test_a_kernel_that_was_registered_again_is_seen(tmp_path: Path) -> None:
+    """As where a module is loaded again: torch forgets it when what was registered first is gone."""
+    code = """
+    import gc, torch
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from warmstore.compiling.operators import why_not_known
+    libraries = [torch.library.Library("aten", "IMPL") for _ in range(2)]
+    for library in libraries:
+        library.impl("selu", lambda x: x * 2, "CompositeImplicitAutograd")
+    del libraries[0]
+    gc.collect()
+    assert not [one for one in torch.library._impls if one.startswith("aten/selu/")]
+    found = why_not_known(make_fx(torch.cos)(torch.ones(2)))
+    values, right = [found != ["what aten::selu does may be edited unseen"]], [False]
+    """
+    assert run(code, tmp_path / "store").right
+
+
 def test_a_lowering_of_the_programs_is_seen_where_it_may_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch._inductor.lowering as lowering
 

@@ -257,6 +257,13 @@ def test_folders_where_others_may_write_are_refused(tmp_path: Path) -> None:
         LiveFolder.create([Path("/proc/nowhere")])
 
 
+def test_a_folder_whose_path_has_a_space_is_refused(tmp_path: Path) -> None:
+    assert "space" in why_not(tmp_path / "my files")
+    live = LiveFolder.create([tmp_path / "my files", tmp_path / "own"])
+    assert live.path.parent == tmp_path / "own"
+    live.remove()
+
+
 def _flights(folder: Path) -> Flights:
     return Flights(folder / "flights")
 

@@ -87,6 +87,8 @@ class LiveFolder:
 
 def why_not(parent: Path) -> str:
     """Why compilers should not write below this folder, which is made when missing; empty when they may."""
+    if any(map(str.isspace, str(parent))):
+        return "has a space in its path, which torch does not quote where it calls the C++ compiler"
     parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if reason := why_not_trusted(parent, sticky=True):
         return reason

@@ -18,7 +18,6 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from warmstore.compiling.identified import identity_of
 from warmstore.compiling.traced import file_of, installed_text, patched
 from warmstore.identity.origin import origin_of_class, origin_of_function, origin_of_name
 
@@ -29,6 +28,7 @@ _META = re.compile(r"^Meta\b", re.MULTILINE)
 _A_TORCH_OPERATOR = "aten::sin"
 _BUILT = "build/aten/"  # where in torch's sources the definition of every operator of ATen lies
 _seen: set[str] = set()  # of what was registered in Python for torch's own operators: what torch has registered
+_registered: dict[int, set[str]] = {}  # what each library has registered, by its address
 
 PROGRAM = ""
 
@@ -210,18 +210,27 @@ def _is_torchs(source: str) -> bool:
     return source.startswith(_torchs_folders())
 
 
+def registers(library: Any) -> None:
+    """Told of a `torch.library.Library` that has registered something. Torch forgets what one has registered where
+    another one has registered the same before and goes only then, as where a module is loaded again."""
+    _registered[id(library._op_impls)] = library._op_impls
+    if _seen:
+        _seen.difference_update(library._op_impls)
+
+
 def _overridden() -> set[str]:
     """torch's own operators for which somebody else has registered a kernel in Python."""
     from torch.library import _impls
 
     found = set()
-    for key in _impls - _seen:
+    for key in _impls.union(*_registered.values()) - _seen:
         name, _, kind = key.rpartition("/")
         if kind == "Meta":
             continue  # of what a graph calls it is seen there, and nothing else asks it
         name = name.replace("/", "::", 1)
         if all(map(_is_torchs, _sources(name.partition(".")[0]))):
-            _seen.add(key)
+            if key in _impls:  # torch registers nothing twice
+                _seen.add(key)
         elif _is_torchs_own(name.partition(".")[0]):
             found.add(name.partition(".")[0])
     return found
@@ -252,6 +261,8 @@ def _fake_text(name: str) -> str | None:
     import torch
     from torch._library.custom_ops import OPDEFS
     from torch._library.simple_registry import singleton
+
+    from warmstore.compiling.identified import identity_of
 
     said = []
     for overload in _overloads(name):

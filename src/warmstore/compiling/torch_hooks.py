@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 from warmstore.compiling.details import Details, of_source, of_torch
 from warmstore.compiling.imports import Watcher
-from warmstore.compiling.operators import modules_text, operators_text, why_not_known
+from warmstore.compiling.operators import modules_text, operators_text, registers, why_not_known
 
 _log = logging.getLogger("warmstore")
 
@@ -92,6 +92,7 @@ class TorchHooks:
         watcher.when_imported("torch._inductor.compile_fx", self._compile_fx)
         watcher.when_imported("torch._inductor.cpu_vec_isa", self._cpu_vec_isa)
         watcher.when_imported("torch._functorch._aot_autograd.autograd_cache", self._autograd_cache)
+        watcher.when_imported("torch.library", self._operators)
 
     def remove(self) -> None:
         """Take the hooks away."""
@@ -127,6 +128,9 @@ class TorchHooks:
 
     def _cpu_vec_isa(self, module: ModuleType) -> None:
         self._replace(module.VecISA, "check_build", "self code", self._probing)
+
+    def _operators(self, module: ModuleType) -> None:
+        self._replace(module.Library, "impl", "self op_name fn dispatch_key", self._registering)
 
     def _replace(self, holder: Any, name: str, parameters: str, make: Callable[[Any], Any]) -> None:
         original = inspect.getattr_static(holder, name)
@@ -240,6 +244,13 @@ class TorchHooks:
             return autograd_cache_key
 
         return make
+
+    def _registering(self, function: Any) -> Any:
+        def impl(library: Any, *args: Any, **kwargs: Any) -> None:
+            function(library, *args, **kwargs)
+            registers(library)
+
+        return impl
 
     def _pickling(self, function: Any) -> Any:
         """Keys are hashes of pickles. Layouts, memory formats and dtypes pickle as a name in the first module of

@@ -13,11 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-import torch
-
 from warmstore.identity.origin import origin_of, origin_of_function
 
-_PLAIN = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, torch.layout)
+_PLAIN = (int, float, complex, str, bytes, bool, type(None))
 
 
 def installed_modules(traced: Iterable[CodeType], identified: Mapping[int, CodeType], unknown: list[str]) -> set[str]:
@@ -87,7 +85,9 @@ def _text(value: object) -> str:
         return f"({', '.join(map(_text, value))})"  # type: ignore[call-overload]
     if type(value) is dict:
         return str([(name, _text(one)) for name, one in sorted(value.items())])
-    return repr(value) if type(value) in _PLAIN else str(getattr(value, "__qualname__", type(value).__qualname__))
+    kind = type(value)
+    is_told = kind in _PLAIN or f"{kind.__module__}.{kind.__name__}" in ("torch.dtype", "torch.device")
+    return repr(value) if is_told else str(getattr(value, "__qualname__", kind.__qualname__))
 
 
 def file_of(module: object) -> str:
