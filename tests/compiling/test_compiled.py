@@ -386,7 +386,7 @@ def test_packages_survive_bytes_and_others_are_refused() -> None:
     assert Package.from_bytes(whole) == package
     for other in (
         b"something else",
-        whole.replace(b"package 5", b"package 4", 1),
+        whole.replace(b"package ", b"package of ", 1),
         whole[:30],
         whole.replace(b"{", b"[", 1),
     ):

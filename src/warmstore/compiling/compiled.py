@@ -270,7 +270,8 @@ class _Compiled:
             if not call.path:
                 self._look_up(session, call)
             frame = self._frame(question, call)
-            if (answer := self._restored(question, call, frame)[0]) is not None:
+            answer, reasons = self._restored(question, call, frame)
+            if answer is not None:
                 session.note(Lookup(call.path + frame, True))
                 return answer
         except Exception as error:
@@ -278,7 +279,7 @@ class _Compiled:
             self._say(error)
             return question.compile()
         with session.alone(call.path + frame):
-            return self._made(session, question, call, frame)
+            return self._made(session, question, call, frame, reasons)
 
     def _look_up(self, session: Session, call: _Call) -> None:
         """Identify a call. Its key is that of the program as it is now, with all data.
@@ -366,14 +367,19 @@ class _Compiled:
     def _resume_in(self, resumes: Mapping[str, CodeType]) -> None:
         self._resumes.update((id(code), (name, code)) for name, code in resumes.items())
 
-    def _made(self, session: Session, question: Question, call: _Call, frame: str) -> Any:
-        """Torch's own answer, kept for others."""
+    def _made(self, session: Session, question: Question, call: _Call, frame: str, reasons: list[str]) -> Any:
+        """Torch's own answer, kept for others.
+
+        Args:
+            reasons: why nothing that was found before was of use.
+        """
         from warmstore.compiling import dynamo
 
-        reasons: list[str] = []
         try:
-            self._read(session, call)  # made by another process meanwhile
-            answer, reasons = self._restored(question, call, frame)
+            before, answer = call.packages, None
+            self._read(session, call)
+            if call.packages != before:  # made by another process meanwhile
+                answer, reasons = self._restored(question, call, frame)
             changed = () if call.packages else session.why(call.path)
             session.note(Lookup(call.path + frame, answer is not None, (*call.unusable, *reasons), changed))
             if answer is not None:
