@@ -8,13 +8,12 @@ from tests.compiling.edits.harness import Verdict, corpus, judged
 CORPUS = {one.name: one for one in corpus()}
 THEMES = sorted({one.theme for one in CORPUS.values()})
 _KNOWN = {  # where something is traced anew that need not be; nothing of this is wrong
-    "left to torch: a weak reference": "objects_weakref",
-    "left to torch: code of torch's own functions replaced": "installed_code_of_installed_function",
-    "traced anew: a function of dynamo.py": "functions_singledispatch functions_singledispatch_registered",
-    "traced anew, and nothing said": "breaks_generator_across objects_decimal",
-    "another key: an attribute that nothing reads": "neutral_attribute_not_read",
-    "another key: addresses as the keys of a dict": "process_id_branch",
-    "torch's own": "objects_instancecheck",
+    "a weak reference": "objects_weakref",
+    "guards of a number of NumPy's, which torch cannot read back": "objects_numpy_scalar",
+    "a frame after a generator was begun": "breaks_generator_across",
+    "an attribute that nothing reads is in the key": "neutral_attribute_not_read",
+    "addresses as the keys of a dict are in the key": "process_id_branch",
+    "the change is one that Python itself does not see": "objects_instancecheck",
 }
 
 

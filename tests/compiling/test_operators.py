@@ -91,6 +91,11 @@ def library() -> Iterator[torch.library.Library]:
     made._destroy()
 
 
+@torch.library.triton_op("ours::doubled", mutates_args=())
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
 def graph_of(program: Callable[..., torch.Tensor]) -> Any:
     return make_fx(program)(torch.ones(4))
 
@@ -104,6 +109,8 @@ def test_what_the_program_has_made_an_operator_of_may_be_edited(library: torch.l
     assert operators.why_not_known(graph) == [
         "what ours::half does may be edited unseen", "what ours_too::twice does may be edited unseen"
     ]  # fmt: skip
+    with FakeTensorMode():
+        assert operators.why_not_known(graph_of(doubled)) == ["what ours::doubled does may be edited unseen"]
     assert operators.foreign_operators(graph_of(torch.sin)) == {}
     assert operators.why_not_known(graph_of(torch.sin)) == []
     assert operators.operators_text(graph_of(torch.sin)) == ""

@@ -8,11 +8,11 @@ shape that the operator says its result will have.
 
 from __future__ import annotations
 
-import inspect
 import re
 import sys
 from collections.abc import Collection, Iterable, Iterator
-from functools import cache, lru_cache
+from contextlib import suppress
+from functools import cache, lru_cache, partial
 from itertools import chain
 from pathlib import Path
 from types import FunctionType
@@ -85,8 +85,9 @@ def foreign_operators(graph: Any) -> dict[str, str]:
     for name in _names(graph) | _overridden():
         sources = [one for one in _sources(name) if not _is_torchs(one)]
         modules = {_module_of(name, one) for one in sources}
-        if (mine := _python_definition(name)) is not None:
-            modules.add(_installed(mine.__globals__.get("__name__")))
+        modules |= {
+            _installed(one.__globals__.get("__name__")) for one in _python_definition(name) if not _in_torch(one)
+        }
         if modules:
             found[name] = PROGRAM if PROGRAM in modules or len(modules) > 1 else modules.pop()
     for target in targets_of(graph):
@@ -192,7 +193,7 @@ def _sources(name: str) -> set[str]:
 def _is_torchs_own(name: str) -> bool:
     """Whether torch has defined an operator, whoever has changed it since."""
     defined = [source for dump in _dumps(name) for source in _DEFINED.findall(dump)]
-    return _python_definition(name) is None and any(map(_is_torchs, defined))
+    return not _python_definition(name) and any(map(_is_torchs, defined))
 
 
 @cache
@@ -247,12 +248,36 @@ def _installed(name: str | None) -> str:
     return name if name in sys.modules and not origin_of_name(name).is_program else PROGRAM
 
 
-def _python_definition(name: str) -> FunctionType | None:
-    """The function that `torch.library.custom_op` made an operator of."""
+def _python_definition(name: str) -> list[FunctionType]:
+    """The functions that `torch.library.custom_op` and what stands on it made an operator of, if it is one."""
     from torch._library.custom_ops import OPDEFS
 
-    definition = OPDEFS.get(name)
-    return None if definition is None else inspect.unwrap(definition._init_fn)
+    held = vars(OPDEFS[name]).values() if name in OPDEFS else ()
+    several = [one.values() if isinstance(one, dict) else (one,) for one in held]
+    return [function for one in chain(*several) if isinstance(one, FunctionType) for function in _functions_in(one)]
+
+
+def _functions_in(function: FunctionType) -> list[FunctionType]:
+    """A function, and those that it holds in its closure and wraps."""
+    found: dict[int, FunctionType] = {}
+    waiting: list[Any] = [function]
+    while waiting:
+        one = waiting.pop()
+        one = getattr(one, "__func__", one)
+        if isinstance(one, partial):
+            waiting.append(one.func)
+        if not isinstance(one, FunctionType) or id(one) in found:
+            continue
+        found[id(one)] = one
+        waiting.append(getattr(one, "__wrapped__", None))
+        for cell in one.__closure__ or ():
+            with suppress(ValueError):  # nothing is in it yet
+                waiting.append(cell.cell_contents)
+    return list(found.values())
+
+
+def _in_torch(function: FunctionType) -> bool:
+    return function.__code__.co_filename.startswith(_torchs_folders()) and not origin_of_function(function).is_program
 
 
 def _fake_text(name: str) -> str | None:
@@ -295,8 +320,7 @@ def _is_programs(function: Any) -> bool:
 
 @lru_cache(maxsize=1 << 13)
 def _is_written_by_the_program(function: FunctionType) -> bool:
-    function = inspect.unwrap(function)
-    return isinstance(function, FunctionType) and origin_of_function(function).is_program
+    return any(origin_of_function(one).is_program for one in _functions_in(function))
 
 
 def _is_installed(target: Any) -> bool:

@@ -195,7 +195,10 @@ def _judge_hits(verdict: Verdict, runs: dict[str, dict[str, Any]]) -> None:
         is_other = differs(runs["first"]["eager"], runs["second"]["eager"])
         if is_other == case.is_neutral and not case.is_same:
             verdict.shows_nothing += f"the edit makes {'a' if is_other else 'no'} difference. "
-    for kind in ("again", "second") if case.is_neutral else ("again",):
+    kinds = ("again", "second") if case.is_neutral else ("again",)
+    if case.is_same or verdict.as_torch:  # what torch fails to compile is kept by nobody
+        kinds = ()
+    for kind in kinds:
         if kind in runs and runs[kind]["traced"]:
             said = [one for one in runs[kind]["said"] if "is left to torch.compile" in one]
             found = verdict.left if said else verdict.missed
