@@ -72,10 +72,10 @@ def report_of(found: dict[str, dict[tuple[str, str], Said]]) -> Report:
     used = [name for name, starts in found.items() if is_used(starts["warm", "ws"])]
     columns = (
         "",
-        "cold",
-        "torch.compile cold",
-        "torch.compile warm",
-        "warm",
+        "ws.compile, cold",
+        "torch.compile, cold",
+        "torch.compile, warm",
+        "ws.compile, warm",
         "frames",
         "hits",
         "misses",
@@ -113,8 +113,8 @@ def report_of(found: dict[str, dict[tuple[str, str], Said]]) -> Report:
         bars,
         (
             f"used in {len(used)} of {len(found)}",
-            "Cold and warm are `ws.compile`; frames are those that Dynamo compiled in its warm process, hits and "
-            "misses its lookups of packages. Used: it found packages for all frames, Dynamo compiled none, nothing was "
+            "torch.compile has the cache of graphs. Frames are those that Dynamo compiled in the warm process of "
+            "ws.compile, hits and misses its lookups of packages. Used: it found packages for all frames, Dynamo compiled none, nothing was "
             "left to torch.compile. Right: all four processes computed what eager ones do, and both of `ws.compile` "
             "the same bits.",
             "Each program has a store for `ws.compile` and one for `torch.compile`, with precompiled headers in them.",
