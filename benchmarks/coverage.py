@@ -114,9 +114,9 @@ def report_of(found: dict[str, dict[tuple[str, str], Said]]) -> Report:
         (
             f"used in {len(used)} of {len(found)}",
             "torch.compile has the cache of graphs. Frames are those that Dynamo compiled in the warm process of "
-            "ws.compile, hits and misses its lookups of packages. Used: it found packages for all frames, Dynamo compiled none, nothing was "
-            "left to torch.compile. Right: all four processes computed what eager ones do, and both of `ws.compile` "
-            "the same bits.",
+            "ws.compile, hits and misses its lookups of packages. Used: it found packages for all frames, Dynamo "
+            "compiled none, nothing was left to torch.compile. Right: all four processes computed what eager ones do, "
+            "and both of `ws.compile` the same bits.",
             "Each program has a store for `ws.compile` and one for `torch.compile`, with precompiled headers in them.",
             f"Cold starts with `ws.compile` beside `torch.compile`, times the seconds, the worst: {worst}.",
         ),
