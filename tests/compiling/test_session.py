@@ -1,6 +1,7 @@
 """What a session brings and takes in, with a stand-in for the compiler: files in a folder."""
 
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ import pytest
 from warmstore.compiling.artifacts import ArtifactStore
 from warmstore.compiling.environment import Environment
 from warmstore.compiling.flights import Flights
-from warmstore.compiling.live import LiveFolder, why_not
+from warmstore.compiling.live import LiveFolder, other_places, why_not
 from warmstore.compiling.session import Session
 
 HERE = Environment(system="Linux", machine="x86_64", python="cpython-3.11.7", torch="2.13.0", capability="avx512")
@@ -261,6 +262,15 @@ def test_a_folder_whose_path_has_a_space_is_refused(tmp_path: Path) -> None:
     assert "space" in why_not(tmp_path / "my files")
     live = LiveFolder.create([tmp_path / "my files", tmp_path / "own"])
     assert live.path.parent == tmp_path / "own"
+    live.remove()
+
+
+def test_compilers_have_a_place_where_store_and_temporary_folder_have_spaces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "my temporary files"))
+    live = LiveFolder.create([tmp_path / "my files", *other_places()])
+    assert " " not in str(live.path)
     live.remove()
 
 

@@ -85,6 +85,11 @@ class LiveFolder:
         self.leave()
 
 
+def other_places() -> list[Path]:
+    """Where compilers may write when the folder of the store will not do, the best first."""
+    return [Path(tempfile.gettempdir()), Path("/var/tmp"), Path("/dev/shm")]
+
+
 def why_not(parent: Path) -> str:
     """Why compilers should not write below this folder, which is made when missing; empty when they may."""
     if any(map(str.isspace, str(parent))):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,7 +15,7 @@ from pathlib import Path
 
 from warmstore.compiling.artifacts import ArtifactStore
 from warmstore.compiling.index import BLOCK, on_disk
-from warmstore.compiling.live import LiveFolder, has_room, sweep_folder
+from warmstore.compiling.live import LiveFolder, has_room, other_places, sweep_folder
 from warmstore.errors import TooLarge, WarmstoreError
 
 _log = logging.getLogger("warmstore")
@@ -91,9 +90,8 @@ class Workplace:
         """Send compilers to another disk, or, where nothing is `kept`, out of the store. Returns whether they went."""
         with self._lock:
             here = self.live.path.parent
-            places = [Path(tempfile.gettempdir()), Path("/var/tmp"), Path("/dev/shm")]
             try:
-                live = LiveFolder.create([place for place in places if place != here or not kept])
+                live = LiveFolder.create([place for place in other_places() if place != here or not kept])
             except OSError as error:
                 _log.warning("compile cache: %s has no room, and elsewhere %s", here, error)
                 return False
