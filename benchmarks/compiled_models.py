@@ -26,22 +26,6 @@ class Block(nn.Module):
         return x + self.narrow(functional.gelu(self.wide(self.second(x))))
 
 
-class Transformer(nn.Module):
-    """Blocks between an embedding of 256 tokens and a head."""
-
-    def __init__(self, blocks: int = 6, width: int = 128) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(256, width)
-        self.blocks = nn.ModuleList(Block(width) for _ in range(blocks))
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 256)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.embedding(tokens)
-        for block in self.blocks:
-            x = block(x)
-        return self.head(self.norm(x))
-
-
 class Residual(nn.Module):
     """Two convolutions, with batch norms, and a way round them."""
 
@@ -70,13 +54,10 @@ class Convolutions(nn.Module):
 
 
 def transformer() -> tuple[nn.Module, Tensor]:
-    """Six blocks of width 128, 4 heads; 4 sequences of 32 tokens."""
-    return Transformer(), torch.randint(0, 256, (4, 32))
-
-
-def sequential() -> tuple[nn.Module, Tensor]:
-    """Such blocks, and nothing of one's own around them."""
-    return nn.Sequential(*(Block() for _ in range(6))), torch.randn(4, 32, 128)
+    """Six blocks of width 128, 4 heads, between an embedding of 256 tokens and a head; 4 sequences of 32 tokens."""
+    blocks = [Block() for _ in range(6)]
+    model = nn.Sequential(nn.Embedding(256, 128), *blocks, nn.LayerNorm(128), nn.Linear(128, 256))
+    return model, torch.randint(0, 256, (4, 32))
 
 
 def convolutions() -> tuple[nn.Module, Tensor]:
