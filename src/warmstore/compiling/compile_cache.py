@@ -21,7 +21,7 @@ from warmstore.compiling.flights import Flights
 from warmstore.compiling.imports import Watcher
 from warmstore.compiling.jax_hooks import VARIABLES as JAX_VARIABLES
 from warmstore.compiling.jax_hooks import JaxHooks
-from warmstore.compiling.live import LiveFolder, other_places, why_not_trusted
+from warmstore.compiling.live import LiveFolder, places, why_not_trusted
 from warmstore.compiling.remotes import RemoteSettings, open_tier
 from warmstore.compiling.runs import Lookup
 from warmstore.compiling.session import Session
@@ -74,7 +74,7 @@ class CompileCache(Owner):
         if reason := why_not_trusted(settings.folder):
             raise PermissionError(f"{settings.folder} {reason}")
         environment = Environment.of_this_process()
-        live = LiveFolder.create([settings.folder / "live", *other_places()])
+        live = LiveFolder.create(places(settings.folder))
         try:
             store = ArtifactStore(settings.folder, settings.max_size, settings.eviction)
             try:

@@ -12,7 +12,7 @@ from warmstore.compiling.artifacts import ArtifactStore
 from warmstore.compiling.environment import Environment
 from warmstore.compiling.files import is_whole_library
 from warmstore.compiling.flights import Flights
-from warmstore.compiling.live import other_places, why_not, why_not_trusted
+from warmstore.compiling.live import places, why_not, why_not_trusted
 from warmstore.compiling.rules import objections
 from warmstore.compiling.torch_hooks import TESTED, is_tested
 
@@ -70,7 +70,7 @@ def _folders(folder: Path) -> Iterator[Finding]:
     except OSError as error:
         yield Finding("locks", False, f"{error}; every cold process compiles for itself")
     reasons = []
-    for parent in (folder / "live", *other_places()):
+    for parent in places(folder):
         try:
             reason = why_not(parent)
         except OSError as error:

@@ -85,14 +85,24 @@ class LiveFolder:
         self.leave()
 
 
+def places(store: Path) -> list[Path]:
+    """Where compilers of a store may write, the best first."""
+    return [store / "live", *other_places()]
+
+
 def other_places() -> list[Path]:
     """Where compilers may write when the folder of the store will not do, the best first."""
     return [Path(tempfile.gettempdir()), Path("/var/tmp"), Path("/dev/shm")]
 
 
+def has_space(path: Path | str) -> bool:
+    """Whether torch cannot call the C++ compiler with a path: it quotes none."""
+    return any(map(str.isspace, str(path)))
+
+
 def why_not(parent: Path) -> str:
     """Why compilers should not write below this folder, which is made when missing; empty when they may."""
-    if any(map(str.isspace, str(parent))):
+    if has_space(parent):
         return "has a space in its path, which torch does not quote where it calls the C++ compiler"
     parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if reason := why_not_trusted(parent, sticky=True):

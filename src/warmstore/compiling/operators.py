@@ -225,15 +225,15 @@ def _overridden() -> set[str]:
 
     found = set()
     for key in _impls.union(*_registered.values()) - _seen:
-        name, _, kind = key.rpartition("/")
+        overload, _, kind = key.rpartition("/")
         if kind == "Meta":
             continue  # of what a graph calls it is seen there, and nothing else asks it
-        name = name.replace("/", "::", 1)
-        if all(map(_is_torchs, _sources(name.partition(".")[0]))):
+        name = overload.replace("/", "::", 1).partition(".")[0]
+        if all(map(_is_torchs, _sources(name))):
             if key in _impls:  # torch registers nothing twice
                 _seen.add(key)
-        elif _is_torchs_own(name.partition(".")[0]):
-            found.add(name.partition(".")[0])
+        elif _is_torchs_own(name):
+            found.add(name)
     return found
 
 

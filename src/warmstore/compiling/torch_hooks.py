@@ -24,6 +24,7 @@ from typing import Any, Protocol
 
 from warmstore.compiling.details import Details, of_source, of_torch
 from warmstore.compiling.imports import Watcher
+from warmstore.compiling.live import has_space
 from warmstore.compiling.operators import modules_text, operators_text, registers, why_not_known
 
 _log = logging.getLogger("warmstore")
@@ -308,7 +309,7 @@ class TorchHooks:
                 if (library is not None and library.exists()) or not self._listener.has_room_for_headers:
                     return None
                 folder = Path(module.cache_dir(), "precompiled_headers")
-                if any(map(str.isspace, f"{folder}{tempfile.gettempdir()}")):  # torch quotes none of them
+                if has_space(folder) or has_space(tempfile.gettempdir()):
                     return None
                 vars(module).update(_HEADER_DIR=str(folder), _HEADER_LOCK_DIR=str(folder / "locks"))
                 try:
