@@ -56,7 +56,7 @@ def lines(
         ({"stride": "1, 8"}, ["input 0: strides (16, 1) -> (1, 8)"]),
         ({"dtype": "bfloat16"}, ["input 0: dtype float32 -> bfloat16"]),
         ({"by": "3"}, ["the program changed: new aten.mul.Tensor(_, 3) and gone aten.mul.Tensor(_, 2)"]),
-        ({"names": "z"}, ["names of arguments: self, x -> self, z"]),
+        ({"names": "z"}, []),
         ({"epilogue_fusion": False}, ["config epilogue_fusion: True -> False"]),
         ({"flag": 1}, ["config flag: none -> 1"]),
         ({}, []),

@@ -101,7 +101,6 @@ def of_torch(lines: Iterable[str]) -> Details:
         if name == "gm":
             head, *body = [one for one in text.splitlines() if one.strip() and not one.lstrip().startswith("#")]
             arguments = next((one for one in [head, *body] if one.startswith("def forward(")), "")
-            parts["names of arguments"] = _short(arguments.removeprefix("def forward(").rstrip(": )"), digest_of=True)
             names = {found[1] for one in body if (found := _ASSIGNED.match(one))} | set(_WORD.findall(arguments))
             operators += Counter(_operator(one, names) for one in body if " = " in one or "return" in one)
         elif name.startswith("example_inputs["):

@@ -10,6 +10,7 @@ import functools
 import hashlib
 import inspect
 import logging
+import re
 import sys
 import sysconfig
 import tempfile
@@ -17,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
@@ -33,6 +34,7 @@ TESTED = ("2.13",)
 """Versions of torch, major and minor, that the tests ran with. Others get what documented variables can do."""
 
 
+_VARIABLE = re.compile(r"L\['\w+'\]")
 _OF_AUTOCAST = ("torch.amp.autocast_mode._enter_autocast", "torch.amp.autocast_mode._exit_autocast")
 
 
@@ -93,6 +95,7 @@ class TorchHooks:
         watcher.when_imported("torch._inductor.compile_fx", self._compile_fx)
         watcher.when_imported("torch._inductor.cpu_vec_isa", self._cpu_vec_isa)
         watcher.when_imported("torch._functorch._aot_autograd.autograd_cache", self._autograd_cache)
+        watcher.when_imported("torch.fx.experimental.symbolic_shapes", self._symbolic_shapes)
         watcher.when_imported("torch.library", self._operators)
 
     def remove(self) -> None:
@@ -129,6 +132,9 @@ class TorchHooks:
 
     def _cpu_vec_isa(self, module: ModuleType) -> None:
         self._replace(module.VecISA, "check_build", "self code", self._probing)
+
+    def _symbolic_shapes(self, module: ModuleType) -> None:
+        self._replace(module.ShapeEnv, "_generate_unique_id", "self source_name", self._numbering)
 
     def _operators(self, module: ModuleType) -> None:
         self._replace(module.Library, "impl", "self op_name fn dispatch_key", self._registering)
@@ -228,7 +234,8 @@ class TorchHooks:
         return make
 
     def _keying(self, module: ModuleType) -> Callable[[Any], Any]:
-        """torch's key has the names of functions and operators alone; the modules that they come from are added."""
+        """torch's key has the names of functions and operators alone; the modules that they come from are added. It
+        has the names of variables, which nothing that is compiled depends on; they are left out."""
 
         def make(function: Any) -> Any:
             def autograd_cache_key(mod: Any, *args: Any, **kwargs: Any) -> Any:
@@ -236,7 +243,7 @@ class TorchHooks:
                 try:
                     if reasons := why_not_known(graph):
                         raise module.BypassAOTAutogradCache("; ".join(reasons))
-                    with _told_of(graph):
+                    with _told_of(graph), _without_names(graph):
                         return function(mod, *args, **kwargs)
                 except Exception as error:
                     self._listener.refused("inductor/aotautograd", f"AOTAutograd does not look: {error}")
@@ -245,6 +252,15 @@ class TorchHooks:
             return autograd_cache_key
 
         return make
+
+    def _numbering(self, function: Any) -> Any:
+        """A dynamic size's number is a hash of where it comes from; here of that without the variable's name."""
+
+        def number(shapes: Any, source_name: str) -> int:
+            found: int = function(shapes, _VARIABLE.sub("L", source_name))
+            return found
+
+        return number
 
     def _registering(self, function: Any) -> Any:
         def impl(library: Any, *args: Any, **kwargs: Any) -> None:
@@ -255,7 +271,8 @@ class TorchHooks:
 
     def _pickling(self, function: Any) -> Any:
         """Keys are hashes of pickles. Layouts, memory formats and dtypes pickle as a name in the first module of
-        `sys.modules` that has it, which depends on who imported torch first; their names alone do not."""
+        `sys.modules` that has it, which depends on who imported torch first; their names alone do not. Variables have
+        numbers for names."""
         torch = sys.modules["torch"]
         named = {
             getattr(torch, name) for name in ("dtype", "layout", "memory_format", "qscheme") if hasattr(torch, name)
@@ -264,6 +281,8 @@ class TorchHooks:
         def init(pickler: Any, *args: Any, **kwargs: Any) -> None:
             function(pickler, *args, **kwargs)
             pickler.dispatch_table.update(dict.fromkeys(named, _by_name))
+            source = sys.modules["torch._dynamo.source"].LocalSource
+            pickler.dispatch_table[source] = functools.partial(_without_name, {})
 
         return init
 
@@ -384,6 +403,19 @@ def _told_of(graph: Any) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _without_names(graph: Any) -> Iterator[None]:
+    """While this lasts, what a graph computes has numbers for names, as torch gives them to what it is passed."""
+    named = [(node, node.name) for node in graph.graph.nodes if node.op not in ("placeholder", "output")]
+    for number, (node, _) in enumerate(named):
+        node.name = f"n_{number}"
+    try:
+        yield
+    finally:
+        for node, name in named:
+            node.name = name
+
+
 def _with_text(key: str, text: str) -> str:
     """A key of torch's, its first letter kept, for what is known beside."""
     return key[0] + hashlib.sha256(f"{key}\n{text}".encode()).hexdigest()
@@ -401,6 +433,13 @@ def is_tested(version: str | None) -> bool:
 
 def _by_name(value: object) -> tuple[type[str], tuple[str]]:
     return str, (str(value),)
+
+
+def _without_name(numbers: dict[str, int], source: Any) -> tuple[type[tuple[Any, ...]], tuple[list[Any]]]:
+    """A variable that something comes from, as a pickle has it."""
+    _, *others = fields(source)
+    number = numbers.setdefault(source.local_name, len(numbers))
+    return tuple, ([number, *(getattr(source, one.name) for one in others)],)
 
 
 def _folders() -> list[tuple[str, str]]:
