@@ -11,11 +11,10 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import suppress
 from functools import cache, lru_cache, partial
 from itertools import chain
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any
 
 from warmstore.compiling.traced import file_of, installed_text, patched
@@ -263,16 +262,21 @@ def _functions_in(function: FunctionType) -> list[FunctionType]:
     waiting: list[Any] = [function]
     while waiting:
         one = waiting.pop()
-        one = getattr(one, "__func__", one)
-        if isinstance(one, partial):
-            waiting.append(one.func)
-        if not isinstance(one, FunctionType) or id(one) in found:
+        if not isinstance(one, FunctionType):
+            if isinstance(one, MethodType):
+                waiting.append(one.__func__)
+            elif isinstance(one, partial):
+                waiting.append(one.func)
+            continue
+        if id(one) in found:
             continue
         found[id(one)] = one
-        waiting.append(getattr(one, "__wrapped__", None))
+        waiting.append(vars(one).get("__wrapped__"))
         for cell in one.__closure__ or ():
-            with suppress(ValueError):  # nothing is in it yet
+            try:
                 waiting.append(cell.cell_contents)
+            except ValueError:  # nothing is in it yet
+                continue
     return list(found.values())
 
 
