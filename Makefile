@@ -2,7 +2,7 @@
 # constraints.txt pins torch, and a looser request would pull several GB of CUDA packages.
 PYTHON ?= python3
 BIN := .venv/bin
-SOURCES := pyproject.toml constraints.txt
+SOURCES := pyproject.toml constraints.txt setup.py $(wildcard src/warmstore/_native/*.[ch])
 
 .PHONY: demo examples test test-slow test-identity test-servers lint format bench bench-quick bench-data clean
 

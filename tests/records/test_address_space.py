@@ -1,7 +1,6 @@
 """The address space: spans of any length copied from anywhere, on one thread and on several."""
 
 import errno
-import mmap
 import multiprocessing
 import os
 from collections.abc import Callable
@@ -14,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import warmstore as ws
-from warmstore.records import address_space
-from warmstore.records.address_space import AddressSpace
+from warmstore.records.address_space import SLOT, AddressSpace
 from warmstore.records.files import Files
 
 SIZE = 1 << 16
@@ -43,35 +41,15 @@ def space(tmp_path_factory: pytest.TempPathFactory) -> AddressSpace:
 
 
 @settings(deadline=None)
-@given(
-    st.lists(st.tuples(st.integers(0, SIZE - 1), st.integers(0, 40)), max_size=30),
-    st.integers(1, 9),
-    st.booleans(),
-)
-def test_spans_of_any_length(space: AddressSpace, spans: Any, block: int, parallel: bool) -> None:
-    """Blocks so small that every way a span can lie in them comes up."""
-    import torch
-
-    assert torch.get_num_threads() > 0
+@given(st.lists(st.tuples(st.integers(0, SIZE - 1), st.integers(0, 40)), max_size=30))
+def test_spans_of_any_length(space: AddressSpace, spans: Any) -> None:
     starts = np.array([start for start, _ in spans], np.int64)
     lengths = np.array([min(length, SIZE - start) for start, length in spans], np.int64)
     out = np.full(int(lengths.sum()), 255, np.uint8)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(address_space, "_BLOCK", block)
-        patch.setattr(address_space, "_PARALLEL_BLOCKS", 0 if parallel else 1 << 30)
-        space.gather_spans(starts, lengths, out)
+    space.gather_spans(starts, lengths, out)
     whole = space.memory
     expected = [whole[start : start + length] for start, length in zip(starts, lengths, strict=True)]
     assert out.tobytes() == b"".join(part.tobytes() for part in expected)
-
-
-def test_large_spans_go_through_the_parallel_copy(space: AddressSpace) -> None:
-    starts = np.random.default_rng(1).integers(0, SIZE - 20_000, 300)
-    lengths = np.random.default_rng(2).integers(mmap.PAGESIZE, 20_000, 300)
-    out = np.zeros(int(lengths.sum()), np.uint8)
-    space.gather_spans(starts, lengths, out)
-    expected = b"".join(space.memory[at : at + length].tobytes() for at, length in zip(starts, lengths, strict=True))
-    assert out.tobytes() == expected
 
 
 def _little_address_space(path: Path, gibibytes: float) -> tuple[bool, int]:
@@ -120,7 +98,7 @@ def test_stores_open_in_little_address_space(tmp_path: Path, gibibytes: float, p
             os.truncate(file, 2**30)
     is_mapped, slot = run_alone(_little_address_space, tmp_path / "s", gibibytes)
     assert is_mapped == mapped
-    assert slot < address_space.SLOT or pad
+    assert slot < SLOT or pad
 
 
 def test_a_system_that_maps_no_more_files(tmp_path: Path) -> None:

@@ -7,7 +7,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from warmstore._native import floor
 from warmstore.records.key_table import BUCKET, PARTITIONS, SLOTS, KeyTable
+from warmstore.records.keys import Keys, as_keys
+
+_FIRST, _SECOND, _ALL = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, (1 << 64) - 1
+
+
+def with_fingerprints(prints: Any) -> Keys:
+    """Keys that have these fingerprints: splitmix64's finaliser backwards."""
+
+    def before(mixed: int) -> int:
+        mixed = (mixed ^ mixed >> 31 ^ mixed >> 62) * pow(_SECOND, -1, 1 << 64) & _ALL
+        mixed = (mixed ^ mixed >> 27 ^ mixed >> 54) * pow(_FIRST, -1, 1 << 64) & _ALL
+        return mixed ^ mixed >> 30 ^ mixed >> 60
+
+    low = np.array([before(int(one)) for one in prints], np.uint64)
+    return Keys(np.stack((low, np.zeros_like(low)), axis=1), False)
+
+
+def partitions_of(keys: Keys) -> Any:
+    """How many keys go to each partition."""
+    counts = np.zeros(PARTITIONS, np.int64)
+    floor.count_partitions(keys.halves, counts)
+    return counts
 
 
 class Memory:
@@ -25,12 +48,12 @@ class Memory:
         self.buckets = buckets
 
     def insert(self, prints: Any, values: Any) -> None:
-        self.table.insert(np.array(prints, np.uint64), np.array(values, np.int64))
+        self.table.insert(with_fingerprints(prints), np.array(values, np.int64))
         assert not self.words[:BUCKET].any()  # bucket 0 belongs to nobody
         assert self.table.is_sound(int(self.counts.sum()))
 
     def lookup(self, prints: Any) -> list[int]:
-        return self.table.lookup(np.array(prints, np.uint64)).tolist()
+        return self.table.lookup(with_fingerprints(prints), 0)[0].tolist()
 
 
 PRINT = (
@@ -121,3 +144,51 @@ def test_what_is_not_sound() -> None:
 
     assert soundly(nothing)
     assert not any(map(soundly, (twice, outside, empty, negative, many)))
+
+
+def test_keys_are_spread() -> None:
+    for ids in (np.arange(1 << 16), np.arange(1 << 16) << 40, [str(number) for number in range(1 << 16)]):
+        counts = partitions_of(as_keys(ids)).reshape(16, -1).sum(axis=1)
+        assert counts.min() > 0.8 * (1 << 16) / 16
+    alike = Keys(np.array([[7, 7]], np.uint64), False)  # both halves alike mix to nothing, which is no fingerprint
+    memory = Memory()
+    memory.table.insert(alike, np.array([5]))
+    assert memory.table.lookup(alike, 6)[0].tolist() == [5]
+    assert memory.lookup([1]) == [5]
+
+
+@pytest.mark.parametrize(
+    ("rows", "limit", "expected"),
+    [([0, 1], 2, True), ([0, 2], 2, False), ([0, 1], 1, False), ([0], 2, False), ([], 0, True)],
+)
+def test_whether_all_are_there_below_a_limit(rows: list[int], limit: int, expected: bool) -> None:
+    memory = Memory()
+    keys = with_fingerprints([1 << 52, 2 << 52])
+    if rows:
+        memory.table.insert(Keys(keys.halves[: len(rows)], False), np.array(rows))
+    else:
+        keys = Keys(keys.halves[:0], False)
+    found, are_all = memory.table.lookup(keys, limit)
+    assert found[: len(rows)].tolist() == rows
+    assert are_all is expected
+
+
+def test_small_ints_are_looked_for_in_the_direct_table_first() -> None:
+    memory = Memory()
+    keys = as_keys([0, 1, 2, 3, -1, "0"])
+    memory.table.insert(keys, np.arange(6) + 100)
+    direct = np.array([1, 0, 3, 9, 9], np.int64)
+    found, _ = memory.table.lookup(keys, 0, direct, 3)
+    assert found.tolist() == [0, 101, 2, 103, 104, 105]
+
+
+def test_another_process_made_the_table_larger() -> None:
+    memory = Memory()
+    memory.insert([1, 2], [0, 1])
+    reader = KeyTable(memory.directory, memory.counts, memory.words, lambda: memory.buckets, memory.allocate)
+    keys = with_fingerprints(np.random.default_rng(0).integers(1, 1 << 63, 3000, np.uint64))
+    for first in range(0, 3000, 500):
+        part = Keys(keys.halves[first : first + 500], False)
+        memory.table.insert(part, np.arange(first, first + 500))
+        assert reader.lookup(part, 3000)[1]
+    assert reader.lookup(keys, 3000)[0].tolist() == list(range(3000))

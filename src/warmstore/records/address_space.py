@@ -12,15 +12,14 @@ import contextlib
 import ctypes
 import errno
 import mmap
-import os
-import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from warmstore._native import floor, threads_for
 from warmstore.errors import Damaged
-from warmstore.records.buffers import LARGE, take
+from warmstore.records.buffers import take
 from warmstore.records.files import Files, advise, release, reserve
 from warmstore.records.unchecked import UncheckedReader
 
@@ -34,13 +33,7 @@ SLOT = 1 << 30
 
 _FIRST_SLOTS = 64
 _SMALLEST_SLOT = 1 << 20
-# From this many bytes a parallel copy pays; below it numpy's single thread is ahead of torch's dispatch.
-_PARALLEL_BYTES = 1 << 15
-_BLOCK = 1 << 12
-_PARALLEL_BLOCKS = 256
 _PAGE = mmap.PAGESIZE
-# torch's worker threads do not survive a fork: a child that uses them waits for ever (GNU OpenMP).
-_home = os.getpid()
 # Gaps of up to this many bytes are read along: one request costs more than they do.
 _CLOSE = 1 << 14
 
@@ -79,14 +72,12 @@ class AddressSpace:
         self._places = np.full(slots, -1, np.int64)  # of each slot's first block in the table of `pages`
         self.paths: dict[int, str] = {}  # of the slots that have a file
         self._unchecked = UncheckedReader(files, slot, self.paths)
-        self._windows: dict[int, Any] = {}
         length = slots * slot if is_mapped else _PAGE
         self.address = reserve(length)
         owner = (ctypes.c_uint8 * length).from_address(self.address)
         # At exit arrays may outlive us and the process goes anyway.
         weakref.finalize(owner, release, self.address, length).atexit = False
         self.memory: Bytes = np.ctypeslib.as_array(owner)
-        self._words: Int64 = self.memory.view(np.int64)
         self.view = self.memory.data.toreadonly()
         self._unchecked.mapping = self.view if is_mapped else None
 
@@ -155,7 +146,7 @@ class AddressSpace:
         """Copy `width` bytes from each address.
 
         Args:
-            addresses: int64 [n], byte addresses relative to `memory`, multiples of 8 where `width` is one.
+            addresses: int64 [n], byte addresses relative to `memory`.
             width: bytes per row, at least 1.
             out: contiguous uint8 [n, width] to copy into, or None.
 
@@ -175,24 +166,9 @@ class AddressSpace:
                 return found
             out[:] = found
             return out
-        if width == 8 and out is None:
-            words: Int64 = self._words[addresses >> 3]
-            return words.view(np.uint8).reshape(count, 8)
-        torch = sys.modules.get("torch")  # never imported for this: numpy does it too, on one thread
-        if torch is not None and width % 8 == 0 and count * width >= _PARALLEL_BYTES and os.getpid() == _home:
-            window, words_at = self._window(torch, width), torch.from_numpy(addresses >> 3)
-            if out is None and count * width >= LARGE:
-                out = take(count * width).reshape(count, width)
-            if out is None:
-                return torch.index_select(window, 0, words_at).numpy().view(np.uint8)  # type: ignore[no-any-return]
-            if not out.ctypes.data & 7:
-                torch.index_select(window, 0, words_at, out=torch.from_numpy(out.view(np.int64)))
-                return out
-        window = np.ndarray((len(self.memory) - width + 1,), f"V{width}", self.memory, strides=(1,))
-        rows: Bytes = window[addresses].view(np.uint8).reshape(count, width)
         if out is None:
-            return rows
-        out[:] = rows
+            out = take(count * width).reshape(count, width)
+        floor.gather(self.memory, np.ascontiguousarray(addresses), width, out, threads_for(out.nbytes))
         return out
 
     def gather_spans(self, starts: Int64, lengths: Int64, out: Bytes) -> None:
@@ -213,34 +189,8 @@ class AddressSpace:
             for end, row in zip(ends, rows, strict=True):
                 target[end - len(row) : end] = row
             return
-        ends = np.cumsum(lengths)
-        firsts = ends - lengths
-        shifts = starts - firsts
-        # Blocks of the output that end within one span are rows of one width, and so one parallel gather. Of a span's
-        # first block the front comes along from before the span; it is overwritten by the ends of the others, below.
-        inner_first, inner_last = -(-firsts // _BLOCK), ends // _BLOCK
-        heads = np.minimum(inner_first * _BLOCK, ends)
-        front = shifts + (inner_first - 1) * _BLOCK
-        along = (
-            (heads > firsts) & (inner_last >= inner_first) & (front >= 0) & (front // self.slot == starts // self.slot)
-        )
-        blocks = np.maximum(inner_last - inner_first + along, 0)
-        torch = sys.modules.get("torch")
-        if torch is None or os.getpid() != _home or int(blocks.sum()) < _PARALLEL_BLOCKS:
-            heads, tails, head_of, tail_of = ends, ends, np.flatnonzero(lengths), np.zeros(0, np.int64)
-        else:
-            span = np.repeat(np.arange(len(starts)), blocks)
-            block = np.arange(len(span)) + (inner_first - along - (np.cumsum(blocks) - blocks))[span]
-            addresses = np.zeros(len(out) // _BLOCK, np.int64)
-            addresses[block] = shifts[span] + block * _BLOCK
-            target = torch.from_numpy(out[: len(addresses) * _BLOCK].reshape(-1, _BLOCK))
-            flat = torch.from_numpy(self.memory)
-            windows = torch.as_strided(flat, (flat.numel() - _BLOCK + 1, _BLOCK), (1, 1))
-            torch.index_select(windows, 0, torch.from_numpy(addresses), out=target)
-            tails = np.maximum(inner_last * _BLOCK, heads)
-            head_of, tail_of = np.flatnonzero((heads > firsts) & ~along), np.flatnonzero(ends > tails)
-        _copy(self.view, out, shifts[head_of], firsts[head_of], heads[head_of])
-        _copy(self.view, out, shifts[tail_of], tails[tail_of], ends[tail_of])
+        starts, lengths = np.ascontiguousarray(starts), np.ascontiguousarray(lengths)
+        floor.gather_spans(self.memory, starts, lengths, out, threads_for(len(out)))
 
     def will_need(self, addresses: Int64, width: int) -> None:
         """Start reading `width` bytes at each scattered address, all at once, before the first is waited for.
@@ -257,16 +207,6 @@ class AddressSpace:
         lasts = ordered[np.concatenate((breaks - 1, [len(ordered) - 1]))] + width
         for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
             advise(self.address + first, last - first, mmap.MADV_WILLNEED)
-
-    def _window(self, torch: Any, width: int) -> Any:
-        # A row of `width` bytes may start at any 8-byte word: overlapping windows, one select for all chunks.
-        window = self._windows.get(width)
-        if window is None:
-            words = width // 8
-            flat = torch.from_numpy(self._words)
-            window = torch.as_strided(flat, (flat.numel() - words + 1, words), (1, 1))
-            self._windows[width] = window
-        return window
 
     def span(self, address: int, length: int) -> memoryview:
         """A read-only view of `length` bytes, which keeps the mapping alive. Of what is not mapped, or comes from a
@@ -333,11 +273,3 @@ def _raise_missing(missing: Any) -> None:
             f"{np.count_nonzero(missing)} of {len(missing)} rows that were whole before are missing: a chunk was cut "
             "short while it was open; restore it from a copy"
         )
-
-
-def _copy(view: memoryview, out: Bytes, shifts: Int64, firsts: Int64, lasts: Int64) -> None:
-    """Copy the bytes [first, last) of `out`, each from so many bytes further on in `view`."""
-    target = out.data
-    sources = zip((firsts + shifts).tolist(), (lasts + shifts).tolist(), strict=True)
-    for first, last, (start, stop) in zip(firsts.tolist(), lasts.tolist(), sources, strict=True):
-        target[first:last] = view[start:stop]

@@ -15,14 +15,19 @@ import shutil
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from warmstore._native import floor
 from warmstore.errors import WriteFailed
 
 if TYPE_CHECKING:
     from warmstore.records.pages import Pages
 
 Buffer = bytes | bytearray | memoryview
+Int64 = np.ndarray[Any, np.dtype[np.int64]]
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 COPY = ".copy"
 """Behind the name of a file: its second copy."""
@@ -62,9 +67,27 @@ class Files:
             length -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def read_into(self, descriptor: int, target: memoryview, offset: int) -> int:
-        """Fill `target` from `offset`; return how many bytes came, 0 at the end of the file."""
-        return os.preadv(descriptor, [target], offset)
+    def read_rows(
+        self,
+        descriptors: np.ndarray[Any, np.dtype[np.int32]],
+        offsets: Int64,
+        lengths: Int64,
+        out: Bytes,
+        missing: Bytes,
+        threads: int,
+    ) -> int:
+        """Read spans of files, one after the other.
+
+        Args:
+            descriptors, offsets, lengths: [n].
+            out: as many bytes as the lengths come to.
+            missing: uint8 [n], set to 1 for a span of which not all is there, or can be read.
+            threads: how many may wait for a disk.
+
+        Returns:
+            How many are missing.
+        """
+        return int(floor.read(descriptors, offsets, lengths, out, missing, threads))
 
     def write(self, descriptor: int, buffers: Sequence[Buffer], offset: int) -> int:
         """Write the buffers one after the other from `offset`; return how many bytes were taken, maybe fewer."""

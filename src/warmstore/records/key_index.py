@@ -23,8 +23,8 @@ import psutil
 import xxhash
 
 from warmstore.records.files import Files, file_lock, is_read_only
-from warmstore.records.key_table import BUCKET, PARTITIONS, KeyTable, partitions_of
-from warmstore.records.keys import Keys, numbers_of
+from warmstore.records.key_table import BUCKET, PARTITIONS, KeyTable
+from warmstore.records.keys import Keys
 from warmstore.records.mapped import Mapped
 from warmstore.records.writing import Room
 
@@ -42,11 +42,10 @@ HEADER = np.dtype(
         ("covered", "<i8"),  # rows [0, covered) are in the index
         ("synced", "<i8"),  # rows that were on the disk when the index was last closed
         ("direct", "<i8"),  # ints below this index the direct table
-        ("swept", "<i8"),  # partitions of the hash table whose ints were moved to the direct one since that grew
         ("hash", "<u8"),  # xxh3-64 of everything before
     ]
 )
-_MAGIC = b"WSKEYS2"
+_MAGIC = b"WSKEYS3"
 _PAGE = 4096
 _DIRECTORY = _PAGE
 _COUNTS = _DIRECTORY + 8 * PARTITIONS
@@ -57,7 +56,6 @@ _FIRST_BUCKETS = 64
 # ids of a data set must not all arrive before they count as dense. That is 64 bytes a row at most, mostly unwritten.
 _ALWAYS_DIRECT = 1 << 21
 _DIRECT_SPARSITY = 8
-_SWEPT = 2  # keys looked at for each that is added, until those that the direct table grew over are in it
 _BLOCK = 1 << 18
 
 ReadKeys = Callable[[int, int], tuple[Keys, Int64]]
@@ -107,38 +105,18 @@ class KeyIndex:
 
     def lookup(self, keys: Keys) -> Int64:
         """The row of each key, or -1: int64 [n]. A row may be wrong or not exist; confirm it."""
-        opened = self._opened
-        if opened is None:
-            return np.full(len(keys), -1, np.int64)
-        direct, numbers = opened.direct.item(), keys.halves[:, 0]
-        if not direct:
-            rows = opened.table.lookup(keys.fingerprints())
-            if not opened.direct.item():
-                return rows
-        elif keys.small and len(numbers) and int(numbers.max()) < direct:
-            rows = opened.rows[numbers.view(np.int64)] - 1
-        else:
-            near = keys.below(direct)
-            rows = np.where(near, opened.rows[np.where(near, numbers, 0)] - 1, -1)
-        missing = np.flatnonzero(rows < 0)
-        if len(missing):
-            others = keys.take(missing)
-            rows[missing] = opened.table.lookup(others.fingerprints())
-            # Ints may have moved to the direct table just now.
-            moved = missing[(rows[missing] < 0) & others.below(opened.direct.item())]
-            rows[moved] = opened.rows[numbers[moved].view(np.int64)] - 1
-        return rows
+        return self._find(keys, 0)[0]
 
     def lookup_all(self, keys: Keys, limit: int) -> Int64 | None:
         """`lookup` where every key has a row below `limit`, else None. This is what training does all day."""
+        rows, are_all = self._find(keys, limit)
+        return rows if are_all and len(rows) else None
+
+    def _find(self, keys: Keys, limit: int) -> tuple[Int64, bool]:
         opened = self._opened
-        if opened is None or not len(keys):
-            return None
-        direct, numbers = opened.direct.item(), keys.halves[:, 0]
-        rows = None
-        if direct and keys.small and int(numbers.max()) < direct:
-            rows = _all_below(opened.rows[numbers.view(np.int64)] - 1, limit)
-        return _all_below(self.lookup(keys), limit) if rows is None else rows
+        if opened is None:
+            return np.full(len(keys), -1, np.int64), False
+        return opened.table.lookup(keys, limit, opened.rows, opened.direct.item())
 
     @property
     def covered(self) -> int:
@@ -227,29 +205,8 @@ class KeyIndex:
             # Of equal numbers NumPy keeps the last, which is the newest row.
             opened.rows[numbers[near]] = values[near] + 1
             far = np.flatnonzero(~near)
-            opened.table.insert(keys.take(far).fingerprints(), values[far])
-            self._write_header(covered=last, swept=self._sweep(_SWEPT * (last - first)))
-
-    def _sweep(self, most: int) -> int:
-        """Move about `most` ints to the direct table that came before it was large enough for them, unless it has them.
-
-        Shuffled ids of a data set begin as sparse ones. Left in the hash table they would cost every batch a second
-        lookup. Returns how many partitions are done.
-        """
-        opened = self._opened
-        assert opened is not None
-        swept, direct = int(opened.header["swept"][0]), int(opened.header["direct"][0])
-        if not direct or not 0 <= swept < PARTITIONS:
-            return swept
-        last, fingerprints, values = opened.table.entries(swept, most)
-        numbers = numbers_of(fingerprints)
-        near = np.flatnonzero(numbers < np.uint64(direct))
-        near = near[opened.rows[numbers[near].view(np.int64)] == 0]
-        opened.rows[numbers[near].view(np.int64)] = values[near] + 1
-        # A partition that has nothing else is given up, after its keys are where a lookup looks again.
-        mixed = np.bincount(partitions_of(fingerprints[numbers >= np.uint64(direct)]), minlength=PARTITIONS) > 0
-        opened.table.clear(np.flatnonzero(~mixed[swept:last]) + swept)
-        return last
+            opened.table.insert(keys.take(far), values[far])
+            self._write_header(covered=last)
 
     def _direct_room(self, keys: Keys, rows: int) -> int:
         """How many ints the direct table holds, after it was enlarged for the keys if they are dense enough."""
@@ -270,7 +227,7 @@ class KeyIndex:
         direct = min(limit, max(2 * direct, int(near.max()) + 1, 1 << 13))
         with self._having_room(_PAGE + 8 * direct - opened.direct_file.size):
             opened.direct_file.allocate(_PAGE + 8 * direct)
-        self._write_header(direct=direct, swept=0)
+        self._write_header(direct=direct)
         return direct
 
     # Files
@@ -389,11 +346,6 @@ class _Opened:
                 allocate,
             ),
         )
-
-
-def _all_below(rows: Int64, limit: int) -> Int64 | None:
-    # As unsigned numbers negative ones are huge: one pass tells that all are there.
-    return rows if int(rows.view(np.uint64).max()) < limit else None
 
 
 def host_name() -> str:

@@ -4,13 +4,13 @@ A str is its xxh3-128 hash. An int that fits 64 bits is itself beside a tag, exa
 hashed by its decimal digits. So 5 and "5" are two keys, and np.int64(5), torch's 5 and 5 are one.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import xxhash
 
+from warmstore._native import floor
 from warmstore.errors import BadIds, BadIdType
 from warmstore.records.arrays import is_tensor, to_numpy
 
@@ -20,9 +20,6 @@ UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
 # High halves of int keys; a string's hash equals one of them by chance once in 2**64.
 _SIGNED, _UNSIGNED = 0x77735F7369676E64, 0x77735F756E736967
 _LARGE = 0x77735F6C61726765  # seeds the hash, so that no string's is equal but by chance
-# splitmix64's finaliser (Steele, Lea and Flood 2014).
-_FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-_STRINGS = frozenset((str, np.str_))
 
 
 @dataclass(frozen=True)
@@ -59,30 +56,6 @@ class Keys:
         """Each key as 16 bytes, to use in a dict."""
         return self.halves.view("V16")[:, 0].tolist()  # type: ignore[no-any-return]
 
-    def fingerprints(self) -> UInt64:
-        """uint64 [n], evenly spread and never 0: where a key lies in the index."""
-        low = self.halves[:, 0]
-        # Over both halves; ints are not spread by themselves.
-        mixed = low ^ self.halves[:, 1]
-        mixed ^= mixed >> np.uint64(30)
-        mixed *= np.uint64(_FIRST)
-        mixed ^= mixed >> np.uint64(27)
-        mixed *= np.uint64(_SECOND)
-        mixed ^= mixed >> np.uint64(31)
-        np.maximum(mixed, np.uint64(1), out=mixed)
-        return mixed
-
-
-def numbers_of(fingerprints: UInt64) -> UInt64:
-    """The non-negative int whose key has each fingerprint. Other keys' come out too, as large as chance has it."""
-    mixed: UInt64 = fingerprints ^ (fingerprints >> np.uint64(31)) ^ (fingerprints >> np.uint64(62))
-    mixed *= np.uint64(pow(_SECOND, -1, 1 << 64))
-    mixed ^= (mixed >> np.uint64(27)) ^ (mixed >> np.uint64(54))
-    mixed *= np.uint64(pow(_FIRST, -1, 1 << 64))
-    mixed ^= (mixed >> np.uint64(30)) ^ (mixed >> np.uint64(60))
-    mixed ^= np.uint64(_SIGNED)
-    return mixed
-
 
 def as_keys(ids: Any) -> Keys:
     """Keys of a batch of ids.
@@ -106,14 +79,10 @@ def as_keys(ids: Any) -> Keys:
     if isinstance(ids, str | bytes) or not hasattr(ids, "__len__"):
         raise BadIds(f"cache_ids must be a list, array or tensor with one id per sample; got {ids!r:.80}")
     ids = list(ids)
-    kinds = set(map(type, ids))
-    if kinds <= _STRINGS:
-        return _from_strings(ids)
-    if kinds == {int}:
-        try:
-            return _from_integers(np.array(ids, np.int64))
-        except OverflowError:
-            pass
+    halves = np.empty((len(ids), 2), np.uint64)
+    taken, small = floor.keys(ids, halves)
+    if taken == len(ids):
+        return Keys(halves, bool(small))
     return Keys(np.concatenate([_from_one(at, value) for at, value in enumerate(ids)]), False)
 
 
@@ -129,15 +98,6 @@ def _from_integers(array: np.ndarray[Any, Any]) -> Keys:
     return Keys(halves, small)
 
 
-def _from_strings(ids: Sequence[str]) -> Keys:
-    try:
-        digests = b"".join(map(xxhash.xxh3_128_digest, map(str.encode, ids)))
-    except UnicodeEncodeError as error:
-        raise BadIdType(f"cache_ids has an id that is not valid Unicode: {error}") from None
-    # The digest is big-endian; only equality matters.
-    return Keys(np.frombuffer(digests, np.uint64).reshape(len(ids), 2), False)
-
-
 def _from_one(at: int, value: Any) -> UInt64:
     if value is None:
         raise BadIds(f"cache_ids[{at}] is None; every sample needs a stable id")
@@ -145,9 +105,10 @@ def _from_one(at: int, value: Any) -> UInt64:
         value = value.item()
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer | str):
         raise BadIdType(f"cache_ids[{at}] is {value!r:.80}, a {type(value).__name__}; ids must be str or int")
-    if isinstance(value, str):
-        return _from_strings([value]).halves
-    number = int(value)
-    if -(1 << 63) <= number < 1 << 64:
-        return _from_integers(np.array([number], np.int64 if number < 1 << 63 else np.uint64)).halves
+    number = value if isinstance(value, str) else int(value)
+    halves = np.empty((1, 2), np.uint64)
+    if floor.keys([number], halves)[0]:
+        return halves
+    if isinstance(number, str):
+        raise BadIdType(f"cache_ids[{at}] is {value!r:.80}, which is not valid Unicode")
     return np.frombuffer(xxhash.xxh3_128_digest(str(number).encode(), _LARGE), np.uint64).reshape(1, 2)

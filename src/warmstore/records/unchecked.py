@@ -1,21 +1,23 @@
 """Reading bytes that nobody has checked yet: by `pread`, so that a file cut short or a bad sector is no SIGBUS.
 
-Neighbouring rows come in one request. What cannot be read is marked as missing.
+What is in memory is copied at once; what must come from a disk is asked for by many threads. What cannot be read is
+marked as missing.
 """
 
+import contextlib
 import threading
 import weakref
 from typing import Any
 
 import numpy as np
 
+from warmstore.records.buffers import take
 from warmstore.records.files import Files
 
-_CLOSE = 4096
-"""Gaps of up to so many bytes are read along: a request costs more than they do."""
-_PAGE = 4096
 _MOST_OPEN = 128
 """Files that are kept open."""
+_WAITING = 32
+"""Threads that wait for a disk at most: what it is asked for at once."""
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -41,108 +43,57 @@ class UncheckedReader:
 
     def rows(self, addresses: Int64, width: int) -> tuple[Bytes, Bools | None]:
         """`width` bytes from each address, uint8 [n, width]; and which rows are missing, bool [n], or None for none."""
-        count = len(addresses)
-        data, places, missing = self._read(addresses, np.full(count, width, np.int64))
-        if not count or not width:
-            return np.zeros((count, width), np.uint8), missing
-        if len(data) == count * width and (count == 1 or bool((np.diff(places) == width).all())):
-            return data.reshape(count, width), missing
-        window = np.ndarray((len(data) - width + 1,), f"V{width}", data, strides=(1,))
-        return window[places].view(np.uint8).reshape(count, width), missing
+        out = take(len(addresses) * width).reshape(len(addresses), width)
+        return out, self._read(addresses, np.full(len(addresses), width, np.int64), out)
 
     def spans(self, starts: Int64, lengths: Int64) -> tuple[list[memoryview], Bools | None]:
         """Spans of different lengths, one read-only view each; and which are missing, bool [n], or None for none."""
-        data, places, missing = self._read(starts, lengths)
-        view = data.data.toreadonly()
-        ends = (places + lengths).tolist()
-        return [view[first:last] for first, last in zip(places.tolist(), ends, strict=True)], missing
+        ends = np.cumsum(lengths)
+        out = take(int(ends[-1]) if len(ends) else 0)
+        missing = self._read(starts, lengths, out)
+        view = out.data.toreadonly()
+        return [view[first:last] for first, last in zip((ends - lengths).tolist(), ends.tolist(), strict=True)], missing
 
     def span(self, start: int, length: int) -> memoryview | None:
         """One span, read-only; None where not all of it is there."""
-        target = memoryview(bytearray(length))
-        holes = self._read_piece(start // self._slot, start % self._slot, target)
-        return None if holes else target.toreadonly()
+        (found,), missing = self.spans(np.array([start]), np.array([length]))
+        return found if missing is None else None
 
-    def _read(self, starts: Int64, lengths: Int64) -> tuple[Bytes, Int64, Bools | None]:
-        """The bytes, uint8 [m]; where in them each span begins, int64 [n]; and which are missing."""
-        if not len(starts):
-            return np.zeros(0, np.uint8), np.zeros(0, np.int64), None
-        order = np.argsort(starts, kind="stable")
-        first = starts[order]
-        reach = np.maximum.accumulate(first + lengths[order])
-        cuts = (first[1:] > reach[:-1] + _CLOSE) | (first[1:] // self._slot != first[:-1] // self._slot)
-        begins = np.concatenate(([0], np.flatnonzero(cuts) + 1))
-        piece_first, piece_last = first[begins], reach[np.append(begins[1:] - 1, len(first) - 1)]
-        sizes = piece_last - piece_first
-        ends = np.cumsum(sizes)
-        data = np.empty(int(ends[-1]), np.uint8)
-        view = data.data
-        holes: list[tuple[int, int]] = []  # bytes of `data` that could not be read: first, last
-        opened, read_into, slot_size = self._open, self._files.read_into, self._slot
-        for start, size, end in zip(piece_first.tolist(), sizes.tolist(), ends.tolist(), strict=True):
-            slot, offset = divmod(start, slot_size)
-            target = view[end - size : end]
-            try:  # a request a row: what costs a microsecond here is the cost of a first epoch
-                if read_into(opened[slot], target, offset) == size:
-                    continue
-            except (KeyError, OSError):
-                pass
-            bad = self._read_piece(slot, offset, target)
-            holes += [(end - size + hole_first, end - size + hole_last) for hole_first, hole_last in bad]
-        piece = np.zeros(len(first), np.int64)
-        piece[begins[1:]] = 1
-        piece = np.cumsum(piece)
-        places = np.empty(len(first), np.int64)
-        places[order] = (ends - sizes)[piece] + first - piece_first[piece]
-        if not holes:
-            return data, places, None
-        missing = np.zeros(len(first), bool)
-        for hole_first, hole_last in holes:
-            data[hole_first:hole_last] = 0
-            missing |= (places < hole_last) & (places + lengths > hole_first)
-        return data, places, missing if missing.any() else None
+    def _read(self, starts: Int64, lengths: Int64, out: Bytes) -> Bools | None:
+        """Fill `out` with some spans, one after the other; which are missing, or None for none."""
+        slots = starts // self._slot
+        offsets = starts - slots * self._slot
+        files = np.full(len(starts), -1, np.int32)
+        with contextlib.ExitStack() as briefly_open:
+            for slot in np.unique(slots).tolist():
+                descriptor = self._open.get(slot)
+                if descriptor is None:
+                    descriptor = self._opened(slot, briefly_open)
+                files[slots == slot] = descriptor
+            missing = np.zeros(len(starts), np.uint8)
+            if not self._files.read_rows(files, offsets, np.ascontiguousarray(lengths), out, missing, _WAITING):
+                return None
+        if self.mapping is not None:  # files that were evicted or merged since: what is mapped is still whole
+            ends = np.cumsum(lengths)
+            for at in np.flatnonzero(files == -1).tolist():
+                start, end, length = int(starts[at]), int(ends[at]), int(lengths[at])
+                if int(slots[at]) in self._paths:
+                    out.reshape(-1)[end - length : end] = np.frombuffer(self.mapping[start : start + length], np.uint8)
+                    missing[at] = 0
+        return missing.view(bool) if missing.any() else None
 
-    def _read_piece(self, slot: int, offset: int, target: memoryview) -> list[tuple[int, int]]:
-        """Fill `target` from a file; returns the parts of it that could not be read: first and last byte."""
-        descriptor = self._open.get(slot)
-        if descriptor is not None:
-            return self._fill(descriptor, target, offset)
+    def _opened(self, slot: int, briefly_open: contextlib.ExitStack) -> int:
+        """The file of a slot, kept open or closed with `briefly_open`; -1 where it has gone."""
         try:
             descriptor = self._files.open(self._paths[slot])
-        except KeyError:
-            return [(0, len(target))]
-        except OSError:
-            if self.mapping is None:
-                return [(0, len(target))]
-            start = slot * self._slot + offset  # evicted or merged since: what is mapped is still whole
-            target[:] = self.mapping[start : start + len(target)]
-            return []
+        except (KeyError, OSError):
+            return -1
         with self._lock:
             if self._finalizer.alive and len(self._open) < _MOST_OPEN and slot not in self._open:
                 self._open[slot] = descriptor
-        try:
-            return self._fill(descriptor, target, offset)
-        finally:
-            if self._open.get(slot) != descriptor:
-                self._files.close(descriptor)
-
-    def _fill(self, descriptor: int, target: memoryview, offset: int) -> list[tuple[int, int]]:
-        done, most = 0, len(target)
-        holes: list[tuple[int, int]] = []
-        while done < len(target):
-            try:
-                count = self._files.read_into(descriptor, target[done : done + most], offset + done)
-                if not count:
-                    return [*holes, (done, len(target))]
-                done += count
-            except OSError:  # a bad sector, found page by page
-                if most > _PAGE:
-                    most = _PAGE
-                    continue
-                step = min(_PAGE - (offset + done) % _PAGE, len(target) - done)
-                holes.append((done, done + step))
-                done += step
-        return holes
+                return descriptor
+        briefly_open.callback(self._files.close, descriptor)
+        return descriptor
 
 
 def _close_all(files: Files, descriptors: dict[int, int]) -> None:

@@ -1,0 +1,82 @@
+/* What the parts of the native floor share. Nothing here knows Python; `module.c` does. */
+
+#ifndef WARMSTORE_FLOOR_H
+#define WARMSTORE_FLOOR_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* pool.c: work in pieces, done by the caller and by helper threads that wake in time. */
+
+typedef void (*piece_function)(const void *job, int64_t piece);
+
+/* Start caring for forks; once a process. */
+void pool_init(void);
+
+/* Do pieces 0 to `pieces` - 1 of a job, in up to `threads` threads, the caller's among them. Returns when all are done.
+   Any number of threads may call this at once: one has the helpers, the others work alone. */
+void pool_run(piece_function work, const void *job, int64_t pieces, int threads);
+
+/* Helpers that are not asleep. */
+int pool_awake(void);
+
+/* gather.c: copies. Addresses are bytes from `memory` on, and have been checked. */
+
+void gather_rows(const uint8_t *memory, const int64_t *addresses, int64_t count, int64_t width, uint8_t *out,
+                 int threads);
+
+/* Spans one after the other; `ends[i]` is where span i ends in `out`. */
+void gather_spans(const uint8_t *memory, const int64_t *starts, const int64_t *ends, int64_t count, uint8_t *out,
+                  int threads);
+
+/* checksums.c: xxh3-64 of each row, with a seed for each, or for all with `seed_step` 0. */
+
+void checksum_rows(const uint8_t *rows, int64_t count, int64_t width, const uint64_t *seeds, int seed_step,
+                   uint64_t *sums, int threads);
+
+void checksum_spans(const uint8_t *memory, const int64_t *starts, const int64_t *lengths, int64_t count,
+                    const uint64_t *seeds, int seed_step, uint64_t *sums, int threads);
+
+/* read.c: rows out of files. */
+
+struct read_rows {
+    const int32_t *files;   /* a descriptor for each row */
+    const int64_t *offsets; /* in that file */
+    const int64_t *ends;    /* in `out` */
+    int64_t count;
+    uint8_t *out;
+    uint8_t *missing; /* set to 1 for a row of which not all is there; its bytes are 0 */
+};
+
+/* `runs` is room for two numbers a row. */
+void read_rows(const struct read_rows *rows, int64_t *runs, int threads);
+
+/* table.c: rows by key. */
+
+#define PARTITIONS 4096
+#define BUCKET_BYTES 256
+
+struct table {
+    const int64_t *directory; /* [4096] */
+    uint64_t *words;          /* buckets of 32 */
+    int64_t buckets;          /* that are known to exist */
+    const int64_t *direct;    /* rows + 1 by small int */
+    int64_t direct_count;
+};
+
+/* The row of each key, or -1; returns how many were found. Keys are two words each. */
+int64_t table_lookup(const struct table *table, const uint64_t *keys, int64_t count, int64_t *rows, int *beyond);
+
+/* Add to `coming` [4096] how many keys go to each partition. */
+void table_count(const uint64_t *keys, int64_t count, int64_t *coming);
+
+/* Add keys to the hash table, or give known ones their new row; returns how many, which is less than all where one finds
+   no room in its partition. */
+int64_t table_insert(const struct table *table, int64_t *counts, const uint64_t *keys, const int64_t *rows,
+                     int64_t count);
+
+/* Copy partitions into empty room and publish their new places; 0 where that cannot be, in a damaged table. */
+int table_grow(const struct table *table, int64_t *directory, const int64_t *partitions, const int64_t *entries,
+               int64_t count);
+
+#endif

@@ -1,0 +1,90 @@
+/* Rows and spans out of mapped memory, one after the other. */
+
+#include "floor.h"
+
+#include <string.h>
+
+#define PIECE (16 * 1024)      /* bytes of a piece of rows: some microseconds */
+#define SPAN_PIECE (64 * 1024) /* bytes of a piece of spans */
+#define LINE 64
+#define AHEAD 4       /* rows */
+#define LINES_AHEAD 4 /* of a row; the processor sees by itself how it goes on */
+
+struct rows {
+    const uint8_t *memory;
+    const int64_t *addresses;
+    int64_t count, width, in_piece;
+    uint8_t *out;
+};
+
+static inline void fetch_ahead(const uint8_t *row, int64_t width) {
+    int64_t bytes = width < LINES_AHEAD * LINE ? width : LINES_AHEAD * LINE;
+    for (int64_t at = 0; at < bytes; at += LINE) __builtin_prefetch(row + at, 0, 3);
+}
+
+/* Where the compiler knows the width, a copy is a few moves. */
+#define COPY_WORDS(WIDTH)                                                                    \
+    for (int64_t row = first; row < last; row++) {                                           \
+        if (row + 16 < last) __builtin_prefetch(memory + addresses[row + 16], 0, 3);         \
+        memcpy(out + row * (WIDTH), memory + addresses[row], WIDTH);                         \
+    }                                                                                        \
+    return
+
+static void copy_rows(const void *data, int64_t piece) {
+    const struct rows *job = data;
+    const uint8_t *memory = job->memory;
+    const int64_t *addresses = job->addresses;
+    int64_t width = job->width, first = piece * job->in_piece, last = first + job->in_piece;
+    uint8_t *out = job->out;
+    if (last > job->count) last = job->count;
+    switch (width) {
+        case 1: COPY_WORDS(1);
+        case 2: COPY_WORDS(2);
+        case 4: COPY_WORDS(4);
+        case 8: COPY_WORDS(8);
+        case 16: COPY_WORDS(16);
+    }
+    for (int64_t row = first; row < last; row++) {
+        if (row + AHEAD < job->count) fetch_ahead(memory + addresses[row + AHEAD], width);
+        memcpy(out + row * width, memory + addresses[row], (size_t)width);
+    }
+}
+
+void gather_rows(const uint8_t *memory, const int64_t *addresses, int64_t count, int64_t width, uint8_t *out,
+                 int threads) {
+    struct rows job = {memory, addresses, count, width, 1, out};
+    if (width < PIECE) job.in_piece = PIECE / width;
+    pool_run(copy_rows, &job, (count + job.in_piece - 1) / job.in_piece, threads);
+}
+
+struct spans {
+    const uint8_t *memory;
+    const int64_t *starts, *ends;
+    int64_t count, total;
+    uint8_t *out;
+};
+
+static void copy_spans(const void *data, int64_t piece) {
+    const struct spans *job = data;
+    int64_t at = piece * SPAN_PIECE, last = at + SPAN_PIECE, low = 0, high = job->count;
+    if (last > job->total) last = job->total;
+    while (low < high) { /* the first span that ends behind the piece's beginning */
+        int64_t middle = low + (high - low) / 2;
+        if (job->ends[middle] <= at)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    for (int64_t span = low; at < last; span++) {
+        int64_t begin = span ? job->ends[span - 1] : 0, end = job->ends[span] < last ? job->ends[span] : last;
+        if (span + 1 < job->count) fetch_ahead(job->memory + job->starts[span + 1], LINE);
+        memcpy(job->out + at, job->memory + job->starts[span] + (at - begin), (size_t)(end - at));
+        at = end;
+    }
+}
+
+void gather_spans(const uint8_t *memory, const int64_t *starts, const int64_t *ends, int64_t count, uint8_t *out,
+                  int threads) {
+    struct spans job = {memory, starts, ends, count, count ? ends[count - 1] : 0, out};
+    pool_run(copy_spans, &job, (job.total + SPAN_PIECE - 1) / SPAN_PIECE, threads);
+}

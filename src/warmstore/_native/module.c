@@ -1,0 +1,344 @@
+/* What Python sees of the floor: buffers come in, are checked, and the lock of the interpreter is let go while they are
+   worked on. Nothing of Python is kept between calls. Each function has its twin of the same name in `twin.py`, whose
+   docstring says what it does. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "floor.h"
+
+#include <stdlib.h>
+
+/* Keys that are looked up in so little time that letting the lock go and taking it back would be most of it. */
+#define FEW 4096
+
+int64_t keys_of(PyObject *ids, uint64_t *keys, int *small); /* keys.c */
+
+/* Whether a buffer has a number of items of 8 bytes, where such items may stand; sets an error if not. */
+static int has_items(const Py_buffer *buffer, int64_t count, const char *name) {
+    if (buffer->len == count * 8 && (uintptr_t)buffer->buf % 8 == 0) return 1;
+    PyErr_Format(PyExc_ValueError, "%s has %zd bytes; expected %lld items of 8 bytes, aligned", name, buffer->len,
+                 (long long)count);
+    return 0;
+}
+
+static int has_bytes(const Py_buffer *buffer, int64_t length, const char *name) {
+    if (buffer->len == length) return 1;
+    PyErr_Format(PyExc_ValueError, "%s has %zd bytes; expected %lld", name, buffer->len, (long long)length);
+    return 0;
+}
+
+/* Whether all spans lie in memory of `size` bytes. `lengths` may be NULL for spans of one `width`. */
+static int are_inside(const int64_t *starts, const int64_t *lengths, int64_t width, int64_t count, int64_t size) {
+    for (int64_t at = 0; at < count; at++) {
+        int64_t length = lengths ? lengths[at] : width;
+        if (length < 0 || length > size || starts[at] < 0 || starts[at] > size - length) {
+            PyErr_Format(PyExc_IndexError, "span %lld is [%lld, %lld + %lld), and the memory has %lld bytes", (long long)at,
+                         (long long)starts[at], (long long)starts[at], (long long)length, (long long)size);
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* Seeds are one for all, or one each; the step from one to the next, or -1 with an error set. */
+static int step_of_seeds(const Py_buffer *seeds, int64_t count) {
+    if (seeds->len == 8 && count != 1) return has_items(seeds, 1, "seeds") ? 0 : -1;
+    return has_items(seeds, count, "seeds") ? 1 : -1;
+}
+
+static PyObject *done(int is_good) {
+    if (!is_good) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_gather(PyObject *self, PyObject *args) {
+    Py_buffer memory, addresses, out;
+    long long width;
+    int threads, good;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "y*y*Lw*i:gather", &memory, &addresses, &width, &out, &threads)) return NULL;
+    int64_t count = addresses.len / 8;
+    good = width >= 0 && width <= memory.len;
+    if (!good) PyErr_Format(PyExc_ValueError, "width=%lld; expected 0 to %zd", width, memory.len);
+    good = good && has_items(&addresses, count, "addresses") && has_bytes(&out, count * width, "out") &&
+           are_inside(addresses.buf, NULL, width, count, memory.len);
+    if (good && width) {
+        Py_BEGIN_ALLOW_THREADS
+        gather_rows(memory.buf, addresses.buf, count, width, out.buf, threads);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&memory);
+    PyBuffer_Release(&addresses);
+    PyBuffer_Release(&out);
+    return done(good);
+}
+
+static PyObject *py_gather_spans(PyObject *self, PyObject *args) {
+    Py_buffer memory, starts, lengths, out;
+    int threads, good;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "y*y*y*w*i:gather_spans", &memory, &starts, &lengths, &out, &threads)) return NULL;
+    int64_t count = starts.len / 8, total = 0, *ends = NULL;
+    good = has_items(&starts, count, "starts") && has_items(&lengths, count, "lengths") &&
+           are_inside(starts.buf, lengths.buf, 0, count, memory.len);
+    if (good && !(ends = malloc((size_t)count * 8 + 1))) {
+        PyErr_NoMemory();
+        good = 0;
+    }
+    for (int64_t at = 0; good && at < count; at++) {
+        total += ((const int64_t *)lengths.buf)[at];
+        ends[at] = total;
+        if (total > out.len) break; /* before it can overflow */
+    }
+    good = good && has_bytes(&out, total, "out");
+    if (good) {
+        Py_BEGIN_ALLOW_THREADS
+        gather_spans(memory.buf, starts.buf, ends, count, out.buf, threads);
+        Py_END_ALLOW_THREADS
+    }
+    free(ends);
+    PyBuffer_Release(&memory);
+    PyBuffer_Release(&starts);
+    PyBuffer_Release(&lengths);
+    PyBuffer_Release(&out);
+    return done(good);
+}
+
+static PyObject *py_checksums(PyObject *self, PyObject *args) {
+    Py_buffer rows, seeds, sums;
+    long long width;
+    int threads, step = -1, good;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "y*Ly*w*i:checksums", &rows, &width, &seeds, &sums, &threads)) return NULL;
+    int64_t count = sums.len / 8;
+    good = has_items(&sums, count, "sums") && (step = step_of_seeds(&seeds, count)) >= 0 && width >= 0 &&
+           has_bytes(&rows, count * width, "rows");
+    if (good) {
+        Py_BEGIN_ALLOW_THREADS
+        checksum_rows(rows.buf, count, width, seeds.buf, step, sums.buf, threads);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&rows);
+    PyBuffer_Release(&seeds);
+    PyBuffer_Release(&sums);
+    return done(good);
+}
+
+static PyObject *py_span_checksums(PyObject *self, PyObject *args) {
+    Py_buffer memory, starts, lengths, seeds, sums;
+    int threads, step = -1, good;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "y*y*y*y*w*i:span_checksums", &memory, &starts, &lengths, &seeds, &sums, &threads))
+        return NULL;
+    int64_t count = sums.len / 8;
+    good = has_items(&sums, count, "sums") && has_items(&starts, count, "starts") &&
+           has_items(&lengths, count, "lengths") && (step = step_of_seeds(&seeds, count)) >= 0 &&
+           are_inside(starts.buf, lengths.buf, 0, count, memory.len);
+    if (good) {
+        Py_BEGIN_ALLOW_THREADS
+        checksum_spans(memory.buf, starts.buf, lengths.buf, count, seeds.buf, step, sums.buf, threads);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&memory);
+    PyBuffer_Release(&starts);
+    PyBuffer_Release(&lengths);
+    PyBuffer_Release(&seeds);
+    PyBuffer_Release(&sums);
+    return done(good);
+}
+
+static PyObject *py_read(PyObject *self, PyObject *args) {
+    Py_buffer files, offsets, lengths, out, missing;
+    int threads, good;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "y*y*y*w*w*i:read", &files, &offsets, &lengths, &out, &missing, &threads)) return NULL;
+    int64_t count = offsets.len / 8, total = 0, found = 0, *ends = NULL;
+    good = has_items(&offsets, count, "offsets") && has_items(&lengths, count, "lengths") &&
+           has_bytes(&files, 4 * count, "files") && has_bytes(&missing, count, "missing");
+    if (good && !(ends = malloc((size_t)count * 24 + 1))) {
+        PyErr_NoMemory();
+        good = 0;
+    }
+    for (int64_t at = 0; good && at < count; at++) {
+        int64_t length = ((const int64_t *)lengths.buf)[at];
+        if (length < 0 || ((const int64_t *)offsets.buf)[at] < 0) {
+            PyErr_Format(PyExc_ValueError, "row %lld has an offset or a length below 0", (long long)at);
+            good = 0;
+        }
+        total += length;
+        ends[at] = total;
+        if (total > out.len) break; /* before it can overflow */
+    }
+    good = good && has_bytes(&out, total, "out");
+    if (good) {
+        struct read_rows rows = {files.buf, offsets.buf, ends, count, out.buf, missing.buf};
+        Py_BEGIN_ALLOW_THREADS
+        read_rows(&rows, ends + count, threads);
+        for (int64_t at = 0; at < count; at++) found += rows.missing[at] != 0;
+        Py_END_ALLOW_THREADS
+    }
+    free(ends);
+    PyBuffer_Release(&files);
+    PyBuffer_Release(&offsets);
+    PyBuffer_Release(&lengths);
+    PyBuffer_Release(&out);
+    PyBuffer_Release(&missing);
+    return good ? PyLong_FromLongLong(found) : NULL;
+}
+
+/* Checks what a table is made of. */
+static int is_table(struct table *table, const Py_buffer *directory, const Py_buffer *words, const Py_buffer *direct) {
+    if (!has_items(directory, PARTITIONS, "directory")) return 0;
+    if (table->buckets < 0 || table->buckets > words->len / BUCKET_BYTES || (uintptr_t)words->buf % 8) {
+        PyErr_Format(PyExc_ValueError, "buckets=%lld; words has %zd bytes", (long long)table->buckets, words->len);
+        return 0;
+    }
+    if (direct && (table->direct_count < 0 || table->direct_count > direct->len / 8 || (uintptr_t)direct->buf % 8)) {
+        PyErr_Format(PyExc_ValueError, "direct_count=%lld; direct has %zd bytes", (long long)table->direct_count,
+                     direct->len);
+        return 0;
+    }
+    table->directory = directory->buf;
+    table->words = words->buf;
+    table->direct = direct ? direct->buf : NULL;
+    return 1;
+}
+
+static PyObject *py_lookup(PyObject *self, PyObject *args) {
+    Py_buffer directory, words, direct, keys, rows;
+    long long buckets, direct_count;
+    int good, beyond = 0;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "y*y*Ly*Ly*w*:lookup", &directory, &words, &buckets, &direct, &direct_count, &keys, &rows))
+        return NULL;
+    struct table table = {.buckets = buckets, .direct_count = direct_count};
+    int64_t count = rows.len / 8, found = 0;
+    good = is_table(&table, &directory, &words, &direct) && has_items(&rows, count, "rows") &&
+           has_items(&keys, 2 * count, "keys");
+    if (good && count <= FEW)
+        found = table_lookup(&table, keys.buf, count, rows.buf, &beyond);
+    else if (good) {
+        Py_BEGIN_ALLOW_THREADS
+        found = table_lookup(&table, keys.buf, count, rows.buf, &beyond);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&directory);
+    PyBuffer_Release(&words);
+    PyBuffer_Release(&direct);
+    PyBuffer_Release(&keys);
+    PyBuffer_Release(&rows);
+    return good ? Py_BuildValue("Li", (long long)found, beyond) : NULL;
+}
+
+static PyObject *py_count_partitions(PyObject *self, PyObject *args) {
+    Py_buffer keys, coming;
+    int good;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "y*w*:count_partitions", &keys, &coming)) return NULL;
+    good = has_items(&keys, keys.len / 16 * 2, "keys") && has_items(&coming, PARTITIONS, "coming");
+    if (good) {
+        Py_BEGIN_ALLOW_THREADS
+        table_count(keys.buf, keys.len / 16, coming.buf);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&keys);
+    PyBuffer_Release(&coming);
+    return done(good);
+}
+
+static PyObject *py_insert(PyObject *self, PyObject *args) {
+    Py_buffer directory, counts, words, keys, rows;
+    long long buckets;
+    int good;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "y*w*w*Ly*y*:insert", &directory, &counts, &words, &buckets, &keys, &rows)) return NULL;
+    struct table table = {.buckets = buckets};
+    int64_t count = rows.len / 8, added = 0;
+    good = is_table(&table, &directory, &words, NULL) && has_items(&counts, PARTITIONS, "counts") &&
+           has_items(&rows, count, "rows") && has_items(&keys, 2 * count, "keys");
+    if (good) {
+        Py_BEGIN_ALLOW_THREADS
+        added = table_insert(&table, counts.buf, keys.buf, rows.buf, count);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&directory);
+    PyBuffer_Release(&counts);
+    PyBuffer_Release(&words);
+    PyBuffer_Release(&keys);
+    PyBuffer_Release(&rows);
+    return good ? PyLong_FromLongLong(added) : NULL;
+}
+
+static PyObject *py_grow(PyObject *self, PyObject *args) {
+    Py_buffer directory, words, partitions, entries;
+    long long buckets;
+    int good, moved = 0;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "w*w*Ly*y*:grow", &directory, &words, &buckets, &partitions, &entries)) return NULL;
+    struct table table = {.buckets = buckets};
+    int64_t count = partitions.len / 8;
+    good = is_table(&table, &directory, &words, NULL) && has_items(&partitions, count, "partitions") &&
+           has_items(&entries, count, "entries");
+    for (int64_t at = 0; good && at < count; at++) {
+        int64_t one = ((const int64_t *)partitions.buf)[at];
+        if (one >= 0 && one < PARTITIONS) continue;
+        PyErr_Format(PyExc_IndexError, "partition %lld; there are %d", (long long)one, PARTITIONS);
+        good = 0;
+    }
+    if (good) {
+        Py_BEGIN_ALLOW_THREADS
+        moved = table_grow(&table, directory.buf, partitions.buf, entries.buf, count);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&directory);
+    PyBuffer_Release(&words);
+    PyBuffer_Release(&partitions);
+    PyBuffer_Release(&entries);
+    return good ? PyBool_FromLong(moved) : NULL;
+}
+
+static PyObject *py_keys(PyObject *self, PyObject *args) {
+    PyObject *ids;
+    Py_buffer keys;
+    int64_t taken = 0;
+    int small = 1;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "O!w*:keys", &PyList_Type, &ids, &keys)) return NULL;
+    int good = has_items(&keys, 2 * PyList_Size(ids), "keys");
+    if (good) taken = keys_of(ids, keys.buf, &small);
+    PyBuffer_Release(&keys);
+    return good ? Py_BuildValue("Li", (long long)taken, small) : NULL;
+}
+
+static PyObject *py_helpers_awake(PyObject *self, PyObject *args) {
+    (void)self, (void)args;
+    return PyLong_FromLong(pool_awake());
+}
+
+static PyMethodDef functions[] = {
+    {"gather", py_gather, METH_VARARGS, NULL},
+    {"gather_spans", py_gather_spans, METH_VARARGS, NULL},
+    {"checksums", py_checksums, METH_VARARGS, NULL},
+    {"span_checksums", py_span_checksums, METH_VARARGS, NULL},
+    {"read", py_read, METH_VARARGS, NULL},
+    {"keys", py_keys, METH_VARARGS, NULL},
+    {"lookup", py_lookup, METH_VARARGS, NULL},
+    {"count_partitions", py_count_partitions, METH_VARARGS, NULL},
+    {"insert", py_insert, METH_VARARGS, NULL},
+    {"grow", py_grow, METH_VARARGS, NULL},
+    {"helpers_awake", py_helpers_awake, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static int start(PyObject *module) {
+    (void)module;
+    pool_init();
+    return 0;
+}
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)start}, {0, NULL}};
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "compiled", NULL, 0, functions, slots, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit_compiled(void) { return PyModuleDef_Init(&definition); }

@@ -1,0 +1,316 @@
+"""What the compiled floor does, in plain NumPy: where that could not be built, and what it is tested against.
+
+Buffers are NumPy arrays that are contiguous. `threads` is how many may work on a call; here it is always one.
+"""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import xxhash
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Int64 = np.ndarray[Any, np.dtype[np.int64]]
+UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
+
+_SIGNED, _UNSIGNED = 0x77735F7369676E64, 0x77735F756E736967
+
+
+def gather(memory: Bytes, addresses: Int64, width: int, out: Bytes, threads: int) -> None:
+    """Copy `width` bytes from each address into rows one after the other.
+
+    Args:
+        memory: uint8, any length.
+        addresses: int64 [n], bytes from the beginning of `memory` on.
+        out: n * width bytes.
+
+    Raises:
+        IndexError: not all of it lies in `memory`.
+        ValueError: `width` or the length of a buffer is wrong.
+    """
+    count = len(addresses)
+    if not 0 <= width <= len(memory):
+        raise ValueError(f"width={width}; expected 0 to {len(memory)}")
+    _check_length("out", out, count * width)
+    _check_inside(addresses, np.full(count, width), len(memory))
+    if width and count:
+        rows = np.ndarray((len(memory) - width + 1,), f"V{width}", memory, strides=(1,))
+        out.reshape(-1).view(np.uint8)[:] = rows[addresses].view(np.uint8)
+
+
+def gather_spans(memory: Bytes, starts: Int64, lengths: Int64, out: Bytes, threads: int) -> None:
+    """Copy spans of different lengths one after the other.
+
+    Args:
+        memory: uint8, any length.
+        starts, lengths: int64 [n], bytes.
+        out: as many bytes as the lengths come to.
+
+    Raises:
+        IndexError: not all of it lies in `memory`.
+        ValueError: the length of a buffer is wrong.
+    """
+    _check_length("lengths", lengths, starts.nbytes)
+    _check_inside(starts, lengths, len(memory))
+    _check_length("out", out, int(lengths.sum()))
+    at, target = 0, out.reshape(-1).view(np.uint8)
+    for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+        target[at : at + length] = memory[start : start + length]
+        at += length
+
+
+def checksums(rows: Bytes, width: int, seeds: UInt64, sums: UInt64, threads: int) -> None:
+    """The xxh3-64 of each row.
+
+    Args:
+        rows: n * width bytes.
+        seeds: uint64 [n], or [1] for all.
+        sums: uint64 [n], written.
+
+    Raises:
+        ValueError: the length of a buffer is wrong.
+    """
+    count = len(sums)
+    _check_length("rows", rows, count * width)
+    span_checksums(rows.reshape(-1), np.arange(count) * width, np.full(count, width), seeds, sums, threads)
+
+
+def span_checksums(memory: Bytes, starts: Int64, lengths: Int64, seeds: UInt64, sums: UInt64, threads: int) -> None:
+    """The xxh3-64 of each of some spans of memory.
+
+    Args:
+        memory: uint8, any length.
+        starts, lengths: int64 [n], bytes.
+        seeds: uint64 [n], or [1] for all.
+        sums: uint64 [n], written.
+
+    Raises:
+        IndexError: not all of it lies in `memory`.
+        ValueError: the length of a buffer is wrong.
+    """
+    count = len(sums)
+    _check_length("starts", starts, 8 * count)
+    _check_length("lengths", lengths, 8 * count)
+    if len(seeds) != 1:
+        _check_length("seeds", seeds, 8 * count)
+    _check_inside(starts, lengths, len(memory))
+    each = np.broadcast_to(seeds, count).tolist()
+    for at, (start, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
+        sums[at] = xxhash.xxh3_64_intdigest(memory[start : start + length].data, each[at])
+
+
+def read(
+    files: np.ndarray[Any, np.dtype[np.int32]], offsets: Int64, lengths: Int64, out: Bytes, missing: Bytes, threads: int
+) -> int:
+    """Read spans of files, one after the other.
+
+    Args:
+        files: int32 [n], a descriptor for each.
+        offsets, lengths: int64 [n], bytes.
+        out: as many bytes as the lengths come to; 0 where a span is missing.
+        missing: uint8 [n]; 1 is written for a span of which not all is there, or can be read.
+        threads: how many may wait for what is not in memory.
+
+    Returns:
+        How many of `missing` are not 0.
+
+    Raises:
+        ValueError: the length of a buffer is wrong, or a number is below 0.
+    """
+    count = len(offsets)
+    for name, buffer, size in (("lengths", lengths, 8), ("files", files, 4), ("missing", missing, 1)):
+        _check_length(name, buffer, size * count)
+    if count and min(offsets.min(), lengths.min()) < 0:
+        raise ValueError("a row has an offset or a length below 0")
+    _check_length("out", out, int(lengths.sum()))
+    first, target = 0, out.reshape(-1).view(np.uint8)
+    for at, (file, offset, length) in enumerate(zip(files.tolist(), offsets.tolist(), lengths.tolist(), strict=True)):
+        part, done = target[first : first + length], 0
+        while done < length:
+            try:
+                just_now = os.preadv(file, [part[done:].data], offset + done)
+            except OSError:
+                just_now = 0
+            if not just_now:
+                part[:], missing[at] = 0, 1
+                break
+            done += just_now
+        first += length
+    return int((missing != 0).sum())
+
+
+def keys(ids: list[Any], keys: UInt64) -> tuple[int, bool]:
+    """The keys of ids, as `warmstore.records.keys` has them.
+
+    Args:
+        ids: str and int.
+        keys: uint64 [n, 2], written.
+
+    Returns:
+        How many were taken, which is less than all before one that is neither a str nor an int of 64 bits; and whether
+        all of those are ints that fit a signed 64-bit number.
+    """
+    _check_length("keys", keys, 16 * len(ids))
+    small, signs = True, (_SIGNED, _UNSIGNED)
+    for at, value in enumerate(ids):
+        if isinstance(value, str):
+            try:
+                keys[at] = np.frombuffer(xxhash.xxh3_128_digest(value.encode()), np.uint64)
+            except UnicodeEncodeError:
+                return at, small
+            small = False
+        elif type(value) is int and -(1 << 63) <= value < 1 << 64:
+            keys[at] = value % (1 << 64), signs[value >= 1 << 63]
+            small = small and value < 1 << 63
+        else:
+            return at, small
+    return len(ids), small
+
+
+def lookup(
+    directory: Int64, words: UInt64, buckets: int, direct: Int64, direct_count: int, keys: UInt64, rows: Int64
+) -> tuple[int, bool]:
+    """The row of each key in a table, which `table.c` describes.
+
+    Args:
+        directory: int64 [4096].
+        words: uint64, 32 a bucket.
+        buckets: how many there are; what leads to others finds nothing.
+        direct: int64, rows + 1 by small int, of which the first `direct_count` are there.
+        keys: uint64 [n, 2].
+        rows: int64 [n], written; -1 for a key that is not there.
+
+    Returns:
+        How many were found, and whether something led to a bucket that is not there.
+    """
+    _check_table(directory, words, buckets)
+    _check_length("keys", keys, 2 * rows.nbytes)
+    if not 0 <= direct_count <= len(direct):
+        raise ValueError(f"direct_count={direct_count}; direct has {direct.nbytes} bytes")
+    is_beyond = False
+    for at, (low, high) in enumerate(keys.tolist()):
+        row = int(direct[low]) - 1 if high == _SIGNED and low < direct_count else -1
+        if row < 0:
+            fingerprint = _fingerprint(low, high)
+            for bucket in _probes(int(directory[fingerprint >> 52]), fingerprint):
+                if not 0 < bucket < buckets:
+                    is_beyond = True
+                    break
+                cells = words[32 * bucket : 32 * bucket + 16].tolist()
+                if fingerprint in cells:
+                    row = int(words[32 * bucket + 16 + cells.index(fingerprint)].view(np.int64))
+                    break
+                if cells[-1] == 0:
+                    break
+        rows[at] = row
+    return int((rows >= 0).sum()), is_beyond
+
+
+def count_partitions(keys: UInt64, coming: Int64) -> None:
+    """Add to `coming`, int64 [4096], how many of the keys, uint64 [n, 2], go to each partition."""
+    for low, high in keys.tolist():
+        coming[_fingerprint(low, high) >> 52] += 1
+
+
+def insert(directory: Int64, counts: Int64, words: UInt64, buckets: int, keys: UInt64, rows: Int64) -> int:
+    """Add keys to a table, or give known ones their new row.
+
+    Args:
+        directory, words, buckets: as in `lookup`.
+        counts: int64 [4096], the keys of each partition, which new ones are added to.
+        keys: uint64 [n, 2].
+        rows: int64 [n].
+
+    Returns:
+        How many were added, which is less than all before one that finds no room in its partition.
+    """
+    _check_table(directory, words, buckets)
+    _check_length("keys", keys, 2 * rows.nbytes)
+    for at, ((low, high), row) in enumerate(zip(keys.tolist(), rows.tolist(), strict=True)):
+        fingerprint = _fingerprint(low, high)
+        added = _place(words, buckets, int(directory[fingerprint >> 52]), fingerprint, row)
+        if added < 0:
+            return at
+        counts[fingerprint >> 52] += added
+    return len(rows)
+
+
+def grow(directory: Int64, words: UInt64, buckets: int, partitions: Int64, entries: Int64) -> bool:
+    """Copy partitions to empty places, and put those into the directory.
+
+    Args:
+        partitions: int64 [n].
+        entries: int64 [n], their new places as the directory has them.
+
+    Returns:
+        Whether that could be; in a damaged table there may be no room.
+    """
+    _check_table(directory, words, buckets)
+    for partition, entry in zip(partitions.tolist(), entries.tolist(), strict=True):
+        if not 0 <= partition < len(directory):
+            raise IndexError(f"partition {partition}; there are {len(directory)}")
+        old = int(directory[partition])
+        for bucket in range(old >> 8, (old >> 8) + (1 << (old & 0xFF) if old else 0)):
+            if not 0 < bucket < buckets:
+                return False
+            cells = words[32 * bucket : 32 * bucket + 32].copy()
+            for fingerprint, row in zip(cells[:16].tolist(), cells[16:].view(np.int64).tolist(), strict=True):
+                if fingerprint and _place(words, buckets, entry, fingerprint, row) < 0:
+                    return False
+        directory[partition] = entry
+    return True
+
+
+def helpers_awake() -> int:
+    """Helper threads that are running now."""
+    return 0
+
+
+def _fingerprint(low: int, high: int) -> int:
+    mixed = low ^ high
+    mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 % (1 << 64)
+    mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB % (1 << 64)
+    return mixed ^ mixed >> 31 or 1
+
+
+def _probes(entry: int, fingerprint: int) -> Iterator[int]:
+    """The buckets of a partition, from the one on where a fingerprint belongs."""
+    level = min(entry & 0xFF, 40)
+    for probe in range(1 << level if entry > 0 else 0):
+        yield (entry >> 8) + ((fingerprint >> (52 - level)) + probe) % (1 << level)
+
+
+def _place(words: UInt64, buckets: int, entry: int, fingerprint: int, row: int) -> int:
+    """Put a fingerprint where it belongs: 1 where it is new, 0 where it was there, -1 where there is no room."""
+    for bucket in _probes(entry, fingerprint):
+        if not 0 < bucket < buckets:
+            return -1
+        cells = words[32 * bucket : 32 * bucket + 32]
+        there = cells[:16].tolist()
+        known = fingerprint in there
+        slot = there.index(fingerprint if known else 0) if known or not there[-1] else None
+        if slot is not None:
+            cells[16 + slot] = row % (1 << 64)
+            cells[slot] = fingerprint
+            return int(not known)
+    return -1
+
+
+def _check_table(directory: Int64, words: UInt64, buckets: int) -> None:
+    _check_length("directory", directory, 8 * 4096)
+    if not 0 <= buckets <= len(words) // 32:
+        raise ValueError(f"buckets={buckets}; words has {words.nbytes} bytes")
+
+
+def _check_length(name: str, buffer: np.ndarray[Any, Any], expected: int) -> None:
+    if buffer.nbytes != expected:
+        raise ValueError(f"{name} has {buffer.nbytes} bytes; expected {expected}")
+
+
+def _check_inside(starts: Int64, lengths: Int64, size: int) -> None:
+    wrong = (starts < 0) | (lengths < 0) | (lengths > size) | (starts > size - lengths)
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        start, length = int(starts[at]), int(lengths[at])
+        raise IndexError(f"span {at} is [{start}, {start} + {length}), and the memory has {size} bytes")

@@ -1,0 +1,343 @@
+"""The native floor: the compiled part does what its twin in NumPy does, and refuses what that refuses."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from warmstore._native import chosen, twin
+
+try:
+    from warmstore._native import compiled
+except ImportError:
+    compiled = None
+
+MEMORY = np.random.default_rng(0).integers(0, 256, 1 << 16, np.uint8)
+SEEDS = st.integers(0, 2**64 - 1)
+both = pytest.mark.parametrize("floor", [pytest.param(compiled, id="compiled"), pytest.param(twin, id="twin")])
+
+
+@pytest.fixture(autouse=True)
+def _there(request: pytest.FixtureRequest) -> None:
+    if compiled is None and "floor" in request.fixturenames and request.getfixturevalue("floor") is None:
+        pytest.skip("the floor was not compiled here")
+
+
+def test_it_is_compiled_where_it_can_be() -> None:
+    header = Path(sysconfig.get_paths()["include"], "Python.h")
+    if not header.exists() or shutil.which("cc") is None:
+        pytest.skip("there is no C compiler, or Python's headers are missing")
+    assert compiled is not None
+
+
+@pytest.mark.parametrize("variable", ["0", "1"])
+def test_the_variable_chooses(variable: str) -> None:
+    code = "from warmstore._native import floor, is_compiled; print(floor.__name__, is_compiled)"
+    env = {**os.environ, "WARMSTORE_NATIVE": variable}
+    said = subprocess.run([sys.executable, "-c", code], env=env, check=True, capture_output=True, text=True).stdout
+    is_compiled = variable == "1" and compiled is not None
+    assert said.split() == [f"warmstore._native.{'compiled' if is_compiled else 'twin'}", str(is_compiled)]
+
+
+def test_what_was_not_built_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setitem(sys.modules, "warmstore._native.compiled", None)
+    monkeypatch.delattr("warmstore._native.compiled", raising=False)
+    monkeypatch.delenv("WARMSTORE_NATIVE", raising=False)
+    assert chosen._chosen() is twin
+    assert len(caplog.messages) == 1
+    assert "C compiler" in caplog.messages[0]
+
+
+@both
+@settings(deadline=None)
+@given(data=st.data())
+def test_rows_are_what_lies_at_their_addresses(floor: Any, data: Any) -> None:
+    size = data.draw(st.integers(0, len(MEMORY)))
+    width = data.draw(st.integers(0, min(size, 5000)))
+    addresses = np.array(data.draw(st.lists(st.integers(0, size - width), max_size=40)), np.int64)
+    out = np.full((len(addresses), width), 7, np.uint8)
+    floor.gather(MEMORY[:size], addresses, width, out, data.draw(st.integers(1, 4)))
+    for row, at in zip(out, addresses, strict=True):
+        assert row.tobytes() == MEMORY[at : at + width].tobytes()
+
+
+@both
+@pytest.mark.parametrize("width", [1, 2, 3, 4, 8, 12, 16, 100, 2048, 20_000])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_many_rows_of_every_width(floor: Any, width: int, threads: int) -> None:
+    addresses = np.random.default_rng(width).integers(0, len(MEMORY) - width + 1, 3000)
+    out = np.empty((3000, width), np.uint8)
+    floor.gather(MEMORY, addresses, width, out, threads)
+    assert (out == np.lib.stride_tricks.sliding_window_view(MEMORY, width)[addresses]).all()
+
+
+@both
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, len(MEMORY)), st.one_of(st.integers(0, 50), st.integers(0, 60_000))), max_size=20
+    ),
+    st.integers(1, 4),
+)
+def test_spans_come_one_after_the_other(floor: Any, spans: list[tuple[int, int]], threads: int) -> None:
+    starts = np.array([start for start, _ in spans], np.int64)
+    lengths = np.array([min(length, len(MEMORY) - start) for start, length in spans], np.int64)
+    out = np.full(int(lengths.sum()), 7, np.uint8)
+    floor.gather_spans(MEMORY, starts, lengths, out, threads)
+    expected = [MEMORY[start : start + length].tobytes() for start, length in zip(starts, lengths, strict=True)]
+    assert out.tobytes() == b"".join(expected)
+
+
+@both
+@settings(deadline=None)
+@given(st.integers(0, 600), st.integers(0, 50), SEEDS, st.booleans())
+def test_checksums_of_rows_are_those_of_xxhash(floor: Any, width: int, count: int, seed: int, each: bool) -> None:
+    rows = MEMORY[: count * width].reshape(count, width)
+    seeds = np.full(1, seed, np.uint64)
+    if each:
+        seeds = np.arange(count, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(seed)
+    sums = np.zeros(count, np.uint64)
+    floor.checksums(rows, width, seeds, sums, 2)
+    all_seeds = np.broadcast_to(seeds, count).tolist()
+    assert sums.tolist() == [
+        xxhash.xxh3_64_intdigest(row.tobytes(), one) for row, one in zip(rows, all_seeds, strict=True)
+    ]
+
+
+@both
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, len(MEMORY)), st.integers(0, 70_000)), max_size=20), SEEDS)
+def test_checksums_of_spans_are_those_of_xxhash(floor: Any, spans: list[tuple[int, int]], seed: int) -> None:
+    starts = np.array([start for start, _ in spans], np.int64)
+    lengths = np.array([min(length, len(MEMORY) - start) for start, length in spans], np.int64)
+    sums = np.zeros(len(spans), np.uint64)
+    floor.span_checksums(MEMORY, starts, lengths, np.full(1, seed, np.uint64), sums, 3)
+    assert sums.tolist() == [
+        xxhash.xxh3_64_intdigest(MEMORY[start : start + length].tobytes(), seed)
+        for start, length in zip(starts, lengths, strict=True)
+    ]
+
+
+IDS = st.lists(st.text() | st.integers(-(1 << 63), (1 << 64) - 1), max_size=20)
+
+
+@given(IDS)
+def test_keys_are_those_of_the_twin(ids: list[Any]) -> None:
+    if compiled is None:
+        pytest.skip("the floor was not compiled here")
+    mine, theirs = np.zeros((2, len(ids), 2), np.uint64)
+    said = twin.keys(ids, theirs)
+    assert compiled.keys(ids, mine) == said
+    assert (mine == theirs).all()
+    assert said == (len(ids), all(isinstance(one, int) and one < 1 << 63 for one in ids))
+
+
+@both
+@pytest.mark.parametrize("other", [None, 1.0, True, 1 << 64, -(1 << 63) - 1, b"a", chr(0xD800), np.int64(1), (1,)])
+def test_ids_that_are_no_keys_stop_it(floor: Any, other: Any) -> None:
+    assert floor.keys([1, "a", other, 2], np.zeros((4, 2), np.uint64))[0] == 2
+
+
+class _Table:
+    """A table in plain memory, by one floor."""
+
+    def __init__(self, floor: Any) -> None:
+        self.floor = floor
+        self.directory, self.counts = np.zeros((2, 4096), np.int64)
+        self.words = np.zeros(32 * 2000, np.uint64)
+        self.buckets = 1
+
+    def insert(self, keys: Any, rows: Any) -> int:
+        return int(self.floor.insert(self.directory, self.counts, self.words, self.buckets, keys, rows))
+
+    def lookup(self, keys: Any) -> tuple[list[int], int, bool]:
+        rows = np.zeros(len(keys), np.int64)
+        nothing = np.zeros(0, np.int64)
+        said = self.floor.lookup(self.directory, self.words, self.buckets, nothing, 0, keys, rows)
+        return rows.tolist(), *said
+
+    def grow(self, partitions: Any, level: int) -> bool:
+        entries = (self.buckets + (np.arange(len(partitions)) << level)) << 8 | level
+        self.buckets += len(partitions) << level
+        return bool(self.floor.grow(self.directory, self.words, self.buckets, partitions, entries))
+
+    def state(self) -> bytes:
+        return b"".join(one.tobytes() for one in (self.directory, self.counts, self.words))
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 2**32), st.lists(st.integers(0, 60), min_size=1, max_size=6), st.integers(0, 2))
+def test_tables_are_those_of_the_twin(seed: int, sizes: list[int], level: int) -> None:
+    """Byte for byte, so that processes with and without the compiled part share one index."""
+    if compiled is None:
+        pytest.skip("the floor was not compiled here")
+    tables = _Table(compiled), _Table(twin)
+    random = np.random.default_rng(seed)
+    every = random.integers(0, 2**64, (60, 2), np.uint64)
+    few = np.zeros(4096, np.int64)
+    tables[1].floor.count_partitions(every, few)
+    counted = np.zeros(4096, np.int64)
+    compiled.count_partitions(every, counted)
+    assert (few == counted).all()
+    for step, size in enumerate(sizes):
+        keys, rows = every[random.integers(0, 60, size)], random.integers(-5, 1000, size)
+        if step % 2 == 0:
+            partitions = random.permutation(np.flatnonzero(few))[: 1 + step]
+            assert tables[0].grow(partitions, level + step) == tables[1].grow(partitions, level + step)
+        assert tables[0].insert(keys, rows) == tables[1].insert(keys, rows)
+        assert tables[0].lookup(every) == tables[1].lookup(every)
+        assert tables[0].state() == tables[1].state()
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.integers(0, 2**32), st.integers(0, 400))
+def test_a_damaged_table_harms_nobody(seed: int, count: int) -> None:
+    """Both floors find the same in it, and neither reads or writes elsewhere."""
+    if compiled is None:
+        pytest.skip("the floor was not compiled here")
+    tables = _Table(compiled), _Table(twin)
+    random = np.random.default_rng(seed)
+    keys = random.integers(0, 2**64, (50, 2), np.uint64)
+    counted = np.zeros(4096, np.int64)
+    compiled.count_partitions(keys, counted)
+    partitions = np.flatnonzero(counted)
+    for table in tables:
+        assert table.grow(partitions, 1)
+        table.insert(keys, np.arange(50))
+    places = random.integers(0, len(tables[0].state()), count)
+    for table in tables:
+        state = np.frombuffer(table.state(), np.uint8).copy()
+        state[places] ^= np.arange(count).astype(np.uint8) | 1
+        for part in (table.directory, table.counts, table.words):
+            part.view(np.uint8)[:], state = state[: part.nbytes], state[part.nbytes :]
+    damaged = tables[0].directory[partitions] & 0xFF
+    if damaged.max(initial=0) > 12:
+        return  # the twin would look at each of a partition's many buckets
+    assert tables[0].lookup(keys) == tables[1].lookup(keys)
+    assert tables[0].insert(keys, np.arange(50)) == tables[1].insert(keys, np.arange(50))
+    assert tables[0].state() == tables[1].state()
+
+
+def _int64(*values: int) -> Any:
+    return np.array(values, np.int64)
+
+
+ONE = np.zeros(1, np.uint64)
+DIRECTORY, WORDS = np.zeros(4096, np.int64), np.zeros(64, np.uint64)
+_NO_TABLE = WORDS, 2, np.zeros(0, np.int64), 0
+REFUSED = {
+    "before the memory": (IndexError, "gather", lambda: (MEMORY, _int64(0, -1), 8, np.zeros(16, np.uint8), 1)),
+    "behind the memory": (IndexError, "gather", lambda: (MEMORY[:100], _int64(93), 8, np.zeros(8, np.uint8), 1)),
+    "far away": (IndexError, "gather", lambda: (MEMORY, _int64(2**63 - 1), 8, np.zeros(8, np.uint8), 1)),
+    "little room": (ValueError, "gather", lambda: (MEMORY, _int64(0, 1), 8, np.zeros(15, np.uint8), 1)),
+    "too much room": (ValueError, "gather", lambda: (MEMORY, _int64(0), 8, np.zeros(16, np.uint8), 1)),
+    "negative width": (ValueError, "gather", lambda: (MEMORY, _int64(0), -8, np.zeros(0, np.uint8), 1)),
+    "wide": (ValueError, "gather", lambda: (MEMORY[:4], _int64(), 8, np.zeros(0, np.uint8), 1)),
+    "span behind": (IndexError, "gather_spans", lambda: (MEMORY[:9], _int64(5), _int64(5), np.zeros(5, np.uint8), 1)),
+    "span that wraps": (
+        IndexError,
+        "gather_spans",
+        lambda: (MEMORY, _int64(5), _int64(2**63 - 1), np.zeros(5, np.uint8), 1),
+    ),
+    "negative length": (IndexError, "gather_spans", lambda: (MEMORY, _int64(5), _int64(-1), np.zeros(0, np.uint8), 1)),
+    "spans longer than out": (
+        ValueError,
+        "gather_spans",
+        lambda: (MEMORY, _int64(0, 0), _int64(5, 5), np.zeros(9, np.uint8), 1),
+    ),
+    "fewer lengths": (ValueError, "gather_spans", lambda: (MEMORY, _int64(0, 0), _int64(5), np.zeros(5, np.uint8), 1)),
+    "fewer rows": (ValueError, "checksums", lambda: (MEMORY[:15], 8, ONE, np.zeros(2, np.uint64), 1)),
+    "other seeds": (
+        ValueError,
+        "checksums",
+        lambda: (MEMORY[:24], 8, np.zeros(2, np.uint64), np.zeros(3, np.uint64), 1),
+    ),
+    "hashed behind": (
+        IndexError,
+        "span_checksums",
+        lambda: (MEMORY[:9], _int64(5), _int64(5), ONE, np.zeros(1, np.uint64), 1),
+    ),
+    "another directory": (
+        ValueError,
+        "lookup",
+        lambda: (_int64(0), *_NO_TABLE, np.zeros((1, 2), np.uint64), _int64(0)),
+    ),
+    "few words": (
+        ValueError,
+        "lookup",
+        lambda: (DIRECTORY, WORDS, 3, _int64(), 0, np.zeros((1, 2), np.uint64), _int64(0)),
+    ),
+    "few in the direct table": (
+        ValueError,
+        "lookup",
+        lambda: (DIRECTORY, WORDS, 2, _int64(0), 2, np.zeros((1, 2), np.uint64), _int64(0)),
+    ),
+    "fewer keys than rows": (
+        ValueError,
+        "insert",
+        lambda: (DIRECTORY, DIRECTORY.copy(), WORDS, 2, np.zeros((1, 2), np.uint64), _int64(0, 0)),
+    ),
+    "no such partition": (IndexError, "grow", lambda: (DIRECTORY, WORDS, 2, _int64(4096), _int64(1 << 8))),
+    "fewer keys than ids": (ValueError, "keys", lambda: ([1, 2], np.zeros((1, 2), np.uint64))),
+    "fewer spans": (
+        ValueError,
+        "span_checksums",
+        lambda: (MEMORY, _int64(5), _int64(5), ONE, np.zeros(2, np.uint64), 1),
+    ),
+}
+
+
+@both
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_does_not_fit_is_refused(floor: Any, case: str) -> None:
+    error, name, arguments = REFUSED[case]
+    with pytest.raises(error):
+        getattr(floor, name)(*arguments())
+
+
+@both
+@settings(deadline=None, max_examples=60)
+@given(data=st.data(), in_order=st.booleans(), threads=st.sampled_from([1, 32]))
+def test_reading_marks_what_is_not_there(floor: Any, files: Any, data: Any, in_order: bool, threads: int) -> None:
+    spans = data.draw(
+        st.lists(st.tuples(st.integers(0, 2), st.integers(0, SIZE + 50), st.integers(0, 3000)), max_size=30)
+    )
+    if in_order:  # rows that follow each other are read as one
+        spans = [(0, 100 * at, 100) for at in range(data.draw(st.integers(0, 60)))]
+    numbers, offsets, lengths = (np.array(column, np.int64) for column in zip(*spans, strict=True)) if spans else (
+        np.zeros(0, np.int64),
+    ) * 3  # fmt: skip
+    out = np.full(int(lengths.sum()), 7, np.uint8)
+    missing = np.zeros(len(spans), np.uint8)
+    descriptors = np.array([files[number] for number in numbers], np.int32)
+    said = floor.read(descriptors, offsets, lengths, out, missing, threads)
+    ends = np.cumsum(lengths)
+    for number, offset, length, end, gone in zip(numbers, offsets, lengths, ends, missing, strict=True):
+        there = (number < 2 and offset + length <= SIZE) or length == 0
+        assert bool(gone) != there
+        expected = MEMORY[offset : offset + length].tobytes() if there else bytes(int(length))
+        assert out[end - length : end].tobytes() == expected
+    assert said == missing.sum()
+
+
+SIZE = 5000
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Two files of the first bytes of MEMORY, and a descriptor of none."""
+    path = tmp_path_factory.mktemp("files") / "file"
+    path.write_bytes(MEMORY[:SIZE].tobytes())
+    opened = [os.open(path, os.O_RDONLY) for _ in range(2)]
+    yield [*opened, -1]
+    for one in opened:
+        os.close(one)
