@@ -20,8 +20,9 @@ _SMALL = 1 << 17
 """Bytes below which one thread has copied before a second has begun."""
 _WORTH_WAKING = 1 << 21
 """Bytes that take so long that a sleeping thread is woken for them; for fewer only a loop has helpers."""
-_LOOP = 0.0003
-"""Seconds from one call to the next in a loop that does nothing else."""
+_LOOP = 5e-5
+"""Seconds between two calls in a loop that does nothing else; a helper is awake for about so long."""
+_SECONDS_A_BYTE = 1.5e-10
 _LARGE = 1 << 23
 """Bytes for which all threads are asked, busy or not."""
 _KNOWN_FOR = 0.005
@@ -34,7 +35,7 @@ def threads_for(nbytes: int) -> int:
     if nbytes < _SMALL:
         return 1
     now = time.monotonic()
-    is_loop, _asked = now - _asked < _LOOP, now
+    is_loop, _asked = now - _asked < _LOOP + nbytes * _SECONDS_A_BYTE, now
     if not is_loop and nbytes < _WORTH_WAKING:
         return 1
     most = most_threads()
