@@ -341,3 +341,34 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Any:
     yield [*opened, -1]
     for one in opened:
         os.close(one)
+
+
+@both
+@settings(deadline=None, max_examples=100)
+@given(data=st.data(), is_even=st.booleans(), width=st.sampled_from([1, 8, 16, 100]))
+def test_rows_of_batches(floor: Any, data: Any, is_even: bool, width: int) -> None:
+    """Batches lie anywhere in memory, some outside of it."""
+    counts = data.draw(st.lists(st.integers(1, 9), max_size=6))
+    if is_even and counts:
+        counts = [counts[0]] * len(counts)
+    first_row = np.cumsum([0, *counts])[:-1].astype(np.int64)
+    starts = data.draw(st.lists(st.integers(-50, len(MEMORY)), min_size=len(counts), max_size=len(counts)))
+    bases = np.array(starts, np.int64) - first_row * width
+    rows = np.array(data.draw(st.lists(st.integers(-1, sum(counts)), max_size=12)), np.int64)
+    span = counts[0] if is_even and counts else 0
+    expected = []
+    for row in rows.tolist():
+        batch = int(np.searchsorted(first_row, row, side="right")) - 1 if counts else -1
+        address = starts[batch] + (row - int(first_row[batch])) * width if batch >= 0 else -1
+        is_there = 0 <= address <= len(MEMORY) - width and (row < sum(counts) or not span)
+        expected.append(MEMORY[address : address + width].tobytes() if is_there else None)
+    out = np.full((len(rows), width), 7, np.uint8)
+    there = floor.gather_rows(MEMORY, bases, first_row, span, rows, width, out, 1)
+    assert there is (None not in expected)
+    if there:
+        assert [row.tobytes() for row in out] == expected
+    if width == 16:
+        keys = np.frombuffer(b"".join(one or bytes(16) for one in expected), np.uint64).reshape(-1, 2)
+        assert floor.rows_are(MEMORY, bases, first_row, span, rows, keys) is there
+        if len(rows):
+            assert not floor.rows_are(MEMORY, bases, first_row, span, rows, keys + np.uint64(1))

@@ -25,6 +25,22 @@ int pool_awake(void);
 void gather_rows(const uint8_t *memory, const int64_t *addresses, int64_t count, int64_t width, uint8_t *out,
                  int threads);
 
+/* Where rows of a column lie that comes in batches. */
+struct batches {
+    const uint8_t *memory;
+    int64_t size;             /* bytes of memory */
+    const int64_t *bases;     /* of each batch: where row 0 of the whole column would lie */
+    const int64_t *first_row; /* of each batch */
+    int64_t count;            /* batches */
+    int64_t span;             /* rows of every batch but the last; 0 where they differ */
+};
+
+/* The addresses of some rows; 0 where one lies outside of the memory, or in no batch. */
+int addresses_of(const struct batches *batches, const int64_t *rows, int64_t count, int64_t width, int64_t *addresses);
+
+/* Whether each of some rows of 16 bytes is the key that it should be. */
+int rows_are(const uint8_t *memory, const int64_t *addresses, const uint64_t *keys, int64_t count);
+
 /* Spans one after the other; `ends[i]` is where span i ends in `out`. */
 void gather_spans(const uint8_t *memory, const int64_t *starts, const int64_t *ends, int64_t count, uint8_t *out,
                   int threads);

@@ -57,6 +57,41 @@ void gather_rows(const uint8_t *memory, const int64_t *addresses, int64_t count,
     pool_run(copy_rows, &job, (count + job.in_piece - 1) / job.in_piece, threads);
 }
 
+int addresses_of(const struct batches *batches, const int64_t *rows, int64_t count, int64_t width, int64_t *addresses) {
+    const int64_t *first_row = batches->first_row;
+    int64_t batch = 0;
+    for (int64_t at = 0; at < count; at++) {
+        int64_t row = rows[at];
+        if (row < 0 || !batches->count || row > INT64_MAX / 2 / width) return 0;
+        if (batches->span) {
+            batch = row / batches->span;
+        } else if (row < first_row[batch] || (batch + 1 < batches->count && row >= first_row[batch + 1])) {
+            int64_t low = 0, high = batches->count; /* the last batch that begins at the row or before it */
+            while (high - low > 1) {
+                int64_t middle = low + (high - low) / 2;
+                if (first_row[middle] <= row)
+                    low = middle;
+                else
+                    high = middle;
+            }
+            batch = low;
+        }
+        if (batch >= batches->count) return 0;
+        int64_t address = batches->bases[batch] + row * width;
+        if (address < 0 || address > batches->size - width) return 0;
+        addresses[at] = address;
+    }
+    return 1;
+}
+
+int rows_are(const uint8_t *memory, const int64_t *addresses, const uint64_t *keys, int64_t count) {
+    for (int64_t at = 0; at < count; at++) {
+        if (at + 16 < count) __builtin_prefetch(memory + addresses[at + 16], 0, 3);
+        if (memcmp(memory + addresses[at], keys + 2 * at, 16)) return 0;
+    }
+    return 1;
+}
+
 struct spans {
     const uint8_t *memory;
     const int64_t *starts, *ends;

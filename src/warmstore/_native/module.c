@@ -74,6 +74,80 @@ static PyObject *py_gather(PyObject *self, PyObject *args) {
     return done(good);
 }
 
+/* The buffers and numbers that say where rows lie, and the addresses of some of them, which must be freed. */
+struct located {
+    Py_buffer memory, bases, first_row, rows;
+    struct batches batches;
+    int64_t *addresses, count;
+    int are_there;
+};
+
+static void release(struct located *located) {
+    free(located->addresses);
+    PyBuffer_Release(&located->memory);
+    PyBuffer_Release(&located->bases);
+    PyBuffer_Release(&located->first_row);
+    PyBuffer_Release(&located->rows);
+}
+
+/* Find the addresses; 0 with an error set where the arguments are wrong. */
+static int locate(struct located *located, int64_t span, int64_t width) {
+    int64_t batches = located->bases.len / 8, count = located->rows.len / 8;
+    struct batches where = {located->memory.buf, located->memory.len, located->bases.buf, located->first_row.buf, batches,
+                            span};
+    located->batches = where;
+    located->count = count;
+    located->addresses = NULL;
+    if (width < 1 || span < 0) {
+        PyErr_Format(PyExc_ValueError, "width=%lld, span=%lld", (long long)width, (long long)span);
+        return 0;
+    }
+    if (!has_items(&located->bases, batches, "bases") || !has_items(&located->first_row, batches, "first_row") ||
+        !has_items(&located->rows, count, "rows"))
+        return 0;
+    if (!(located->addresses = malloc((size_t)count * 8 + 1))) {
+        PyErr_NoMemory();
+        return 0;
+    }
+    located->are_there = addresses_of(&located->batches, located->rows.buf, count, width, located->addresses);
+    return 1;
+}
+
+static PyObject *py_gather_rows(PyObject *self, PyObject *args) {
+    struct located at;
+    Py_buffer out;
+    long long span, width;
+    int threads, good;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "y*y*y*Ly*Lw*i:gather_rows", &at.memory, &at.bases, &at.first_row, &span, &at.rows, &width,
+                          &out, &threads))
+        return NULL;
+    good = locate(&at, span, width) && has_bytes(&out, at.count * width, "out");
+    if (good && at.are_there) {
+        Py_BEGIN_ALLOW_THREADS
+        gather_rows(at.memory.buf, at.addresses, at.count, width, out.buf, threads);
+        Py_END_ALLOW_THREADS
+    }
+    release(&at);
+    PyBuffer_Release(&out);
+    return good ? PyBool_FromLong(at.are_there) : NULL;
+}
+
+static PyObject *py_rows_are(PyObject *self, PyObject *args) {
+    struct located at;
+    Py_buffer keys;
+    long long span;
+    int good;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "y*y*y*Ly*y*:rows_are", &at.memory, &at.bases, &at.first_row, &span, &at.rows, &keys))
+        return NULL;
+    good = locate(&at, span, 16) && has_items(&keys, 2 * at.count, "keys");
+    int same = good && at.are_there && rows_are(at.memory.buf, at.addresses, keys.buf, at.count);
+    release(&at);
+    PyBuffer_Release(&keys);
+    return good ? PyBool_FromLong(same) : NULL;
+}
+
 static PyObject *py_gather_spans(PyObject *self, PyObject *args) {
     Py_buffer memory, starts, lengths, out;
     int threads, good;
@@ -318,6 +392,8 @@ static PyObject *py_helpers_awake(PyObject *self, PyObject *args) {
 
 static PyMethodDef functions[] = {
     {"gather", py_gather, METH_VARARGS, NULL},
+    {"gather_rows", py_gather_rows, METH_VARARGS, NULL},
+    {"rows_are", py_rows_are, METH_VARARGS, NULL},
     {"gather_spans", py_gather_spans, METH_VARARGS, NULL},
     {"checksums", py_checksums, METH_VARARGS, NULL},
     {"span_checksums", py_span_checksums, METH_VARARGS, NULL},

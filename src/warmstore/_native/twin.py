@@ -39,6 +39,48 @@ def gather(memory: Bytes, addresses: Int64, width: int, out: Bytes, threads: int
         out.reshape(-1).view(np.uint8)[:] = rows[addresses].view(np.uint8)
 
 
+def gather_rows(
+    memory: Bytes, bases: Int64, first_row: Int64, span: int, rows: Int64, width: int, out: Bytes, threads: int
+) -> bool:
+    """Copy rows of a column that comes in batches.
+
+    Args:
+        memory: uint8, any length.
+        bases: int64 [batches], where row 0 of the whole column would lie in `memory`.
+        first_row: int64 [batches], rising.
+        span: rows of every batch but the last, or 0 where they differ.
+        rows: int64 [n].
+        width: bytes of a row.
+        out: n * width bytes.
+
+    Returns:
+        Whether all rows lie in `memory`; nothing is copied otherwise.
+
+    Raises:
+        ValueError: a number or the length of a buffer is wrong.
+    """
+    addresses = _addresses(len(memory), bases, first_row, span, rows, width)
+    _check_length("out", out, len(rows) * width)
+    if addresses is not None and len(rows):
+        gather(memory, addresses, width, out, threads)
+    return addresses is not None
+
+
+def rows_are(memory: Bytes, bases: Int64, first_row: Int64, span: int, rows: Int64, keys: UInt64) -> bool:
+    """Whether each of some rows of 16 bytes is the key that it should be; arguments are those of `gather_rows`.
+
+    Args:
+        keys: uint64 [n, 2].
+    """
+    addresses = _addresses(len(memory), bases, first_row, span, rows, 16)
+    _check_length("keys", keys, 16 * len(rows))
+    wanted = keys.reshape(-1).view(np.uint8).reshape(-1, 16)
+    return addresses is not None and all(
+        memory[address : address + 16].tobytes() == key.tobytes()
+        for address, key in zip(addresses.tolist(), wanted, strict=True)
+    )
+
+
 def gather_spans(memory: Bytes, starts: Int64, lengths: Int64, out: Bytes, threads: int) -> None:
     """Copy spans of different lengths one after the other.
 
@@ -306,6 +348,22 @@ def _check_table(directory: Int64, words: UInt64, buckets: int) -> None:
 def _check_length(name: str, buffer: np.ndarray[Any, Any], expected: int) -> None:
     if buffer.nbytes != expected:
         raise ValueError(f"{name} has {buffer.nbytes} bytes; expected {expected}")
+
+
+def _addresses(size: int, bases: Int64, first_row: Int64, span: int, rows: Int64, width: int) -> Int64 | None:
+    """Where rows lie in memory of so many bytes; None where one does not."""
+    if width < 1 or span < 0:
+        raise ValueError(f"width={width}, span={span}")
+    _check_length("first_row", first_row, bases.nbytes)
+    if not len(rows):
+        return np.zeros(0, np.int64)
+    if not len(bases) or rows.min() < 0 or rows.max() > (1 << 62) // width:
+        return None
+    batch = rows // span if span else np.maximum(np.searchsorted(first_row, rows, side="right") - 1, 0)
+    if batch.max() >= len(bases):
+        return None
+    addresses: Int64 = bases[batch] + rows * width
+    return addresses if addresses.min() >= 0 and addresses.max() <= size - width else None
 
 
 def _check_inside(starts: Int64, lengths: Int64, size: int) -> None:

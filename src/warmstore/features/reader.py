@@ -58,13 +58,15 @@ class Reader:
         if last < 0:
             return [_stand_ins(field, len(rows)) for field in self.schema.fields.values()], np.zeros(len(rows), bool)
         # Of another generation a row may lie behind the last. Any in its place will do: it carries another key.
-        own, *leaves = gatherer.read_rows(self._names, np.minimum(rows, last))
-        assert own.data is not None
-        good = None
-        if own.data.tobytes() != keys.halves.tobytes() or any(one.bad is not None for one in (own, *leaves)):
-            good = (own.data.view(np.uint64) == keys.halves).all(axis=1) & ~_bad(len(rows), [own, *leaves])
+        rows = np.minimum(rows, last)
+        columns = gatherer.read_rows(self._names[1:], rows)
+        bad = _bad(len(rows), columns)
+        if not gatherer.are(KEY, rows, keys.halves):
+            (own,) = gatherer.read_rows([KEY], rows)
+            bad |= (_keys_of(own).halves != keys.halves).any(axis=1) | _bad(len(rows), [own])
         fields = self.schema.fields.values()
-        return [_undecoded(field, one) for field, one in zip(fields, leaves, strict=True)], good
+        leaves = [_undecoded(field, one) for field, one in zip(fields, columns, strict=True)]
+        return leaves, ~bad if bad.any() else None
 
     def keys_of(self, rows: Int64, gatherer: Gatherer) -> Keys:
         """The keys that rows of a gatherer carry, damaged ones too."""

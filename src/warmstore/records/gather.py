@@ -106,39 +106,35 @@ class Gatherer:
         return Gathered(data, spans, shapes, bad, absent)
 
     def steady(
-        self,
-        snapshot: Snapshot,
-        name: str,
-        rows: Int64,
-        out: np.ndarray[Any, np.dtype[np.uint8]] | None = None,
-        which: Int64 | None = None,
+        self, snapshot: Snapshot, name: str, rows: Int64, out: np.ndarray[Any, np.dtype[np.uint8]] | None = None
     ) -> np.ndarray[Any, np.dtype[np.uint8]] | None:
         """`gather` of a field of fixed width once nothing is left to check: uint8 [n, width]; None when there is.
 
-        The result is `out`, if that is given. `which` may be left out.
+        The result is `out`, if that is given.
 
         This is what training does all day, so it takes no step it can spare.
         """
         plan = self._plans[name]
-        width = plan.width
-        if not width or not plan.checked.covers(snapshot) or snapshot.unreadable or plan.data in snapshot.absent:
+        if not plan.width or not plan.is_steady(snapshot):
             return None
-        if which is None:
-            which = snapshot.batch_of(rows)
-        addresses = snapshot.address[plan.data][which] + rows * width
-        if snapshot.gaps is not None and len(addresses) and addresses.min() < 0:
-            return None
-        return self._batches.space.gather(addresses, width, out)
+        place = snapshot.address[plan.data], snapshot.first_row, snapshot.span
+        return self._batches.space.gather_rows(*place, rows, plan.width, out)
+
+    def are(self, name: str, rows: Int64, keys: UInt64) -> bool:
+        """Whether rows hold these keys, uint64 [n, 2], as far as that can be said with nothing left to check."""
+        snapshot, plan = self.snapshot, self._plans[name]
+        if not plan.is_steady(snapshot):
+            return False
+        return self._batches.space.rows_are(snapshot.address[plan.data], snapshot.first_row, snapshot.span, rows, keys)
 
     def read_rows(self, names: Iterable[str], rows: Int64) -> list[Gathered]:
         """Read fields of live committed rows by number; damaged and evicted rows are marked, not raised."""
         snapshot = self.snapshot
-        which = snapshot.batch_of(rows)
         found = []
         for name in names:
-            data = self.steady(snapshot, name, rows, which=which)
+            data = self.steady(snapshot, name, rows)
             whole = None if data is None else Gathered(data, None, None, None)
-            found.append(whole or self.gather(snapshot, name, rows, which))
+            found.append(whole or self.gather(snapshot, name, rows, snapshot.batch_of(rows)))
         return found
 
     def _fresh(self, snapshot: Snapshot, plan: "_Plan", rows: Int64, which: Int64) -> Int64 | None:
@@ -274,6 +270,10 @@ class _Plan:
     shapes: int
     checksums: int
     checked: "_Bits"
+
+    def is_steady(self, snapshot: Snapshot) -> bool:
+        """Whether every row of the snapshot was checked and has its value."""
+        return self.checked.covers(snapshot) and not snapshot.unreadable and self.data not in snapshot.absent
 
 
 def _plan(name: str, field: Field, slots: dict[str, int]) -> _Plan:
