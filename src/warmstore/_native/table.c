@@ -62,7 +62,7 @@ static inline void ask_for(const uint64_t *cells) {
 /* The slot of a fingerprint in a bucket; else minus one minus the slots that are taken. */
 static inline int slot_of(const uint64_t *cells, uint64_t fingerprint) {
     for (int slot = 0; slot < SLOTS; slot++) {
-        uint64_t there = LOAD(cells + slot);
+        uint64_t there = __atomic_load_n(cells + slot, __ATOMIC_ACQUIRE);
         if (there == fingerprint) return slot;
         if (!there) return -1 - slot;
     }
@@ -79,10 +79,7 @@ static int64_t find(const struct table *table, uint64_t fingerprint, struct part
         }
         uint64_t *cells = cells_of(table, bucket);
         int slot = slot_of(cells, fingerprint);
-        if (slot >= 0) {
-            __atomic_thread_fence(__ATOMIC_ACQUIRE);
-            return (int64_t)LOAD(cells + SLOTS + slot);
-        }
+        if (slot >= 0) return (int64_t)LOAD(cells + SLOTS + slot);
         if (slot > -1 - SLOTS) return -1; /* only behind a full bucket may a key lie in the next one */
     }
     return -1;
