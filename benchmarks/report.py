@@ -84,7 +84,7 @@ def timings(
     """The table of a side-by-side run. With `megabytes` or `records` (a call's) there is a column of rates."""
     scale = {"µs": 1e6, "ms": 1e3}[unit]
     amounts = {name: amount for name, amount in (("MB/s", megabytes), ("rows/s", records)) if amount}
-    columns = ("", f"median {unit}", f"p99 {unit}", "x limit", *amounts, "note")
+    columns = ("", f"median {unit}", f"mean {unit}", f"p99 {unit}", "x limit", *amounts, "note")
     return Table(title, columns, tuple(_timing(row, scale, tuple(amounts.values())) for row in rows))
 
 
@@ -138,10 +138,10 @@ def page(reports: Sequence[Report], facts: dict[str, str]) -> str:
 
 
 def _timing(row: Row, scale: float, amounts: tuple[float, ...]) -> tuple[Cell, ...]:
-    median, p99 = row.median, row.p99
-    if median is None or p99 is None:
-        return (row.name, None, None, None, *(None for _ in amounts), row.trouble)
-    return (row.name, median * scale, p99 * scale, row.ratio, *(amount / median for amount in amounts), row.note)
+    if row.median is None or row.mean is None or row.p99 is None:
+        return (row.name, None, None, None, None, *(None for _ in amounts), row.trouble)
+    times = (seconds * scale for seconds in (row.median, row.mean, row.p99))
+    return (row.name, *times, row.ratio, *(amount / row.median for amount in amounts), row.note)
 
 
 def _text(cell: Cell) -> str:

@@ -8,9 +8,11 @@ nothing is ever silently missing.
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -53,6 +55,10 @@ class Row:
     @property
     def median(self) -> float | None:
         return float(np.median(self.seconds)) if self.seconds else None
+
+    @property
+    def mean(self) -> float | None:
+        return float(np.mean(self.seconds)) if self.seconds else None
 
     @property
     def p99(self) -> float | None:
@@ -100,6 +106,7 @@ def side_by_side(
     *,
     reads: bool = False,
     check_every: int = 20,
+    pause: float = 0,
 ) -> list[Row]:
     """Give every ask to every contestant, in turn: a b c a b c ...
 
@@ -110,6 +117,9 @@ def side_by_side(
     share memory, so in one round each gets another ask (`rows.take` just after `rows[...]` on one file: 24 µs for 66);
     and each turn begins with an untimed call, on the contestant's ask before, lest the fast ones pay for the caches and
     the still busy threads of whoever came before (the limit after a peer with a thread pool: 139 µs for 48).
+
+    `pause` is how many seconds pass before each timed call: a program does other things between two of them, and then
+    threads that waited for more have gone to sleep.
     """
     running = [_Running(contestant) for contestant in contestants]
     apart = len(asks) // len(running) if reads else 0
@@ -126,6 +136,8 @@ def side_by_side(
                 ask = asks[own % len(asks)]
                 if prepare := one.contestant.prepare:
                     one.attempt(lambda prepare=prepare, ask=ask: prepare(ask))
+                if pause:
+                    time.sleep(pause)
                 result = one.attempt(lambda one=one, ask=ask: one.turn(ask))
                 if number % check_every == 0 and not one.trouble and not right(ask, result):
                     one.trouble = describe(WrongValuesError(f"in call {number}"))
@@ -138,14 +150,28 @@ def side_by_side(
     return [_row(one, limit) for one in running]
 
 
+@contextmanager
+def busy_processes(count: int) -> Iterator[None]:
+    """While this lasts, so many processes do nothing but count."""
+    running = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    time.sleep(0.5)
+    try:
+        yield
+    finally:
+        for one in running:
+            one.kill()
+            one.wait()
+
+
 def named(rows: Sequence[Row], name: str) -> Row:
     """The row of that contestant."""
     return next(row for row in rows if row.name == name)
 
 
-def over(row: Row, other: Row) -> float | None:
-    """How many times the other's median the row's is."""
-    return row.median / other.median if row.median and other.median else None
+def over(row: Row, other: Row, figure: Literal["median", "mean", "p99"] = "median") -> float | None:
+    """How many times the other's median, mean or p99 the row's is."""
+    mine, theirs = getattr(row, figure), getattr(other, figure)
+    return mine / theirs if mine and theirs else None
 
 
 def describe(error: Exception) -> str:

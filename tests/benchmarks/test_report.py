@@ -1,6 +1,7 @@
 import io
 from pathlib import Path
 
+import numpy as np
 from benchmarks.report import Bar, Report, Table, broken_rows, load, page, show, timings
 from benchmarks.side_by_side import Row
 from rich.console import Console
@@ -23,18 +24,18 @@ REPORT = Report(
 
 
 def test_the_table_has_medians_and_says_what_is_missing() -> None:
-    assert REPORT.tables[0].columns == ("", "median µs", "p99 µs", "x limit", "MB/s", "note")
+    assert REPORT.tables[0].columns == ("", "median µs", "mean µs", "p99 µs", "x limit", "MB/s", "note")
     limit, _, absent, _ = REPORT.tables[0].rows
-    assert limit[1] == 2e-5 * 1e6
-    assert absent == ("absent", None, None, None, None, "not installed (absent)")
+    assert limit[1:4] == (2e-5 * 1e6, np.mean([1e-5, 2e-5, 3e-5]) * 1e6, np.percentile([1e-5, 2e-5, 3e-5], 99) * 1e6)
+    assert absent == ("absent", None, None, None, None, None, "not installed (absent)")
     assert REPORT.broken == ("warmstore: wrong values in call 1",)
 
 
 def test_rates_are_of_bytes_or_of_rows() -> None:
     table = timings("one", ROWS, unit="ms", records=200)
-    assert table.columns == ("", "median ms", "p99 ms", "x limit", "rows/s", "note")
-    assert table.rows[1][4] == 200 / 4e-5
-    assert table.rows[2] == ("absent", None, None, None, None, "not installed (absent)")
+    assert table.columns == ("", "median ms", "mean ms", "p99 ms", "x limit", "rows/s", "note")
+    assert table.rows[1][5] == 200 / 4e-5
+    assert table.rows[2] == ("absent", None, None, None, None, None, "not installed (absent)")
 
 
 def test_a_bar_without_a_figure_is_missed() -> None:
@@ -48,7 +49,7 @@ def test_a_report_comes_back_from_its_file(tmp_path: Path) -> None:
 
 def test_the_page_and_the_terminal_show_every_row_bar_and_note() -> None:
     text = page([REPORT], {"CPU": "a fast one"})
-    assert "| rows[i] \\| memmap | 40 | 40 | 2 | 100,000 | by hand |" in text
+    assert "| rows[i] \\| memmap | 40 | 40 | 40 | 2 | 100,000 | by hand |" in text
     assert "| ratio | 1.5 | 1.6 | pass |" in text
     assert "| without a figure | – | 1 | **miss** |" in text
     assert "`python -m benchmarks --only gather` (run on: a day)" in text

@@ -1,9 +1,12 @@
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 
+import psutil
 import pytest
-from benchmarks.side_by_side import Contestant, Role, WrongValuesError, named, over, side_by_side
+from benchmarks.side_by_side import Contestant, Role, WrongValuesError, busy_processes, named, over, side_by_side
 
 
 def contestant(name: str, call: Callable, role: Role = "peer") -> Contestant:
@@ -123,3 +126,21 @@ def test_a_limit_that_fails_is_an_error() -> None:
 
 def always_none(ask: object) -> None:
     return None
+
+
+def test_pauses_are_before_the_timed_calls_and_no_part_of_them() -> None:
+    times: list[float] = []
+    limit = contestant("limit", lambda ask: times.append(time.perf_counter()), "limit")
+    rows = side_by_side([limit], range(4), always, pause=0.02)
+    assert min(later - earlier for earlier, later in pairwise(times)) >= 0.02
+    assert rows[0].median is not None
+    assert rows[0].median < 0.02
+
+
+def test_busy_processes_run_until_the_end() -> None:
+    before = psutil.Process().children()
+    with busy_processes(2):
+        children = [one for one in psutil.Process().children() if one not in before]
+        assert len(children) == 2
+        assert all(one.is_running() for one in children)
+    assert not any(one.is_running() for one in children)
