@@ -9,8 +9,10 @@
 
 #include <stdlib.h>
 
-/* Keys that are looked up in so little time that letting the lock go and taking it back would be most of it. */
-#define FEW 4096
+/* Letting Python's lock go costs little, but to have it back one may wait for another thread's turn to end, 5 ms. So it is
+   kept for what takes some microseconds. */
+#define FEW_KEYS 4096
+#define FEW_BYTES (64 * 1024)
 
 int64_t keys_of(PyObject *ids, uint64_t *keys, int *small); /* keys.c */
 
@@ -47,6 +49,12 @@ static int step_of_seeds(const Py_buffer *seeds, int64_t count) {
     return has_items(seeds, count, "seeds") ? 1 : -1;
 }
 
+static PyThreadState *let_go(int64_t bytes) { return bytes > FEW_BYTES ? PyEval_SaveThread() : NULL; }
+
+static void take_back(PyThreadState *state) {
+    if (state) PyEval_RestoreThread(state);
+}
+
 static PyObject *done(int is_good) {
     if (!is_good) return NULL;
     Py_RETURN_NONE;
@@ -64,9 +72,9 @@ static PyObject *py_gather(PyObject *self, PyObject *args) {
     good = good && has_items(&addresses, count, "addresses") && has_bytes(&out, count * width, "out") &&
            are_inside(addresses.buf, NULL, width, count, memory.len);
     if (good && width) {
-        Py_BEGIN_ALLOW_THREADS
+        PyThreadState *state = let_go(out.len);
         gather_rows(memory.buf, addresses.buf, count, width, out.buf, threads);
-        Py_END_ALLOW_THREADS
+        take_back(state);
     }
     PyBuffer_Release(&memory);
     PyBuffer_Release(&addresses);
@@ -124,9 +132,9 @@ static PyObject *py_gather_rows(PyObject *self, PyObject *args) {
         return NULL;
     good = locate(&at, span, width) && has_bytes(&out, at.count * width, "out");
     if (good && at.are_there) {
-        Py_BEGIN_ALLOW_THREADS
+        PyThreadState *state = let_go(out.len);
         gather_rows(at.memory.buf, at.addresses, at.count, width, out.buf, threads);
-        Py_END_ALLOW_THREADS
+        take_back(state);
     }
     release(&at);
     PyBuffer_Release(&out);
@@ -167,9 +175,9 @@ static PyObject *py_gather_spans(PyObject *self, PyObject *args) {
     }
     good = good && has_bytes(&out, total, "out");
     if (good) {
-        Py_BEGIN_ALLOW_THREADS
+        PyThreadState *state = let_go(out.len);
         gather_spans(memory.buf, starts.buf, ends, count, out.buf, threads);
-        Py_END_ALLOW_THREADS
+        take_back(state);
     }
     free(ends);
     PyBuffer_Release(&memory);
@@ -189,9 +197,9 @@ static PyObject *py_checksums(PyObject *self, PyObject *args) {
     good = has_items(&sums, count, "sums") && (step = step_of_seeds(&seeds, count)) >= 0 && width >= 0 &&
            has_bytes(&rows, count * width, "rows");
     if (good) {
-        Py_BEGIN_ALLOW_THREADS
+        PyThreadState *state = let_go(rows.len);
         checksum_rows(rows.buf, count, width, seeds.buf, step, sums.buf, threads);
-        Py_END_ALLOW_THREADS
+        take_back(state);
     }
     PyBuffer_Release(&rows);
     PyBuffer_Release(&seeds);
@@ -290,7 +298,7 @@ static PyObject *py_lookup(PyObject *self, PyObject *args) {
     int64_t count = rows.len / 8, found = 0;
     good = is_table(&table, &directory, &words, &direct) && has_items(&rows, count, "rows") &&
            has_items(&keys, 2 * count, "keys");
-    if (good && count <= FEW)
+    if (good && count <= FEW_KEYS)
         found = table_lookup(&table, keys.buf, count, rows.buf, &beyond);
     else if (good) {
         Py_BEGIN_ALLOW_THREADS
