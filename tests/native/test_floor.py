@@ -347,7 +347,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @settings(deadline=None, max_examples=100)
 @given(data=st.data(), is_even=st.booleans(), width=st.sampled_from([1, 8, 16, 100]))
 def test_rows_of_batches(floor: Any, data: Any, is_even: bool, width: int) -> None:
-    """Batches lie anywhere in memory, some outside of it."""
+    """Batches lie anywhere in memory, some outside of it, and not all of their rows may be there yet."""
     counts = data.draw(st.lists(st.integers(1, 9), max_size=6))
     if is_even and counts:
         counts = [counts[0]] * len(counts)
@@ -356,19 +356,61 @@ def test_rows_of_batches(floor: Any, data: Any, is_even: bool, width: int) -> No
     bases = np.array(starts, np.int64) - first_row * width
     rows = np.array(data.draw(st.lists(st.integers(-1, sum(counts)), max_size=12)), np.int64)
     span = counts[0] if is_even and counts else 0
+    limit = data.draw(st.integers(0, sum(counts) + 1))
     expected = []
     for row in rows.tolist():
         batch = int(np.searchsorted(first_row, row, side="right")) - 1 if counts else -1
         address = starts[batch] + (row - int(first_row[batch])) * width if batch >= 0 else -1
-        is_there = 0 <= address <= len(MEMORY) - width and (row < sum(counts) or not span)
+        is_there = 0 <= address <= len(MEMORY) - width and row < (min(limit, sum(counts)) if span else limit)
         expected.append(MEMORY[address : address + width].tobytes() if is_there else None)
     out = np.full((len(rows), width), 7, np.uint8)
-    there = floor.gather_rows(MEMORY, bases, first_row, span, rows, width, out, 1)
+    there = floor.gather_rows(MEMORY, bases, first_row, span, limit, rows, width, out, 1)
     assert there is (None not in expected)
     if there:
         assert [row.tobytes() for row in out] == expected
-    if width == 16:
-        keys = np.frombuffer(b"".join(one or bytes(16) for one in expected), np.uint64).reshape(-1, 2)
-        assert floor.rows_are(MEMORY, bases, first_row, span, rows, keys) is there
-        if len(rows):
-            assert not floor.rows_are(MEMORY, bases, first_row, span, rows, keys + np.uint64(1))
+
+
+@both
+@settings(deadline=None, max_examples=50)
+@given(data=st.data(), width=st.integers(1, 100))
+def test_what_is_fetched_carries_its_key(floor: Any, data: Any, width: int) -> None:
+    """A table of 20 keys proposes rows, of which not all are there or hold the key; two columns lie in two batches."""
+    keys = np.random.default_rng(0).integers(0, 2**64, (20, 2), np.uint64)
+    keys[:5] = [(number, twin._SIGNED) for number in range(5)]  # as ids they may also stand in the direct table
+    table = _Table(floor)
+    partitions = sorted({twin._fingerprint(low, high) >> 52 for low, high in keys.tolist()})
+    assert table.grow(np.array(partitions), 0)
+    rows = data.draw(st.permutations(range(24)))[:20]
+    assert table.insert(keys[3:], np.array(rows[3:])) == 17
+    direct = np.array([rows[0] + 1, rows[1] + 1, rows[2] + 1, 0], np.int64)
+    limit, wrong = data.draw(st.integers(15, 24)), data.draw(st.sets(st.integers(0, 23), max_size=4))
+    memory = np.random.default_rng(1).integers(0, 256, 24 * (16 + width) + 3, np.uint8)
+    own, values = memory[3 : 3 + 24 * 16].reshape(24, 16), memory[3 + 24 * 16 :].reshape(24, width)
+    for number, row in enumerate(rows):
+        if row not in wrong:
+            own[row] = keys[number].view(np.uint8)
+    first_row = np.array([0, 10], np.int64)
+    asked = data.draw(st.lists(st.integers(0, 19), max_size=12))
+    out, second = np.zeros((len(asked), width), np.uint8), np.zeros((len(asked), 16), np.uint8)
+    columns = (np.full(2, 3 + 24 * 16), width, out), (np.full(2, 3), 16, second)
+    where = table.directory, table.words, table.buckets, direct, len(direct)
+    done, is_beyond = floor.fetch(*where, keys[asked], memory, np.full(2, 3), first_row, 0, limit, columns, 2)
+    assert done is all(rows[one] < limit and rows[one] not in wrong for one in asked)
+    assert not is_beyond
+    if done:
+        assert (out == values[[rows[one] for one in asked]]).all()
+        assert (second == own[[rows[one] for one in asked]]).all()
+    assert floor.fetch(*where[:2], 1, *where[3:], keys[3:4], memory, *[np.full(2, 3)] * 2, 0, 24, (), 1) == (
+        False,
+        True,
+    )
+
+
+@both
+def test_columns_that_cannot_be_fetched_are_refused(floor: Any) -> None:
+    table = _Table(floor)
+    keys, numbers = np.zeros((2, 2), np.uint64), np.zeros(1, np.int64)
+    where = table.directory, table.words, 1, numbers, 0, keys, MEMORY, numbers, numbers, 0, 9
+    for column in ((numbers, 8, np.zeros(8, np.uint8)), (numbers, 0, np.zeros(0, np.uint8)), (numbers, 8)):
+        with pytest.raises((ValueError, TypeError)):
+            floor.fetch(*where, ((numbers, 8, np.zeros(16, np.uint8)), column), 1)

@@ -64,7 +64,10 @@ def test_steady_reading_survives_evictions(tmp_path: Path) -> None:
         for _ in range(20):
             check(store, [number for number in range(12) if number // 3 not in (0, 2)[: 1 + chunk // 2]])
     rows = np.arange(12)
-    assert store.gatherer.steady(store.snapshot, "number", np.array([3, 9, 4])) is not None
+    column = store.gatherer.column("number")
+    assert column is not None
+    assert column.read(np.array([3, 9, 4])) is not None
+    assert column.read(np.array([3, 9, 12])) is None
     (gathered,) = store.gatherer.read_rows(["number"], rows)
     assert gathered.bad is not None
     assert gathered.bad.tolist() == [row // 3 in (0, 2) for row in rows.tolist()]

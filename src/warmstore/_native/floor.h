@@ -33,9 +33,10 @@ struct batches {
     const int64_t *first_row; /* of each batch */
     int64_t count;            /* batches */
     int64_t span;             /* rows of every batch but the last; 0 where they differ */
+    int64_t rows;             /* in all of them */
 };
 
-/* The addresses of some rows; 0 where one lies outside of the memory, or in no batch. */
+/* The addresses of some rows; 0 where there is no such row, or it lies outside of the memory. */
 int addresses_of(const struct batches *batches, const int64_t *rows, int64_t count, int64_t width, int64_t *addresses);
 
 /* Whether each of some rows of 16 bytes is the key that it should be. */

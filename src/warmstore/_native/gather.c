@@ -59,10 +59,10 @@ void gather_rows(const uint8_t *memory, const int64_t *addresses, int64_t count,
 
 int addresses_of(const struct batches *batches, const int64_t *rows, int64_t count, int64_t width, int64_t *addresses) {
     const int64_t *first_row = batches->first_row;
-    int64_t batch = 0;
+    int64_t batch = 0, limit = INT64_MAX / 2 / width; /* whose address is no overflow */
     for (int64_t at = 0; at < count; at++) {
         int64_t row = rows[at];
-        if (row < 0 || !batches->count || row > INT64_MAX / 2 / width) return 0;
+        if (row < 0 || row >= batches->rows || row > limit || !batches->count) return 0;
         if (batches->span) {
             batch = row / batches->span;
         } else if (row < first_row[batch] || (batch + 1 < batches->count && row >= first_row[batch + 1])) {

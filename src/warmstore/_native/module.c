@@ -82,78 +82,58 @@ static PyObject *py_gather(PyObject *self, PyObject *args) {
     return done(good);
 }
 
-/* The buffers and numbers that say where rows lie, and the addresses of some of them, which must be freed. */
-struct located {
-    Py_buffer memory, bases, first_row, rows;
-    struct batches batches;
-    int64_t *addresses, count;
-    int are_there;
-};
-
-static void release(struct located *located) {
-    free(located->addresses);
-    PyBuffer_Release(&located->memory);
-    PyBuffer_Release(&located->bases);
-    PyBuffer_Release(&located->first_row);
-    PyBuffer_Release(&located->rows);
+/* Where rows of a column lie, as Python says it; sets an error if it cannot be. */
+static int are_batches(struct batches *batches, const Py_buffer *memory, const Py_buffer *bases, const Py_buffer *first_row) {
+    batches->memory = memory->buf;
+    batches->size = memory->len;
+    batches->bases = bases->buf;
+    batches->first_row = first_row->buf;
+    batches->count = bases->len / 8;
+    if (batches->span < 0 || batches->rows < 0) {
+        PyErr_Format(PyExc_ValueError, "span=%lld, limit=%lld", (long long)batches->span, (long long)batches->rows);
+        return 0;
+    }
+    return has_items(bases, batches->count, "bases") && has_items(first_row, batches->count, "first_row");
 }
 
-/* Find the addresses; 0 with an error set where the arguments are wrong. */
-static int locate(struct located *located, int64_t span, int64_t width) {
-    int64_t batches = located->bases.len / 8, count = located->rows.len / 8;
-    struct batches where = {located->memory.buf, located->memory.len, located->bases.buf, located->first_row.buf, batches,
-                            span};
-    located->batches = where;
-    located->count = count;
-    located->addresses = NULL;
-    if (width < 1 || span < 0) {
-        PyErr_Format(PyExc_ValueError, "width=%lld, span=%lld", (long long)width, (long long)span);
-        return 0;
-    }
-    if (!has_items(&located->bases, batches, "bases") || !has_items(&located->first_row, batches, "first_row") ||
-        !has_items(&located->rows, count, "rows"))
-        return 0;
-    if (!(located->addresses = malloc((size_t)count * 8 + 1))) {
-        PyErr_NoMemory();
-        return 0;
-    }
-    located->are_there = addresses_of(&located->batches, located->rows.buf, count, width, located->addresses);
-    return 1;
+/* Room for so many addresses, which must be freed, or NULL with an error set. */
+static int64_t *room_for(int64_t count) {
+    int64_t *room = malloc((size_t)count * 8 + 1);
+    if (!room) PyErr_NoMemory();
+    return room;
+}
+
+/* Whether a column of this width can be copied into a buffer; sets an error if not. */
+static int fits(const Py_buffer *out, int64_t count, int64_t width) {
+    if (width >= 1 && width <= INT64_MAX / (count + 1)) return has_bytes(out, count * width, "out");
+    PyErr_Format(PyExc_ValueError, "width=%lld", (long long)width);
+    return 0;
 }
 
 static PyObject *py_gather_rows(PyObject *self, PyObject *args) {
-    struct located at;
-    Py_buffer out;
-    long long span, width;
-    int threads, good;
+    Py_buffer memory, bases, first_row, rows, out;
+    long long span, limit, width;
+    int threads, good, are_there = 0;
     (void)self;
-    if (!PyArg_ParseTuple(args, "y*y*y*Ly*Lw*i:gather_rows", &at.memory, &at.bases, &at.first_row, &span, &at.rows, &width,
+    if (!PyArg_ParseTuple(args, "y*y*y*LLy*Lw*i:gather_rows", &memory, &bases, &first_row, &span, &limit, &rows, &width,
                           &out, &threads))
         return NULL;
-    good = locate(&at, span, width) && has_bytes(&out, at.count * width, "out");
-    if (good && at.are_there) {
+    struct batches batches = {.span = span, .rows = limit};
+    int64_t count = rows.len / 8, *addresses = NULL;
+    good = are_batches(&batches, &memory, &bases, &first_row) && has_items(&rows, count, "rows") &&
+           fits(&out, count, width) && (addresses = room_for(count));
+    if (good && (are_there = addresses_of(&batches, rows.buf, count, width, addresses))) {
         PyThreadState *state = let_go(out.len);
-        gather_rows(at.memory.buf, at.addresses, at.count, width, out.buf, threads);
+        gather_rows(memory.buf, addresses, count, width, out.buf, threads);
         take_back(state);
     }
-    release(&at);
+    free(addresses);
+    PyBuffer_Release(&memory);
+    PyBuffer_Release(&bases);
+    PyBuffer_Release(&first_row);
+    PyBuffer_Release(&rows);
     PyBuffer_Release(&out);
-    return good ? PyBool_FromLong(at.are_there) : NULL;
-}
-
-static PyObject *py_rows_are(PyObject *self, PyObject *args) {
-    struct located at;
-    Py_buffer keys;
-    long long span;
-    int good;
-    (void)self;
-    if (!PyArg_ParseTuple(args, "y*y*y*Ly*y*:rows_are", &at.memory, &at.bases, &at.first_row, &span, &at.rows, &keys))
-        return NULL;
-    good = locate(&at, span, 16) && has_items(&keys, 2 * at.count, "keys");
-    int same = good && at.are_there && rows_are(at.memory.buf, at.addresses, keys.buf, at.count);
-    release(&at);
-    PyBuffer_Release(&keys);
-    return good ? PyBool_FromLong(same) : NULL;
+    return good ? PyBool_FromLong(are_there) : NULL;
 }
 
 static PyObject *py_gather_spans(PyObject *self, PyObject *args) {
@@ -313,6 +293,85 @@ static PyObject *py_lookup(PyObject *self, PyObject *args) {
     return good ? Py_BuildValue("Li", (long long)found, beyond) : NULL;
 }
 
+/* A column that rows are copied from, and where to. */
+struct column {
+    Py_buffer bases, out;
+    long long width;
+};
+
+/* The columns of a tuple of (bases, width, out), which are `*count` afterwards, also where an error is set. */
+static struct column *columns_of(PyObject *tuple, int64_t rows, int64_t batches, Py_ssize_t *count) {
+    struct column *columns = malloc((size_t)PyTuple_Size(tuple) * sizeof(struct column) + 1);
+    if (!columns) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    for (; *count < PyTuple_Size(tuple); ++*count) {
+        struct column *one = columns + *count;
+        PyObject *item = PyTuple_GetItem(tuple, *count);
+        if (!PyTuple_Check(item)) {
+            PyErr_SetString(PyExc_TypeError, "a column is a tuple of bases, width and out");
+            break;
+        }
+        if (!PyArg_ParseTuple(item, "y*Lw*:fetch", &one->bases, &one->width, &one->out)) break;
+        if (has_items(&one->bases, batches, "bases") && fits(&one->out, rows, one->width)) continue;
+        ++*count;
+        break;
+    }
+    return columns;
+}
+
+static PyObject *py_fetch(PyObject *self, PyObject *args) {
+    Py_buffer directory, words, direct, keys, memory, own, first_row;
+    PyObject *tuple;
+    long long buckets, direct_count, span, limit;
+    int threads, beyond = 0, found = 0;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "y*y*Ly*Ly*y*y*y*LLO!i:fetch", &directory, &words, &buckets, &direct, &direct_count, &keys,
+                          &memory, &own, &first_row, &span, &limit, &PyTuple_Type, &tuple, &threads))
+        return NULL;
+    struct table table = {.buckets = buckets, .direct_count = direct_count};
+    struct batches batches = {.span = span, .rows = limit};
+    struct column *columns = NULL;
+    int64_t count = keys.len / 16, *rows = NULL, total = 0;
+    Py_ssize_t width = 0;
+    if (is_table(&table, &directory, &words, &direct) && has_items(&keys, 2 * count, "keys") &&
+        are_batches(&batches, &memory, &own, &first_row) && (rows = room_for(2 * count)))
+        columns = columns_of(tuple, count, batches.count, &width);
+    int good = columns && !PyErr_Occurred();
+    if (good) {
+        int64_t *addresses = rows + count;
+        for (Py_ssize_t at = 0; at < width; at++) total += columns[at].out.len;
+        PyThreadState *state = let_go(total);
+        found = table_lookup(&table, keys.buf, count, rows, &beyond) == count;
+        for (Py_ssize_t at = 0; found && at < width; at++) {
+            batches.bases = columns[at].bases.buf;
+            found = addresses_of(&batches, rows, count, columns[at].width, addresses);
+            if (found) gather_rows(memory.buf, addresses, count, columns[at].width, columns[at].out.buf, threads);
+        }
+        /* Last, lest they belong to others than were copied: rows may go, and what comes in their place has other keys. */
+        batches.bases = own.buf;
+        __atomic_thread_fence(__ATOMIC_ACQUIRE);
+        found = found && addresses_of(&batches, rows, count, 16, addresses) &&
+                rows_are(memory.buf, addresses, keys.buf, count);
+        take_back(state);
+    }
+    while (width--) {
+        PyBuffer_Release(&columns[width].bases);
+        PyBuffer_Release(&columns[width].out);
+    }
+    free(columns);
+    free(rows);
+    PyBuffer_Release(&directory);
+    PyBuffer_Release(&words);
+    PyBuffer_Release(&direct);
+    PyBuffer_Release(&keys);
+    PyBuffer_Release(&memory);
+    PyBuffer_Release(&own);
+    PyBuffer_Release(&first_row);
+    return good ? Py_BuildValue("NN", PyBool_FromLong(found), PyBool_FromLong(beyond)) : NULL;
+}
+
 static PyObject *py_count_partitions(PyObject *self, PyObject *args) {
     Py_buffer keys, coming;
     int good;
@@ -401,13 +460,13 @@ static PyObject *py_helpers_awake(PyObject *self, PyObject *args) {
 static PyMethodDef functions[] = {
     {"gather", py_gather, METH_VARARGS, NULL},
     {"gather_rows", py_gather_rows, METH_VARARGS, NULL},
-    {"rows_are", py_rows_are, METH_VARARGS, NULL},
     {"gather_spans", py_gather_spans, METH_VARARGS, NULL},
     {"checksums", py_checksums, METH_VARARGS, NULL},
     {"span_checksums", py_span_checksums, METH_VARARGS, NULL},
     {"read", py_read, METH_VARARGS, NULL},
     {"keys", py_keys, METH_VARARGS, NULL},
     {"lookup", py_lookup, METH_VARARGS, NULL},
+    {"fetch", py_fetch, METH_VARARGS, NULL},
     {"count_partitions", py_count_partitions, METH_VARARGS, NULL},
     {"insert", py_insert, METH_VARARGS, NULL},
     {"grow", py_grow, METH_VARARGS, NULL},

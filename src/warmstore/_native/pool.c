@@ -18,7 +18,8 @@
 
 #define MOST_HELPERS 63
 #define CLOSED UINT32_MAX
-#define SPINS 2000 /* some 50 us: a loop that gathers back to back finds its helper awake */
+#define SPINS 2000 /* some 50 us */
+#define HELPER_SPINS 8000 /* a loop finds its helper awake, also one that does a little between two calls */
 #define STACK (256 * 1024)
 
 #if defined(__x86_64__) || defined(__i386__)
@@ -65,7 +66,7 @@ static void *helper(void *place) {
     int mine = (int)(intptr_t)place;
     uint32_t seen = 0;
     for (;;) {
-        for (int spin = 0; spin < SPINS && atomic_load_explicit(&job_number, memory_order_relaxed) == seen; spin++)
+        for (int spin = 0; spin < HELPER_SPINS && atomic_load_explicit(&job_number, memory_order_relaxed) == seen; spin++)
             RELAX();
         pthread_mutex_lock(&bell_lock);
         while (atomic_load(&job_number) == seen || mine >= wanted) {

@@ -20,8 +20,10 @@ _SMALL = 1 << 17
 """Bytes below which one thread has copied before a second has begun."""
 _WORTH_WAKING = 1 << 21
 """Bytes that take so long that a sleeping thread is woken for them; for fewer only a loop has helpers."""
-_LOOP = 5e-5
-"""Seconds between two calls in a loop that does nothing else; a helper is awake for about so long."""
+_LOOP = 2e-4
+"""Seconds between two calls in a loop that does little else; a helper is awake for about so long."""
+_ROUNDS = 8
+"""Calls after which a loop is believed to go on; until then waking a helper is for nothing."""
 _SECONDS_A_BYTE = 1.5e-10
 _LARGE = 1 << 23
 """Bytes for which all threads are asked, busy or not."""
@@ -31,12 +33,13 @@ _KNOWN_FOR = 0.005
 
 def threads_for(nbytes: int) -> int:
     """Threads for copying or hashing so many bytes."""
-    global _asked
+    global _asked, _rounds
     if nbytes < _SMALL:
         return 1
     now = time.monotonic()
-    is_loop, _asked = now - _asked < _LOOP + nbytes * _SECONDS_A_BYTE, now
-    if not is_loop and nbytes < _WORTH_WAKING:
+    _rounds = _rounds + 1 if now - _asked < _LOOP + nbytes * _SECONDS_A_BYTE else 0
+    _asked = now
+    if _rounds < _ROUNDS and nbytes < _WORTH_WAKING:
         return 1
     most = most_threads()
     return most if nbytes >= _LARGE else max(min(most, 1 + _idle(now)), 1)
@@ -81,6 +84,7 @@ def _cgroup_quota() -> list[int]:
 
 
 _asked = 0.0
+_rounds = 0
 _idle_until = 0.0
 _idle_now = 0
 

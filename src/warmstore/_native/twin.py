@@ -40,7 +40,15 @@ def gather(memory: Bytes, addresses: Int64, width: int, out: Bytes, threads: int
 
 
 def gather_rows(
-    memory: Bytes, bases: Int64, first_row: Int64, span: int, rows: Int64, width: int, out: Bytes, threads: int
+    memory: Bytes,
+    bases: Int64,
+    first_row: Int64,
+    span: int,
+    limit: int,
+    rows: Int64,
+    width: int,
+    out: Bytes,
+    threads: int,
 ) -> bool:
     """Copy rows of a column that comes in batches.
 
@@ -49,36 +57,22 @@ def gather_rows(
         bases: int64 [batches], where row 0 of the whole column would lie in `memory`.
         first_row: int64 [batches], rising.
         span: rows of every batch but the last, or 0 where they differ.
+        limit: rows there are.
         rows: int64 [n].
         width: bytes of a row.
         out: n * width bytes.
 
     Returns:
-        Whether all rows lie in `memory`; nothing is copied otherwise.
+        Whether there are all rows, and they lie in `memory`; nothing is copied otherwise.
 
     Raises:
         ValueError: a number or the length of a buffer is wrong.
     """
-    addresses = _addresses(len(memory), bases, first_row, span, rows, width)
+    addresses = _addresses(len(memory), bases, first_row, span, limit, rows, width)
     _check_length("out", out, len(rows) * width)
     if addresses is not None and len(rows):
         gather(memory, addresses, width, out, threads)
     return addresses is not None
-
-
-def rows_are(memory: Bytes, bases: Int64, first_row: Int64, span: int, rows: Int64, keys: UInt64) -> bool:
-    """Whether each of some rows of 16 bytes is the key that it should be; arguments are those of `gather_rows`.
-
-    Args:
-        keys: uint64 [n, 2].
-    """
-    addresses = _addresses(len(memory), bases, first_row, span, rows, 16)
-    _check_length("keys", keys, 16 * len(rows))
-    wanted = keys.reshape(-1).view(np.uint8).reshape(-1, 16)
-    return addresses is not None and all(
-        memory[address : address + 16].tobytes() == key.tobytes()
-        for address, key in zip(addresses.tolist(), wanted, strict=True)
-    )
 
 
 def gather_spans(memory: Bytes, starts: Int64, lengths: Int64, out: Bytes, threads: int) -> None:
@@ -249,6 +243,48 @@ def lookup(
     return int((rows >= 0).sum()), is_beyond
 
 
+def fetch(
+    directory: Int64,
+    words: UInt64,
+    buckets: int,
+    direct: Int64,
+    direct_count: int,
+    keys: UInt64,
+    memory: Bytes,
+    own: Int64,
+    first_row: Int64,
+    span: int,
+    limit: int,
+    columns: tuple[tuple[Int64, int, Bytes], ...],
+    threads: int,
+) -> tuple[bool, bool]:
+    """Look keys up, copy their rows, and compare the key that each row carries: `lookup` and `gather_rows` in one.
+
+    Args:
+        keys: uint64 [n, 2].
+        own: the bases of the column of keys, 16 bytes a row; all columns have the same batches.
+        columns: bases, width and out of each column to copy.
+
+    Returns:
+        Whether every key has a row that carries it, which all columns hold: what was copied is worth nothing otherwise;
+        and whether something led to a bucket that is not there.
+
+    Raises:
+        ValueError: a number or the length of a buffer is wrong.
+    """
+    rows = np.empty(keys.nbytes // 16, np.int64)
+    found, is_beyond = lookup(directory, words, buckets, direct, direct_count, keys, rows)
+    place = first_row, span, limit
+    carried = np.empty(keys.nbytes, np.uint8)
+    is_there = found == len(rows)
+    for bases, width, out in (*columns, (own, 16, carried)):
+        if width < 1:
+            raise ValueError(f"width={width}")
+        _check_length("out", out, len(rows) * width)
+        is_there = is_there and gather_rows(memory, bases, *place, rows, width, out, threads)
+    return is_there and carried.tobytes() == keys.tobytes(), is_beyond
+
+
 def count_partitions(keys: UInt64, coming: Int64) -> None:
     """Add to `coming`, int64 [4096], how many of the keys, uint64 [n, 2], go to each partition."""
     for low, high in keys.tolist():
@@ -350,14 +386,16 @@ def _check_length(name: str, buffer: np.ndarray[Any, Any], expected: int) -> Non
         raise ValueError(f"{name} has {buffer.nbytes} bytes; expected {expected}")
 
 
-def _addresses(size: int, bases: Int64, first_row: Int64, span: int, rows: Int64, width: int) -> Int64 | None:
+def _addresses(
+    size: int, bases: Int64, first_row: Int64, span: int, limit: int, rows: Int64, width: int
+) -> Int64 | None:
     """Where rows lie in memory of so many bytes; None where one does not."""
-    if width < 1 or span < 0:
-        raise ValueError(f"width={width}, span={span}")
+    if width < 1 or span < 0 or limit < 0:
+        raise ValueError(f"width={width}, span={span}, limit={limit}")
     _check_length("first_row", first_row, bases.nbytes)
     if not len(rows):
         return np.zeros(0, np.int64)
-    if not len(bases) or rows.min() < 0 or rows.max() > (1 << 62) // width:
+    if not len(bases) or rows.min() < 0 or rows.max() >= min(limit, (1 << 62) // width):
         return None
     batch = rows // span if span else np.maximum(np.searchsorted(first_row, rows, side="right") - 1, 0)
     if batch.max() >= len(bases):

@@ -35,15 +35,27 @@ class Reader:
         self.index = index
         self._hot = hot
         self.schema = schema
-        self._names = [KEY, *(schema.field_name(path) for path in schema.fields)]
+        self._names = (*map(schema.field_name, schema.fields), KEY)  # keys last: see `KeyTable.fetch`
 
     def read_all(self, keys: Keys) -> dict[str, Any] | None:
         """The leaves of all keys, or None when any of them is not there as it should be."""
+        if self._hot is None and len(keys):
+            fetched = self._fetched(keys)
+            if fetched is not None:
+                return fetched
         rows = self.index.lookup_all(keys, self.store.snapshot.rows)
         if rows is None:
             return None
         leaves, good = self._read(keys, rows)
         return self._decoded(leaves) if good is None else None
+
+    def _fetched(self, keys: Keys) -> dict[str, Any] | None:
+        """`read_all` in one call of the floor, where all leaves are of fixed width and nothing is left to check."""
+        columns = self.store.gatherer.columns(self._names)
+        outs = None if columns is None else self.index.fetch(keys, columns)
+        if columns is None or outs is None:
+            return None
+        return {path: column.values(out) for path, column, out in zip(self.schema.fields, columns, outs, strict=False)}
 
     def _read(self, keys: Keys, rows: Int64) -> tuple[list[Values], Bools | None]:
         return self.stored(keys, rows) if self._hot is None else self._hot.read(self, keys, rows)
@@ -59,11 +71,8 @@ class Reader:
             return [_stand_ins(field, len(rows)) for field in self.schema.fields.values()], np.zeros(len(rows), bool)
         # Of another generation a row may lie behind the last. Any in its place will do: it carries another key.
         rows = np.minimum(rows, last)
-        columns = gatherer.read_rows(self._names[1:], rows)
-        bad = _bad(len(rows), columns)
-        if not gatherer.are(KEY, rows, keys.halves):
-            (own,) = gatherer.read_rows([KEY], rows)
-            bad |= (_keys_of(own).halves != keys.halves).any(axis=1) | _bad(len(rows), [own])
+        *columns, own = gatherer.read_rows(self._names, rows)
+        bad = _bad(len(rows), [*columns, own]) | (_keys_of(own).halves != keys.halves).any(axis=1)
         fields = self.schema.fields.values()
         leaves = [_undecoded(field, one) for field, one in zip(fields, columns, strict=True)]
         return leaves, ~bad if bad.any() else None
@@ -120,7 +129,7 @@ class Reader:
 
     def latest(self, rows: Int64) -> Bools:
         """Which of some committed rows are worth keeping: whole, and of a key that no later row has. bool [n]."""
-        own, *leaves = self.gatherer.read_rows(self._names, rows)
+        *leaves, own = self.gatherer.read_rows(self._names, rows)
         return (self.find(_keys_of(own)) <= rows) & ~_bad(len(rows), [own, *leaves])
 
 

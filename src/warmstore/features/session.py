@@ -189,6 +189,17 @@ class Session:
         waiting = self.blocks.find(keys)
         return self._fetch_some(keys, self._find(keys, waiting), waiting)
 
+    def serve(self, keys: Keys, device: torch.device | None) -> Any:
+        """The output for keys that are all committed; None where that is not so, or is not known at once."""
+        if self.closed or self.reader is None or self._joined is not None or len(self.blocks):
+            return None
+        self.blocks.raise_error()
+        values = self.reader.read_all(keys) if len(keys) and self.serves(len(keys)) else None
+        if values is None:
+            return None
+        self._count(values, len(keys), 0)
+        return self.assemble(values, device)
+
     def missing(self, keys: Keys) -> Int64:
         """The places of the keys that are not cached, int64 in order, told without reading the others' values."""
         self._check_open()

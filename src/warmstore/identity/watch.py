@@ -297,6 +297,7 @@ class _Settled:
         self._getters = [itemgetter(*names, names[0]) for _, names in items if names]  # at least two: it gives tuples
         self._count = sum(map(len, self._views)) + sum(len(names) + 1 for _, names in items if names)
         self._held = self._hold()
+        self._pointers = pointers(self._held).tobytes()
         self._objects = list(objects)
         self._types = [*map(type, objects)]
         self._dicts_of = [*map(_dict_of, objects)]
@@ -318,7 +319,7 @@ class _Settled:
         """Whether something else is held anywhere."""
         if [*map(len, self._sized)] != self._sizes or [*map(type, self._objects)] != self._types:
             return True
-        if not np.array_equal(pointers(self._hold()), pointers(self._held)):
+        if pointers(self._hold()).tobytes() != self._pointers:
             return True
         if not all(map(is_, [read() for read in self._cells], self._read)) or self._stamps_now() != self._stamps:
             return True

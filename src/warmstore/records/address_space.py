@@ -128,6 +128,11 @@ class AddressSpace:
         """An empty space of the same slots that maps nothing."""
         return AddressSpace(self._files, self.slots, self.pages, slot=self.slot, is_mapped=False)
 
+    @property
+    def is_all_here(self) -> bool:
+        """Whether what is committed may be read from `memory` as it is."""
+        return self.pages is None and self.is_mapped
+
     def held(self, addresses: Int64, lengths: Int64 | int) -> contextlib.AbstractContextManager[None]:
         """Have bytes here, from a remote if need be, for as long as they are being copied."""
         if self.pages is None or not len(addresses):
@@ -171,34 +176,6 @@ class AddressSpace:
             out = take(count * width).reshape(count, width)
         floor.gather(self.memory, np.ascontiguousarray(addresses), width, out, threads_for(out.nbytes))
         return out
-
-    def gather_rows(
-        self, bases: Int64, first_row: Int64, span: int, rows: Int64, width: int, out: Bytes | None = None
-    ) -> Bytes | None:
-        """Copy rows of a column by their numbers; None where a row lies nowhere.
-
-        Args:
-            bases, first_row, span: where the column's batches lie, as a `Snapshot` has it.
-            rows: int64 [n].
-            width: bytes per row, at least 1.
-            out: contiguous uint8 [n, width] to copy into, or None.
-
-        Returns:
-            uint8 [n, width], `out` or a new array.
-        """
-        if self.pages is not None or not self.is_mapped:
-            which = rows // span if span else np.searchsorted(first_row, rows, side="right") - 1
-            addresses = bases[which] + rows * width
-            return self.gather(addresses, width, out) if addresses.min(initial=0) >= 0 else None
-        if out is None:
-            out = take(len(rows) * width).reshape(len(rows), width)
-        place = self.memory, bases, first_row, span, np.ascontiguousarray(rows)
-        return out if floor.gather_rows(*place, width, out, threads_for(out.nbytes)) else None
-
-    def rows_are(self, bases: Int64, first_row: Int64, span: int, rows: Int64, keys: UInt64) -> bool:
-        """Whether rows of a column of 16 bytes are these keys, uint64 [n, 2]; False too where that is not mapped."""
-        is_here = self.pages is None and self.is_mapped
-        return is_here and floor.rows_are(self.memory, bases, first_row, span, np.ascontiguousarray(rows), keys)
 
     def gather_spans(self, starts: Int64, lengths: Int64, out: Bytes) -> None:
         """Copy spans of different lengths one after the other.

@@ -7,16 +7,19 @@ was checked is what the caller gets.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from warmstore._native import floor, threads_for
 from warmstore.records.address_space import AddressSpace
+from warmstore.records.buffers import take
 from warmstore.records.checksums import UInt64, absent_checksums, matrix_checksums, view_checksums
 from warmstore.records.fields import CHECKSUM, SHAPE, Array, Field, Fields, Ragged, field_has_bytes
 from warmstore.records.rows import Gathered, Spans
 from warmstore.records.snapshot import Batches, Int64, Snapshot
 
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 _BIT = np.array([1 << bit for bit in range(8)], np.uint8)
 
 
@@ -25,6 +28,9 @@ class Gatherer:
 
     def __init__(self, batches: Batches, fields: Fields) -> None:
         self._batches = batches
+        self._fields = fields
+        self._columns: dict[str, Column] = {}
+        self._together: tuple[tuple[str, ...], Snapshot, Any, tuple[Column, ...]] | None = None
         self._plans = {name: _plan(name, field, batches.slots) for name, field in fields.items()}
         gaps = batches.snapshot.gaps
         if gaps is not None:  # there is nothing to check in them
@@ -105,36 +111,60 @@ class Gatherer:
             plan.checked.set(rows if bad is None else rows[~bad], snapshot.rows)
         return Gathered(data, spans, shapes, bad, absent)
 
-    def steady(
-        self, snapshot: Snapshot, name: str, rows: Int64, out: np.ndarray[Any, np.dtype[np.uint8]] | None = None
-    ) -> np.ndarray[Any, np.dtype[np.uint8]] | None:
-        """`gather` of a field of fixed width once nothing is left to check: uint8 [n, width]; None when there is.
-
-        The result is `out`, if that is given.
-
-        This is what training does all day, so it takes no step it can spare.
-        """
-        plan = self._plans[name]
-        if not plan.width or not plan.is_steady(snapshot):
+    def column(self, name: str) -> "Column | None":
+        """A field of fixed width of the present snapshot once nothing is left to check; None while there is."""
+        snapshot = self._batches.snapshot
+        known = self._columns.get(name)
+        space = self._batches.space
+        if known is not None and known.snapshot is snapshot and known.memory is space.memory:
+            return known
+        plan = self._plans.get(name)
+        if plan is None or not plan.width or not plan.is_steady(snapshot) or not space.is_all_here:
             return None
-        place = snapshot.address[plan.data], snapshot.first_row, snapshot.span
-        return self._batches.space.gather_rows(*place, rows, plan.width, out)
+        known = self._columns[name] = Column(snapshot, space.memory, plan, cast(Array, self._fields[name]))
+        return known
 
-    def are(self, name: str, rows: Int64, keys: UInt64) -> bool:
-        """Whether rows hold these keys, uint64 [n, 2], as far as that can be said with nothing left to check."""
-        snapshot, plan = self.snapshot, self._plans[name]
-        if not plan.is_steady(snapshot):
-            return False
-        return self._batches.space.rows_are(snapshot.address[plan.data], snapshot.first_row, snapshot.span, rows, keys)
+    def columns(self, names: tuple[str, ...]) -> "tuple[Column, ...] | None":
+        """`column` of several fields, of one snapshot; None where there is not each of them."""
+        known, snapshot = self._together, self._batches.snapshot
+        if known is not None and known[0] is names and known[1] is snapshot and known[2] is self._batches.space.memory:
+            return known[3]
+        columns = tuple(column for column in map(self.column, names) if column is not None)
+        if len(columns) < len(names) or any(column.snapshot is not snapshot for column in columns):
+            return None
+        self._together = names, snapshot, columns[0].memory, columns
+        return columns
+
+    def values(self, names: Iterable[str], positions: Int64) -> dict[str, Any] | None:
+        """Values of records by position where one call of the floor a field gives them; else None.
+
+        Args:
+            positions: int64 [n], contiguous; of records that are not there nothing comes, nor of negative ones.
+        """
+        values = {}
+        for name in names:
+            column = self.column(name)
+            if column is None or not column.snapshot.is_plain:
+                return None
+            data = column.read(positions)
+            if data is None:
+                return None
+            values[name] = column.values(data)
+        return values
 
     def read_rows(self, names: Iterable[str], rows: Int64) -> list[Gathered]:
         """Read fields of live committed rows by number; damaged and evicted rows are marked, not raised."""
         snapshot = self.snapshot
         found = []
         for name in names:
-            data = self.steady(snapshot, name, rows)
-            whole = None if data is None else Gathered(data, None, None, None)
-            found.append(whole or self.gather(snapshot, name, rows, snapshot.batch_of(rows)))
+            column = self.column(name)
+            data = None
+            if column is not None and column.snapshot is snapshot:
+                data = column.read(np.ascontiguousarray(rows))
+            if column is None or data is None:
+                found.append(self.gather(snapshot, name, rows, snapshot.batch_of(rows)))
+            else:
+                found.append(Gathered(data.reshape(len(rows), column.width), None, None, None))
         return found
 
     def _fresh(self, snapshot: Snapshot, plan: "_Plan", rows: Int64, which: Int64) -> Int64 | None:
@@ -173,6 +203,39 @@ class Gatherer:
         if source.check and self._batches.chunks.scarce:
             space.will_need(start + first, int((last - first).max(initial=0)))
         return Spans(space, start + first, last - first)
+
+
+class Column:
+    """A field of fixed width, of a snapshot of which nothing is left to check: any rows are one call of the floor.
+
+    This is what training does all day, so it takes no step it can spare.
+
+    bases: of its batches.
+    place: what the floor is told of all columns alike: first rows, span, limit.
+    """
+
+    __slots__ = ("_dtype", "_shape", "bases", "memory", "place", "snapshot", "width")
+
+    def __init__(self, snapshot: Snapshot, memory: Any, plan: "_Plan", field: Array) -> None:
+        self.snapshot, self.memory, self.bases = snapshot, memory, snapshot.address[plan.data]
+        self.place = snapshot.first_row, snapshot.span, snapshot.rows
+        self._dtype, self._shape, self.width = field.numpy, field.shape, field.width
+
+    def read(self, rows: Int64, out: Bytes | None = None) -> Bytes | None:
+        """Rows by their numbers, uint8 [n * width]; None where one is not there.
+
+        Args:
+            rows: int64 [n], contiguous.
+            out: as many bytes to read into.
+        """
+        if out is None:
+            out = take(len(rows) * self.width)
+        threads = threads_for(len(out))
+        return out if floor.gather_rows(self.memory, self.bases, *self.place, rows, self.width, out, threads) else None
+
+    def values(self, data: Bytes) -> np.ndarray[Any, Any]:
+        """What was read as [n, *shape]."""
+        return data.view(self._dtype).reshape(-1, *self._shape)
 
 
 class _Source:

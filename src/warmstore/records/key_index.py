@@ -12,7 +12,7 @@ import os
 import secrets
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,9 @@ import numpy as np
 import psutil
 import xxhash
 
+from warmstore.records.buffers import Bytes
 from warmstore.records.files import Files, file_lock, is_read_only
+from warmstore.records.gather import Column
 from warmstore.records.key_table import BUCKET, PARTITIONS, KeyTable
 from warmstore.records.keys import Keys
 from warmstore.records.mapped import Mapped
@@ -111,6 +113,11 @@ class KeyIndex:
         """`lookup` where every key has a row below `limit`, else None. This is what training does all day."""
         rows, are_all = self._find(keys, limit)
         return rows if are_all and len(rows) else None
+
+    def fetch(self, keys: Keys, columns: Sequence[Column]) -> list[Bytes] | None:
+        """The values of keys that all have a row which carries them: see `KeyTable.fetch`."""
+        opened = self._opened
+        return None if opened is None else opened.table.fetch(keys, opened.rows, opened.direct.item(), columns)
 
     def _find(self, keys: Keys, limit: int) -> tuple[Int64, bool]:
         opened = self._opened

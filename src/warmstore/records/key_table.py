@@ -7,12 +7,14 @@ damaged slot says is checked by the caller against the key itself.
 """
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from warmstore._native import floor
+from warmstore._native import floor, threads_for
+from warmstore.records.buffers import Bytes, take
+from warmstore.records.gather import Column
 from warmstore.records.keys import Keys
 
 UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
@@ -86,6 +88,31 @@ class KeyTable:
             found, _ = floor.lookup(self._directory, self._words, self._known, *arguments)
         # As unsigned numbers negative ones are huge: one pass tells that all are there.
         return rows, found == len(rows) and (not found or int(rows.view(np.uint64).max()) < limit)
+
+    def fetch(
+        self,
+        keys: Keys,
+        direct: Int64,
+        direct_count: int,
+        columns: Sequence[Column],
+    ) -> list[Bytes] | None:
+        """The rows of some keys out of columns of one snapshot, uint8 [n * width] each; None where not all are there.
+
+        Keys are compared after the rows were copied: a row that goes meanwhile, and its bytes with it, is none then.
+
+        Args:
+            direct, direct_count: as in `lookup`.
+            columns: the last is that of the keys, which each row is believed by.
+        """
+        count, own = len(keys.halves), columns[-1]
+        wanted = tuple([(column.bases, column.width, take(count * column.width)) for column in columns[:-1]])
+        threads = threads_for(sum([len(out) for _, _, out in wanted]))
+        arguments = direct, direct_count, keys.halves, own.memory, own.bases, *own.place, wanted, threads
+        done, is_beyond = floor.fetch(self._directory, self._words, self._known, *arguments)
+        if is_beyond:
+            self._known = self._allocated()
+            done, _ = floor.fetch(self._directory, self._words, self._known, *arguments)
+        return [out for _, _, out in wanted] if done else None
 
     def insert(self, keys: Keys, rows: Int64) -> None:
         """Add keys, or give known ones their new row; of equal keys the last one counts."""

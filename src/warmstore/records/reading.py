@@ -33,11 +33,12 @@ def read(generation: Generation, names: Collection[str], positions: Int64) -> di
     rows = snapshot.rows_at(positions)
     values: dict[str, Any] = {}
     for name in names:
-        field, data = fields[name], gatherer.steady(snapshot, name, rows)
-        if data is None:
-            values[name] = decode_gathered(field, generation.read([name], positions)[0])
+        column = gatherer.column(name)
+        data = None if column is None or column.snapshot is not snapshot else column.read(rows)
+        if column is None or data is None:
+            values[name] = decode_gathered(fields[name], generation.read([name], positions)[0])
         else:
-            values[name] = data.view(field.numpy).reshape(len(rows), *field.shape)  # type: ignore[union-attr]
+            values[name] = column.values(data)
     return values
 
 
@@ -111,8 +112,8 @@ def _stacked(generation: Generation, pending: Pending | None, name: str, positio
     data = target.reshape(-1).view(np.uint8).reshape(len(positions), field.width)
     if pending is None:
         gatherer = generation.gatherer
-        snapshot = gatherer.snapshot
-        if gatherer.steady(snapshot, name, snapshot.rows_at(positions), data) is not None:
+        column = gatherer.column(name)
+        if column is not None and column.read(column.snapshot.rows_at(positions), data.reshape(-1)) is not None:
             return out
     values = _all(generation, pending, name, positions)
     if not isinstance(values, np.ma.MaskedArray):

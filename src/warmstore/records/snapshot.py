@@ -84,6 +84,11 @@ class Snapshot:
     gaps: Gaps | None = None  # rows of evicted chunks
 
     @property
+    def is_plain(self) -> bool:
+        """Whether the row at each position is the one of that number."""
+        return self.order is None and self.gaps is None
+
+    @property
     def length(self) -> int:
         """Positions there are."""
         if self.order is not None:

@@ -29,7 +29,7 @@ from warmstore.records.gather import Gatherer
 from warmstore.records.indexing import is_integer
 from warmstore.records.manifest import Manifest, read_manifest
 from warmstore.records.pending import block_of, largest_record
-from warmstore.records.positions import as_positions
+from warmstore.records.positions import as_positions, is_positions
 from warmstore.records.reading import Options, read, read_as_wanted
 from warmstore.records.rewrite import Utilisation, rewrite
 from warmstore.records.rows import Rows
@@ -475,6 +475,10 @@ class RecordStore(Owner):
         generation = session.generation
         known = generation.manifest.fields
         names = known if fields is None else fields
+        if not (packed or out or session.pending.count or isinstance(names, str)) and is_positions(index):
+            values = generation.gatherer.values(names, index)
+            if values is not None:
+                return values
         if fields is not None:
             check_known(self.path, names, known)
         options = Options(packed, out or {}, names) if packed or out else None
