@@ -211,8 +211,10 @@ class KeyIndex:
             near = keys.below(direct)
             # Of equal numbers NumPy keeps the last, which is the newest row.
             opened.rows[numbers[near]] = values[near] + 1
-            far = np.flatnonzero(~near)
-            opened.table.insert(keys.take(far), values[far])
+            if near.any():
+                far = np.flatnonzero(~near)
+                keys, values = keys.take(far), values[far]
+            opened.table.insert(keys, values)
             self._write_header(covered=last)
 
     def _direct_room(self, keys: Keys, rows: int) -> int:
@@ -333,8 +335,10 @@ class _Opened:
 
         def allocate(count: int) -> None:
             size = _BUCKETS + count * _BUCKET_BYTES
-            with room(max(size - table.size, 0)):
+            before = table.size
+            with room(max(size - before, 0)):
                 table.allocate(size)
+            table.populate(before, size)
 
         memory = table.memory
         whole = (len(memory) - _BUCKETS) // _BUCKET_BYTES * _BUCKET_BYTES
