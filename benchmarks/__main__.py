@@ -18,6 +18,7 @@ from benchmarks.runner import in_own_process
 
 NAMES = (
     "gather",
+    "cold",
     "records",
     "labels",
     "features",

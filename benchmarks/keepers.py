@@ -195,6 +195,30 @@ def lance_reader(folder: Path) -> Iterator[Gather]:
     yield lambda positions: _from_arrow(dataset.take(pa.array(positions), columns=["x"]))
 
 
+def vortex_fill(folder: Path, rows: np.ndarray) -> None:
+    import vortex
+
+    vortex.io.write(_arrow_table(rows), str(folder / "rows.vortex"))
+
+
+@contextmanager
+def vortex_reader(folder: Path) -> Iterator[Gather]:
+    # Indices must be sorted; a file that is mapped reads no faster here.
+    import pyarrow as pa
+    import vortex
+
+    file = vortex.open(str(folder / "rows.vortex"))
+
+    def gather(positions: np.ndarray) -> np.ndarray:
+        places, back = np.unique(positions, return_inverse=True)
+        found = file.scan(["x"], indices=vortex.array(pa.array(places.astype(np.uint64)))).read_all().to_arrow_array()
+        parts = found.chunks if isinstance(found, pa.ChunkedArray) else [found]
+        values = [part.field("x").flatten().to_numpy().reshape(-1, WIDTH) for part in parts]
+        return np.concatenate(values)[back]
+
+    yield gather
+
+
 def datasets_fill(folder: Path, rows: np.ndarray) -> None:
     import datasets
 
@@ -360,6 +384,7 @@ READ_PEERS = (
     Keeper("ArrayRecord", array_record_file_reader, fill=array_record_fill),
     Keeper("h5py", h5py_reader, fill=h5py_fill),
     Keeper("Lance", lance_reader, fill=lance_fill),
+    Keeper("Vortex", vortex_reader, fill=vortex_fill, note="compresses, as it does by default"),
 )
 WRITE_PEERS = (
     Keeper("LMDB", lmdb_reader, lmdb_writer),

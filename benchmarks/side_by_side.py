@@ -105,6 +105,7 @@ def side_by_side(
     right: Callable[[Any, Any], bool],
     *,
     reads: bool = False,
+    loop: int = 1,
     check_every: int = 20,
     pause: float = 0,
 ) -> list[Row]:
@@ -115,8 +116,9 @@ def side_by_side(
 
     `reads` says that asks may come in any order and be repeated. Two things are then kept from telling: contestants may
     share memory, so in one round each gets another ask (`rows.take` just after `rows[...]` on one file: 24 µs for 66);
-    and each turn begins with an untimed call, on the contestant's ask before, lest the fast ones pay for the caches and
-    the still busy threads of whoever came before (the limit after a peer with a thread pool: 139 µs for 48).
+    and each turn begins with `loop` untimed calls, on the contestant's asks before, lest the fast ones pay for the
+    caches and the still busy threads of whoever came before (the limit after a peer with a thread pool: 139 µs for 48).
+    With ten the call is one of a loop that does nothing else.
 
     `pause` is how many seconds pass before each timed call: a program does other things between two of them, and then
     threads that waited for more have gone to sleep.
@@ -131,8 +133,8 @@ def side_by_side(
         for number in range(len(asks)):
             for place, one in enumerate(running):
                 own = number + place * apart
-                if reads and number:
-                    one.attempt(lambda one=one, own=own: one.call(asks[(own - 1) % len(asks)]))
+                for before in range(loop if reads and number else 0, 0, -1):
+                    one.attempt(lambda one=one, own=own - before: one.call(asks[own % len(asks)]))
                 ask = asks[own % len(asks)]
                 if prepare := one.contestant.prepare:
                     one.attempt(lambda prepare=prepare, ask=ask: prepare(ask))

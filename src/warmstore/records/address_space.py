@@ -24,7 +24,7 @@ from warmstore.records.files import Files, advise, release, reserve
 from warmstore.records.unchecked import UncheckedReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from warmstore.records.pages import Pages
 
@@ -240,6 +240,11 @@ class AddressSpace:
         """`gather` from the files: uint8 [n, width], and which rows are missing, bool [n], or None."""
         with self.held(addresses, width):
             return self._unchecked.rows(addresses, width)
+
+    def read_columns(self, addresses: "Sequence[Int64]", widths: "Sequence[int]") -> tuple[list[Bytes], Bools | None]:
+        """`read_rows` of several columns, asked for all at once; a row is missing where any of its parts is."""
+        with self.held(np.concatenate(addresses), np.repeat(widths, len(addresses[0]))):
+            return self._unchecked.columns(addresses, widths)
 
     def read_spans(self, starts: Int64, lengths: Int64) -> tuple[list[memoryview], Bools | None]:
         """`spans` from the files, in memory of their own, and which are missing, bool [n], or None."""

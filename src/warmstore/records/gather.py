@@ -80,13 +80,20 @@ class Gatherer:
         data: Any = None
         spans = shapes = absent = None
         sums: UInt64 | None = None
-        if check or plan.data in snapshot.absent or not plan.has_bytes:
-            sums = source.rows(snapshot.address[plan.checksums][which] + rows * 8, 8).view(np.uint64)[:, 0]
+        sums_at = snapshot.address[plan.checksums][which] + rows * 8
+        if check and plan.width:
+            row_at = snapshot.address[plan.data][which] + rows * plan.width
+            (first, data), source.missing = self._batches.space.read_columns((sums_at, row_at), (8, plan.width))
+            sums = first.view(np.uint64)[:, 0]
+        elif check or plan.data in snapshot.absent or not plan.has_bytes:
+            sums = source.rows(sums_at, 8).view(np.uint64)[:, 0]
         if plan.data in snapshot.absent or not plan.has_bytes:
             absent = sums == _absent(snapshot, rows, which)
         if plan.width is not None:
-            address = snapshot.address[plan.data][which] + rows * plan.width if plan.width else rows
-            data = source.rows(address, plan.width)
+            if data is None:
+                data = source.rows(
+                    snapshot.address[plan.data][which] + rows * plan.width if plan.width else rows, plan.width
+                )
             if absent is not None:
                 data[absent] = 0  # no checksum covers what lies there
         else:

@@ -7,6 +7,7 @@ marked as missing.
 import contextlib
 import threading
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,18 @@ class UncheckedReader:
         """`width` bytes from each address, uint8 [n, width]; and which rows are missing, bool [n], or None for none."""
         out = take(len(addresses) * width).reshape(len(addresses), width)
         return out, self._read(addresses, np.full(len(addresses), width, np.int64), out)
+
+    def columns(self, addresses: Sequence[Int64], widths: Sequence[int]) -> tuple[list[Bytes], Bools | None]:
+        """`rows` of several columns, asked for all at once: uint8 [n, width] each; and which miss any of them."""
+        count = len(addresses[0])
+        lengths = np.repeat(np.array(widths, np.int64), count)
+        out = take(int(lengths.sum()))
+        missing = self._read(np.concatenate(addresses), lengths, out)
+        ends = np.cumsum(np.array(widths) * count).tolist()
+        columns = [
+            out[end - count * width : end].reshape(count, width) for end, width in zip(ends, widths, strict=True)
+        ]
+        return columns, None if missing is None else np.asarray(missing.reshape(len(widths), count).any(axis=0))
 
     def spans(self, starts: Int64, lengths: Int64) -> tuple[list[memoryview], Bools | None]:
         """Spans of different lengths, one read-only view each; and which are missing, bool [n], or None for none."""
