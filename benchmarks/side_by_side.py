@@ -133,7 +133,7 @@ def side_by_side(
         for number in range(len(asks)):
             for place, one in enumerate(running):
                 own = number + place * apart
-                for before in range(loop if reads and number else 0, 0, -1):
+                for before in range(loop if reads else 0, 0, -1):
                     one.attempt(lambda one=one, own=own - before: one.call(asks[own % len(asks)]))
                 ask = asks[own % len(asks)]
                 if prepare := one.contestant.prepare:

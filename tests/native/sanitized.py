@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent.parent
 FOLDER = ROOT / "build/sanitized"
 TESTS = {
-    "address,undefined": ("test_floor.py", "test_pool.py"),
+    "address,undefined": ("test_floor.py", "test_pool.py", "test_codecs.py"),
     "thread": ("test_pool.py",),
 }
 OPTIONS = {

@@ -54,6 +54,35 @@ void checksum_rows(const uint8_t *rows, int64_t count, int64_t width, const uint
 void checksum_spans(const uint8_t *memory, const int64_t *starts, const int64_t *lengths, int64_t count,
                     const uint64_t *seeds, int seed_step, uint64_t *sums, int threads);
 
+/* codecs.c: records through functions of zstd (zstd.h) or LZ4 (lz4.h), whose addresses Python has. */
+
+enum { ZSTD, LZ4 }; /* a codec's kind */
+/* Where its functions stand; of zstd also a dictionary for decompressing, or NULL. */
+enum { ZSTD_SIZE, ZSTD_CREATE, ZSTD_FREE, ZSTD_DECOMPRESS, ZSTD_WITH_DICTIONARY, ZSTD_IS_ERROR, ZSTD_DICTIONARY, FUNCTIONS };
+enum { LZ4_DECOMPRESS };
+#define LONGEST_RECORD (1ull << 40)
+#define MOST_CONTEXTS 64
+
+struct codec {
+    int kind;
+    void *const *functions; /* [FUNCTIONS] */
+};
+
+/* Compressed records; their places have been checked. */
+struct records {
+    const uint8_t *memory;
+    const int64_t *starts, *lengths;
+    int64_t count;
+};
+
+/* How many bytes each had, 0 for one of no bytes; returns the first that does not say so, or how many there are. */
+int64_t decompressed_sizes(const struct codec *codec, const struct records *records, int64_t *sizes);
+
+/* Decompress records one after the other; `ends[i]` is where record i ends in `out`. Returns one that cannot be
+   decompressed, or -1. */
+int64_t decompress_records(const struct codec *codec, const struct records *records, const int64_t *ends, uint8_t *out,
+                           int threads);
+
 /* read.c: rows out of files. */
 
 struct read_rows {

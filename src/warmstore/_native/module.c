@@ -452,6 +452,78 @@ static PyObject *py_keys(PyObject *self, PyObject *args) {
     return good ? Py_BuildValue("Li", (long long)taken, small) : NULL;
 }
 
+/* Compressed records as Python says it. */
+struct compressed {
+    Py_buffer functions, memory, starts, lengths;
+    struct codec codec;
+    struct records records;
+};
+
+static int are_records(struct compressed *all, int kind) {
+    int64_t count = all->starts.len / 8;
+    if (kind != ZSTD && kind != LZ4) {
+        PyErr_Format(PyExc_ValueError, "codec %d; expected 0 or 1", kind);
+        return 0;
+    }
+    all->codec.kind = kind;
+    all->codec.functions = all->functions.buf;
+    struct records records = {all->memory.buf, all->starts.buf, all->lengths.buf, count};
+    all->records = records;
+    return has_items(&all->functions, FUNCTIONS, "functions") && has_items(&all->starts, count, "starts") &&
+           has_items(&all->lengths, count, "lengths") &&
+           are_inside(all->starts.buf, all->lengths.buf, 0, count, all->memory.len);
+}
+
+static void release_records(struct compressed *all) {
+    PyBuffer_Release(&all->functions);
+    PyBuffer_Release(&all->memory);
+    PyBuffer_Release(&all->starts);
+    PyBuffer_Release(&all->lengths);
+}
+
+static PyObject *py_decompressed_sizes(PyObject *self, PyObject *args) {
+    struct compressed all;
+    Py_buffer sizes;
+    int kind, good;
+    int64_t done = 0;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "iy*y*y*y*w*:decompressed_sizes", &kind, &all.functions, &all.memory, &all.starts,
+                          &all.lengths, &sizes))
+        return NULL;
+    good = are_records(&all, kind) && has_items(&sizes, all.records.count, "sizes");
+    if (good) done = decompressed_sizes(&all.codec, &all.records, sizes.buf);
+    release_records(&all);
+    PyBuffer_Release(&sizes);
+    return good ? PyLong_FromLongLong(done) : NULL;
+}
+
+static PyObject *py_decompress(PyObject *self, PyObject *args) {
+    struct compressed all;
+    Py_buffer ends, out;
+    int kind, threads, good;
+    int64_t bad = -1, before = 0;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "iy*y*y*y*y*w*i:decompress", &kind, &all.functions, &all.memory, &all.starts, &all.lengths,
+                          &ends, &out, &threads))
+        return NULL;
+    good = are_records(&all, kind) && has_items(&ends, all.records.count, "ends");
+    for (int64_t at = 0; good && at < all.records.count; at++) {
+        int64_t end = ((const int64_t *)ends.buf)[at];
+        good = end >= before && end <= out.len;
+        if (!good) PyErr_Format(PyExc_ValueError, "record %lld ends at %lld", (long long)at, (long long)end);
+        before = end;
+    }
+    if (good) {
+        Py_BEGIN_ALLOW_THREADS
+        bad = decompress_records(&all.codec, &all.records, ends.buf, out.buf, threads);
+        Py_END_ALLOW_THREADS
+    }
+    release_records(&all);
+    PyBuffer_Release(&ends);
+    PyBuffer_Release(&out);
+    return good ? PyLong_FromLongLong(bad) : NULL;
+}
+
 static PyObject *py_helpers_awake(PyObject *self, PyObject *args) {
     (void)self, (void)args;
     return PyLong_FromLong(pool_awake());
@@ -470,6 +542,8 @@ static PyMethodDef functions[] = {
     {"count_partitions", py_count_partitions, METH_VARARGS, NULL},
     {"insert", py_insert, METH_VARARGS, NULL},
     {"grow", py_grow, METH_VARARGS, NULL},
+    {"decompressed_sizes", py_decompressed_sizes, METH_VARARGS, NULL},
+    {"decompress", py_decompress, METH_VARARGS, NULL},
     {"helpers_awake", py_helpers_awake, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -34,6 +34,7 @@ SLOT = 1 << 30
 _FIRST_SLOTS = 64
 _SMALLEST_SLOT = 1 << 20
 _PAGE = mmap.PAGESIZE
+_POPULATE_READ = 22  # madvise(2), since Linux 5.14; systems without it refuse
 # Gaps of up to this many bytes are read along: one request costs more than they do.
 _CLOSE = 1 << 14
 
@@ -214,6 +215,10 @@ class AddressSpace:
         for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
             advise(self.address + first, last - first, mmap.MADV_WILLNEED)
 
+    def will_read(self, start: int, length: int) -> None:
+        """Have pages that are in memory mapped now, instead of one after the other when they are read."""
+        advise(self.address + start, length, _POPULATE_READ)
+
     def span(self, address: int, length: int) -> memoryview:
         """A read-only view of `length` bytes, which keeps the mapping alive. Of what is not mapped, or comes from a
         remote, a copy."""
@@ -243,6 +248,9 @@ class AddressSpace:
 
     def read_columns(self, addresses: "Sequence[Int64]", widths: "Sequence[int]") -> tuple[list[Bytes], Bools | None]:
         """`read_rows` of several columns, asked for all at once; a row is missing where any of its parts is."""
+        for column, width in zip(addresses, widths, strict=True):
+            with self.held(column, width):  # each by itself: a remote reads ahead in columns that are read in order
+                pass
         with self.held(np.concatenate(addresses), np.repeat(widths, len(addresses[0]))):
             return self._unchecked.columns(addresses, widths)
 

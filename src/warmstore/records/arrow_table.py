@@ -274,7 +274,9 @@ def rows_of_stored(name: str, field: Field, batch: pa.RecordBatch) -> Rows:
     rows = replace(_varying(stored), absent=absent)
     if codec is not None:
         try:
-            data, offsets = codec.decompress(rows.views())
+            assert rows.offsets is not None
+            starts = np.ascontiguousarray(rows.offsets[:-1])
+            data, offsets = codec.decompress(rows.data, starts, np.diff(rows.offsets))
         except Damaged as error:
             raise Damaged(f"field {name!r}: {error}") from error
         rows = replace(rows, data=data, offsets=offsets)

@@ -15,8 +15,10 @@ import lz4.block
 import numpy as np
 import zstandard
 
+from warmstore._native import floor, most_threads
 from warmstore.errors import Damaged, SchemaMismatch
 from warmstore.records.buffers import Allocate, take
+from warmstore.records.codec_libraries import Functions, functions_of
 from warmstore.records.threads import pool, thread_count
 from warmstore.sizes import parse_size
 
@@ -44,14 +46,21 @@ class Codec:
     def __init__(self, name: str, dictionary: bytes | None) -> None:
         self._kind, self._level = parse_codec(name)
         self._dictionary = zstandard.ZstdCompressionDict(dictionary) if dictionary else None
+        self._functions = functions_of(self._kind, dictionary)
         self._local = threading.local()
 
     def compress(self, values: Sequence[Any], threads: int | None = None) -> list[bytes]:
         """Each value compressed, in order, by so many threads; by one per core if None."""
         return _spread(self._compressor, values, threads)
 
-    def decompress(self, values: Sequence[Any], allocate: Allocate = take) -> tuple[Bytes, Int64]:
+    def decompress(
+        self, memory: Bytes, starts: Int64, lengths: Int64, allocate: Allocate = take
+    ) -> tuple[Bytes, Int64]:
         """The values as they were, one after the other in memory from `allocate`; an empty one stays empty.
+
+        Args:
+            memory: uint8.
+            starts, lengths: int64 [n], where in `memory` the compressed values lie, in bytes.
 
         Returns:
             uint8 [bytes], and int64 [n + 1], where each value starts and the last one ends.
@@ -59,6 +68,10 @@ class Codec:
         Raises:
             Damaged: a value that this codec did not write.
         """
+        if self._functions is not None:
+            return self._decompress_natively(self._functions, memory, starts, lengths, allocate)
+        view = memory.data
+        values = [view[first : first + length] for first, length in zip(starts.tolist(), lengths.tolist(), strict=True)]
         try:
             if self._kind == "deflate":  # does not know how long its values are
                 results = _spread(lambda: _inflate, values)
@@ -80,6 +93,23 @@ class Codec:
             return data, offsets
         except (zstandard.ZstdError, zlib.error, lz4.block.LZ4BlockError, ValueError) as error:
             raise Damaged(f"a record does not decompress: {error}") from error
+
+    def _decompress_natively(
+        self, functions: Functions, memory: Bytes, starts: Int64, lengths: Int64, allocate: Allocate
+    ) -> tuple[Bytes, Int64]:
+        count = len(starts)
+        place = functions.kind, functions.addresses, memory, starts, lengths
+        sizes = np.empty(count, np.int64)
+        if floor.decompressed_sizes(*place, sizes) < count:
+            raise Damaged("a record does not decompress: it does not say how long it is")
+        offsets = np.zeros(count + 1, np.int64)
+        np.cumsum(sizes, out=offsets[1:])
+        data = allocate(int(offsets[-1]))
+        threads = most_threads() if len(data) >= _SHARE else 1
+        bad = floor.decompress(*place, offsets[1:], data, threads)
+        if bad >= 0:
+            raise Damaged(f"a record does not decompress: {self._kind} refuses {int(lengths[bad])} bytes")
+        return data, offsets
 
     def _compressor(self) -> Transform:
         if self._kind == "deflate":

@@ -17,6 +17,8 @@ from warmstore.records.buffers import LARGE, Allocate, take
 from warmstore.records.fields import Array, Field, Ragged
 
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Int64 = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,14 @@ class Spans:
     def views(self) -> list[memoryview]:
         """One read-only view a value, which keeps the mapping alive."""
         return self.space.spans(self.starts, self.lengths)
+
+    def in_memory(self) -> tuple[Bytes, Int64, Int64]:
+        """Memory, and where in it the values start and how long they are: where they lie, or in a copy."""
+        if self.space.is_all_here:
+            return self.space.memory, np.ascontiguousarray(self.starts), np.ascontiguousarray(self.lengths)
+        copy = self.copied()
+        assert copy.offsets is not None
+        return copy.data, copy.offsets[:-1], np.diff(copy.offsets)
 
     def copied(self, allocate: Allocate = take) -> "Rows":
         """The values one after the other in memory from `allocate`."""

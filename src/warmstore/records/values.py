@@ -131,7 +131,7 @@ def decompressed(field: Field, gathered: Gathered, allocate: Allocate = take) ->
     codec = codec_of(field.codec, field.dictionary)
     if codec is None:
         return replace(gathered.spans.copied(allocate), shapes=gathered.shapes, absent=gathered.absent)
-    data, offsets = codec.decompress(gathered.spans.views(), allocate)
+    data, offsets = codec.decompress(*gathered.spans.in_memory(), allocate)
     return Rows(len(gathered.spans), data, offsets, gathered.shapes, gathered.absent)
 
 
