@@ -3,6 +3,7 @@
 import errno
 import gc
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -158,17 +159,34 @@ def test_what_never_fits_is_given_up_and_told(sink, background):
     assert blocks.nbytes == 0
 
 
-def test_newer_block_of_the_same_key_stays_found():
-    blocks = Blocks(Sink().commit, flush_every=10**9, limit=10**9, background=False)
+@pytest.mark.parametrize("fails", [False, True])
+def test_newer_block_of_the_same_key_stays_found(sink, fails):
+    """While the older one is committed, after it was, and where that failed."""
+    blocks = Blocks(sink.commit, flush_every=4, limit=10**9, background=True)
     first, second = block(0), block(2)
-    blocks.put(first)
-    blocks.put(second)
     keys = as_keys([3, 1, 9, 5])
-    assert blocks.find(keys) == {0: (second, 1), 1: (first, 1), 3: (second, 3)}
-    blocks._forget([first])
-    assert blocks.find(keys) == {0: (second, 1), 3: (second, 3)}
-    blocks._forget([second])
+    both = {0: (second, 1), 1: (first, 1), 3: (second, 3)}
+    sink.gate.clear()
+    sink.error = OSError("no room") if fails else None
+    blocks.put(first)
+    sink.entered.wait()
+    assert blocks.find(keys) == {0: (first, 3), 1: (first, 1)}
+    with blocks._changed:  # not a commit's turn until it is in the queue
+        sink.gate.set()
+        blocks._flush_every = 10**9
+        blocks.put(second)
+        assert blocks.find(keys) == both
+    while blocks._error is None and len(blocks) > 4:
+        time.sleep(0.001)
+    assert blocks.find(keys) == (both if fails else {0: (second, 1), 3: (second, 3)})
+    if fails:
+        sink.error = None
+        with pytest.raises(OSError, match="no room"):
+            blocks.raise_error()
+    blocks.flush(sink.commit)
     assert not len(blocks)
+    assert not blocks.find(keys)
+    blocks.stop()
 
 
 class FullDisk(Files):

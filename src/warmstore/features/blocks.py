@@ -60,9 +60,10 @@ class Blocks:
         self._queue: list[Block] = []
         self._firsts: list[int] = []  # the number of each block's first sample
         self._accepted = 0  # samples so far, which number them
+        # The number of a key's sample: in blocks that wait, and in those that are being committed, which then go at once.
         # Numbers, not tuples: these are no work for the garbage collector.
         self._found: dict[bytes, int] = {}
-        self._repeated = False  # whether several blocks may have a key in common
+        self._going: dict[bytes, int] = {}
         self._samples = 0
         self._nbytes = 0
         self._wanted = False  # a commit is due though few samples wait
@@ -74,7 +75,7 @@ class Blocks:
         self._committing = threading.Lock()
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._found) + len(self._going)
 
     @property
     def nbytes(self) -> int:
@@ -83,14 +84,14 @@ class Blocks:
 
     def find(self, keys: Keys) -> dict[int, tuple[Block, int]]:
         """The block and row of every key that waits, by the key's place."""
-        if not self._found:
+        if not self._found and not self._going:
             return {}
         packed = keys.packed()
-        if self._found.keys().isdisjoint(packed):
-            return {}
         with self._changed:
-            numbers = list(map(self._found.get, packed))
-            return {at: self._sample(number) for at, number in enumerate(numbers) if number is not None}
+            # In this order: what is newer counts.
+            found = [one for one in (self._going, self._found) if not one.keys().isdisjoint(packed)]
+            numbers = [(at, number) for one in found for at, number in enumerate(map(one.get, packed))]
+            return {at: self._sample(number) for at, number in numbers if number is not None}
 
     def _sample(self, number: int) -> tuple[Block, int]:
         at = bisect.bisect_right(self._firsts, number) - 1
@@ -113,9 +114,8 @@ class Blocks:
             self._queue.append(block)
             self._samples += len(block)
             self._nbytes += block.nbytes
-            packed = block.keys.packed()
-            self._repeated = self._repeated or not self._found.keys().isdisjoint(packed)
-            self._found.update(zip(packed, range(self._accepted, self._accepted + len(block)), strict=True))
+            numbers = range(self._accepted, self._accepted + len(block))
+            self._found.update(zip(block.keys.packed(), numbers, strict=True))
             self._firsts.append(self._accepted)
             self._accepted += len(block)
             due = self._samples >= self._flush_every or (not self._background and self._nbytes > self._limit)
@@ -181,7 +181,9 @@ class Blocks:
 
     def _drain(self, commit: Commit) -> None:
         with self._committing:
-            blocks = self.waiting()
+            with self._changed:
+                blocks = list(self._queue)
+                self._going, self._found = self._found, {}
             if not blocks:
                 return
             try:
@@ -191,22 +193,20 @@ class Blocks:
                 if threading.current_thread() is self._thread:
                     self._lost = error  # also for a flush that comes before the thread has told
                 raise
+            except BaseException:
+                with self._changed:  # they wait on
+                    self._going, self._found = {}, {**self._going, **self._found}
+                raise
             self._forget(blocks)
 
     def _forget(self, blocks: Sequence[Block]) -> None:
         with self._changed:
-            ends = [*self._firsts[1:], self._accepted][: len(blocks)]
             del self._queue[: len(blocks)], self._firsts[: len(blocks)]
-            for block, end in zip(blocks, ends, strict=True):
-                self._samples -= len(block)
-                self._nbytes -= block.nbytes
-                packed = block.keys.packed()
-                if self._repeated:  # a key may have come again meanwhile, in a block that waits still
-                    packed = [key for key in packed if self._found.get(key, end) < end]
-                for key in packed:
-                    self._found.pop(key, None)
-            self._repeated = self._repeated and bool(self._found)
+            self._samples -= sum(map(len, blocks))
+            self._nbytes -= sum(block.nbytes for block in blocks)
+            gone, self._going = self._going, {}
             self._changed.notify_all()
+        del gone  # not while others wait for the lock
 
     def _start(self) -> None:
         if self._thread is None:
