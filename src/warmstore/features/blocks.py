@@ -60,7 +60,7 @@ class Blocks:
         self._queue: list[Block] = []
         self._firsts: list[int] = []  # the number of each block's first sample
         self._accepted = 0  # samples so far, which number them
-        # The number of a key's sample: in blocks that wait, and in those that are being committed, which then go at once.
+        # The number of a key's sample: in blocks that wait, and in those being committed, which go at once.
         # Numbers, not tuples: these are no work for the garbage collector.
         self._found: dict[bytes, int] = {}
         self._going: dict[bytes, int] = {}
