@@ -1,0 +1,120 @@
+"""A call that is like the last one takes a short way: whatever differs must be noticed on it all the same."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import warmstore as ws
+
+
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.arange(8.0), requires_grad=False)
+        self.calls = []
+
+    def forward(self, x, scale=1.0):
+        self.calls.append(len(x))
+        return x * self.weight * scale
+
+
+@pytest.fixture
+def module():
+    return Counting().eval()
+
+
+@pytest.fixture
+def features(tmp_path, module):
+    """A cached module that has served a whole batch."""
+    with ws.FeatureCache(tmp_path, "c", versions="new") as cache:
+        features = ws.CachedModule(module, cache)
+        features(X, cache_ids=np.arange(20))
+        cache.flush()
+        features(X[:6], cache_ids=np.arange(6))
+        assert features._last is not None
+        del module.calls[:]
+        yield features
+
+
+X = torch.randn(20, 8)
+
+
+def ids(*numbers):
+    return torch.tensor(numbers)
+
+
+@pytest.mark.parametrize("which", [[3], [19, 0, 3], list(range(20)), [5, 5, 5]])
+@pytest.mark.parametrize("make", [list, np.array, torch.tensor])
+def test_samples_that_are_known(features, module, which, make):
+    for _ in range(3):
+        assert torch.equal(features(X[which], cache_ids=make(which)), X[which] * module.weight)
+    assert not module.calls
+
+
+def test_samples_of_which_some_are_new(features, module):
+    x = torch.randn(3, 8)
+    assert torch.equal(features(x, cache_ids=["a", "b", "c"]), x * module.weight)
+    assert module.calls == [3]
+    assert torch.equal(features(X[:2], cache_ids=[0, 1]), X[:2] * module.weight)
+    assert module.calls == [3]
+
+
+def test_weights_that_changed(features, module):
+    module.weight.data += 1
+    torch.add(module.weight, 1, out=module.weight)
+    assert torch.equal(features(X[:4], cache_ids=ids(0, 1, 2, 3)), X[:4] * module.weight)
+    assert module.calls
+
+
+def test_an_attribute_that_changed(features, module):
+    module.mode = "other"
+    features(X[:4], cache_ids=ids(0, 1, 2, 3))
+    assert module.calls
+
+
+def test_settings_and_autocast(features, module):
+    assert torch.equal(features(X[:4], 2.0, cache_ids=ids(0, 1, 2, 3)), X[:4] * module.weight * 2)
+    assert torch.equal(features(X[:4], scale=3.0, cache_ids=ids(0, 1, 2, 3)), X[:4] * module.weight * 3)
+    assert len(module.calls) == 2
+    with torch.autocast("cpu", torch.bfloat16):
+        features(X[:4], cache_ids=ids(0, 1, 2, 3))
+    assert len(module.calls) == 3
+    features(X[:4], cache_ids=ids(0, 1, 2, 3))
+    assert len(module.calls) == 3
+
+
+def test_ids_that_do_not_fit(features):
+    with pytest.raises(ws.BadIds, match="3 cache_ids for 4 samples"):
+        features(X[:4], cache_ids=ids(0, 1, 2))
+    with pytest.raises(ws.BadIds):
+        features(X[:4])
+    with pytest.raises(ws.BadIdType):
+        features(X[:2], cache_ids=[0, 1.5])
+    assert features(X[:0], cache_ids=[]).shape == (0, 8)
+
+
+def test_hits_are_counted_once(features):
+    before = features.cache.stats().hits
+    features(X[:4], cache_ids=ids(0, 1, 2, 3))
+    assert features.cache.stats().hits == before + 4
+
+
+def test_a_closed_cache(features):
+    features.cache.close()
+    with pytest.raises(ws.Closed):
+        features(X[:4], cache_ids=ids(0, 1, 2, 3))
+
+
+def test_rows_that_were_evicted(tmp_path, module):
+    """They go between two calls, and are computed again."""
+    with ws.FeatureCache(tmp_path, "c", max_size="6MB") as cache:
+        features = ws.CachedModule(module, cache)
+        for first in range(0, 200_000, 2000):
+            x = torch.full((2000, 8), float(first))
+            numbers = np.arange(first, first + 2000)
+            assert torch.equal(features(x, cache_ids=numbers), x * module.weight)
+            cache.flush()
+            assert torch.equal(features(x, cache_ids=numbers), x * module.weight)
+            old = torch.full((10, 8), float(max(first - 40_000, 0) // 2000 * 2000))
+            assert torch.equal(features(old, cache_ids=np.arange(10) + int(old[0, 0])), old * module.weight)
