@@ -57,7 +57,7 @@ def run(settings: Settings) -> Report:
             timings("A new loader over an open source, until its first batch", begun, unit="ms"),
         ),
         (
-            Bar.at_least("warmstore's rate over the bare gather's", over(bare, ours), 0.7),
+            Bar.at_least("warmstore's rate over the bare gather's", over(bare, ours), 0.95),
             Bar.at_least("warmstore's rate over torch's DataLoader's, at its best", _ahead(found, TORCH), 3.0),
             Bar.at_least("warmstore's rate over Grain's as documented, at its best", _ahead(slow, GRAIN), 3.0),
             Bar.at_least("warmstore's rate over loaderx's, at its best", _ahead(found, LOADERX_FEEDERS), 1.0),

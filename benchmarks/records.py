@@ -105,10 +105,10 @@ def run(settings: Settings) -> Report:
         ),
         (
             Bar.at_most("views: µs over 300, or share of a copy's time over 0.2, the smaller", handing_out(views), 1.0),
-            Bar.at_most("packed copy over the limit's", named(copied, PACKED.name).ratio, 1.5),
+            Bar.at_most("packed copy over the limit's", named(copied, PACKED.name).ratio, 1.15),
             *(
                 Bar.at_least(
-                    f"zstd, {shape}: rate over one thread's", over(one_thread, named(unpacked, keeper.name)), 1.6
+                    f"zstd, {shape}: rate over one thread's", over(one_thread, named(unpacked, keeper.name)), 1.8
                 )
                 for keeper, shape in ((ZSTD_PACKED, "packed"), (ZSTD_LIST, "as a list"))
             ),

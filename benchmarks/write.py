@@ -44,7 +44,7 @@ def run(settings: Settings) -> Report:
         "write",
         f"Flushes of {FLUSH:,} rows of {WIDTH * 4} bytes, each on disk before the next.",
         (timings("", found, unit="ms", megabytes=rows[:FLUSH].nbytes / 1e6),),
-        (Bar.at_least("warmstore's rate over the limit's", 1 / ours.ratio if ours.ratio else None, 0.6),),
+        (Bar.at_least("warmstore's rate over the limit's", 1 / ours.ratio if ours.ratio else None, 0.8),),
         ("All rows of every contestant were read back and compared with the source.",),
         broken_rows(found),
     )

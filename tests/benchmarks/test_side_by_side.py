@@ -41,9 +41,16 @@ def test_reads_settle_and_share_no_ask_in_a_round() -> None:
         always,
         reads=True,
     )
-    # The second round: each first repeats its own ask of the first one, untimed.
-    assert calls[:6] == [("a", 1), ("b", 3), ("a", 1), ("a", 2), ("b", 3), ("b", 4)]
+    # Each first has its ask of the round before, untimed.
+    assert calls[:8] == [("a", 4), ("a", 1), ("b", 2), ("b", 3), ("a", 1), ("a", 2), ("b", 3), ("b", 4)]
     assert [len(row.seconds) for row in rows] == [4, 4]
+
+
+def test_in_a_loop_more_calls_come_before() -> None:
+    calls: list[int] = []
+    rows = side_by_side([contestant("a", calls.append, "limit")], [1, 2, 3, 4], always, reads=True, loop=3)
+    assert calls[:8] == [2, 3, 4, 1, 3, 4, 1, 2]
+    assert [len(row.seconds) for row in rows] == [4]
 
 
 def test_what_a_contestant_prepares_comes_before_each_of_its_calls() -> None:

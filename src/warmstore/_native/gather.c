@@ -57,14 +57,22 @@ void gather_rows(const uint8_t *memory, const int64_t *addresses, int64_t count,
     pool_run(copy_rows, &job, (count + job.in_piece - 1) / job.in_piece, threads);
 }
 
+/* Which batch of `span` rows a row is in; `share` is 1 / span. A division takes longer than all else. */
+static inline int64_t batch_of(int64_t row, int64_t span, double share) {
+    if (row >= (int64_t)1 << 51) return row / span;
+    int64_t batch = (int64_t)((double)row * share), first = batch * span; /* one off at most */
+    return batch + (row - first >= span) - (row < first);
+}
+
 int addresses_of(const struct batches *batches, const int64_t *rows, int64_t count, int64_t width, int64_t *addresses) {
     const int64_t *first_row = batches->first_row;
     int64_t batch = 0, limit = INT64_MAX / 2 / width; /* whose address is no overflow */
+    double share = batches->span ? 1.0 / (double)batches->span : 0;
     for (int64_t at = 0; at < count; at++) {
         int64_t row = rows[at];
         if (row < 0 || row >= batches->rows || row > limit || !batches->count) return 0;
         if (batches->span) {
-            batch = row / batches->span;
+            batch = batch_of(row, batches->span, share);
         } else if (row < first_row[batch] || (batch + 1 < batches->count && row >= first_row[batch + 1])) {
             int64_t low = 0, high = batches->count; /* the last batch that begins at the row or before it */
             while (high - low > 1) {
