@@ -371,6 +371,20 @@ def test_rows_of_batches(floor: Any, data: Any, is_even: bool, width: int) -> No
 
 
 @both
+@pytest.mark.parametrize("span", [1, 3, 7, 49, 1000, 2047, 2048, 4999])
+def test_every_row_of_batches_of_one_length(floor: Any, span: int) -> None:
+    """Where batches end is found without a division."""
+    memory = np.random.default_rng(span).integers(0, 256, 300_000, np.uint8)
+    batches = len(memory) // span
+    first_row = np.arange(batches) * span
+    starts = np.random.default_rng(0).permutation(batches) * span
+    rows = np.arange(batches * span)
+    out = np.empty(len(rows), np.uint8)
+    assert floor.gather_rows(memory, starts - first_row, first_row, span, len(rows), rows, 1, out, 1)
+    assert (out.reshape(batches, span) == memory[: batches * span].reshape(batches, span)[starts // span]).all()
+
+
+@both
 @settings(deadline=None, max_examples=50)
 @given(data=st.data(), width=st.integers(1, 100))
 def test_what_is_fetched_carries_its_key(floor: Any, data: Any, width: int) -> None:
