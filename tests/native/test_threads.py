@@ -71,14 +71,16 @@ def test_what_the_user_has_said_counts(code: str, env: dict[str, str]) -> None:
     assert done.stdout.strip() == "1"
 
 
-def test_a_worker_process_has_one() -> None:
+def test_a_worker_process_has_one_and_a_rank_its_own() -> None:
     code = """
 import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 from warmstore._native import most_threads
 if __name__ == "__main__":
     for how in ("fork", "spawn"):
-        with multiprocessing.get_context(how).Pool(1) as pool:
-            print(pool.apply(most_threads))
+        context = multiprocessing.get_context(how)
+        with context.Pool(1) as pool, ProcessPoolExecutor(1, context) as ranks:
+            print(pool.apply(most_threads), ranks.submit(most_threads).result() == most_threads())
 """
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout.split() == ["1", "1"]
+    assert done.stdout.split() == ["1", "True"] * 2

@@ -56,7 +56,7 @@ def most_threads() -> int:
 
 @functools.cache
 def _processors() -> int:
-    if multiprocessing.parent_process() is not None:
+    if multiprocessing.current_process().daemon:  # as loaders' workers are, and ranks are not
         return 1
     found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     told = os.environ.get("OMP_NUM_THREADS", "")
