@@ -94,6 +94,39 @@ def test_views_outlive_the_store(tmp_path: Path) -> None:
         assert same(values["blob"][number], record(number)["blob"])
 
 
+@pytest.mark.parametrize("shape", [(), (3,), (2, 2)])
+@pytest.mark.parametrize(
+    "dtype", ["bool", "int8", "uint64", "float16", "complex64", "bfloat16", "float8_e4m3fn", "datetime64[ns]"]
+)
+def test_every_dtype_once_all_rows_were_checked(tmp_path: Path, dtype: str, shape: tuple[int, ...]) -> None:
+    with ws.RecordStore.create(tmp_path / "s", {"x": ws.Array(dtype, shape)}) as store:
+        width = store.fields["x"].width
+        values = np.random.default_rng(0).integers(0, 2, (20, width), np.uint8).view(store.fields["x"].numpy)
+        values = values.reshape(20, *shape)
+        store.extend({"x": values})
+        store.flush()
+        index = np.arange(20)[::-1].copy()
+        before, _, after = (store.gather(index)["x"] for _ in range(3))
+        assert store.gatherer.column("x") is not None
+        for found in (before, after):
+            assert found.dtype == values.dtype
+            assert found.tobytes() == values[index].tobytes()
+            assert found.shape == values.shape
+
+
+def test_names_that_change_between_two_gathers(tmp_path: Path) -> None:
+    with ws.RecordStore.create(tmp_path / "s", {"x": ws.Array("int64"), "y": ws.Array("int64")}) as store:
+        store.extend({"x": np.arange(5), "y": np.arange(5) + 10})
+        store.flush()
+        names, index = ["x"], np.arange(5)
+        for _ in range(3):
+            assert list(store.gather(index, fields=names)) == ["x"]
+        names.append("y")
+        assert list(store.gather(index, fields=names)) == ["x", "y"]
+        names.remove("x")
+        assert list(store.gather(index, fields=names)) == ["y"]
+
+
 def test_iteration_ends(stores: dict[str, ws.RecordStore]) -> None:
     assert [int(one["number"]) for one in stores["pending"]] == list(range(27))  # type: ignore[attr-defined]
 

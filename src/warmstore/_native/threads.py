@@ -27,7 +27,7 @@ _ROUNDS = 8
 _SECONDS_A_BYTE = 1.5e-10
 _LARGE = 1 << 23
 """Bytes for which all threads are asked, busy or not."""
-_KNOWN_FOR = 0.005
+_KNOWN_FOR = 0.002
 """Seconds for which an answer of the system holds."""
 
 

@@ -52,10 +52,8 @@ class Reader:
     def _fetched(self, keys: Keys) -> dict[str, Any] | None:
         """`read_all` in one call of the floor, where all leaves are of fixed width and nothing is left to check."""
         columns = self.store.gatherer.columns(self._names)
-        outs = None if columns is None else self.index.fetch(keys, columns)
-        if columns is None or outs is None:
-            return None
-        return {path: column.values(out) for path, column, out in zip(self.schema.fields, columns, outs, strict=False)}
+        values = None if columns is None else self.index.fetch(keys, columns)
+        return None if values is None else dict(zip(self.schema.fields, values, strict=True))
 
     def _read(self, keys: Keys, rows: Int64) -> tuple[list[Values], Bools | None]:
         return self.stored(keys, rows) if self._hot is None else self._hot.read(self, keys, rows)

@@ -5,7 +5,7 @@ first read goes past the mapping, where a file that was cut short is no SIGBUS, 
 was checked is what the caller gets.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -13,13 +13,13 @@ import numpy as np
 
 from warmstore._native import floor, threads_for
 from warmstore.records.address_space import AddressSpace
-from warmstore.records.buffers import take
+from warmstore.records.buffers import LARGE, take
 from warmstore.records.checksums import UInt64, absent_checksums, matrix_checksums, view_checksums
 from warmstore.records.fields import CHECKSUM, SHAPE, Array, Field, Fields, Ragged, field_has_bytes
 from warmstore.records.rows import Gathered, Spans
 from warmstore.records.snapshot import Batches, Int64, Snapshot
 
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Values = np.ndarray[Any, Any]
 _BIT = np.array([1 << bit for bit in range(8)], np.uint8)
 
 
@@ -31,7 +31,7 @@ class Gatherer:
         self._fields = fields
         self._columns: dict[str, Column] = {}
         self._mapped: dict[int, int] = {}  # by buffer: batches whose pages were mapped
-        self._together: tuple[tuple[str, ...], Snapshot, Any, tuple[Column, ...]] | None = None
+        self._together: tuple[Collection[str], Snapshot, Any, tuple[Column, ...]] | None = None
         self._plans = {name: _plan(name, field, batches.slots) for name, field in fields.items()}
         gaps = batches.snapshot.gaps
         if gaps is not None:  # there is nothing to check in them
@@ -130,7 +130,7 @@ class Gatherer:
         if plan is None or not plan.width or not plan.is_steady(snapshot) or not space.is_all_here:
             return None
         self._map_pages(plan, snapshot)
-        known = self._columns[name] = Column(snapshot, space.memory, plan, cast(Array, self._fields[name]))
+        known = self._columns[name] = Column(snapshot, space.memory, plan, name, cast(Array, self._fields[name]))
         return known
 
     def _map_pages(self, plan: "_Plan", snapshot: Snapshot) -> None:
@@ -151,10 +151,19 @@ class Gatherer:
             if start >= 0:
                 space.will_read(start, length)
 
-    def columns(self, names: tuple[str, ...]) -> "tuple[Column, ...] | None":
-        """`column` of several fields, of one snapshot; None where there is not each of them."""
+    def columns(self, names: Collection[str]) -> "tuple[Column, ...] | None":
+        """`column` of several fields, of one snapshot; None where there is not each of them.
+
+        Args:
+            names: nothing that changes.
+        """
         known, snapshot = self._together, self._batches.snapshot
-        if known is not None and known[0] is names and known[1] is snapshot and known[2] is self._batches.space.memory:
+        if (
+            known is not None
+            and (known[0] is names or known[0] == names)
+            and known[1] is snapshot
+            and known[2] is self._batches.space.memory
+        ):
             return known[3]
         columns = tuple(column for column in map(self.column, names) if column is not None)
         if len(columns) < len(names) or any(column.snapshot is not snapshot for column in columns):
@@ -162,21 +171,20 @@ class Gatherer:
         self._together = names, snapshot, columns[0].memory, columns
         return columns
 
-    def values(self, names: Iterable[str], positions: Int64) -> dict[str, Any] | None:
+    def values(self, names: Collection[str], positions: Int64) -> dict[str, Any] | None:
         """Values of records by position where one call of the floor a field gives them; else None.
 
         Args:
             positions: int64 [n], contiguous; of records that are not there nothing comes, nor of negative ones.
         """
+        columns = self.columns(names)
+        if columns is None or not self._batches.snapshot.is_plain:
+            return None
         values = {}
-        for name in names:
-            column = self.column(name)
-            if column is None or not column.snapshot.is_plain:
+        for column in columns:
+            found = values[column.name] = column.read(positions)
+            if found is None:
                 return None
-            data = column.read(positions)
-            if data is None:
-                return None
-            values[name] = column.values(data)
         return values
 
     def read_rows(self, names: Iterable[str], rows: Int64) -> list[Gathered]:
@@ -188,10 +196,12 @@ class Gatherer:
             data = None
             if column is not None and column.snapshot is snapshot:
                 data = column.read(np.ascontiguousarray(rows))
-            if column is None or data is None:
+            if data is None:
                 found.append(self.gather(snapshot, name, rows, snapshot.batch_of(rows)))
             else:
-                found.append(Gathered(data.reshape(len(rows), column.width), None, None, None))
+                assert column is not None
+                data = data.reshape(-1).view(np.uint8).reshape(len(rows), column.width)
+                found.append(Gathered(data, None, None, None))
         return found
 
     def _fresh(self, snapshot: Snapshot, plan: "_Plan", rows: Int64, which: Int64) -> Int64 | None:
@@ -235,34 +245,45 @@ class Gatherer:
 class Column:
     """A field of fixed width, of a snapshot of which nothing is left to check: any rows are one call of the floor.
 
-    This is what training does all day, so it takes no step it can spare.
+    This is what training does all day, so it takes no step it can spare: after a pause every line of Python costs ten
+    times what it does in a loop.
 
     bases: of its batches.
     place: what the floor is told of all columns alike: first rows, span, limit.
     """
 
-    __slots__ = ("_dtype", "_shape", "bases", "memory", "place", "snapshot", "width")
+    __slots__ = ("_dtype", "_is_native", "_shape", "bases", "memory", "name", "place", "snapshot", "width")
 
-    def __init__(self, snapshot: Snapshot, memory: Any, plan: "_Plan", field: Array) -> None:
+    def __init__(self, snapshot: Snapshot, memory: Any, plan: "_Plan", name: str, field: Array) -> None:
         self.snapshot, self.memory, self.bases = snapshot, memory, snapshot.address[plan.data]
         self.place = snapshot.first_row, snapshot.span, snapshot.rows
-        self._dtype, self._shape, self.width = field.numpy, field.shape, field.width
+        self.name, self.width = name, field.width
+        self._dtype, self._shape = field.numpy, field.shape
+        self._is_native = field.numpy.kind in "biufc"  # of others NumPy gives no buffer
 
-    def read(self, rows: Int64, out: Bytes | None = None) -> Bytes | None:
-        """Rows by their numbers, uint8 [n * width]; None where one is not there.
+    def read(self, rows: Int64) -> Values | None:
+        """Rows by their numbers, [n, *shape]; None where one is not there.
 
         Args:
             rows: int64 [n], contiguous.
-            out: as many bytes to read into.
         """
-        if out is None:
-            out = take(len(rows) * self.width)
-        threads = threads_for(len(out))
-        return out if floor.gather_rows(self.memory, self.bases, *self.place, rows, self.width, out, threads) else None
+        values = self.room(len(rows))
+        return values if self.read_into(rows, values if self._is_native else self.buffer(values)) else None
 
-    def values(self, data: Bytes) -> np.ndarray[Any, Any]:
-        """What was read as [n, *shape]."""
-        return data.view(self._dtype).reshape(-1, *self._shape)
+    def read_into(self, rows: Int64, out: Values) -> bool:
+        """Copy rows into contiguous memory of as many bytes; False where one is not there, and nothing is copied."""
+        threads = threads_for(len(rows) * self.width)
+        return bool(floor.gather_rows(self.memory, self.bases, *self.place, rows, self.width, out, threads))
+
+    def room(self, count: int) -> Values:
+        """Values [count, *shape], not initialised."""
+        if count * self.width < LARGE:
+            return np.empty((count, *self._shape), self._dtype)
+        return take(count * self.width).view(self._dtype).reshape(count, *self._shape)
+
+    def buffer(self, values: Values) -> Values:
+        """Room as the floor can write to it."""
+        return values if self._is_native else values.reshape(-1).view(np.uint8)
 
 
 class _Source:

@@ -22,9 +22,8 @@ import numpy as np
 import psutil
 import xxhash
 
-from warmstore.records.buffers import Bytes
 from warmstore.records.files import Files, file_lock, is_read_only
-from warmstore.records.gather import Column
+from warmstore.records.gather import Column, Values
 from warmstore.records.key_table import BUCKET, PARTITIONS, KeyTable
 from warmstore.records.keys import Keys
 from warmstore.records.mapped import Mapped
@@ -114,7 +113,7 @@ class KeyIndex:
         rows, are_all = self._find(keys, limit)
         return rows if are_all and len(rows) else None
 
-    def fetch(self, keys: Keys, columns: Sequence[Column]) -> list[Bytes] | None:
+    def fetch(self, keys: Keys, columns: Sequence[Column]) -> list[Values] | None:
         """The values of keys that all have a row which carries them: see `KeyTable.fetch`."""
         opened = self._opened
         return None if opened is None else opened.table.fetch(keys, opened.rows, opened.direct.item(), columns)

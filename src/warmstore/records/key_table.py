@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from warmstore._native import floor, threads_for
-from warmstore.records.buffers import Bytes, take
-from warmstore.records.gather import Column
+from warmstore.records.gather import Column, Values
 from warmstore.records.keys import Keys
 
 UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
@@ -95,8 +94,8 @@ class KeyTable:
         direct: Int64,
         direct_count: int,
         columns: Sequence[Column],
-    ) -> list[Bytes] | None:
-        """The rows of some keys out of columns of one snapshot, uint8 [n * width] each; None where not all are there.
+    ) -> list[Values] | None:
+        """The rows of some keys out of columns of one snapshot, [n, *shape] each; None where not all are there.
 
         Keys are compared after the rows were copied: a row that goes meanwhile, and its bytes with it, is none then.
 
@@ -105,14 +104,27 @@ class KeyTable:
             columns: the last is that of the keys, which each row is believed by.
         """
         count, own = len(keys.halves), columns[-1]
-        wanted = tuple([(column.bases, column.width, take(count * column.width)) for column in columns[:-1]])
-        threads = threads_for(sum([len(out) for _, _, out in wanted]))
-        arguments = direct, direct_count, keys.halves, own.memory, own.bases, *own.place, wanted, threads
+        values, wanted, size = [], [], 0
+        for column in columns[:-1]:
+            room = column.room(count)
+            values.append(room)
+            wanted.append((column.bases, column.width, column.buffer(room)))
+            size += count * column.width
+        arguments = (
+            direct,
+            direct_count,
+            keys.halves,
+            own.memory,
+            own.bases,
+            *own.place,
+            tuple(wanted),
+            threads_for(size),
+        )
         done, is_beyond = floor.fetch(self._directory, self._words, self._known, *arguments)
         if is_beyond:
             self._known = self._allocated()
             done, _ = floor.fetch(self._directory, self._words, self._known, *arguments)
-        return [out for _, _, out in wanted] if done else None
+        return values if done else None
 
     def insert(self, keys: Keys, rows: Int64) -> None:
         """Add keys, or give known ones their new row; of equal keys the last one counts."""

@@ -9,6 +9,7 @@ from warmstore.records.arrays import to_numpy
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 _INT64 = np.dtype(np.int64)
+_STRIDES = (8,)
 
 
 def sorted_unique(positions: Int64) -> Int64:
@@ -19,7 +20,7 @@ def sorted_unique(positions: Int64) -> Int64:
 
 def is_positions(index: Any) -> bool:
     """Whether something is an array of int64 [n] already, contiguous; its numbers may be any."""
-    return type(index) is np.ndarray and index.dtype == _INT64 and index.ndim == 1 and index.flags.c_contiguous
+    return type(index) is np.ndarray and index.strides == _STRIDES and index.dtype == _INT64
 
 
 def as_positions(index: Any, length: int) -> Int64:

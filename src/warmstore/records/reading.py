@@ -34,11 +34,10 @@ def read(generation: Generation, names: Collection[str], positions: Int64) -> di
     values: dict[str, Any] = {}
     for name in names:
         column = gatherer.column(name)
-        data = None if column is None or column.snapshot is not snapshot else column.read(rows)
-        if column is None or data is None:
-            values[name] = decode_gathered(fields[name], generation.read([name], positions)[0])
-        else:
-            values[name] = column.values(data)
+        found = None if column is None or column.snapshot is not snapshot else column.read(rows)
+        if found is None:
+            found = decode_gathered(fields[name], generation.read([name], positions)[0])
+        values[name] = found
     return values
 
 
@@ -113,7 +112,7 @@ def _stacked(generation: Generation, pending: Pending | None, name: str, positio
     if pending is None:
         gatherer = generation.gatherer
         column = gatherer.column(name)
-        if column is not None and column.read(column.snapshot.rows_at(positions), data.reshape(-1)) is not None:
+        if column is not None and column.read_into(column.snapshot.rows_at(positions), data):
             return out
     values = _all(generation, pending, name, positions)
     if not isinstance(values, np.ma.MaskedArray):

@@ -476,7 +476,7 @@ class RecordStore(Owner):
         known = generation.manifest.fields
         names = known if fields is None else fields
         if not (packed or out or session.pending.count or isinstance(names, str)) and is_positions(index):
-            values = generation.gatherer.values(names, index)
+            values = generation.gatherer.values(names if names is known else tuple(names), index)
             if values is not None:
                 return values
         if fields is not None:
