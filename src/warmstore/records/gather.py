@@ -252,14 +252,13 @@ class Column:
     place: what the floor is told of all columns alike: first rows, span, limit.
     """
 
-    __slots__ = ("_dtype", "_is_native", "_shape", "bases", "memory", "name", "place", "snapshot", "width")
+    __slots__ = ("_dtype", "_shape", "bases", "memory", "name", "place", "snapshot", "width")
 
     def __init__(self, snapshot: Snapshot, memory: Any, plan: "_Plan", name: str, field: Array) -> None:
         self.snapshot, self.memory, self.bases = snapshot, memory, snapshot.address[plan.data]
         self.place = snapshot.first_row, snapshot.span, snapshot.rows
         self.name, self.width = name, field.width
         self._dtype, self._shape = field.numpy, field.shape
-        self._is_native = field.numpy.kind in "biufc"  # of others NumPy gives no buffer
 
     def read(self, rows: Int64) -> Values | None:
         """Rows by their numbers, [n, *shape]; None where one is not there.
@@ -268,7 +267,7 @@ class Column:
             rows: int64 [n], contiguous.
         """
         values = self.room(len(rows))
-        return values if self.read_into(rows, values if self._is_native else self.buffer(values)) else None
+        return values if self.read_into(rows, values) else None
 
     def read_into(self, rows: Int64, out: Values) -> bool:
         """Copy rows into contiguous memory of as many bytes; False where one is not there, and nothing is copied."""
@@ -280,10 +279,6 @@ class Column:
         if count * self.width < LARGE:
             return np.empty((count, *self._shape), self._dtype)
         return take(count * self.width).view(self._dtype).reshape(count, *self._shape)
-
-    def buffer(self, values: Values) -> Values:
-        """Room as the floor can write to it."""
-        return values if self._is_native else values.reshape(-1).view(np.uint8)
 
 
 class _Source:

@@ -108,7 +108,7 @@ class KeyTable:
         for column in columns[:-1]:
             room = column.room(count)
             values.append(room)
-            wanted.append((column.bases, column.width, column.buffer(room)))
+            wanted.append((column.bases, column.width, room))
             size += count * column.width
         arguments = (
             direct,
