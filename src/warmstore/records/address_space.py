@@ -190,11 +190,9 @@ class AddressSpace:
 
     def _gather_spans(self, starts: Int64, lengths: Int64, out: Bytes) -> None:
         if not self.is_mapped:
-            rows, missing = self._unchecked.spans(starts, lengths)
+            packed, missing = self._unchecked.packed(starts, lengths)
             _raise_missing(missing)
-            target, ends = out.data, np.cumsum(lengths).tolist()
-            for end, row in zip(ends, rows, strict=True):
-                target[end - len(row) : end] = row
+            out[:] = packed
             return
         starts, lengths = np.ascontiguousarray(starts), np.ascontiguousarray(lengths)
         floor.gather_spans(self.memory, starts, lengths, out, threads_for(len(out)))
@@ -229,7 +227,8 @@ class AddressSpace:
     def spans(self, starts: Int64, lengths: Int64) -> list[memoryview]:
         """A read-only view for each of some spans, int64 [n]; copies of what is not mapped or comes from a remote."""
         if not self.is_mapped:
-            found, missing = self.read_spans(starts, lengths)
+            with self.held(starts, lengths):
+                found, missing = self._unchecked.spans(starts, lengths)
             _raise_missing(missing)
             return found
         view, ends = self.view, (starts + lengths).tolist()
@@ -254,10 +253,10 @@ class AddressSpace:
         with self.held(np.concatenate(addresses), np.repeat(widths, len(addresses[0]))):
             return self._unchecked.columns(addresses, widths)
 
-    def read_spans(self, starts: Int64, lengths: Int64) -> tuple[list[memoryview], Bools | None]:
-        """`spans` from the files, in memory of their own, and which are missing, bool [n], or None."""
+    def read_packed(self, starts: Int64, lengths: Int64) -> tuple[Bytes, Bools | None]:
+        """Some spans from the files, one after the other, and which are missing, bool [n], or None."""
         with self.held(starts, lengths):
-            return self._unchecked.spans(starts, lengths)
+            return self._unchecked.packed(starts, lengths)
 
     def read_span(self, address: int, length: int) -> memoryview | None:
         """One span from its file; None where not all of it is there."""

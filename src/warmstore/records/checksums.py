@@ -1,11 +1,9 @@
 """A checksum for every row: xxh3-64 of its bytes, seeded so that it is good in one place only.
 
 The seed of a batch is made of the store's id, the generation, the chunk's number and the place in the chunk, so what
-was put in another's place matches nothing. Rows of at most 128 bytes, labels and keys above all, are hashed all at
-once: a call for each would cost more than everything else about them.
+was put in another's place matches nothing. The native floor hashes all rows in one call.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -51,20 +49,27 @@ def matrix_checksums(data: Bytes, seeds: Seeds) -> UInt64:
     """The checksum of each row of uint8 [n, width], as uint64 [n]."""
     count, width = data.shape
     sums = np.empty(count, np.uint64)
-    each: UInt64 = np.full(1, seeds, np.uint64) if np.ndim(seeds) == 0 else np.ascontiguousarray(seeds, np.uint64)
-    floor.checksums(np.ascontiguousarray(data), width, each, sums, threads_for(data.nbytes))
+    floor.checksums(np.ascontiguousarray(data), width, _each(seeds), sums, threads_for(data.nbytes))
     return sums
 
 
-def view_checksums(views: Sequence[Any] | Bytes, shapes: Any, seeds: Seeds) -> UInt64:
-    """The checksum of each bytes-like, as uint64 [n].
+def packed_checksums(data: Bytes, lengths: Any, shapes: Any, seeds: Seeds) -> UInt64:
+    """The checksum of each of some values that lie one after the other, as uint64 [n].
 
     Args:
-        shapes: int64 [n, ndim], the shape of each row, whose own checksum is the row's seed then; or None.
+        data: uint8.
+        lengths: int64 [n], bytes of each.
+        shapes: int64 [n, ndim], the shape of each value, whose own checksum is the value's seed then; or None.
     """
+    lengths = np.ascontiguousarray(lengths)
     if shapes is not None:
-        data: Bytes = np.ascontiguousarray(shapes, np.int64).view(np.uint8)
-        seeds = matrix_checksums(data.reshape(len(views), 8 * shapes.shape[1]), seeds)
-    if isinstance(seeds, int):
-        return np.array([_digest(view, seeds) for view in views], np.uint64)
-    return np.array([_digest(view, seed) for view, seed in zip(views, seeds.tolist(), strict=True)], np.uint64)
+        rows: Bytes = np.ascontiguousarray(shapes, np.int64).view(np.uint8)
+        seeds = matrix_checksums(rows.reshape(len(lengths), 8 * shapes.shape[1]), seeds)
+    sums = np.empty(len(lengths), np.uint64)
+    starts = np.cumsum(lengths) - lengths
+    floor.span_checksums(data, starts, lengths, _each(seeds), sums, threads_for(data.nbytes))
+    return sums
+
+
+def _each(seeds: Seeds) -> UInt64:
+    return np.full(1, seeds, np.uint64) if np.ndim(seeds) == 0 else np.ascontiguousarray(seeds, np.uint64)

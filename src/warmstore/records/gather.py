@@ -14,7 +14,7 @@ import numpy as np
 from warmstore._native import floor, threads_for
 from warmstore.records.address_space import AddressSpace
 from warmstore.records.buffers import LARGE, take
-from warmstore.records.checksums import UInt64, absent_checksums, matrix_checksums, view_checksums
+from warmstore.records.checksums import UInt64, absent_checksums, matrix_checksums, packed_checksums
 from warmstore.records.fields import CHECKSUM, SHAPE, Array, Field, Fields, Ragged, field_has_bytes
 from warmstore.records.rows import Gathered, Spans
 from warmstore.records.snapshot import Batches, Int64, Snapshot
@@ -111,7 +111,7 @@ class Gatherer:
             if spans is None:
                 found = matrix_checksums(data, seeds)
             else:
-                found = view_checksums(source.spans(spans), shapes, seeds)
+                found = packed_checksums(source.packed(spans), spans.lengths, shapes, seeds)
             good = found == sums
             if absent is not None:
                 good |= absent
@@ -299,9 +299,9 @@ class _Source:
         self.missing = _either(self.missing, missing)
         return rows
 
-    def spans(self, spans: Spans) -> list[memoryview]:
-        """The bytes of each span."""
-        found, missing = self._space.read_spans(spans.starts, spans.lengths)
+    def packed(self, spans: Spans) -> Any:
+        """The bytes of spans, one after the other: uint8."""
+        found, missing = self._space.read_packed(spans.starts, spans.lengths)
         self.missing = _either(self.missing, missing)
         return found
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from warmstore.records.checksums import absent_checksums, matrix_checksums, view_checksums
+from warmstore.records.checksums import absent_checksums, matrix_checksums, packed_checksums
 from warmstore.records.fields import Column, Field, Fields, columns_of
 from warmstore.records.rows import Rows
 
@@ -49,9 +49,10 @@ def _columns(name: str, field: Field, rows: Rows, seed: int) -> list[pa.Array]:
 
 def row_checksums(rows: Rows, seed: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
     """The checksum of every row, uint64 [n]."""
-    return (
-        matrix_checksums(rows.data, seed) if rows.offsets is None else view_checksums(rows.views(), rows.shapes, seed)
-    )
+    if rows.offsets is None:
+        return matrix_checksums(rows.data, seed)
+    first, last = int(rows.offsets[0]), int(rows.offsets[-1])
+    return packed_checksums(rows.data.reshape(-1)[first:last], np.diff(rows.offsets), rows.shapes, seed)
 
 
 def _fixed_arrow(column: Column, rows: Rows, valid: pa.Buffer | None) -> pa.Array:

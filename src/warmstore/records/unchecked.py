@@ -61,11 +61,14 @@ class UncheckedReader:
 
     def spans(self, starts: Int64, lengths: Int64) -> tuple[list[memoryview], Bools | None]:
         """Spans of different lengths, one read-only view each; and which are missing, bool [n], or None for none."""
-        ends = np.cumsum(lengths)
-        out = take(int(ends[-1]) if len(ends) else 0)
-        missing = self._read(starts, lengths, out)
-        view = out.data.toreadonly()
+        out, missing = self.packed(starts, lengths)
+        ends, view = np.cumsum(lengths), out.data.toreadonly()
         return [view[first:last] for first, last in zip((ends - lengths).tolist(), ends.tolist(), strict=True)], missing
+
+    def packed(self, starts: Int64, lengths: Int64) -> tuple[Bytes, Bools | None]:
+        """Spans one after the other, uint8, and which are missing, bool [n], or None for none."""
+        out = take(int(lengths.sum()))
+        return out, self._read(starts, lengths, out)
 
     def span(self, start: int, length: int) -> memoryview | None:
         """One span, read-only; None where not all of it is there."""
