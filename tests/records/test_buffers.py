@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from warmstore.records.buffers import LARGE, Recycler, take
+from warmstore.records.buffers import LARGE, Arena, Recycler, take, together
 
 
 def address(array: Any) -> int:
@@ -108,3 +108,57 @@ def test_a_forked_child_has_its_own() -> None:
         os._exit(0 if (held == 7).all() and address(mine) != address(held) else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert (held == 7).all()
+
+
+def test_copies_in_an_arena_lie_together() -> None:
+    arena = Arena(LARGE)
+    values = [np.arange(at, at + 600, dtype=np.float32).reshape(20, 30) for at in range(5)]
+    copies = [arena.copy(one) for one in values]
+    for one in values:
+        one[:] = -1
+    joined = together(copies)
+    assert joined is not None
+    assert np.shares_memory(joined, copies[0])
+    assert joined.view(np.float32).reshape(5, 20, 30)[:, 0, 0].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_what_does_not_lie_together_is_not_said_to() -> None:
+    arena, other = Arena(1000), Arena(1000)
+    first, second, third = (arena.copy(np.full(10, at, np.int32)) for at in range(3))
+    assert together([first, third]) is None  # a gap
+    assert together([second, first]) is None
+    assert together([first[::2], second]) is None
+    assert together([first, other.copy(second)]) is None
+    assert together([np.zeros(3), np.zeros(3)]) is None
+    assert together([first.copy(), second]) is None
+    assert together([second, third]) is not None
+
+
+def test_an_arena_that_is_full_goes_on_in_other_memory() -> None:
+    arena = Arena(100)
+    copies = [arena.copy(np.full(30, at, np.uint8)) for at in range(10)]
+    large = arena.copy(np.full(1000, 77, np.uint8))
+    assert [set(one.tolist()) for one in copies] == [{at} for at in range(10)]
+    assert set(large.tolist()) == {77}
+    assert together(copies[:3]) is not None
+    assert together(copies[2:4]) is None
+
+
+def test_an_arena_gives_numbers_a_place_that_suits_them() -> None:
+    arena = Arena(1000)
+    arena.copy(np.zeros(3, np.uint8))
+    assert arena.copy(np.zeros(3, np.float64)).flags.aligned
+
+
+def test_threads_share_an_arena_without_sharing_a_place() -> None:
+    arena, copies = Arena(LARGE), []
+
+    def work(at: int) -> None:
+        copies.extend((at, arena.copy(np.full(100, at, np.int64))) for _ in range(500))
+
+    threads = [threading.Thread(target=work, args=(at,)) for at in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all((one == at).all() for at, one in copies)

@@ -43,7 +43,7 @@ class Column:
         return KeyIndex(folder, read_keys=self.read, **arguments)
 
     def last(self) -> dict[bytes, int]:
-        return {key: row for row, key in enumerate(Keys(self.halves, False).packed())}
+        return {key: row for row, key in enumerate(Keys(self.halves, False).packed)}
 
     def confirmed(self, keys: Keys, rows: Any) -> list[int]:
         """Rows as whoever reads them sees them: -1 where the row holds another key, or does not exist."""
@@ -57,7 +57,7 @@ class Column:
     def check(self, index: KeyIndex, ids: Any) -> None:
         """Each key's last row, or -1."""
         keys, last = as_keys(ids), self.last()
-        assert index.lookup(keys).tolist() == [last.get(key, -1) for key in keys.packed()]
+        assert index.lookup(keys).tolist() == [last.get(key, -1) for key in keys.packed]
 
 
 ID = (
@@ -267,7 +267,7 @@ def test_an_index_that_claims_too_much_is_started_over(made: tuple[Column, Path]
     assert stale.covered > 50
     keys = as_keys(IDS)
     last = fewer.last()
-    assert fewer.confirmed(keys, stale.lookup(keys)) == [last.get(key, -1) for key in keys.packed()]
+    assert fewer.confirmed(keys, stale.lookup(keys)) == [last.get(key, -1) for key in keys.packed]
     stale.start_over(50)
     assert stale.covered == 50
     fewer.check(stale, IDS)
@@ -299,7 +299,7 @@ def test_lookups_in_another_process_while_one_inserts(tmp_path: Path) -> None:
     ended: list[Any] = []
     thread = threading.Thread(target=lambda: ended.append(in_child(insert)))
     keys = as_keys(ids)
-    packed = keys.packed()
+    packed = keys.packed
     thread.start()
     while not ended:
         covered = writer.covered
@@ -430,7 +430,7 @@ def test_garbage_in_the_files_is_a_miss_or_the_right_row(tmp_path: Path, part: s
         index.catch_up(len(column))
         for ids_now in (ids, [*ids, *more]):
             keys = as_keys(ids_now)
-            packed, last = keys.packed(), column.last()
+            packed, last = keys.packed, column.last()
             found = column.confirmed(keys, index.lookup(keys))
             assert all(row in (-1, last[packed[at]]) or packed[row] == packed[at] for at, row in enumerate(found))
             if ids_now is ids:

@@ -86,7 +86,7 @@ class Blocks:
         """The block and row of every key that waits, by the key's place."""
         if not self._found and not self._going:
             return {}
-        packed = keys.packed()
+        packed = keys.packed
         with self._changed:
             # In this order: what is newer counts.
             found = [one for one in (self._going, self._found) if not one.keys().isdisjoint(packed)]
@@ -115,7 +115,7 @@ class Blocks:
             self._samples += len(block)
             self._nbytes += block.nbytes
             numbers = range(self._accepted, self._accepted + len(block))
-            self._found.update(zip(block.keys.packed(), numbers, strict=True))
+            self._found.update(zip(block.keys.packed, numbers, strict=True))
             self._firsts.append(self._accepted)
             self._accepted += len(block)
             due = self._samples >= self._flush_every or (not self._background and self._nbytes > self._limit)

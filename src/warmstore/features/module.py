@@ -33,6 +33,10 @@ from warmstore.records.keys import Keys, as_keys
 _log = logging.getLogger("warmstore")
 
 
+class _OtherVersionError(Exception):
+    """The module is not what it was when its outputs were looked up."""
+
+
 class CachedModule(nn.Module):
     """Wrap a frozen module so that each sample is computed once, over all epochs, runs and processes.
 
@@ -152,9 +156,10 @@ class CachedModule(nn.Module):
             if where is not None and self._out_dims is UNTOLD and not kwargs and _is_one_tensor(args):
                 self._last = session, self._detector.identity(), where, _autocast(where), device
             return session.assemble(values, device)
-        if self._bind(arguments, exactly=True) is not session:
-            return self._call(args, kwargs, cache_ids)  # the program has changed what a quick look does not show
-        return self._fill(session, arguments, keys, values, missing, device)
+        try:
+            return self._fill(session, arguments, keys, values, missing, device)
+        except _OtherVersionError:  # the program has changed what a quick look does not show
+            return self._call(args, kwargs, cache_ids)
 
     def _served(self, args: tuple[Any, ...], kwargs: dict[str, Any], cache_ids: Any) -> Any:
         """The output for a batch that is like the last one, which was cached as a whole; None where this one is not.
@@ -189,17 +194,18 @@ class CachedModule(nn.Module):
     ) -> Any:
         """Compute the samples that were not found, keep them, and put the batch together."""
         # An id that comes twice is computed once.
-        first, inverse = keys.take(missing).distinct()
+        first, inverse = (keys if len(missing) == len(keys) else keys.take(missing)).distinct()
         which = missing[first]
         settles = session.serves(len(keys)) or len(which) > 1  # else its samples would be put together on a guess
         whole = len(which) == len(keys) or not arguments.may_cut or not settles
         computed = np.arange(len(keys)) if whole else which
+        asked = keys if whole else keys.take(which)
         if whole:
             args, kwargs = arguments.args, arguments.kwargs
         else:
             args, kwargs = arguments.take(torch.from_numpy(which))
         began = time.perf_counter()
-        output = self._compute(args, kwargs)
+        output = self._compute(args, kwargs, lambda: self._bind(arguments) is session)
         session.computed(time.perf_counter() - began, len(computed))
         if not self._is_bound(arguments, session):
             raise StaleCache(
@@ -208,21 +214,21 @@ class CachedModule(nn.Module):
             )
         sure = self._out_dims is not UNTOLD or len(computed) > 1
         if self._out_dims is UNTOLD:
-            doubt = self._doubt(session, output, arguments, computed, keys)
+            doubt = self._doubt(session, output, arguments, computed, asked)
             if doubt:
                 self._say("output", doubt)
                 return _moved(output, self._device) if whole else self._compute_only(arguments)
             sure = sure or not is_guess(output, 1, session.lists)
         kept = None if len(which) == len(computed) else which
-        structure, leaves = session.put(keys.take(computed), output, self._out_dims, kept, sure=sure)
+        structure, leaves = session.put(asked, output, self._out_dims, kept, sure=sure)
         if whole:
             by_path = {leaf.path: leaf.restored() for leaf in leaves}
             return put_together(structure, lambda path: _detached(by_path[path], self._device), device)
         return session.assemble(session.completed(values, missing, leaves, inverse, len(keys)), device)
 
     def _doubt(self, session: Session, output: Any, arguments: Arguments, computed: Any, keys: Keys) -> str:
-        """Why the output of the samples at some positions is not kept, or "": see `Dimensions`."""
-        count = len(computed)
+        """Why the output of the samples at some positions, of these keys, is not kept, or "": see `Dimensions`."""
+        count = len(keys)
 
         def run(other_count: int) -> Any:
             return self._run_some(arguments, computed[:other_count])
@@ -231,7 +237,7 @@ class CachedModule(nn.Module):
             doubt = self._dimensions.doubt(self.module, output, count, session.lists, run)
             if doubt:
                 return doubt
-        if session.repeats.show(output, keys.take(computed)):
+        if session.repeats.show(output, keys):
             self._dimensions.check_again(output, count, session.lists, run, session.path)
         return ""
 
@@ -259,9 +265,14 @@ class CachedModule(nn.Module):
     def _compute_only(self, arguments: Arguments) -> Any:
         return _moved(self._compute(arguments.args, arguments.kwargs), self._device)
 
-    def _compute(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        with torch.no_grad(), self._detector.calling(), self._settings.calling():
-            return self.module(*args, **kwargs)
+    def _compute(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], is_bound: Callable[[], bool] | None = None
+    ) -> Any:
+        with torch.no_grad(), self._detector.calling():  # it has been looked at exactly by now
+            if is_bound is not None and not is_bound():
+                raise _OtherVersionError
+            with self._settings.calling():
+                return self.module(*args, **kwargs)
 
     def _say(self, about: str, text: str) -> None:
         """Log something once."""
@@ -299,8 +310,8 @@ class CachedModule(nn.Module):
             "'cache_ids', or give CachedModule a key_from_batch function"
         )
 
-    def _bind(self, arguments: Arguments, *, exactly: bool = False) -> Session:
-        identity = self._detector.identity(exactly=exactly)
+    def _bind(self, arguments: Arguments) -> Session:
+        identity = self._detector.identity()
         fixed = arguments.fixed()
         autocast = _autocast(arguments.device() or _device_of(self.module))
         call = identity.digest, *(self._settings.text(name, value) for name, value in fixed.items()), *fixed, autocast

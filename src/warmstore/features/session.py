@@ -44,6 +44,7 @@ from warmstore.features.versions import (
     read_versions,
     version_folder,
 )
+from warmstore.records.buffers import Arena
 from warmstore.records.files import Files
 from warmstore.records.keys import Keys
 from warmstore.records.manifest import NAME
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 _log = logging.getLogger("warmstore")
 _NOWHERE = np.zeros(0, np.int64)
+_ARENA = 64 << 20
+"""Bytes that values of one leaf wait in at most, before they wait in another such piece of memory."""
 
 
 class _OtherRules(StaleCache):
@@ -105,6 +108,7 @@ class Session:
         self._settled = True  # until the structure is fixed in a way that is not settled
         self._checked: tuple[Any, Any] | None = None  # the structure that fits, and the out_dims
         self._handed = 0
+        self._arenas: dict[str, Arena] = {}  # by leaf
         self._find_store()
         try:
             self._open_joined()
@@ -323,8 +327,21 @@ class Session:
                 self._settle()
         if self.writes and (rows is None or len(rows)):
             kept = leaves if rows is None else [leaf.take(rows) for leaf in leaves]
-            self._keep(Block.of(keys if rows is None else keys.take(rows), tuple(leaf.to_host() for leaf in kept)))
+            own = tuple(leaf.to_host(self._arena(leaf, len(keys)).copy) for leaf in kept)
+            self._keep(Block.of(keys if rows is None else keys.take(rows), own))
         return structure, leaves
+
+    def _arena(self, leaf: Leaf, count: int) -> Arena:
+        """Where the values of a leaf wait to be written: one after the other, for about as many as are written at once.
+
+        Args:
+            count: samples of the first batch.
+        """
+        known = self._arenas.get(leaf.path)
+        if known is None:
+            size = nbytes_of(leaf.values) // max(count, 1) * self._options.flush_every
+            known = self._arenas.setdefault(leaf.path, Arena(min(size, _ARENA)))
+        return known
 
     def _keep(self, block: Block) -> None:
         if self.bound is not None:
@@ -627,6 +644,7 @@ class Session:
         """In a forked child: what waits, the locks and the hot rows stay the parent's."""
         self.lock = threading.RLock()
         self._handed = 0
+        self._arenas = {}
         self.blocks.after_fork()
         if self.hot is not None:
             self.hot.after_fork()

@@ -169,7 +169,7 @@ class Repeats:
         """Take in the output of some samples. True, once at most, where the module should run on fewer of them."""
         if self._over or len(keys) < 2:
             return False
-        samples, arrays = set(keys.packed()), dict(_named_arrays(output, "output"))
+        samples, arrays = set(keys.packed), dict(_named_arrays(output, "output"))
         if self._first is None:
             self._first = samples, _digests(arrays)
             return False

@@ -29,6 +29,9 @@ dataclass. "dim" of a tensor or ndarray is the dimension of its samples, where t
 
 _CONSTANTS = frozenset((type(None), bool, int, float, str))
 
+Copy = Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
+"""Gives the same values, contiguous, in memory that nobody else writes to."""
+
 LISTS = ("auto", "structure", "per_sample")
 
 
@@ -65,12 +68,12 @@ class Leaf:
         """
         return _dtype_of(self.path, self.values)
 
-    def to_host(self) -> "Leaf":
-        """The same values in memory of their own, as NumPy arrays."""
+    def to_host(self, copy: Copy) -> "Leaf":
+        """The same values as NumPy arrays that `copy` gave."""
         if self.stacked:
-            return Leaf(self.path, _own(self.values))
+            return Leaf(self.path, copy(to_numpy(self.values)))
         if self.values and is_array(self.values[0]):
-            return Leaf(self.path, [_own(value) for value in self.values])
+            return Leaf(self.path, [copy(to_numpy(value)) for value in self.values])
         return self if self.is_pickled else Leaf(self.path, json.loads(json.dumps(self.values)))
 
     def take(self, rows: "np.ndarray[Any, np.dtype[np.int64]]") -> "Leaf":
@@ -538,7 +541,3 @@ def _dtype_of(path: str, value: Any) -> str:
     if value.is_quantized or value.is_sparse or value.layout != torch.strided:
         raise UnsupportedType(f"{path} is a {value.layout} {value.dtype} tensor; only dense ones can be cached")
     return str(value.dtype).removeprefix("torch.")
-
-
-def _own(value: Any) -> np.ndarray[Any, Any]:
-    return np.array(to_numpy(value), order="C", copy=True)

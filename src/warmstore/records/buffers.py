@@ -8,7 +8,7 @@ has dropped serves a later one. Arrays and tensors over it keep it theirs for as
 import functools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -68,6 +68,50 @@ class Recycler:
             while sum(map(len, self._free)) > self._kept:
                 self._free.pop(0)
             self._lock.release()
+
+
+class Arena:
+    """Memory that arrays are copied into one after the other, so that `together` joins them without another copy.
+
+    Args:
+        size: bytes of one piece of memory. It is used again once nobody holds an array in it.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._memory: Bytes = np.empty(0, np.uint8)
+        self._used = 0
+        self._lock = threading.Lock()
+
+    def copy(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The same values, contiguous, in memory that nobody else writes to."""
+        size = array.nbytes
+        with self._lock:
+            start = self._used
+            if start + size > len(self._memory) or start % array.itemsize:
+                self._memory, start = take(max(size, self._size)), 0
+            memory, self._used = self._memory, start + size
+        room: np.ndarray[Any, Any] = memory[start : start + size].view(array.dtype).reshape(array.shape)
+        np.copyto(room, array)
+        return room
+
+
+def together(parts: Sequence[np.ndarray[Any, Any]]) -> Bytes | None:
+    """Arrays that lie one after the other in one `Arena` as uint8 [bytes], which they share; None for others."""
+    memory = parts[0].base
+    if type(memory) is not np.ndarray or memory.ndim != 1 or memory.dtype != np.uint8:
+        return None
+    begin = _address(memory)
+    start = end = _address(parts[0])
+    for part in parts:
+        if part.base is not memory or not part.flags.c_contiguous or _address(part) != end:
+            return None
+        end += part.nbytes
+    return memory[start - begin : end - begin]
+
+
+def _address(array: np.ndarray[Any, Any]) -> int:
+    return int(array.__array_interface__["data"][0])
 
 
 def take(length: int) -> Bytes:

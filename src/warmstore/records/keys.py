@@ -4,6 +4,7 @@ A str is its xxh3-128 hash. An int that fits 64 bits is itself beside a tag, exa
 hashed by its decimal digits. So 5 and "5" are two keys, and np.int64(5), torch's 5 and 5 are one.
 """
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +43,7 @@ class Keys:
 
     def distinct(self) -> tuple[Int64, Int64]:
         """One place of every key, int64 [distinct]; and for each key which of those it is, int64 [n]."""
-        if len(set(self.packed())) == len(self):
+        if len(set(self.packed)) == len(self):
             return np.arange(len(self)), np.arange(len(self))
         _, first, inverse = np.unique(self.halves, axis=0, return_index=True, return_inverse=True)
         return first, inverse.reshape(-1)
@@ -52,6 +53,7 @@ class Keys:
         below = self.halves[:, 0] < np.uint64(limit)
         return below if self.small else below & (self.halves[:, 1] == np.uint64(_SIGNED))
 
+    @functools.cached_property
     def packed(self) -> list[bytes]:
         """Each key as 16 bytes, to use in a dict."""
         return self.halves.view("V16")[:, 0].tolist()  # type: ignore[no-any-return]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from warmstore.records.address_space import AddressSpace
-from warmstore.records.buffers import LARGE, Allocate, take
+from warmstore.records.buffers import LARGE, Allocate, take, together
 from warmstore.records.fields import Array, Field, Ragged
 
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
@@ -123,8 +123,11 @@ def join(parts: Sequence[Rows]) -> Rows:
         return parts[0]
     count = sum(part.count for part in parts)
     shape = (sum(len(part.data) for part in parts), *parts[0].data.shape[1:])
-    data = take(math.prod(shape)).reshape(shape)
-    np.concatenate([part.data for part in parts], out=data)
+    data = together([part.data for part in parts])
+    if data is None:
+        data = take(math.prod(shape))
+        np.concatenate([part.data for part in parts], out=data.reshape(shape))
+    data = data.reshape(shape)
     edges = [part.offsets for part in parts if part.offsets is not None]
     shapes = [part.shapes for part in parts if part.shapes is not None]
     offsets = None
