@@ -1,5 +1,7 @@
 """Bounded caches: never more bytes than allowed, never another sample's rows, and all processes can go on."""
 
+import contextlib
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -29,11 +31,10 @@ def values(ids: Any) -> Any:
 def nbytes(folder: Path) -> int:
     """Bytes of everything in a folder; what goes meanwhile counts as gone."""
     total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except FileNotFoundError:
-            continue
+    for root, _, names in os.walk(folder):  # as `rglob` does not, it goes on where a folder has gone
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                total += Path(root, name).stat().st_size
     return total
 
 
