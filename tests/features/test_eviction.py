@@ -139,10 +139,12 @@ def test_three_writers_and_a_reader(tmp_path: Path) -> None:
     writers = [child(rank, write(rank)) for rank in range(3)]
     reader = child("reader", read)
     largest = 0
-    while any(writer.is_alive() for writer in writers):
-        largest = max(largest, nbytes(tmp_path))
-    (tmp_path / "done").touch()
-    reader.join()
+    try:
+        while any(writer.is_alive() for writer in writers):
+            largest = max(largest, nbytes(tmp_path))
+    finally:
+        (tmp_path / "done").touch()
+        reader.join()
     assert [well(ended[rank]) for rank in range(3)] == [[0]] * 3
     ((found, damaged),) = well(ended["reader"])
     assert found > 0
