@@ -114,6 +114,12 @@ def test_every_dtype_once_all_rows_were_checked(tmp_path: Path, dtype: str, shap
             assert found.shape == values.shape
 
 
+@pytest.mark.parametrize("index", [np.arange(3), [0, 1], slice(2)], ids=["positions", "list", "slice"])
+def test_no_fields_are_an_empty_batch(stores: dict[str, ws.RecordStore], index: Any) -> None:
+    for store in stores.values():
+        assert store.gather(index, fields=[]) == {}
+
+
 def test_names_that_change_between_two_gathers(tmp_path: Path) -> None:
     with ws.RecordStore.create(tmp_path / "s", {"x": ws.Array("int64"), "y": ws.Array("int64")}) as store:
         store.extend({"x": np.arange(5), "y": np.arange(5) + 10})

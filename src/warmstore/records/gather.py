@@ -152,7 +152,7 @@ class Gatherer:
                 space.will_read(start, length)
 
     def columns(self, names: Collection[str]) -> "tuple[Column, ...] | None":
-        """`column` of several fields, of one snapshot; None where there is not each of them.
+        """`column` of several fields, of one snapshot; None where there is not each of them, or none is named.
 
         Args:
             names: nothing that changes.
@@ -166,7 +166,7 @@ class Gatherer:
         ):
             return known[3]
         columns = tuple(column for column in map(self.column, names) if column is not None)
-        if len(columns) < len(names) or any(column.snapshot is not snapshot for column in columns):
+        if not columns or len(columns) < len(names) or any(column.snapshot is not snapshot for column in columns):
             return None
         self._together = names, snapshot, columns[0].memory, columns
         return columns
@@ -178,7 +178,7 @@ class Gatherer:
             positions: int64 [n], contiguous; of records that are not there nothing comes, nor of negative ones.
         """
         columns = self.columns(names)
-        if columns is None or not self._batches.snapshot.is_plain:
+        if columns is None or not columns[0].snapshot.is_plain:
             return None
         values = {}
         for column in columns:
