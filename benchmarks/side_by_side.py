@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import cycle, islice
 from typing import Any, Literal
 
 import numpy as np
@@ -74,6 +75,7 @@ class _Running:
     contestant: Contestant
     cleanup: ExitStack = field(default_factory=ExitStack)
     call: Call | None = None
+    asks: Iterator[Any] = field(default_factory=lambda: iter(()))
     seconds: list[float] = field(default_factory=list)
     trouble: str = ""
 
@@ -109,41 +111,42 @@ def side_by_side(
     check_every: int = 20,
     pause: float = 0,
 ) -> list[Row]:
-    """Give every ask to every contestant, in turn: a b c a b c ...
+    """Give as many asks as there are to every contestant, in turn: a b c a b c ...
 
     `right(ask, result)` compares a result with the source data; it sees the first result and every `check_every`-th
     after it, outside the timing. A warm-up is the set-up's affair.
 
-    `reads` says that asks may come in any order and be repeated. Two things are then kept from telling: contestants may
-    share memory, so in one round each gets another ask (`rows.take` just after `rows[...]` on one file: 24 µs for 66);
-    and each turn begins with `loop` untimed calls, on the contestant's asks before, lest the fast ones pay for the
-    caches and the still busy threads of whoever came before (the limit after a peer with a thread pool: 139 µs for 48).
-    With ten the call is one of a loop that does nothing else.
+    `reads` says that asks may come in any order and be repeated. Each contestant then has an order of its own, lest one
+    finds in the processor's cache what another has just read from the same memory (`rows.take` just after `rows[...]`
+    on one file: 24 us for 66). A turn is `loop` untimed calls and then as many timed ones: the untimed ones end what is
+    left of whoever came before, its data in the caches and its threads, which may go on running for milliseconds (the
+    limit after a peer with a thread pool: 139 us for 48; a gather after torch's: 60 for 42).
 
     `pause` is how many seconds pass before each timed call: a program does other things between two of them, and then
     threads that waited for more have gone to sleep.
     """
     running = [_Running(contestant) for contestant in contestants]
-    apart = len(asks) // len(running) if reads else 0
+    for place, one in enumerate(running):
+        order = np.random.default_rng(place).permutation(len(asks)) if reads else np.arange(len(asks))
+        one.asks = cycle([asks[int(at)] for at in order])
     try:
         for one in running:
             one.call = one.attempt(lambda one=one: one.cleanup.enter_context(one.contestant.setup()))
         gc.collect()
         gc.disable()  # as timeit does: a collection would be charged to whoever it happens to hit
-        for number in range(len(asks)):
-            for place, one in enumerate(running):
-                own = number + place * apart
-                for before in range(loop if reads else 0, 0, -1):
-                    one.attempt(lambda one=one, own=own - before: one.call(asks[own % len(asks)]))
-                ask = asks[own % len(asks)]
-                if prepare := one.contestant.prepare:
-                    one.attempt(lambda prepare=prepare, ask=ask: prepare(ask))
-                if pause:
-                    time.sleep(pause)
-                result = one.attempt(lambda one=one, ask=ask: one.turn(ask))
-                if number % check_every == 0 and not one.trouble and not right(ask, result):
-                    one.trouble = describe(WrongValuesError(f"in call {number}"))
-                del result  # the next one may have its memory
+        for first in range(0, len(asks), loop):
+            for one in running:
+                for ask in islice(one.asks, loop if reads else 0):
+                    one.attempt(lambda one=one, ask=ask: one.call(ask))
+                for number, ask in enumerate(islice(one.asks, min(loop, len(asks) - first)), first):
+                    if prepare := one.contestant.prepare:
+                        one.attempt(lambda prepare=prepare, ask=ask: prepare(ask))
+                    if pause:
+                        time.sleep(pause)
+                    result = one.attempt(lambda one=one, ask=ask: one.turn(ask))
+                    if number % check_every == 0 and not one.trouble and not right(ask, result):
+                        one.trouble = describe(WrongValuesError(f"in call {number}"))
+                    del result  # the next one may have its memory
     finally:
         gc.enable()
         for one in running:

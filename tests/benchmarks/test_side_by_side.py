@@ -33,24 +33,31 @@ def test_contestants_take_turns_in_the_order_of_the_asks() -> None:
     assert named(rows, "a").ratio == 1
 
 
-def test_reads_settle_and_share_no_ask_in_a_round() -> None:
-    calls = []
+def test_readers_have_asks_in_orders_of_their_own() -> None:
+    calls: dict[str, list[int]] = {"a": [], "b": []}
     rows = side_by_side(
-        [contestant(n, lambda ask, n=n: calls.append((n, ask)), "limit" if n == "a" else "peer") for n in "ab"],
-        [1, 2, 3, 4],
+        [contestant(n, lambda ask, n=n: calls[n].append(ask), "limit" if n == "a" else "peer") for n in "ab"],
+        range(50),
         always,
         reads=True,
     )
-    # Each first has its ask of the round before, untimed.
-    assert calls[:8] == [("a", 4), ("a", 1), ("b", 2), ("b", 3), ("a", 1), ("a", 2), ("b", 3), ("b", 4)]
-    assert [len(row.seconds) for row in rows] == [4, 4]
+    # Half of the calls are not timed.
+    assert [len(row.seconds) for row in rows] == [50, 50]
+    assert {name: sorted(asked) for name, asked in calls.items()} == {n: sorted([*range(50)] * 2) for n in "ab"}
+    assert sum(one == other for one, other in zip(calls["a"], calls["b"], strict=True)) < 20
 
 
-def test_in_a_loop_more_calls_come_before() -> None:
-    calls: list[int] = []
-    rows = side_by_side([contestant("a", calls.append, "limit")], [1, 2, 3, 4], always, reads=True, loop=3)
-    assert calls[:8] == [2, 3, 4, 1, 3, 4, 1, 2]
-    assert [len(row.seconds) for row in rows] == [4]
+def test_in_a_loop_a_contestant_has_many_calls_in_a_row_and_the_second_half_is_timed() -> None:
+    calls: list[str] = []
+    rows = side_by_side(
+        [contestant(n, lambda ask, n=n: calls.append(n), "limit" if n == "a" else "peer") for n in "ab"],
+        range(8),
+        always,
+        reads=True,
+        loop=3,
+    )
+    assert "".join(calls) == "aaaaaabbbbbb" * 2 + "aaaaabbbbb"
+    assert [len(row.seconds) for row in rows] == [8, 8]
 
 
 def test_what_a_contestant_prepares_comes_before_each_of_its_calls() -> None:
