@@ -8,6 +8,7 @@ nothing is ever silently missing.
 from __future__ import annotations
 
 import gc
+import random
 import subprocess
 import sys
 import time
@@ -120,7 +121,8 @@ def side_by_side(
     finds in the processor's cache what another has just read from the same memory (`rows.take` just after `rows[...]`
     on one file: 24 us for 66). A turn is `loop` untimed calls and then as many timed ones: the untimed ones end what is
     left of whoever came before, its data in the caches and its threads, which may go on running for milliseconds (the
-    limit after a peer with a thread pool: 139 us for 48; a gather after torch's: 60 for 42).
+    limit after a peer with a thread pool: 139 us for 48; a gather after torch's: 60 for 42). Who comes after whom is
+    drawn anew each time: what is left may last longer.
 
     `pause` is how many seconds pass before each timed call: a program does other things between two of them, and then
     threads that waited for more have gone to sleep.
@@ -134,8 +136,9 @@ def side_by_side(
             one.call = one.attempt(lambda one=one: one.cleanup.enter_context(one.contestant.setup()))
         gc.collect()
         gc.disable()  # as timeit does: a collection would be charged to whoever it happens to hit
+        draws = random.Random(0)
         for first in range(0, len(asks), loop):
-            for one in running:
+            for one in draws.sample(running, len(running)) if reads else running:
                 for ask in islice(one.asks, loop if reads else 0):
                     one.attempt(lambda one=one, ask=ask: one.call(ask))
                 for number, ask in enumerate(islice(one.asks, min(loop, len(asks) - first)), first):

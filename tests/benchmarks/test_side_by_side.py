@@ -56,8 +56,19 @@ def test_in_a_loop_a_contestant_has_many_calls_in_a_row_and_the_second_half_is_t
         reads=True,
         loop=3,
     )
-    assert "".join(calls) == "aaaaaabbbbbb" * 2 + "aaaaabbbbb"
+    turns = ["".join(calls)[at : at + 12] for at in (0, 12)] + ["".join(calls)[24:]]
+    assert {"".join(sorted(turn)) for turn in turns} == {"aaaaaabbbbbb", "aaaaabbbbb"}
+    assert all(turn.strip("a").strip("b") == "" for turn in turns)  # one after the other
     assert [len(row.seconds) for row in rows] == [8, 8]
+
+
+def test_any_reader_may_come_after_any_other() -> None:
+    calls: list[str] = []
+    names = [contestant(n, lambda ask, n=n: calls.append(n), "limit" if n == "a" else "peer") for n in "abc"]
+    side_by_side(names, range(40), always, reads=True)
+    assert {(one, other) for one, other in pairwise(calls) if one != other} == {
+        (one, other) for one in "abc" for other in "abc" if one != other
+    }
 
 
 def test_what_a_contestant_prepares_comes_before_each_of_its_calls() -> None:
