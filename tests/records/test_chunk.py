@@ -3,6 +3,9 @@
 import errno
 import fcntl
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +18,11 @@ import warmstore as ws
 from warmstore.errors import WriteFailed
 from warmstore.records.chunk import ChunkWriter
 from warmstore.records.fields import arrow_schema
-from warmstore.records.files import Files
+from warmstore.records.files import HUGE_PAGE, Files
 from warmstore.records.pending import block_of
 from warmstore.records.record_batch import batch_size, record_batch
 from warmstore.records.rows import Rows
+from warmstore.records.sealing import seal_abandoned
 
 FIELDS: dict[str, Any] = {"a": ws.Array("uint8", (3,)), "b": ws.Text(), "r": ws.Ragged("int16")}
 SCHEMA = arrow_schema(FIELDS)
@@ -119,3 +123,73 @@ def test_an_empty_chunk_is_removed_and_letting_go_twice_is_fine(tmp_path: Path) 
     writer.let_go()
     os.fstat(number)
     os.close(number)
+
+
+def large_batches(writer: ChunkWriter) -> int:
+    """Append batches of 0.9 MB; returns where the last one ends."""
+    for _ in range(9):
+        writer.append(batch(30_000))
+    return writer.next_offset
+
+
+def test_a_large_chunk_is_longer_than_what_it_holds_until_it_is_sealed(tmp_path: Path) -> None:
+    """The page cache then has what comes next in one large page."""
+    writer = ChunkWriter(tmp_path, 0, SCHEMA, Files())
+    end = large_batches(writer)
+    length = writer.path.stat().st_size
+    assert length % HUGE_PAGE == 0
+    assert end <= length <= end + HUGE_PAGE
+    assert not any(writer.path.read_bytes()[end:])
+    sealed = writer.seal()
+    assert writer.path.stat().st_size == end + int(sealed["body"][0])
+    assert pa.ipc.open_file(writer.path).num_record_batches == 9
+
+
+def test_a_chunk_that_may_not_be_longer_is_not(tmp_path: Path) -> None:
+    writer = ChunkWriter(tmp_path, 0, SCHEMA, Files(), ahead=False)
+    assert writer.path.stat().st_size == 0
+    assert large_batches(writer) == writer.path.stat().st_size
+    writer.let_go()
+
+
+def test_a_chunk_that_cannot_be_extended_is_written_as_it_is(tmp_path: Path) -> None:
+    class Inextensible(Files):
+        def extend(self, descriptor: int, offset: int) -> bool:
+            raise OSError(errno.EFBIG, "too large")
+
+    writer = ChunkWriter(tmp_path, 0, SCHEMA, Inextensible())
+    assert large_batches(writer) == writer.path.stat().st_size
+    writer.seal()
+    assert pa.ipc.open_file(writer.path).num_record_batches == 9
+
+
+KILLED = """
+import os, signal, sys
+import numpy as np
+import warmstore as ws
+store = ws.RecordStore.create(sys.argv[1], {"x": ws.Array("uint8", (300_000,))})
+for number in range(9):
+    store.extend({"x": np.full((3, 300_000), number, np.uint8)})
+    store.flush()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_rows_before_the_zeros_of_a_killed_writer_are_whole(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    assert subprocess.run([sys.executable, "-c", KILLED, str(folder)]).returncode == -signal.SIGKILL
+    (chunk,) = folder.rglob("*.arrow")
+    assert chunk.stat().st_size % HUGE_PAGE == 0
+    with ws.RecordStore.open(folder, mode="a") as store:
+        assert seal_abandoned(store).sealed
+        values = store.gather(slice(None))["x"]
+        assert np.array_equal(values, np.repeat(np.arange(9, dtype=np.uint8), 3)[:, None].repeat(300_000, 1))
+        assert store.verify().problems == ()
+    assert pa.ipc.open_file(chunk).num_record_batches == 9
+
+
+def test_an_unsealed_chunk_is_as_long_as_what_it_holds(tmp_path: Path) -> None:
+    writer = ChunkWriter(tmp_path, 0, SCHEMA, Files())
+    end = large_batches(writer)
+    writer.abandon()
+    assert writer.path.stat().st_size == end

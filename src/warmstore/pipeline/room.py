@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from warmstore.records.files import Buffer, Files, file_lock
+from warmstore.records.files import HUGE_PAGE, Buffer, Files, file_lock
 
 _PAGE = 4096
 _LOCK = ".lock"
@@ -93,6 +93,10 @@ class RoomFiles(Files):
     def allocate(self, descriptor: int, offset: int, length: int) -> None:
         with self._growing(descriptor, offset + length):
             super().allocate(descriptor, offset, length)
+
+    def extend(self, descriptor: int, offset: int) -> bool:
+        with self._growing(descriptor, offset + HUGE_PAGE):
+            return super().extend(descriptor, offset)
 
     def make_folder(self, folder: Path) -> None:
         with self.room.claim(_PAGE):

@@ -20,7 +20,7 @@ import numpy as np
 from warmstore._native import floor, threads_for
 from warmstore.errors import Damaged
 from warmstore.records.buffers import take
-from warmstore.records.files import Files, advise, release, reserve
+from warmstore.records.files import POPULATE_READ, Files, advise, release, reserve
 from warmstore.records.unchecked import UncheckedReader
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ SLOT = 1 << 30
 _FIRST_SLOTS = 64
 _SMALLEST_SLOT = 1 << 20
 _PAGE = mmap.PAGESIZE
-_POPULATE_READ = 22  # madvise(2), since Linux 5.14; systems without it refuse
 # Gaps of up to this many bytes are read along: one request costs more than they do.
 _CLOSE = 1 << 14
 
@@ -215,7 +214,7 @@ class AddressSpace:
 
     def will_read(self, start: int, length: int) -> None:
         """Have pages that are in memory mapped now, instead of one after the other when they are read."""
-        advise(self.address + start, length, _POPULATE_READ)
+        advise(self.address + start, length, POPULATE_READ)
 
     def span(self, address: int, length: int) -> memoryview:
         """A read-only view of `length` bytes, which keeps the mapping alive. Of what is not mapped, or comes from a

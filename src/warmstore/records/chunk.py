@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import xxhash
 
-from warmstore.records.files import Buffer, Files, write_all, write_failed
+from warmstore.records.files import HUGE_PAGE, Buffer, Files, write_all, write_failed
 from warmstore.records.log_entries import BATCH, SEALED, Entries, new_entry
 from warmstore.records.threads import pool
 
@@ -32,9 +32,17 @@ def chunk_schema(schema: pa.Schema, owner: str, number: int) -> pa.Schema:
 class ChunkWriter:
     """A chunk being written. Its file carries an flock for as long as this lives."""
 
-    def __init__(self, folder: Path, number: int, schema: pa.Schema, files: Files, owner: str = "") -> None:
-        """`owner`: the store's id and generation, as ID/GENERATION; it stands in the schema with the chunk's number."""
+    def __init__(
+        self, folder: Path, number: int, schema: pa.Schema, files: Files, owner: str = "", *, ahead: bool = True
+    ) -> None:
+        """Make the chunk's file.
+
+        Args:
+            owner: the store's id and generation, as ID/GENERATION; it stands in the schema with the chunk's number.
+            ahead: let the file be some megabytes longer than what it holds, for pages that are read faster.
+        """
         self.number = number
+        self._ahead = ahead
         schema = chunk_schema(schema, owner, number)
         self.path = folder / f"{number:06d}.arrow"
         self._files = files
@@ -49,6 +57,7 @@ class ChunkWriter:
         self._lead: int = 8 + schema.serialize().size
         self._lead_hash = 0
         self._end = 0
+        self._extended_to = 0
         self._batches = 0
         try:
             if not files.lock(self._descriptor, wait=False):
@@ -109,7 +118,7 @@ class ChunkWriter:
         """Write the footer, so that any Arrow reader can open the file, and return the log entry that says so."""
         self._arrow.close()
         parts = self._staged.take()
-        self._write(parts)
+        self._write(parts, last=True)
         entry = new_entry(
             SEALED,
             self.number,
@@ -122,7 +131,10 @@ class ChunkWriter:
         return entry
 
     def abandon(self) -> None:
-        """Let go of the file as it is, without a footer; an empty one is removed where the disk allows it."""
+        """Let go of the file with what it holds, without a footer; an empty one is removed where the disk allows it."""
+        if self._descriptor is not None:
+            with contextlib.suppress(OSError):
+                self._cut_to(self._end)
         self.let_go()
         if not self._end:
             with contextlib.suppress(OSError):
@@ -134,16 +146,35 @@ class ChunkWriter:
         if descriptor is not None:
             self._files.close(descriptor)
 
-    def _write(self, parts: Sequence[Buffer]) -> None:
+    def _write(self, parts: Sequence[Buffer], *, last: bool = False) -> None:
         assert self._descriptor is not None
+        end = self._end + sum(map(len, parts))
         try:
+            if not last:
+                self._extend(self._descriptor, end // HUGE_PAGE * HUGE_PAGE)
             write_all(self._files, self._descriptor, parts, self._end)
+            if last:
+                self._cut_to(end)
             self._files.sync(self._descriptor)
         except OSError as error:
             # Best effort: what lies behind the last commit is never read, it only takes room.
             with contextlib.suppress(OSError):
                 self._files.truncate(self._descriptor, self._end)
             raise write_failed(error, self.path) from error
+
+    def _extend(self, descriptor: int, start: int) -> None:
+        """Have one page for all that is written from `start` on, in what is to be more than a small chunk."""
+        if self._ahead and start and start >= self._extended_to:
+            with contextlib.suppress(OSError):  # only a matter of speed
+                if self._files.extend(descriptor, start):
+                    self._extended_to = start + HUGE_PAGE
+
+    def _cut_to(self, end: int) -> None:
+        """Take away what the file was extended by."""
+        if self._extended_to > end:
+            assert self._descriptor is not None
+            self._files.truncate(self._descriptor, end)
+            self._extended_to = 0
 
 
 def _hash(parts: Sequence[Buffer]) -> int:

@@ -250,7 +250,9 @@ class Generation:
         owner = f"{self.manifest.id}/{self.manifest.generation}"
         while True:
             try:
-                return ChunkWriter(self.folder, number, self._schema, self._files, owner)
+                # A bounded store counts the bytes of its files.
+                ahead = self._writing.room is None
+                return ChunkWriter(self.folder, number, self._schema, self._files, owner, ahead=ahead)
             except FileExistsError:
                 number += 1
             except OSError as error:
