@@ -1,11 +1,12 @@
 """Brace patterns mean what they mean to WebDataset, and a shard that is missing is named."""
 
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.records.convert.common import holds
 
@@ -27,6 +28,7 @@ from warmstore.records.convert.formats import paths_of
         ("{a}{b", ["{a}{b"]),
         ("{{a,b}}", ["{a}", "{b}"]),
         (r"\{a,b\}", ["{a,b}"]),
+        ("}{,}{", ["}{", "}{"]),
     ],
 )
 def test_a_pattern_is_taken_apart(pattern: str, names: list[str]) -> None:
@@ -36,6 +38,8 @@ def test_a_pattern_is_taken_apart(pattern: str, names: list[str]) -> None:
 @given(st.text("ab{},.0123-", max_size=14))
 def test_the_names_are_those_of_braceexpand(pattern: str) -> None:
     braceexpand: Any = pytest.importorskip("braceexpand")
+    depths = list(accumulate((letter == "{") - (letter == "}") for letter in pattern))
+    assume(min(depths, default=0) >= 0)  # braceexpand sees only that as many close as open; we go by shells
     try:
         expected = list(braceexpand.braceexpand(pattern))
     except (braceexpand.UnbalancedBracesError, ValueError):
