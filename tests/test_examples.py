@@ -41,6 +41,7 @@ def check(run, count, least, *command):
     assert again == [(0, count, first[0][2])]  # the same features: the same accuracy after one epoch
 
 
+@pytest.mark.slow
 def test_several_layers_of_a_vision_network(run, tmp_path):
     check(run, 168, 25, EXAMPLES / "vision.py", tmp_path / "cache", "--stride", "52")
 

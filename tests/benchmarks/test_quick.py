@@ -48,7 +48,7 @@ def test_the_quick_gather_has_the_limit_warmstore_and_a_ratio(tmp_path: Path) ->
         ("cold", 1, 1 + sum(find_spec(peer) is not None for peer in ("lmdb", "lance", "vortex"))),
         ("features", 4, 6),
         ("edits", 5, 5),
-        ("keys", 4, 22),
+        pytest.param("keys", 4, 22, marks=pytest.mark.slow),
         ("artifacts", 4, 4),
     ],
 )
@@ -139,6 +139,7 @@ def test_a_delete_fills_its_holes_from_the_end() -> None:
     assert deleted(np.arange(4), np.array([3, 2])).tolist() == [0, 1]
 
 
+@pytest.mark.slow
 def test_the_quick_remote_stores_have_their_bars(tmp_path: Path) -> None:
     pytest.importorskip("moto")
     (tmp_path / "data").mkdir()

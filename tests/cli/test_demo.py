@@ -97,6 +97,7 @@ def test_the_head_is_compiled_once_and_then_found(finished: tuple[Any, dict[str,
     assert warm["epochs"][0]["compile"] < cold["epochs"][0]["compile"]
 
 
+@pytest.mark.slow
 def test_without_a_compiler_the_head_is_as_it_is(tmp_path: Path) -> None:
     call_digits(["prepare", str(tmp_path / "images"), "--count", "20"])
     arguments = [str(tmp_path / "images"), "--epochs", "1", "--caches", str(tmp_path / "caches")]

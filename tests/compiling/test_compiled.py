@@ -254,6 +254,7 @@ values, right = values.detach(), right.detach()
 """
 
 
+@pytest.mark.slow
 def test_a_program_of_several_graphs_is_found_whole(tmp_path: Path) -> None:
     made, found = run(BROKEN, tmp_path / "store"), run(BROKEN, tmp_path / "store")
     assert (made.right, found.right) == (True, True)

@@ -148,6 +148,7 @@ def test_damaged_details_stop_nothing(tmp_path: Path) -> None:
     assert miss(tmp_path, "inductor/fxgraph/ab/fab1/") == ("nothing like it was compiled here before",)
 
 
+@pytest.mark.slow
 def test_an_edited_program_says_what_changed(filled: Path) -> None:
     report = run(SINE.replace("* 2 + 1", "* 3 + 1"), filled)
     assert report.right

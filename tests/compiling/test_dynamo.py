@@ -96,6 +96,7 @@ assert packages() == [False]
 """
 
 
+@pytest.mark.slow
 def test_another_torch_is_left_alone_and_that_is_said_once(tmp_path: Path) -> None:
     report = run(OTHERS, tmp_path / "store")
     said = {one["key"]: " ".join(one["reasons"]) for one in report.lookups if one["left"]}
@@ -106,6 +107,7 @@ def test_another_torch_is_left_alone_and_that_is_said_once(tmp_path: Path) -> No
     assert [report.stderr.count(f"{how} is left to torch.compile: ") for how in said] == [1, 1, 1]
 
 
+@pytest.mark.slow
 def test_equal_blocks_share_what_is_compiled_and_nobody_else_does(tmp_path: Path) -> None:
     assert run(TOGETHER, tmp_path / "store").right
 

@@ -16,6 +16,7 @@ from tests.compiling.environments import HERE, elsewhere
 from tests.compiling.hosts import FILE, KEY, OTHER_KEY, host
 from tests.remote.proxy import FAULTS, Proxy
 from tests.remote.servers import Nginx, s3_variables
+from tests.slow import thinned
 
 from warmstore.compiling.remote_manifests import MANIFESTS, Manifest, blob_name, namespace_of, seal
 from warmstore.remote.objects import Objects
@@ -339,7 +340,7 @@ def test_nginx_is_a_remote(nginx: Nginx, tmp_path: Path) -> None:
         assert all(second.has(number) for number in NUMBERS)
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", thinned(2, FAULTS))
 def test_any_fault_of_any_request_is_right_bytes_or_a_miss(
     on_s3: str, s3_proxy: Proxy, tmp_path: Path, fault: str
 ) -> None:

@@ -34,6 +34,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_of_two_cold_processes_one_compiles(filled: Path) -> None:
     with ArtifactStore(filled) as store:
         for kind in ("aot_autograd", "fx_graph", "cpp.so"):  # what is left are answers about the machine

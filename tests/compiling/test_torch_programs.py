@@ -56,12 +56,14 @@ def test_home_cwd_temporary_folder_and_the_store_may_move(filled: Path, tmp_path
     assert report.misses == []
 
 
+@pytest.mark.slow
 def test_another_path_of_torch_is_no_other_key(filled: Path, tmp_path: Path) -> None:
     report = run(SINE, filled, start=with_torch_in(tmp_path / "site"))
     assert report.right
     assert report.misses == []
 
 
+@pytest.mark.slow
 def test_names_of_variables_are_not_in_keys(tmp_path: Path) -> None:
     """Arguments of the function that is compiled, sizes of them that are dynamic, and local variables."""
     first = run(NAMED, tmp_path / "store")
@@ -130,6 +132,7 @@ def test_live_folders_of_others_are_never_read(filled: Path, tmp_path: Path) -> 
     assert not mark.exists()
 
 
+@pytest.mark.slow
 def test_another_instruction_set_is_a_miss_with_a_reason(filled: Path) -> None:
     report = run(SINE, filled, env={"ATEN_CPU_CAPABILITY": "default"})
     assert report.right

@@ -19,6 +19,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from tests.slow import thinned
 from torch import nn
 
 import warmstore as ws
@@ -219,7 +220,7 @@ PAIRS = {
 }
 
 
-@pytest.mark.parametrize("kind", PAIRS)
+@pytest.mark.parametrize("kind", thinned(2, PAIRS))
 def test_other_modules_are_others_and_the_same_are_found(tmp_path, kind):
     make, one, other = PAIRS[kind]
     filled = fill(tmp_path, make(one))

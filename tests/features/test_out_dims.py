@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.slow import thinned
 from torch import nn
 
 import warmstore as ws
@@ -92,7 +93,7 @@ def wrapped(folder, module, out_dims=None, **options):
 
 
 @pytest.mark.parametrize("first", [1, 3])
-@pytest.mark.parametrize("name", STRUCTURES)
+@pytest.mark.parametrize("name", thinned(2, STRUCTURES))
 def test_every_batch_is_as_the_module_gives_it(tmp_path, name, first):
     """Hits, misses and both, of every batch size, in any order, with ids that come twice; waiting, stored, reopened."""
     shape, out_dims = STRUCTURES[name]
@@ -276,7 +277,7 @@ NOT_FIRST = {
         *(pytest.param(sizes, marks=pytest.mark.slow) for sizes in [(3, 1, 3), (2, 4), (1, 1, 1)]),
     ],
 )
-@pytest.mark.parametrize("name", NOT_FIRST)
+@pytest.mark.parametrize("name", thinned(3, NOT_FIRST))
 def test_untold_dimensions_are_never_guessed(tmp_path, name, sizes):
     """Whatever the sizes of batches are: outputs are those of the module, or an error names `out_dims`."""
     make = NOT_FIRST[name]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.slow import thinned
 
 import warmstore as ws
 from warmstore.features.ranks import WriterRanks
@@ -65,7 +66,7 @@ module.cache.close()
 """
 
 
-@pytest.mark.parametrize(("ranks", "writers"), [(None, 4), ([0], 1)])
+@pytest.mark.parametrize(("ranks", "writers"), thinned(2, [(None, 4), ([0], 1)]))
 def test_under_torchrun(tmp_path: Path, ranks: list[int] | None, writers: int) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]

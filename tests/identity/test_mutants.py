@@ -14,6 +14,7 @@ from tests.identity.leaves import reached
 from tests.identity.mutants import Engine, Report, code_trials, leaf_trials
 from tests.identity.mutations import mutations
 from tests.identity.worlds import MODULES, PROGRAMS, World, canonical
+from tests.slow import thinned
 
 TRIALS: dict[str, Callable[..., Report]] = {"code": code_trials, "values": leaf_trials}
 SAMPLE = {"code": 60, "values": 16}  # one of so many
@@ -34,7 +35,7 @@ def check(report: Report) -> None:
 
 
 @pytest.mark.parametrize("kind", TRIALS)
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", thinned(2, PROGRAMS))
 def test_a_sample_of_changes_has_other_keys(program: str, kind: str, world: World) -> None:
     every = SAMPLE[kind] * LARGE.get(program, 1)
     first = sum(map(ord, program)) % every

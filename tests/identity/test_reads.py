@@ -19,6 +19,7 @@ from tests.identity.engine import identify
 from tests.identity.leaves import Leaf, changed, other_code, reached
 from tests.identity.reads import Reads, reads_of
 from tests.identity.worlds import PROGRAMS, Examples, World, run
+from tests.slow import thinned
 
 from warmstore.identity import Identity
 
@@ -119,7 +120,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(tmp_path_factory.mktemp("world"))
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", thinned(2, PROGRAMS))
 def test_a_sample_of_what_is_read_counts(program: str, world: World) -> None:
     every = SAMPLE * LARGE.get(program, 1)
     first = sum(map(ord, program)) % every
@@ -146,7 +147,7 @@ FORGOTTEN = {  # a program, the places that are left out of keys, and what must 
 }
 
 
-@pytest.mark.parametrize("kind", FORGOTTEN)
+@pytest.mark.parametrize("kind", thinned(3, FORGOTTEN))
 def test_an_engine_that_forgets_something_is_found_out(kind: str, world: World) -> None:
     program, forgotten, expected = FORGOTTEN[kind]
 

@@ -7,6 +7,7 @@ import gc
 import numpy as np
 import pytest
 import torch
+from tests.slow import thinned
 from torch import nn
 
 from warmstore.identity import torch_kinds
@@ -129,7 +130,7 @@ NOTICED = {
 }
 
 
-@pytest.mark.parametrize("change", NOTICED)
+@pytest.mark.parametrize("change", thinned(3, NOTICED))
 def test_noticed_at_once(change):
     model = made()
     watch = watched(model)
@@ -159,6 +160,7 @@ def test_seen_by_exact_checks(change):
     assert watch.has_moved(exactly=True)
 
 
+@pytest.mark.slow
 def test_memory_that_was_freed_and_handed_out_again():
     model = nn.Linear(512, 512, bias=False).requires_grad_(False)
     watch = watched(model)

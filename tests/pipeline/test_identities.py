@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.pipeline.making import described
+from tests.slow import thinned
 from torch.utils.data import ConcatDataset, Subset
 
 import warmstore as ws
@@ -157,7 +158,7 @@ EDITS = [
 ]
 
 
-@pytest.mark.parametrize(("old", "new", "changed"), EDITS)
+@pytest.mark.parametrize(("old", "new", "changed"), thinned(3, EDITS))
 def test_edits(program: Any, old: str, new: str, changed: list[str]) -> None:
     program(HELPERS, "program_helpers")
     assert old in PROGRAM

@@ -177,10 +177,10 @@ CASES = {
 
 
 def ways() -> Iterator[Any]:
-    """Every case in every tier; the short run has workers, who start slowly, for every fourth."""
+    """Every case in every tier; the short run has every second, and workers, who start slowly, for every sixth."""
     for tier, codec, workers in (("memory", "raw", 0), ("disk", "zstd", 0), ("disk", "zstd", 2), ("memory", "raw", 2)):
         for at, (name, case) in enumerate(CASES.items()):
-            short = (tier == "memory") == (not workers) and (not workers or not at % 4)
+            short = (tier == "memory") == (not workers) and not at % (6 if workers else 2)
             marks = () if short else pytest.mark.slow
             yield pytest.param(case, tier, codec, workers, id=f"{name}-{tier}-{workers}", marks=marks)
 

@@ -548,7 +548,7 @@ def run(examples: int, steps: int, *, derandomize: bool) -> None:
 
 
 def test_a_store_equals_a_list() -> None:
-    run(40, 40, derandomize=True)
+    run(20, 40, derandomize=True)
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ import pytest
 from tests.remote.packages import find_nginx
 from tests.remote.proxy import FAULTS, Proxy
 from tests.remote.servers import BUCKET, S3, Nginx, s3_variables
+from tests.slow import thinned
 
 import warmstore as ws
 from warmstore.errors import Damaged, Diverged, NotAStore, RemoteRefused, RemoteUnavailable, StoreExists
@@ -400,7 +401,7 @@ def each_request(proxy: Proxy, fault: str, do: Callable[[int], Any]) -> int:
     raise AssertionError
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", thinned(3, FAULTS))
 def test_every_fault_at_every_request_of_a_pull(fault: str, behind_proxy: str, s3_proxy: Proxy, tmp_path: Path) -> None:
     with make(tmp_path / "a", 150) as store:
         store.push(behind_proxy)
@@ -417,7 +418,7 @@ def test_every_fault_at_every_request_of_a_pull(fault: str, behind_proxy: str, s
         assert each_request(s3_proxy, fault, pull) >= 5
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", thinned(3, FAULTS))
 def test_every_fault_at_every_request_of_a_push(fault: str, behind_proxy: str, s3_proxy: Proxy, tmp_path: Path) -> None:
     with make(tmp_path / "a", 150) as store:
 

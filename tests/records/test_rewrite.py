@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from tests.faults.children import FIELDS, check, columns, record
 from tests.faults.seam import Watched
+from tests.slow import thinned
 
 import warmstore as ws
 from warmstore.errors import SchemaMismatch
@@ -32,7 +33,7 @@ class Failing(Watched):
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-@pytest.mark.parametrize("error", [OSError(5, "broken"), KeyboardInterrupt()], ids=["error", "interrupt"])
+@pytest.mark.parametrize("error", thinned(2, [OSError(5, "broken"), KeyboardInterrupt()]), ids=["error", "interrupt"])
 def test_a_rebalance_that_fails_at_any_operation(tmp_path: Path, error: BaseException, moment: str) -> None:
     raised = 0
     for at in range(100):

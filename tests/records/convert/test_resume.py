@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.records.convert.common import holds, small_batches
+from tests.slow import thinned
 
 import warmstore as ws
 from warmstore.records.convert import conversion
@@ -102,7 +103,7 @@ SOURCES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("name", thinned(2, SOURCES))
 def test_a_killed_conversion_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, when: str) -> None:
     SOURCES[name](str(tmp_path))
     command = [sys.executable, "-c", KILLED, name, str(tmp_path), "4", when]
