@@ -38,6 +38,7 @@ def test_a_fresh_process_finds_everything(filled: Path) -> None:
     assert report.kept == 0
 
 
+@pytest.mark.slow
 def test_init_after_torch_finds_it_too(filled: Path) -> None:
     before = "import torch, torch._inductor.compile_fx, torch._inductor.cpu_vec_isa\n"
     report = run(SINE, filled, start=before + START)
@@ -45,6 +46,7 @@ def test_init_after_torch_finds_it_too(filled: Path) -> None:
     assert report.misses == []
 
 
+@pytest.mark.slow
 def test_home_cwd_temporary_folder_and_the_store_may_move(filled: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "else where"
     for name in ("home", "cwd", "tmp"):

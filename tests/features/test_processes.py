@@ -45,7 +45,7 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("end", thinned(2, ENDS))
+@pytest.mark.parametrize("end", thinned(4, ENDS))
 def test_rows_pending_at_exit(run_script, end):
     status = {"exception": 1, "keyboard": -2}.get(end, 0)
     run_script(COMMON + f"module = open_module()\ncall(module, range(5))\n{ENDS[end]}\n", status=status)

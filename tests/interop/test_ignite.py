@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.interop import checks
 
-pytestmark = pytest.mark.skipif(find_spec("ignite") is None, reason="needs ignite")
+pytestmark = [pytest.mark.skipif(find_spec("ignite") is None, reason="needs ignite"), pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.interop import checks
 
-pytestmark = pytest.mark.skipif(find_spec("keras") is None, reason="needs keras")
+pytestmark = [pytest.mark.skipif(find_spec("keras") is None, reason="needs keras"), pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

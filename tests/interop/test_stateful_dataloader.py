@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.interop import checks
 
-pytestmark = pytest.mark.skipif(find_spec("torchdata") is None, reason="needs torchdata")
+pytestmark = [pytest.mark.skipif(find_spec("torchdata") is None, reason="needs torchdata"), pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -147,6 +147,7 @@ def idle(value: int) -> int:
     return value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("cutoff", "tried"), [(0.1, [0, 1, 2, 4]), (10.0, [0, 1, 2])])
 def test_workers_are_doubled_until_it_brings_too_little(cutoff: float, tried: list[int]) -> None:
     """Steps that only wait go as much faster as there are workers, however few cores there are."""

@@ -199,6 +199,7 @@ def test_damage_of_a_copy_says_that_it_can_be_had_again(tmp_path: Path) -> None:
             assert same(store, local)
 
 
+@pytest.mark.slow
 def test_threads_and_processes_share_a_copy(remote: str, tmp_path: Path) -> None:
     program = """if True:
         import sys
