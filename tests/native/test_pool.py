@@ -53,16 +53,15 @@ def test_beside_busy_processes() -> None:
             one.wait()
 
 
-@pytest.mark.parametrize("count", [1_000, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_threads_come_and_go(count: int) -> None:
+def test_ten_thousand_threads_come_and_go() -> None:
     found: list[bool] = []
-    for _ in range(count // 20):
+    for _ in range(500):
         threads = [threading.Thread(target=lambda: found.append(gather(1, count=16))) for _ in range(20)]
         for one in threads:
             one.start()
         for one in threads:
             one.join()
-    assert len(found) == count
+    assert len(found) == 10_000
     assert all(found)
     assert threading.active_count() < 20
     if TASKS.is_dir():

@@ -35,7 +35,6 @@ def test_any_sharing_and_any_writes(data: st.DataObject) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=False, reason="memory of unknown owner is watched in a part of the samples only")
 @settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_more_sharing_and_writes(data: st.DataObject) -> None:
