@@ -4,7 +4,8 @@ A step that writes there changes what later samples and epochs are made from. Re
 most steps do. So parts from outside are found, and compared with what they were before the steps ran.
 
 They are found by counting references: the interpreter knows how many an object has, and a walk through the value knows
-how many of them are the value's own.
+how many of them are the value's own. Memory of which nobody says who refers to it, as that of `torch.from_numpy`,
+counts as from outside.
 """
 
 import functools
@@ -39,11 +40,10 @@ def _references(objects: list[Any]) -> list[int]:
 _LISTED = _references([object()])[0]  # of an object that only such a list refers to
 
 
-def are_private(values: list[Any], unknown: bool, beside: "Objects | None" = None, alone: int | None = None) -> bool:
+def are_private(values: list[Any], beside: "Objects | None" = None, alone: int | None = None) -> bool:
     """Whether it is plain to see that nobody else refers to some values, or to what they hold: the usual case.
 
     Args:
-        unknown: whether memory of which nobody says who refers to it counts as somebody else's.
         beside: see `Objects`.
         alone: references to a value that only its holder has, while they are counted.
     """
@@ -64,18 +64,18 @@ def are_private(values: list[Any], unknown: bool, beside: "Objects | None" = Non
         elif kind is dict or kind is list or kind is tuple:
             held = list(value.values()) if kind is dict else list(value)
             # They are referred to by this list, and by what holds them, unless that is known.
-            if not are_private(held, unknown, beside, _LISTED + (not is_known)):
+            if not are_private(held, beside, _LISTED + (not is_known)):
                 return False
-        elif not (is_tensor(value) and _is_private_tensor(value, unknown)):
+        elif not (is_tensor(value) and _is_private_tensor(value)):
             return False
     return True
 
 
-def _is_private_tensor(tensor: Any, unknown: bool) -> bool:
+def _is_private_tensor(tensor: Any) -> bool:
     if tensor.layout is not _strided() or tensor._base is not None:
         return False
     storage = tensor.untyped_storage()
-    return (not unknown or storage.resizable()) and _users(storage) == 2  # the tensor and `storage`
+    return storage.resizable() and _users(storage) == 2  # the tensor and `storage`
 
 
 class Objects:
@@ -101,9 +101,9 @@ class Objects:
         self._walk(values)
         self.are_private = beside is None and next(self.parts(), None) is None
 
-    def parts(self) -> Iterator[tuple[Any, bool]]:
-        """Mutable parts in memory from outside, or perhaps from there; and whether that is certain."""
-        outside = self._reached(self._referred_to())
+    def parts(self) -> Iterator[Any]:
+        """Mutable parts in memory from outside, or perhaps from there."""
+        outside = self._reached(self._referred_to()) | self._unknown
         for part in self._found:
             if id(part) not in self._direct:
                 continue
@@ -111,11 +111,10 @@ class Objects:
                 chain = [id(part)]
                 while below := self._below.get(chain[-1]):
                     chain += below
-                certain = not outside.isdisjoint(chain)
-                if (certain or not self._unknown.isdisjoint(chain)) and _can_be_written(part):
-                    yield part, certain
+                if not outside.isdisjoint(chain) and _can_be_written(part):
+                    yield part
             elif id(part) in outside and _can_be_written(part):
-                yield part, True
+                yield part
 
     def _walk(self, values: list[Any]) -> None:
         known = self._known()

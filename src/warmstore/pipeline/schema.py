@@ -147,6 +147,7 @@ def _stacked(structure: Structure, columns: Any) -> Any:
         column = next(columns)
         return column if column.dtype.num < 256 else None  # scalars of ml_dtypes are a list for `stack`
     if kind == "outside":
+        next(columns)
         return _stacked(structure[-1][0], columns)
     if kind not in ("dict", "tuple"):
         return None

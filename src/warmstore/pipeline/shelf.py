@@ -19,7 +19,7 @@ from warmstore.loading.samplers.counter_rng import Int64, UInt64
 from warmstore.pipeline.room import Hold, Room, RoomFiles, is_over_budget
 from warmstore.pipeline.schema import SAMPLE, Schema
 from warmstore.pipeline.staging import Staging
-from warmstore.pipeline.values import Structure, take_apart
+from warmstore.pipeline.values import Structure, marked_alike, take_apart
 from warmstore.records.address_space import SLOT
 from warmstore.records.pending import largest_record
 from warmstore.records.record_batch import batch_size
@@ -193,6 +193,8 @@ class Shelf:
     def add_taken(self, index: int, structure: Structure, leaves: list[Any]) -> None:
         """Take in a sample that was taken apart. The leaves are copied here and now."""
         alike = self._schemas[0]
+        if alike is not None and alike.structure is not None:
+            structure, leaves = marked_alike(alike.structure, structure, leaves)
         staging = self._staged[0 if alike is not None and alike.fits(structure, leaves) else 1]
         assert staging is not None
         if staging.is_full or sum(one.nbytes for one in self._staged if one is not None) >= self._limit:

@@ -23,7 +23,7 @@ from warmstore.pipeline.outside import Objects
 from warmstore.pipeline.room import Hold
 from warmstore.pipeline.shelf import LOST, Place, Shelf
 from warmstore.pipeline.tiers import MemoryTier
-from warmstore.pipeline.trial import Doubt, Trial, WrittenOutside, raw_values, reachable
+from warmstore.pipeline.trial import LargeParts, Trial, WrittenOutside, raw_values, reachable
 from warmstore.pipeline.values import Marked
 from warmstore.pipeline.watch import Watch
 from warmstore.records.rows import Bools
@@ -78,7 +78,7 @@ class PipelineSource(Source):
         self._changes = -1  # of samples, which were seen
         self._alike = True  # so far
         self._changed = ""  # what tells the steps from those whose results are kept
-        self._doubts: dict[int, Doubt] = {}  # by the step of a shelf
+        self._large_parts: dict[int, LargeParts] = {}  # by the step of a shelf
 
     def __len__(self) -> int:
         return len(self._pipe)
@@ -231,7 +231,9 @@ class PipelineSource(Source):
             for number, index in enumerate(missing.tolist()):
                 shelf = self._shelf_of(index)
                 if shelf is not None and shelf.wants(index):
-                    trial = Trial(self._pipe, index, [raws[number]], self._doubt_of(shelf), beside, traceless=True)
+                    trial = Trial(
+                        self._pipe, index, [raws[number]], self._large_parts_of(shelf), beside, traceless=True
+                    )
                     try:
                         self._keep(trial, index, shelf, lambda value: value)
                     finally:
@@ -253,8 +255,9 @@ class PipelineSource(Source):
         """Send a kept sample through the steps that are left; `LOST` if it is to be made anew."""
         watch = None
         if isinstance(value, Marked):
-            watch = Watch([])
-            watch.add(0, [(part, True) for part in value.parts])
+            if shelf.place.step < len(self._pipe.steps):
+                watch = Watch([])
+                watch.add(0, value.parts)
             value = value.value
         if value is not LOST:
             value = self._pipe.run(value, index, epoch=epoch, seed=self._seed, first=shelf.place.step)
@@ -273,11 +276,11 @@ class PipelineSource(Source):
         run = partial(self._pipe.run, index=index, epoch=epoch, seed=self._seed)
         if shelf is None or not shelf.wants(index):
             return run(raw[0])
-        trial = Trial(self._pipe, index, raw, self._doubt_of(shelf), beside)
+        trial = Trial(self._pipe, index, raw, self._large_parts_of(shelf), beside)
         return self._keep(trial, index, shelf, partial(run, first=shelf.place.step))
 
-    def _doubt_of(self, shelf: Shelf) -> Doubt:
-        return self._doubts.setdefault(shelf.place.step, Doubt())
+    def _large_parts_of(self, shelf: Shelf) -> LargeParts:
+        return self._large_parts.setdefault(shelf.place.step, LargeParts())
 
     def _keep(self, trial: Trial, index: int, shelf: Shelf, go_on: Callable[[Any], Any]) -> Any:
         """Keep a sample as its shelf wants it, unless it had better not be; give what `go_on` makes of it."""

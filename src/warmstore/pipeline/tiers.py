@@ -29,7 +29,7 @@ _log = logging.getLogger("warmstore")
 SHARED = Path("/dev/shm")
 _PREFIX = "warmstore"
 _ABOUT = "about.json"
-_FORMAT = 2
+_FORMAT = 3
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,8 @@ import xxhash
 
 from warmstore.errors import BadSource, UnsupportedType
 from warmstore.pipeline.outside import Objects, is_simple
-from warmstore.pipeline.values import Structure, take_apart, to_bytes
+from warmstore.pipeline.values import Structure, take_apart, to_bytes, unmarked
 from warmstore.pipeline.watch import Watch
-from warmstore.records.arrays import is_tensor, to_numpy
 
 if TYPE_CHECKING:
     from warmstore.pipeline.pipeline import Pipeline
@@ -25,33 +24,21 @@ _log = logging.getLogger("warmstore")
 Taken = tuple[Structure, list[Any]]
 """A value that was taken apart."""
 
-_FIRST = 4  # samples that are looked at closely, and then
-_EVERY = 64  # one in so many
+_FIRST = 4  # samples whose large parts are compared, and then ever fewer
 
 
-class Doubt:
-    """How closely one process looks at the samples that it makes up to one step.
+class LargeParts:
+    """Which of the samples that one process makes up to one step have their parts of many bytes compared: it takes a while.
 
-    outside: some memory of which nobody says who refers to it, as that of `from_numpy`, comes from outside the samples.
+    seen: how many samples had such parts.
     """
 
     def __init__(self) -> None:
-        self.outside = False
-        self._trials = self._unknown = self._large = 0
+        self.seen = 0
 
-    def next(self) -> dict[str, bool]:
-        """What to watch in the next sample; see `Watch`."""
-        self._trials += 1
-        return {
-            # Comparing them takes a while: ever more seldom.
-            "large": self._large < _FIRST or self._large & (self._large - 1) == 0,
-            "unknown": self.outside or self._unknown < _FIRST or self._trials % _EVERY == 0,
-        }
-
-    def learn(self, *, large: bool, unknown: bool) -> None:
-        """Take note that a sample had such parts."""
-        self._large += large
-        self._unknown += unknown
+    def are_compared(self) -> bool:
+        """Whether they are in the next sample."""
+        return self.seen < _FIRST or self.seen & (self.seen - 1) == 0
 
 
 class Trial:
@@ -68,15 +55,15 @@ class Trial:
         pipe: "Pipeline",
         index: int,
         raw: list[Any],
-        doubt: Doubt,
+        large: LargeParts,
         beside: Objects | None = None,
         *,
         traceless: bool = False,
     ) -> None:
-        self.watch = Watch(raw, beside, **doubt.next(), copies=traceless)
+        self.watch = Watch(raw, beside, large=large.are_compared(), copies=traceless)
         self._pipe = pipe
         self._index = index
-        self._doubt = doubt
+        self._large = large
         self._done = 0
         self._bits: Any = None
         if beside is None or not beside.are_private:
@@ -106,7 +93,7 @@ class Trial:
 
     def another(self) -> "Trial":
         """Another trial of the same sample, which begins where the source does."""
-        return Trial(self._pipe, self._index, raw_values(self._pipe.source, [self._index]), Doubt())
+        return Trial(self._pipe, self._index, raw_values(self._pipe.source, [self._index]), LargeParts())
 
     def take(self, *, copy: bool = False) -> Taken:
         """The sample as it is now, taken apart, with its parts from outside marked.
@@ -117,8 +104,8 @@ class Trial:
         Raises:
             UnsupportedType: it cannot be kept.
         """
-        self._decide()
-        taken = take_apart(self.value, copy=copy, outside=self.watch.parts(certain=True))
+        self._large.seen += self.watch.has_large
+        taken = take_apart(self.value, copy=copy, outside=self.watch.parts)
         self._bits = _bits(taken) if self.watch else None
         return taken
 
@@ -146,24 +133,6 @@ class Trial:
         finally:
             now.restore()
         raise WrittenOutside(written[-1], _said(self._pipe, written[-1]))
-
-    def _decide(self) -> None:
-        """Find out whether memory of which nobody says who refers to it comes from outside."""
-        unsure = self.watch.parts(certain=False)
-        self._doubt.learn(large=self.watch.has_large, unknown=bool(unsure))
-        if not unsure:
-            return
-        if not self._doubt.outside:
-            now = self.watch.now()
-            try:
-                other = self.another()
-                other.run(self._done)
-                self._doubt.outside = _overlap(unsure, other.watch.values[1:])
-            except Exception:  # steps raise anything
-                self._doubt.outside = True
-            finally:
-                now.restore()
-        self.watch.decide(outside=self._doubt.outside)
 
 
 class WrittenOutside(UnsupportedType):
@@ -203,11 +172,11 @@ def examples(pipe: "Pipeline", indices: list[int], step: int) -> Iterator[Taken]
     Raises:
         UnsupportedType: a sample cannot be kept.
     """
-    doubt = Doubt()
+    large = LargeParts()
     raws = raw_values(pipe.source, indices)
     beside = reachable(raws)
     for at, index in enumerate(indices):
-        trial = Trial(pipe, index, [raws[at]], doubt, beside, traceless=True)
+        trial = Trial(pipe, index, [raws[at]], large, beside, traceless=True)
         try:
             try:
                 trial.run(step)
@@ -229,11 +198,10 @@ def changes(pipe: "Pipeline", index: int) -> tuple[list[bool], list[str]]:
         For each number of steps whether the sample is another one the second time; and what steps write into memory
         from outside that the sample had till then, "" where they do not.
     """
-    trial = Trial(pipe, index, raw_values(pipe.source, [index]), Doubt(), traceless=True)
+    trial = Trial(pipe, index, raw_values(pipe.source, [index]), LargeParts(), traceless=True)
     try:
         first = list(trial.stages())
         second = list(trial.another().stages())
-        trial.watch.decide(outside=True)
         written = trial.watch.written()
     finally:
         trial.watch.restore()
@@ -245,8 +213,8 @@ def changes(pipe: "Pipeline", index: int) -> tuple[list[bool], list[str]]:
 
 def _bits(taken: Taken) -> Any:
     """What is equal where two samples are equal bit for bit, but for marks."""
-    structure, leaves = taken
-    return structure[-1][0] if structure[0] == "outside" else structure, [
+    structure, leaves = unmarked(*taken)
+    return structure, [
         (leaf.shape, xxhash.xxh3_128_digest(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8).data))
         if isinstance(leaf, np.ndarray)
         else leaf
@@ -260,10 +228,3 @@ def _said(pipe: "Pipeline", stage: int) -> str:
         f"{what} shares memory with the source, an argument, a global or a memo, and a step writes there: have it "
         "write into a copy"
     )
-
-
-def _overlap(some: list[Any], others: list[Any]) -> bool:
-    """Whether arrays or tensors among some parts and others lie in the same memory."""
-    arrays = [[to_numpy(part) for part in parts if isinstance(part, np.ndarray) or is_tensor(part)]
-              for parts in (some, others)]  # fmt: skip
-    return any(np.may_share_memory(one, other) for one in arrays[0] for other in arrays[1])

@@ -32,6 +32,7 @@ _FIXED = ("number", "scalar", "str", "bytes", "memoryview")
 _LEAVES = ("array", "tensor", "numbers", "bytearray", *_FIXED)  # the others can be changed
 _BYTES = ("B", "b", "c")  # formats of memoryviews
 _KEYS = (str, int, bool, type(None))
+_MARKED, _NOT_MARKED = np.array(True), np.array(False)  # the first leaf of a structure with marks
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,23 @@ def take_apart(value: Any, *, copy: bool = True, outside: Sequence[Any] = ()) ->
     if copy:
         leaves = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
     marks = sorted(apart.numbers[id(part)] for part in outside if id(part) in apart.numbers)
-    return (["outside", marks, [structure]] if marks else structure), leaves
+    return (["outside", marks, [structure]], [_MARKED, *leaves]) if marks else (structure, leaves)
+
+
+def unmarked(structure: Structure, leaves: list[Any]) -> tuple[Structure, list[Any]]:
+    """A value that was taken apart, without marks."""
+    return (structure[-1][0], leaves[1:]) if structure[0] == "outside" else (structure, leaves)
+
+
+def marked_alike(like: Structure, structure: Structure, leaves: list[Any]) -> tuple[Structure, list[Any]]:
+    """A value without marks in the structure of one that has some, if it is the same but for these."""
+    if like[0] == "outside" and structure == like[-1][0]:
+        return like, [_NOT_MARKED, *leaves]
+    return structure, leaves
 
 
 def put_together(structure: Structure, leaf: Callable[[], Any]) -> Any:
-    """The inverse of `take_apart`; a `Marked` where the structure marks parts.
+    """The inverse of `take_apart`; a `Marked` where the structure marks parts, and the first leaf says that it holds.
 
     Args:
         leaf: gives one leaf after the other, each in memory of its own.
@@ -73,8 +86,9 @@ def put_together(structure: Structure, leaf: Callable[[], Any]) -> Any:
     whole = _Whole(leaf)
     if structure[0] != "outside":
         return whole.join(structure)
+    is_marked = leaf()
     value = whole.join(structure[-1][0])
-    return Marked(value, [whole.parts[number] for number in structure[1]])
+    return value if not is_marked else Marked(value, [whole.parts[number] for number in structure[1]])
 
 
 def leaves_of(structure: Structure) -> list[Structure]:
@@ -84,6 +98,8 @@ def leaves_of(structure: Structure) -> list[Structure]:
 
 def dtype_of(node: Structure) -> np.dtype[Any] | None:
     """The dtype of a leaf that is an array; None of bytes and str."""
+    if node[0] == "outside":
+        return _MARKED.dtype
     return numpy_dtype(node[1]) if node[0] in ("array", "tensor", "scalar", "number", "numbers") else None
 
 
@@ -373,6 +389,8 @@ def _leaf_nodes(structure: Structure) -> Iterator[Structure]:
     if structure[0] in _LEAVES:
         yield structure
     elif structure[0] not in ("none", "integer"):
+        if structure[0] == "outside":
+            yield structure
         for child in structure[-1]:
             yield from _leaf_nodes(child)
 

@@ -26,7 +26,6 @@ class _Seen:
     at: int
     stage: int
     content: "_Bits | _Entries | None"
-    certain: bool
 
     def differs(self, part: Any) -> bool:
         """Whether the part holds something else now."""
@@ -42,7 +41,6 @@ class Watch:
     Args:
         beside: what can be reached from the list of raw values that the sample's is one of.
         large: whether parts of many bytes are compared too.
-        unknown: whether memory of which nobody says who refers to it is watched too.
         copies: whether the parts can be restored.
     """
 
@@ -52,14 +50,12 @@ class Watch:
         beside: Objects | None = None,
         *,
         large: bool = True,
-        unknown: bool = True,
         copies: bool = False,
     ) -> None:
         self.values = values
         self.has_large = False
         self._beside = beside
         self._large = large
-        self._unknown = unknown
         self._copies = copies
         self._seen: dict[int, _Seen] = {}
         self._bounds: list[tuple[int, int]] = []
@@ -69,18 +65,15 @@ class Watch:
 
     def look(self, stage: int) -> None:
         """See what the values share with the outside after so many steps."""
-        if not are_private(self.values, self._unknown, self._beside):
+        if not are_private(self.values, self._beside):
             self.add(stage, list(Objects(self.values, self._beside).parts()))
 
-    def add(self, stage: int, parts: list[tuple[Any, bool]]) -> None:
-        """Watch parts, each with whether it is certain that it comes from outside."""
-        for part, certain in parts:
-            seen = self._seen.get(id(part))
-            if seen is not None:
-                seen.certain |= certain
-            elif certain or self._unknown:
+    def add(self, stage: int, parts: list[Any]) -> None:
+        """Watch parts."""
+        for part in parts:
+            if id(part) not in self._seen:
                 content = _content(part, self._copies) if self._is_compared(part) else None
-                self._seen[id(part)] = _Seen(len(self.values), stage, content, certain)
+                self._seen[id(part)] = _Seen(len(self.values), stage, content)
                 self.values.append(part)
 
     def _is_compared(self, part: Any) -> bool:
@@ -97,15 +90,10 @@ class Watch:
             self._bounds.append((low, high))
         return True
 
-    def parts(self, *, certain: bool) -> list[Any]:
-        """Those of which it is certain that they come from outside, or those of which it is not."""
-        return [self.values[seen.at] for seen in self._seen.values() if seen.certain == certain]
-
-    def decide(self, *, outside: bool) -> None:
-        """Take what is not certain to come from outside, or not to."""
-        self._seen = {at: seen for at, seen in self._seen.items() if seen.certain or outside}
-        for seen in self._seen.values():
-            seen.certain = True
+    @property
+    def parts(self) -> list[Any]:
+        """Those that are watched."""
+        return [self.values[seen.at] for seen in self._seen.values()]
 
     def written(self) -> list[int]:
         """The numbers of steps after which parts were first seen that have been written since, in ascending order."""
@@ -114,7 +102,7 @@ class Watch:
     def now(self) -> "Watch":
         """A watch of the same parts as they are now, which can restore them."""
         watch = Watch([], copies=True)
-        watch.add(0, [(self.values[seen.at], seen.certain) for seen in self._seen.values()])
+        watch.add(0, self.parts)
         return watch
 
     def restore(self) -> None:
