@@ -351,7 +351,7 @@ def growing() -> Column:
     return Column([*(f"id {number}" for number in range(2000)), *range(10_000, 12_000)])
 
 
-OPERATIONS = 13
+OPERATIONS = 14
 
 
 def test_the_killed_scenario_has_so_many_operations(growing: Column, tmp_path: Path) -> None:

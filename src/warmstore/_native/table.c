@@ -5,8 +5,9 @@
    next. A partition's place stands in a directory of 4,096 words: its first bucket << 8 | log2 of its buckets, or 0.
 
    Readers take no lock, in this process or another: a value is written before its fingerprint, and a partition's new
-   place after its contents. What they find is a proposal that the caller confirms by the row's own key, so a torn or
-   damaged table gives wrong rows at worst; nothing outside of it is read or written.
+   place after its contents. Its old place may become another's, so a reader looks at the directory before and after, and
+   again where the partition was moved meanwhile. What it finds is a proposal that the caller confirms by the row's own
+   key, so a torn or damaged table gives wrong rows at worst; nothing outside of it is read or written.
 
    Small non-negative ints may stand in a second table, an array of rows + 1 by number, which is asked first. */
 
@@ -35,13 +36,14 @@ static inline uint64_t spread(uint64_t low, uint64_t high) {
 }
 
 struct partition {
+    int64_t entry;            /* of the directory */
     int64_t base, mask, home; /* buckets: the first, how many less one, and where a fingerprint belongs */
 };
 
 static inline struct partition partition_of(uint64_t fingerprint, int64_t entry) {
     int64_t level = entry & 0xFF;
     if (level > 40) level = 40; /* of a damaged directory; that it leads outside is seen below */
-    struct partition found = {entry >> 8, ((int64_t)1 << level) - 1, (int64_t)(fingerprint >> (52 - level))};
+    struct partition found = {entry, entry >> 8, ((int64_t)1 << level) - 1, (int64_t)(fingerprint >> (52 - level))};
     return found;
 }
 
@@ -85,6 +87,21 @@ static int64_t find(const struct table *table, uint64_t fingerprint, struct part
     return -1;
 }
 
+/* `find`, once more where the partition was moved meanwhile: its old place may be another's by now. */
+static int64_t find_still(const struct table *table, uint64_t fingerprint, struct partition *at, int *beyond) {
+    for (;;) {
+        int is_beyond = 0;
+        int64_t row = find(table, fingerprint, at, &is_beyond);
+        __atomic_thread_fence(__ATOMIC_ACQUIRE);
+        int64_t entry = __atomic_load_n(table->directory + PARTITION(fingerprint), __ATOMIC_ACQUIRE);
+        if (entry == at->entry) {
+            *beyond |= is_beyond;
+            return row;
+        }
+        *at = partition_of(fingerprint, entry);
+    }
+}
+
 int64_t table_lookup(const struct table *table, const uint64_t *keys, int64_t count, int64_t *rows, int *beyond) {
     int64_t found = 0;
     uint64_t fingerprints[GROUP];
@@ -112,7 +129,7 @@ int64_t table_lookup(const struct table *table, const uint64_t *keys, int64_t co
             if (exists(table, bucket)) ask_for(cells_of(table, bucket));
         }
         for (int64_t at = 0; at < size; at++) {
-            if (fingerprints[at]) rows[first + at] = find(table, fingerprints[at], &places[at], beyond);
+            if (fingerprints[at]) rows[first + at] = find_still(table, fingerprints[at], &places[at], beyond);
             found += rows[first + at] >= 0;
         }
     }
@@ -170,9 +187,15 @@ int64_t table_insert(const struct table *table, int64_t *counts, const uint64_t 
 
 int table_grow(const struct table *table, int64_t *directory, const int64_t *partitions, const int64_t *entries,
                int64_t count) {
+    __atomic_thread_fence(__ATOMIC_RELEASE); /* whoever sees the zeros sees that their place had been left */
     for (int64_t one = 0; one < count; one++) {
         int64_t old = directory[partitions[one]], fresh = entries[one];
         int64_t buckets = old > 0 ? (int64_t)1 << (old & 0xFF) : 0;
+        struct partition room = partition_of(0, fresh);
+        for (int64_t bucket = room.base; bucket <= room.base + room.mask; bucket++) {
+            if (!exists(table, bucket)) return 0;
+            for (int word = 0; word < BUCKET; word++) STORE(cells_of(table, bucket) + word, 0);
+        }
         for (int64_t bucket = old >> 8; bucket < (old >> 8) + buckets; bucket++) {
             if (!exists(table, bucket)) return 0;
             uint64_t *cells = cells_of(table, bucket);

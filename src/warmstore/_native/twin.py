@@ -229,18 +229,26 @@ def lookup(
         row = int(direct[low]) - 1 if high == _SIGNED and low < direct_count else -1
         if row < 0:
             fingerprint = _fingerprint(low, high)
-            for bucket in _probes(int(directory[fingerprint >> 52]), fingerprint):
-                if not 0 < bucket < buckets:
-                    is_beyond = True
-                    break
-                cells = words[32 * bucket : 32 * bucket + 16].tolist()
-                if fingerprint in cells:
-                    row = int(words[32 * bucket + 16 + cells.index(fingerprint)].view(np.int64))
-                    break
-                if cells[-1] == 0:
-                    break
+            entry, leads_beyond = None, False
+            while entry != int(directory[fingerprint >> 52]):  # at first, and where it was moved meanwhile
+                entry = int(directory[fingerprint >> 52])
+                row, leads_beyond = _find(words, buckets, entry, fingerprint)
+            is_beyond |= leads_beyond
         rows[at] = row
     return int((rows >= 0).sum()), is_beyond
+
+
+def _find(words: UInt64, buckets: int, entry: int, fingerprint: int) -> tuple[int, bool]:
+    """The row of a fingerprint, or -1, and whether its partition leads to a bucket that is not there."""
+    for bucket in _probes(entry, fingerprint):
+        if not 0 < bucket < buckets:
+            return -1, True
+        cells = words[32 * bucket : 32 * bucket + 16].tolist()
+        if fingerprint in cells:
+            return int(words[32 * bucket + 16 + cells.index(fingerprint)].view(np.int64)), False
+        if cells[-1] == 0:
+            break
+    return -1, False
 
 
 def fetch(
@@ -315,7 +323,7 @@ def insert(directory: Int64, counts: Int64, words: UInt64, buckets: int, keys: U
 
 
 def grow(directory: Int64, words: UInt64, buckets: int, partitions: Int64, entries: Int64) -> bool:
-    """Copy partitions to empty places, and put those into the directory.
+    """Copy partitions to other places, of which nobody has any use, and put those into the directory.
 
     Args:
         partitions: int64 [n].
@@ -328,6 +336,10 @@ def grow(directory: Int64, words: UInt64, buckets: int, partitions: Int64, entri
     for partition, entry in zip(partitions.tolist(), entries.tolist(), strict=True):
         if not 0 <= partition < len(directory):
             raise IndexError(f"partition {partition}; there are {len(directory)}")
+        first, last = entry >> 8, (entry >> 8) + (1 << (entry & 0xFF))
+        if not 0 < first < last <= buckets:
+            return False
+        words[32 * first : 32 * last] = 0
         old = int(directory[partition])
         for bucket in range(old >> 8, (old >> 8) + (1 << (old & 0xFF) if old else 0)):
             if not 0 < bucket < buckets:

@@ -28,7 +28,7 @@ _FIRST = 4  # samples whose large parts are compared, and then ever fewer
 
 
 class LargeParts:
-    """Which of the samples that one process makes up to one step have their parts of many bytes compared: it takes a while.
+    """In which samples of one process, made up to one step, parts of many bytes are compared: that takes a while.
 
     seen: how many samples had such parts.
     """

@@ -435,7 +435,11 @@ class _Bits:
         np.bitwise_or.at(held, rest >> 3, _BIT[rest & 7])
 
     def set(self, rows: Int64, total: int) -> None:
-        np.bitwise_or.at(self._room(total), rows >> 3, _BIT[rows & 7])
+        if len(rows) > 16 and int(rows[-1]) - int(rows[0]) == len(rows) - 1 and bool((rows[1:] > rows[:-1]).all()):
+            self._room(total)
+            self.set_run(int(rows[0]), int(rows[-1]) + 1)
+        else:
+            np.bitwise_or.at(self._room(total), rows >> 3, _BIT[rows & 7])
 
     def _room(self, total: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         held = self._bytes

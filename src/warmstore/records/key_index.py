@@ -22,7 +22,7 @@ import numpy as np
 import psutil
 import xxhash
 
-from warmstore.records.files import Files, file_lock, is_read_only
+from warmstore.records.files import HUGE_PAGE, Files, file_lock, is_read_only
 from warmstore.records.gather import Column, Values
 from warmstore.records.key_table import BUCKET, PARTITIONS, KeyTable
 from warmstore.records.keys import Keys
@@ -43,10 +43,11 @@ HEADER = np.dtype(
         ("covered", "<i8"),  # rows [0, covered) are in the index
         ("synced", "<i8"),  # rows that were on the disk when the index was last closed
         ("direct", "<i8"),  # ints below this index the direct table
+        ("buckets", "<i8"),  # of the hash table, which may be written; the file may have room for more
         ("hash", "<u8"),  # xxh3-64 of everything before
     ]
 )
-_MAGIC = b"WSKEYS3"
+_MAGIC = b"WSKEYS4"
 _PAGE = 4096
 _DIRECTORY = _PAGE
 _COUNTS = _DIRECTORY + 8 * PARTITIONS
@@ -58,6 +59,7 @@ _FIRST_BUCKETS = 64
 _ALWAYS_DIRECT = 1 << 21
 _DIRECT_SPARSITY = 8
 _BLOCK = 1 << 18
+_STEP = 4 * HUGE_PAGE  # bytes by which files grow that have as many
 
 ReadKeys = Callable[[int, int], tuple[Keys, Int64]]
 
@@ -209,11 +211,14 @@ class KeyIndex:
             numbers = keys.halves[:, 0]
             near = keys.below(direct)
             # Of equal numbers NumPy keeps the last, which is the newest row.
-            opened.rows[numbers[near]] = values[near] + 1
-            if near.any():
+            if near.all():
+                opened.rows[numbers] = values + 1
+            elif not near.any():
+                opened.table.insert(keys, values)
+            else:
+                opened.rows[numbers[near]] = values[near] + 1
                 far = np.flatnonzero(~near)
-                keys, values = keys.take(far), values[far]
-            opened.table.insert(keys, values)
+                opened.table.insert(keys.take(far), values[far])
             self._write_header(covered=last)
 
     def _direct_room(self, keys: Keys, rows: int) -> int:
@@ -232,9 +237,15 @@ class KeyIndex:
         near = numbers[numbers < limit]
         if not len(near) or int(near.max()) < direct:
             return direct
-        direct = min(limit, max(2 * direct, int(near.max()) + 1, 1 << 13))
-        with self._having_room(_PAGE + 8 * direct - opened.direct_file.size):
-            opened.direct_file.allocate(_PAGE + 8 * direct)
+        least = int(near.max()) + 1
+        in_order = least - direct <= 2 * len(near)
+        size = _PAGE + 8 * max(2 * direct, least, 1 << 13)
+        if in_order and size > _STEP:  # all of it comes to be written
+            size = _stepped(_PAGE + 8 * least)
+        size = min(size, _PAGE + 8 * limit)
+        direct = (size - _PAGE) // 8
+        with self._having_room(size - opened.direct_file.size):
+            opened.direct_file.allocate(size, used=in_order)
         self._write_header(direct=direct)
         return direct
 
@@ -257,7 +268,7 @@ class KeyIndex:
             direct = Mapped(self._direct_path, self._files, minimum=_PAGE, write=write)
         except (FileNotFoundError, ValueError):
             return False
-        opened = _Opened.over(table, direct, self._having_room)
+        opened = _Opened.over(table, direct, self._allocate)
         header = opened.header[0]
         same_boot = bytes(header["boot"]) == boot_id()
         good = (
@@ -266,6 +277,7 @@ class KeyIndex:
             and (bytes(header["store"]), int(header["generation"])) == self._identity
             and int(header["token"]) == int(direct.memory[:8].view(np.int64)[0])
             and direct.size >= _PAGE + 8 * int(header["direct"])
+            and _FIRST_BUCKETS <= int(header["buckets"]) <= (table.size - _BUCKETS) // _BUCKET_BYTES
             and (same_boot or int(header["synced"]) == int(header["covered"]))
             and opened.table.is_sound(int(header["covered"]))
         )
@@ -291,9 +303,10 @@ class KeyIndex:
                 table = Mapped(drafts[0], self._files, create=first)
                 direct = Mapped(drafts[1], self._files, create=_PAGE)
             direct.memory[:8].view(np.int64)[0] = token
-            self._opened = _Opened.over(table, direct, self._having_room)
+            self._opened = _Opened.over(table, direct, self._allocate)
             store, generation = self._identity
-            self._write_header(magic=_MAGIC, store=store, generation=generation, token=token, boot=boot_id())
+            fixed = {"magic": _MAGIC, "store": store, "generation": generation, "token": token, "boot": boot_id()}
+            self._write_header(**fixed, buckets=_FIRST_BUCKETS)
             self._add(rows)
             self._files.rename(drafts[1], self._direct_path)
             self._files.rename(drafts[0], self.path)
@@ -310,6 +323,18 @@ class KeyIndex:
             header[name] = value
         header["hash"] = _hash(header)
         self._opened.header[:] = header
+
+    def _allocate(self, buckets: int) -> None:
+        """Have so many buckets in the hash table."""
+        opened = self._opened
+        assert opened is not None
+        size = _BUCKETS + buckets * _BUCKET_BYTES
+        before = opened.table_file.size
+        if size > before:
+            size = _stepped(size) if size > _STEP else size
+            with self._having_room(size - before):
+                opened.table_file.allocate(size, used=True)
+        self._write_header(buckets=buckets)
 
     def _having_room(self, size: int) -> AbstractContextManager[object]:
         return nullcontext() if self._room is None or self._private is not None else self._room(size)
@@ -330,15 +355,7 @@ class _Opened:
     table: KeyTable
 
     @classmethod
-    def over(cls, table: Mapped, direct: Mapped, room: Room) -> "_Opened":
-
-        def allocate(count: int) -> None:
-            size = _BUCKETS + count * _BUCKET_BYTES
-            before = table.size
-            with room(max(size - before, 0)):
-                table.allocate(size)
-            table.populate(before, size)
-
+    def over(cls, table: Mapped, direct: Mapped, allocate: Callable[[int], None]) -> "_Opened":
         memory = table.memory
         whole = (len(memory) - _BUCKETS) // _BUCKET_BYTES * _BUCKET_BYTES
         header = memory[: HEADER.itemsize].view(HEADER)
@@ -352,10 +369,15 @@ class _Opened:
                 memory[_DIRECTORY:_COUNTS].view(np.int64),
                 memory[_COUNTS:_BUCKETS].view(np.int64),
                 memory[_BUCKETS : _BUCKETS + whole].view(np.uint64),
-                lambda: (table.size - _BUCKETS) // _BUCKET_BYTES,
+                lambda: int(header["buckets"][0]),
                 allocate,
             ),
         )
+
+
+def _stepped(size: int) -> int:
+    """The size to which a file grows that has to have at least `size` bytes."""
+    return -(-size // _STEP) * _STEP
 
 
 def host_name() -> str:

@@ -1,9 +1,9 @@
 """A hash table in shared memory from keys to rows, made for looking up whole batches.
 
 How it lies there and how it is read and written, the native floor says (`_native/table.c`); here is when it grows. A
-partition that fills up doubles by itself into fresh room at the end, so a flush pays for the keys it brings and never
-for the table; partitions double at different fillings, so that their growth is spread over time. Whatever a torn or
-damaged slot says is checked by the caller against the key itself.
+partition that fills up doubles by itself, to where others were before they did or to fresh room at the end, so a flush
+pays for the keys it brings and never for the table; partitions double at different fillings, so that their growth is
+spread over time. Whatever a torn or damaged slot says is checked by the caller against the key itself.
 """
 
 import errno
@@ -152,10 +152,36 @@ class KeyTable:
         self._grow(small, np.maximum(needed.astype(np.int64), 0))
 
     def _grow(self, partitions: Int64, levels: Int64) -> None:
-        """Copy partitions into fresh room of 2**level buckets each, then publish their new places."""
-        sizes = np.int64(1) << levels
-        first = max(self._allocated(), 1)
-        starts = first + np.cumsum(sizes) - sizes
-        self._allocate(int(first + sizes.sum()))
+        """Copy partitions into room of 2**level buckets each that nobody has, then publish their new places."""
+        starts, end = self._free(np.int64(1) << levels)
+        if end > self._allocated():
+            self._allocate(end)
         if not floor.grow(self._directory, self._words, self._allocated(), partitions, starts << 8 | levels):
             raise OSError(errno.EIO, "the key index is damaged; remove it and it is built anew")
+
+    def _free(self, sizes: Int64) -> tuple[Int64, int]:
+        """Where so many buckets each are free, int64 [n], and where the last of all that are in use then ends.
+
+        Partitions fill up in the order of their numbers, and so lie in it: what they leave makes room for others.
+        """
+        used = self._directory[self._directory > 0]
+        order = np.argsort(used)
+        firsts = used[order] >> 8
+        ends = firsts + (np.int64(1) << (used[order] & 0xFF))
+        edges = np.append(1, ends)
+        rooms = firsts - edges[:-1]
+        widest = np.flatnonzero(rooms >= sizes.min())
+        widest = widest[np.argsort(-rooms[widest], kind="stable")]
+        free = [(int(edges[at]), int(edges[at] + rooms[at])) for at in widest.tolist()]
+        end, starts = int(edges[-1]), []
+        first, last = free.pop(0) if free else (0, 0)
+        for size in sizes.tolist():
+            while free and last - first < size:
+                first, last = free.pop(0)
+            if last - first < size:
+                starts.append(end)
+                end += size
+            else:
+                starts.append(first)
+                first += size
+        return np.array(starts, np.int64), end

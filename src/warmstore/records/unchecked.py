@@ -20,6 +20,9 @@ _MOST_OPEN = 128
 _WAITING = 32
 """Threads that wait for a disk at most: what it is asked for at once."""
 
+_RUN = 1 << 20
+"""Bytes of spans that follow each other that are read at once, at most; a power of two."""
+
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
@@ -76,7 +79,16 @@ class UncheckedReader:
         return found if missing is None else None
 
     def _read(self, starts: Int64, lengths: Int64, out: Bytes) -> Bools | None:
-        """Fill `out` with some spans, one after the other; which are missing, or None for none."""
+        """Fill `out` with some spans, one after the other; which are missing, or None for none.
+
+        Spans that follow each other, as the rows of a range do, are read as longer ones.
+        """
+        heads = _heads(starts, lengths, self._slot)
+        if heads is not None and self._read_all(starts[heads], np.add.reduceat(lengths, heads), out) is None:
+            return None
+        return self._read_all(starts, lengths, out)
+
+    def _read_all(self, starts: Int64, lengths: Int64, out: Bytes) -> Bools | None:
         slots = starts // self._slot
         offsets = starts - slots * self._slot
         files = np.full(len(starts), -1, np.int32)
@@ -110,6 +122,19 @@ class UncheckedReader:
                 return descriptor
         briefly_open.callback(self._files.close, descriptor)
         return descriptor
+
+
+def _heads(starts: Int64, lengths: Int64, slot: int) -> Int64 | None:
+    """Where spans begin that do not follow the one before them closely; None where too few do to be of use.
+
+    Runs are cut every so often, since a thread reads one.
+    """
+    follows = starts[1:] == (starts + lengths)[:-1]
+    if 2 * np.count_nonzero(follows) < len(starts):
+        return None
+    place = starts[1:] // min(slot, _RUN)
+    follows &= place == np.append(starts[0] // min(slot, _RUN), place[:-1])
+    return np.flatnonzero(np.append(True, ~follows))
 
 
 def _close_all(files: Files, descriptors: dict[int, int]) -> None:
