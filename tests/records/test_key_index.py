@@ -247,6 +247,23 @@ def test_an_index_of_another_boot_is_used_only_where_it_was_synced(made: tuple[C
     assert not reads
 
 
+@pytest.mark.parametrize("buckets", [-1, 0, 63, 1 << 20, 1 << 58])
+def test_an_index_that_says_it_has_other_buckets_than_its_file_is_rebuilt(
+    made: tuple[Column, Path], buckets: int
+) -> None:
+    column, folder = made
+    before = files_of(folder)[".index"].stat().st_ino
+    change_header(folder, buckets=buckets)
+    open_and_check(column, folder, IDS)
+    assert files_of(folder)[".index"].stat().st_ino != before
+
+
+def test_a_direct_table_that_fills_in_order_has_little_room_to_spare(tmp_path: Path) -> None:
+    _, index = grown(np.arange(6_000_000), tmp_path, 1 << 18)
+    assert files_of(tmp_path)[".direct"].stat().st_size <= 8 * 6_000_000 + 2 * key_index._STEP
+    assert index.lookup(as_keys([0, 5_999_999, 6_000_000])).tolist() == [0, 5_999_999, -1]
+
+
 def test_two_files_of_different_builds_are_not_used_together(made: tuple[Column, Path], tmp_path: Path) -> None:
     column, folder = made
     direct = files_of(folder)[".direct"]

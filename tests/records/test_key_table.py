@@ -1,5 +1,6 @@
 """The hash table by itself: against a dict, with fingerprints that all want the same place."""
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,61 @@ def test_counts_lost_in_a_crash_do_no_harm() -> None:
         memory.insert(prints[first : first + 100], np.arange(first, first + 100))
         memory.counts[:] = 0
     assert memory.lookup(prints) == list(range(3000))
+
+
+def test_places_that_partitions_left_are_used_again() -> None:
+    """Keys that fill the table evenly: it has room for little more than what they need."""
+    memory = Memory(1 << 17)
+    rng = np.random.default_rng(0)
+    prints = (np.arange(400_000, dtype=np.uint64) % PARTITIONS << 52) | rng.integers(1, 1 << 52, 400_000, np.uint64)
+    for first in range(0, len(prints), 10_000):
+        memory.insert(prints[first : first + 10_000], np.arange(first, first + 10_000))
+    used = int((1 << (memory.directory & 0xFF)).sum())
+    assert memory.buckets < 1.5 * used  # without use of what was left it would be about twice
+    assert memory.lookup(prints[::7]) == list(range(0, 400_000, 7))
+
+
+def test_what_lies_in_a_place_that_was_left_is_not_taken_for_keys() -> None:
+    """A place is cleared before it is another's."""
+    memory = Memory()
+    for row in range(59):  # partition 0, which doubles several times
+        memory.insert([row + 1], [row])
+    left = memory.words.copy()
+    memory.insert([(5 << 52) + 1], [59])
+    start = int(memory.directory[5]) >> 8
+    assert left[start * BUCKET : (start + 1) * BUCKET].any()  # it was partition 0's
+    assert np.count_nonzero(memory.words[start * BUCKET : (start + 1) * BUCKET]) == 2
+    assert memory.lookup([*range(1, 60), (5 << 52) + 1]) == list(range(60))
+
+
+def test_keys_are_found_while_their_partitions_move_and_their_places_are_taken() -> None:
+    """Two threads look up what is there while a third one adds."""
+    memory = Memory(1 << 16)
+    rng = np.random.default_rng(0)
+    prints = rng.integers(1, 1 << 58, 60_000, np.uint64)  # 64 partitions, which move often
+    keys, rows = with_fingerprints(prints), np.arange(len(prints))
+    stored, misses = [200], list[Any]()
+    memory.table.insert(Keys(keys.halves[:200], False), rows[:200])
+
+    def look() -> None:
+        reader = KeyTable(memory.directory, memory.counts, memory.words, lambda: memory.buckets, memory.allocate)
+        while (count := stored[0]) < len(prints):
+            found, _ = reader.lookup(Keys(keys.halves[:count], False), len(prints))
+            if not np.array_equal(found, rows[:count]):
+                misses.append((count, np.flatnonzero(found != rows[:count])[:5]))
+
+    readers = [threading.Thread(target=look) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    try:
+        for first in range(200, len(prints), 100):
+            memory.table.insert(Keys(keys.halves[first : first + 100], False), rows[first : first + 100])
+            stored[0] = first + 100
+    finally:
+        stored[0] = len(prints)
+        for reader in readers:
+            reader.join()
+    assert not misses
 
 
 def soundly(change: Any) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from warmstore.records.files import Files
@@ -55,6 +55,7 @@ def test_spans_equal_the_files_bytes(places: list[Any], tmp_path_factory: pytest
         assert one == (DATA[at : at + length] if at + length <= len(DATA) or not length else None), slot
 
 
+@example(rows=[], width=8)
 @given(rows=st.lists(st.integers(0, 1_900), max_size=40), width=st.sampled_from([1, 8, 13]))
 @settings(max_examples=40, deadline=None)
 def test_rows_equal_the_files_bytes(rows: list[int], width: int, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -72,6 +73,38 @@ def test_a_bad_sector_hides_the_rows_in_it_only(tmp_path: Path) -> None:
     assert starts[missing].tolist() == [8000]
     for row, start, is_gone in zip(found, starts.tolist(), missing.tolist(), strict=True):
         assert is_gone or bytes(row) == DATA[start : start + 500]
+
+
+@pytest.mark.parametrize("run", [2048, 1 << 20])
+def test_rows_that_follow_each_other_are_read_as_long_as_they_may_be(
+    tmp_path: Path, run: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("warmstore.records.unchecked._RUN", run)
+    asked: list[int] = []
+
+    class Counting(Files):
+        def read_rows(self, descriptors: Any, offsets: Any, lengths: Any, out: Any, missing: Any, threads: int) -> int:
+            asked.append(len(descriptors))
+            assert lengths.max() <= run + 500
+            return super().read_rows(descriptors, offsets, lengths, out, missing, threads)
+
+    unchecked = reader(tmp_path, DATA, Counting())
+    starts = np.append(np.arange(0, 20_000, 500), 2 * SLOT + np.arange(1000, 3000, 500))
+    found, missing = unchecked.rows(starts, 500)
+    assert missing is None
+    expected = np.concatenate([np.frombuffer(DATA[:20_000], np.uint8), np.frombuffer(DATA[1000:3000], np.uint8)])
+    assert np.array_equal(found.reshape(-1), expected)
+    assert asked == [2 + 20_000 // run + (1 if run == 2048 else 0)]
+
+
+def test_of_a_run_that_a_cut_file_ends_the_rows_before_are_there(tmp_path: Path) -> None:
+    unchecked = reader(tmp_path, DATA[:10_100])
+    starts = np.append(np.arange(0, 20_000, 500), 2 * SLOT + np.arange(0, 5000, 500))
+    found, missing = unchecked.rows(starts, 500)
+    assert missing is not None
+    assert np.flatnonzero(missing).tolist() == list(range(20, 40))
+    for row, start in zip(found[~missing], starts[~missing].tolist(), strict=True):
+        assert bytes(row) == DATA[start % SLOT : start % SLOT + 500]
 
 
 def test_files_that_have_gone_are_read_from_the_mapping(tmp_path: Path) -> None:

@@ -81,10 +81,10 @@ class KeyTable:
         """
         rows = np.empty(len(keys), np.int64)
         arguments = direct, direct_count, keys.halves, rows
-        found, is_beyond = floor.lookup(self._directory, self._words, self._known, *arguments)
-        if is_beyond:
-            self._known = self._allocated()
-            found, _ = floor.lookup(self._directory, self._words, self._known, *arguments)
+        known = self._known
+        found, is_beyond = floor.lookup(self._directory, self._words, known, *arguments)
+        while is_beyond and (known := self._known_after(known)):
+            found, is_beyond = floor.lookup(self._directory, self._words, known, *arguments)
         # As unsigned numbers negative ones are huge: one pass tells that all are there.
         return rows, found == len(rows) and (not found or int(rows.view(np.uint64).max()) < limit)
 
@@ -120,11 +120,16 @@ class KeyTable:
             tuple(wanted),
             threads_for(size),
         )
-        done, is_beyond = floor.fetch(self._directory, self._words, self._known, *arguments)
-        if is_beyond:
-            self._known = self._allocated()
-            done, _ = floor.fetch(self._directory, self._words, self._known, *arguments)
+        known = self._known
+        done, is_beyond = floor.fetch(self._directory, self._words, known, *arguments)
+        while is_beyond and (known := self._known_after(known)):
+            done, is_beyond = floor.fetch(self._directory, self._words, known, *arguments)
         return values if done else None
+
+    def _known_after(self, known: int) -> int:
+        """How many buckets exist now; 0 where that is no more than `known`."""
+        self._known = self._allocated()
+        return self._known if self._known > known else 0
 
     def insert(self, keys: Keys, rows: Int64) -> None:
         """Add keys, or give known ones their new row; of equal keys the last one counts."""

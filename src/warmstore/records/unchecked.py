@@ -130,7 +130,7 @@ def _heads(starts: Int64, lengths: Int64, slot: int) -> Int64 | None:
     Runs are cut every so often, since a thread reads one.
     """
     follows = starts[1:] == (starts + lengths)[:-1]
-    if 2 * np.count_nonzero(follows) < len(starts):
+    if not len(starts) or 2 * np.count_nonzero(follows) < len(starts):
         return None
     place = starts[1:] // min(slot, _RUN)
     follows &= place == np.append(starts[0] // min(slot, _RUN), place[:-1])
