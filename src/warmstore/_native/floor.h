@@ -22,6 +22,10 @@ int pool_awake(void);
 
 /* gather.c: copies. Addresses are bytes from `memory` on, and have been checked. */
 
+/* In the caller's thread. `known` addresses may be asked for ahead: those of `count` rows, and of some that come next. */
+void copy_rows(const uint8_t *memory, const int64_t *addresses, int64_t count, int64_t known, int64_t width,
+               uint8_t *out);
+
 void gather_rows(const uint8_t *memory, const int64_t *addresses, int64_t count, int64_t width, uint8_t *out,
                  int threads);
 
@@ -38,9 +42,6 @@ struct batches {
 
 /* The addresses of some rows; 0 where there is no such row, or it lies outside of the memory. */
 int addresses_of(const struct batches *batches, const int64_t *rows, int64_t count, int64_t width, int64_t *addresses);
-
-/* Whether each of some rows of 16 bytes is the key that it should be. */
-int rows_are(const uint8_t *memory, const int64_t *addresses, const uint64_t *keys, int64_t count);
 
 /* Spans one after the other; `ends[i]` is where span i ends in `out`. */
 void gather_spans(const uint8_t *memory, const int64_t *starts, const int64_t *ends, int64_t count, uint8_t *out,
@@ -124,5 +125,26 @@ int64_t table_insert(const struct table *table, int64_t *counts, const uint64_t 
 /* Copy partitions into empty room and publish their new places; 0 where that cannot be, in a damaged table. */
 int table_grow(const struct table *table, int64_t *directory, const int64_t *partitions, const int64_t *entries,
                int64_t count);
+
+/* fetch.c: rows by key, confirmed. */
+
+struct fetch_column {
+    const int64_t *bases; /* of its batches */
+    int64_t width;
+    uint8_t *out;
+};
+
+struct fetch {
+    struct table table;
+    struct batches own; /* where each row carries its key, 16 bytes; all columns have the same batches */
+    const uint64_t *keys;
+    int64_t count;
+    const struct fetch_column *columns;
+    int64_t width; /* columns */
+};
+
+/* Whether every key has a row that carries it, and all of these were copied; else what was copied is worth nothing.
+   `room` is for three numbers a key, `beyond` as in `table_lookup`. */
+int fetch_rows(const struct fetch *fetch, int64_t *room, int *beyond, int threads);
 
 #endif

@@ -32,19 +32,14 @@ static inline int64_t rows_ahead(int64_t width) {
 
 /* Where the compiler knows the width, a copy is a few moves. */
 #define COPY_WORDS(WIDTH)                                                                    \
-    for (int64_t row = first; row < last; row++) {                                           \
-        if (row + 16 < last) __builtin_prefetch(memory + addresses[row + 16], 0, 3);         \
+    for (int64_t row = 0; row < count; row++) {                                              \
+        if (row + 16 < count) __builtin_prefetch(memory + addresses[row + 16], 0, 3);        \
         memcpy(out + row * (WIDTH), memory + addresses[row], WIDTH);                         \
     }                                                                                        \
     return
 
-static void copy_rows(const void *data, int64_t piece) {
-    const struct rows *job = data;
-    const uint8_t *memory = job->memory;
-    const int64_t *addresses = job->addresses;
-    int64_t width = job->width, first = piece * job->in_piece, last = first + job->in_piece;
-    uint8_t *out = job->out;
-    if (last > job->count) last = job->count;
+void copy_rows(const uint8_t *memory, const int64_t *addresses, int64_t count, int64_t known, int64_t width,
+               uint8_t *out) {
     switch (width) {
         case 1: COPY_WORDS(1);
         case 2: COPY_WORDS(2);
@@ -53,17 +48,24 @@ static void copy_rows(const void *data, int64_t piece) {
         case 16: COPY_WORDS(16);
     }
     int64_t ahead = rows_ahead(width);
-    for (int64_t row = first; row < last; row++) {
-        if (row + ahead < job->count) fetch_ahead(memory + addresses[row + ahead], width);
+    for (int64_t row = 0; row < count; row++) {
+        if (row + ahead < known) fetch_ahead(memory + addresses[row + ahead], width);
         memcpy(out + row * width, memory + addresses[row], (size_t)width);
     }
+}
+
+static void copy_piece(const void *data, int64_t piece) {
+    const struct rows *job = data;
+    int64_t first = piece * job->in_piece, left = job->count - first;
+    copy_rows(job->memory, job->addresses + first, left < job->in_piece ? left : job->in_piece, left, job->width,
+              job->out + first * job->width);
 }
 
 void gather_rows(const uint8_t *memory, const int64_t *addresses, int64_t count, int64_t width, uint8_t *out,
                  int threads) {
     struct rows job = {memory, addresses, count, width, 1, out};
     if (width < PIECE) job.in_piece = PIECE / width;
-    pool_run(copy_rows, &job, (count + job.in_piece - 1) / job.in_piece, threads);
+    pool_run(copy_piece, &job, (count + job.in_piece - 1) / job.in_piece, threads);
 }
 
 /* Which batch of `span` rows a row is in; `share` is 1 / span. A division takes longer than all else. */
@@ -97,14 +99,6 @@ int addresses_of(const struct batches *batches, const int64_t *rows, int64_t cou
         int64_t address = batches->bases[batch] + row * width;
         if (address < 0 || address > batches->size - width) return 0;
         addresses[at] = address;
-    }
-    return 1;
-}
-
-int rows_are(const uint8_t *memory, const int64_t *addresses, const uint64_t *keys, int64_t count) {
-    for (int64_t at = 0; at < count; at++) {
-        if (at + 16 < count) __builtin_prefetch(memory + addresses[at + 16], 0, 3);
-        if (memcmp(memory + addresses[at], keys + 2 * at, 16)) return 0;
     }
     return 1;
 }

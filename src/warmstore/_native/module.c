@@ -293,32 +293,47 @@ static PyObject *py_lookup(PyObject *self, PyObject *args) {
     return good ? Py_BuildValue("Li", (long long)found, beyond) : NULL;
 }
 
-/* A column that rows are copied from, and where to. */
-struct column {
-    Py_buffer bases, out;
-    long long width;
+/* Columns as Python gives them, and as `fetch_rows` takes them. */
+struct columns {
+    Py_ssize_t count;
+    struct {
+        Py_buffer bases, out;
+    } *buffers;
+    struct fetch_column *plain;
 };
 
-/* The columns of a tuple of (bases, width, out), which are `*count` afterwards, also where an error is set. */
-static struct column *columns_of(PyObject *tuple, int64_t rows, int64_t batches, Py_ssize_t *count) {
-    struct column *columns = malloc((size_t)PyTuple_Size(tuple) * sizeof(struct column) + 1);
-    if (!columns) {
+/* Read a tuple of (bases, width, out); 0 where an error is set. `release` them afterwards in any case. */
+static int read_columns(struct columns *columns, PyObject *tuple, int64_t rows, int64_t batches) {
+    size_t count = (size_t)PyTuple_Size(tuple);
+    columns->buffers = malloc(count * sizeof *columns->buffers + 1);
+    columns->plain = malloc(count * sizeof *columns->plain + 1);
+    if (!columns->buffers || !columns->plain) {
         PyErr_NoMemory();
-        return NULL;
+        return 0;
     }
-    for (; *count < PyTuple_Size(tuple); ++*count) {
-        struct column *one = columns + *count;
-        PyObject *item = PyTuple_GetItem(tuple, *count);
+    for (size_t at = 0; at < count; at++) {
+        Py_buffer *bases = &columns->buffers[at].bases, *out = &columns->buffers[at].out;
+        PyObject *item = PyTuple_GetItem(tuple, (Py_ssize_t)at);
+        long long width;
         if (!PyTuple_Check(item)) {
             PyErr_SetString(PyExc_TypeError, "a column is a tuple of bases, width and out");
-            break;
+            return 0;
         }
-        if (!PyArg_ParseTuple(item, "y*Lw*:fetch", &one->bases, &one->width, &one->out)) break;
-        if (has_items(&one->bases, batches, "bases") && fits(&one->out, rows, one->width)) continue;
-        ++*count;
-        break;
+        if (!PyArg_ParseTuple(item, "y*Lw*:fetch", bases, &width, out)) return 0;
+        columns->count++;
+        if (!has_items(bases, batches, "bases") || !fits(out, rows, width)) return 0;
+        columns->plain[at] = (struct fetch_column){bases->buf, width, out->buf};
     }
-    return columns;
+    return 1;
+}
+
+static void release_columns(struct columns *columns) {
+    while (columns->count--) {
+        PyBuffer_Release(&columns->buffers[columns->count].bases);
+        PyBuffer_Release(&columns->buffers[columns->count].out);
+    }
+    free(columns->buffers);
+    free(columns->plain);
 }
 
 static PyObject *py_fetch(PyObject *self, PyObject *args) {
@@ -330,38 +345,26 @@ static PyObject *py_fetch(PyObject *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "y*y*Ly*Ly*y*y*y*LLO!i:fetch", &directory, &words, &buckets, &direct, &direct_count, &keys,
                           &memory, &own, &first_row, &span, &limit, &PyTuple_Type, &tuple, &threads))
         return NULL;
-    struct table table = {.buckets = buckets, .direct_count = direct_count};
-    struct batches batches = {.span = span, .rows = limit};
-    struct column *columns = NULL;
-    int64_t count = keys.len / 16, *rows = NULL, total = 0;
-    Py_ssize_t width = 0;
-    if (is_table(&table, &directory, &words, &direct) && has_items(&keys, 2 * count, "keys") &&
-        are_batches(&batches, &memory, &own, &first_row) && (rows = room_for(2 * count)))
-        columns = columns_of(tuple, count, batches.count, &width);
-    int good = columns && !PyErr_Occurred();
+    struct fetch fetch = {.table = {.buckets = buckets, .direct_count = direct_count},
+                          .own = {.span = span, .rows = limit},
+                          .keys = keys.buf,
+                          .count = keys.len / 16};
+    struct columns columns = {0, NULL, NULL};
+    int64_t *room = NULL, total = 0;
+    int good = is_table(&fetch.table, &directory, &words, &direct) && has_items(&keys, 2 * fetch.count, "keys") &&
+               are_batches(&fetch.own, &memory, &own, &first_row) && (room = room_for(3 * fetch.count)) &&
+               read_columns(&columns, tuple, fetch.count, fetch.own.count);
     if (good) {
-        int64_t *addresses = rows + count;
-        for (Py_ssize_t at = 0; at < width; at++) total += columns[at].out.len;
+        fetch.own.bases = own.buf;
+        fetch.columns = columns.plain;
+        fetch.width = columns.count;
+        for (Py_ssize_t at = 0; at < columns.count; at++) total += columns.buffers[at].out.len;
         PyThreadState *state = let_go(total);
-        found = table_lookup(&table, keys.buf, count, rows, &beyond) == count;
-        for (Py_ssize_t at = 0; found && at < width; at++) {
-            batches.bases = columns[at].bases.buf;
-            found = addresses_of(&batches, rows, count, columns[at].width, addresses);
-            if (found) gather_rows(memory.buf, addresses, count, columns[at].width, columns[at].out.buf, threads);
-        }
-        /* Last, lest they belong to others than were copied: rows may go, and what comes in their place has other keys. */
-        batches.bases = own.buf;
-        __atomic_thread_fence(__ATOMIC_ACQUIRE);
-        found = found && addresses_of(&batches, rows, count, 16, addresses) &&
-                rows_are(memory.buf, addresses, keys.buf, count);
+        found = fetch_rows(&fetch, room, &beyond, threads);
         take_back(state);
     }
-    while (width--) {
-        PyBuffer_Release(&columns[width].bases);
-        PyBuffer_Release(&columns[width].out);
-    }
-    free(columns);
-    free(rows);
+    release_columns(&columns);
+    free(room);
     PyBuffer_Release(&directory);
     PyBuffer_Release(&words);
     PyBuffer_Release(&direct);

@@ -35,6 +35,11 @@ class Schema:
         """By the path of every leaf: its node, and whether it comes as a list with one item per sample."""
         return paths_of(self.structure)
 
+    @functools.cached_property
+    def is_one_array(self) -> bool:
+        """Whether a whole output is one array or tensor whose samples come first."""
+        return self.structure["node"] in ("tensor", "ndarray") and not self.structure.get("dim")
+
     def store_fields(self) -> Fields:
         """The fields of the cache's store."""
         return {KEY: Array("uint64", (2,)), **{self.field_name(path): field for path, field in self.fields.items()}}
@@ -126,6 +131,8 @@ class Schema:
             UnsupportedType: a leaf is pickled and `allow_pickle` is False.
         """
         nodes = self.nodes
+        if self.is_one_array and not isinstance(values["output"], list):  # as most are: nothing is put together
+            return _finish(values["output"], self.structure["node"], device)
 
         def leaf(path: str) -> Any:
             given, (node, per_sample) = values[path], nodes[path]

@@ -238,7 +238,8 @@ class Session:
 
     def _count(self, values: dict[str, Any], hits: int, misses: int) -> None:
         self.cost.add(hits=hits, misses=misses)
-        self.bytes_read += sum(nbytes_of(value) for value in values.values())
+        for value in values.values():
+            self.bytes_read += nbytes_of(value)
 
     def _find(self, keys: Keys, waiting: dict[int, Any]) -> Int64:
         """The confirmed row of each key, or less. Looks what others committed since before it calls anything a miss."""

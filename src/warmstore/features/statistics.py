@@ -81,11 +81,12 @@ class Usage:
 
 
 class Cost:
-    """The usage of a cache over all runs, in a small file. An estimate: racing writers may lose a little."""
+    """The usage of a cache over all runs, in a small file. An estimate: racing threads and writers may lose a little."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.here = Usage()
+        self._seconds = 0.0
+        self._samples = self._hits = self._misses = 0
         self._saved = Usage()
 
     def move(self, path: Path) -> None:
@@ -94,8 +95,15 @@ class Cost:
 
     def add(self, seconds: float = 0.0, samples: int = 0, *, hits: int = 0, misses: int = 0) -> None:
         """Count some computed samples, or some that were looked up."""
-        here = self.here
-        self.here = Usage(here.seconds + seconds, here.samples + samples, here.hits + hits, here.misses + misses)
+        self._seconds += seconds
+        self._samples += samples
+        self._hits += hits
+        self._misses += misses
+
+    @property
+    def here(self) -> Usage:
+        """Of this process."""
+        return Usage(self._seconds, self._samples, self._hits, self._misses)
 
     def in_all(self) -> Usage:
         """Over all runs, this one included."""
@@ -103,13 +111,14 @@ class Cost:
 
     def save(self) -> None:
         """Add what this process did to the file. A folder that cannot be written costs only the estimate."""
-        if self.here == self._saved:
+        here = self.here
+        if here == self._saved:
             return
         draft = self._path.with_suffix(f".{secrets.token_hex(4)}.tmp")
         with contextlib.suppress(OSError):
-            draft.write_text(json.dumps(asdict(self.in_all())))
+            draft.write_text(json.dumps(asdict(read_usage(self._path) + (here - self._saved))))
             draft.replace(self._path)
-            self._saved = self.here
+            self._saved = here
 
 
 def read_usage(path: Path) -> Usage:
