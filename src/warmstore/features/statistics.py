@@ -81,7 +81,7 @@ class Usage:
 
 
 class Cost:
-    """The usage of a cache over all runs, in a small file. An estimate: racing threads and writers may lose a little."""
+    """The usage of a cache over all runs, in a small file. Racing threads and writers may lose a little."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
