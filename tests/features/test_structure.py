@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import warmstore as ws
-from warmstore.features.structure import paths_of, put_together, take_apart
+from warmstore.features.structure import flatten, paths_of, unflatten
 
 Pair = namedtuple("Pair", ["left", "right"])
 
@@ -240,10 +240,10 @@ class TestAmbiguousLists:
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
-def test_put_together_is_the_inverse_of_take_apart(name):
+def test_unflatten_is_the_inverse_of_flatten(name):
     x = torch.arange(20, dtype=torch.float32).reshape(5, 4) % 6
     output = OUTPUTS[name](x)
-    structure, leaves = take_apart(output, 5, None, "per_sample" if name.startswith("items") else "structure")
+    spec, leaves = flatten(output, 5, None, "per_sample" if name.startswith("items") else "structure")
     by_path = {leaf.path: leaf.values for leaf in leaves}
-    assert list(paths_of(structure)) == list(by_path)
-    same(put_together(structure, by_path.__getitem__), output)
+    assert list(paths_of(spec)) == list(by_path)
+    same(unflatten(spec, by_path.__getitem__), output)

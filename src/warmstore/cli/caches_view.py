@@ -12,9 +12,9 @@ from warmstore.cli.records_view import says, size, table
 from warmstore.errors import Damaged
 from warmstore.features.inspection import CacheState, duplicates, read_state
 from warmstore.features.schema import Schema
-from warmstore.features.structure import Structure
 from warmstore.features.versions import Fingerprint, digest, id_name, version_paths
 from warmstore.records.store import RecordStore
+from warmstore.tree.spec import TreeSpec, children_of, keys_of
 
 
 def show_states(states: Sequence[CacheState], now: float, console: Console) -> None:
@@ -114,7 +114,7 @@ def rendered_structure(schema: Schema) -> str:
     return _rendered(schema.structure, "", schema)
 
 
-def _rendered(node: Structure, path: str, schema: Schema) -> str:
+def _rendered(node: TreeSpec, path: str, schema: Schema) -> str:
     kind = node["node"]
     if kind == "pickled":
         return "pickled"
@@ -125,11 +125,8 @@ def _rendered(node: Structure, path: str, schema: Schema) -> str:
         return f"{node['array']['dtype']} {node['array']['shape']} for all" if "array" in node else repr(node["value"])
     if kind == "items":
         return f"[{_rendered(node['item'], path, schema)} per sample]"
-    keys = node.get("keys", range(len(node["children"])))
-    parts = [
-        _rendered(child, f"{path}/{key}" if path else str(key), schema)
-        for key, child in zip(keys, node["children"], strict=True)
-    ]
+    keys = keys_of(node)
+    parts = [_rendered(child, below, schema) for below, child in children_of(node, path)]
     if kind in ("namedtuple", "dataclass"):
         inside = ", ".join(f"{key}={part}" for key, part in zip(keys, parts, strict=True))
         return f"{node['type'][1].rsplit('.', 1)[-1]}({inside})"

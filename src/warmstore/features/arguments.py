@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from warmstore.errors import AmbiguousBatch, BadIds
+from warmstore.tree.containers import opened
 
 BatchArgs = Collection[int | str | tuple[Any, ...]] | None
 Path = tuple[Any, ...]
@@ -293,9 +294,8 @@ def _is_sized(value: Any) -> bool:
 def _children(value: Any) -> list[tuple[Any, Any]]:
     if is_mapping(value):
         return list(value.items())
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return list(zip(value._fields, value, strict=True))
-    return list(enumerate(value)) if isinstance(value, list | tuple) else []
+    container = opened(value) if isinstance(value, list | tuple) else None
+    return [] if container is None else list(container.items())
 
 
 def _likeness(value: Any) -> Any:

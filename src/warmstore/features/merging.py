@@ -11,7 +11,7 @@ from warmstore.errors import ReadOnly, SchemaMismatch, StaleCache
 from warmstore.features.opening import is_settled, schema_of
 from warmstore.features.reader import Reader, open_index, select
 from warmstore.features.schema import KEY, Schema
-from warmstore.features.structure import Leaf, check_structure
+from warmstore.features.structure import Leaf, check_spec
 from warmstore.features.versions import Fingerprint, have_same_rules
 from warmstore.records.files import Files
 from warmstore.records.keys import Keys
@@ -67,7 +67,7 @@ def merge_caches(
 
 def check_same(known: Schema, given: Schema) -> None:
     """Raise SchemaMismatch where two caches do not hold the same."""
-    check_structure(known.structure, given.structure)
+    check_spec(known.structure, given.structure)
     for path, field in known.fields.items():
         if replace(given.fields[path], codec="raw", dictionary=None) != replace(field, codec="raw", dictionary=None):
             raise SchemaMismatch(

@@ -25,7 +25,7 @@ from warmstore.features.out_dims import UNTOLD, check_out_dims
 from warmstore.features.session import Session
 from warmstore.features.settling import Dimensions, is_guess
 from warmstore.features.stateless import check_stateless
-from warmstore.features.structure import put_together
+from warmstore.features.structure import unflatten
 from warmstore.features.versions import fingerprint_of
 from warmstore.identity import Identity
 from warmstore.records.keys import Keys, as_keys
@@ -223,7 +223,7 @@ class CachedModule(nn.Module):
         structure, leaves = session.put(asked, output, self._out_dims, kept, sure=sure)
         if whole:
             by_path = {leaf.path: leaf.restored() for leaf in leaves}
-            return put_together(structure, lambda path: _detached(by_path[path], self._device), device)
+            return unflatten(structure, lambda path: _detached(by_path[path], self._device), device)
         return session.assemble(session.completed(values, missing, leaves, inverse, len(keys)), device)
 
     def _doubt(self, session: Session, output: Any, arguments: Arguments, computed: Any, keys: Keys) -> str:

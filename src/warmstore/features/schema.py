@@ -11,11 +11,12 @@ import torch
 
 from warmstore.errors import SchemaMismatch
 from warmstore.features.pickled import unpickled
-from warmstore.features.structure import Leaf, Structure, check_dims, paths_of, put_together, ragged_of
+from warmstore.features.structure import Leaf, check_dims, paths_of, ragged_of, unflatten
 from warmstore.records.arrays import to_torch
 from warmstore.records.fields import Array, Bytes, Field, Fields, Json, Ragged, numpy_dtype
 from warmstore.records.rows import Rows
 from warmstore.records.values import encode
+from warmstore.tree.spec import TreeSpec
 
 KEY = "key"
 """The field that holds each row's 128-bit key. Leaf paths are prefixed, so that none can be called that."""
@@ -27,7 +28,7 @@ _PREFIX = "leaf/"
 class Schema:
     """structure: of a whole output. fields: by leaf path."""
 
-    structure: Structure
+    structure: TreeSpec
     fields: dict[str, Field]
 
     @functools.cached_property
@@ -45,13 +46,13 @@ class Schema:
         return {KEY: Array("uint64", (2,)), **{self.field_name(path): field for path, field in self.fields.items()}}
 
     @classmethod
-    def of_store(cls, structure: Structure, fields: Fields) -> "Schema":
+    def of_store(cls, structure: TreeSpec, fields: Fields) -> "Schema":
         """The inverse of `store_fields`."""
         leaves = {unquote(name.removeprefix(_PREFIX)): field for name, field in fields.items() if name != KEY}
         return cls(structure, leaves)
 
     @classmethod
-    def of_leaves(cls, structure: Structure, leaves: Sequence[Leaf], variable: bool, codec: str = "raw") -> "Schema":
+    def of_leaves(cls, structure: TreeSpec, leaves: Sequence[Leaf], variable: bool, codec: str = "raw") -> "Schema":
         """The schema that a first batch implies. `variable` makes every stacked leaf one of varying shape."""
         fields = {leaf.path: replace(leaf.field(), codec=codec) for leaf in leaves}
         if variable:
@@ -131,7 +132,7 @@ class Schema:
             UnsupportedType: a leaf is pickled and `allow_pickle` is False.
         """
         nodes = self.nodes
-        if self.is_one_array and not isinstance(values["output"], list):  # as most are: nothing is put together
+        if self.is_one_array and not isinstance(values["output"], list):  # as most are: nothing is unflattened
             return _finish(values["output"], self.structure["node"], device)
 
         def leaf(path: str) -> Any:
@@ -146,7 +147,7 @@ class Schema:
                 given = _stack(path, given, pad_value, self.fields[path])
             return _finish(given, node, device)
 
-        return put_together(self.structure, leaf, device)
+        return unflatten(self.structure, leaf, device)
 
 
 def _finish(array: Any, node: str, device: torch.device | None) -> Any:

@@ -35,7 +35,7 @@ from warmstore.features.reader import DAMAGED, MISSING, Reader, merge, no_values
 from warmstore.features.schema import KEY, Schema
 from warmstore.features.settling import Repeats
 from warmstore.features.statistics import Cost
-from warmstore.features.structure import Leaf, Structure, check_structure, nbytes_of, take_apart
+from warmstore.features.structure import Leaf, check_spec, flatten, nbytes_of
 from warmstore.features.versions import (
     Fingerprint,
     are_equal,
@@ -52,6 +52,7 @@ from warmstore.records.rewrite import Utilisation
 from warmstore.records.store import RecordStore
 from warmstore.records.values import encode
 from warmstore.sizes import parse_size
+from warmstore.tree.spec import TreeSpec
 
 if TYPE_CHECKING:
     from warmstore.features.joining import Joined
@@ -154,7 +155,7 @@ class Session:
         with self.lock:
             known = self._schema
             assert known is not None
-            _, leaves = take_apart(outputs, count, known.structure, self.lists, allow_pickle=self._options.allow_pickle)
+            _, leaves = flatten(outputs, count, known.structure, self.lists, allow_pickle=self._options.allow_pickle)
             known.check_growth(leaves, count)
             self._settle()
 
@@ -290,24 +291,24 @@ class Session:
 
     def put(
         self, keys: Keys, outputs: Any, out_dims: Any = UNTOLD, rows: Int64 | None = None, *, sure: bool = True
-    ) -> tuple[Structure, list[Leaf]]:
+    ) -> tuple[TreeSpec, list[Leaf]]:
         """Keep the outputs of some keys, unless this process does not write.
 
         Args:
-            out_dims: see `take_apart`.
+            out_dims: see `flatten`.
             rows: which of them to keep; None for all.
             sure: whether they show, or it was told, in which dimensions samples lie. Until then only batches of one are
                 served.
 
         Returns:
-            All outputs, taken apart.
+            All outputs, flattened.
         """
         self._check_open()
         with self.lock:
             if self.reader is None:
                 self._find_store()
             known = self._schema
-            structure, leaves = take_apart(
+            structure, leaves = flatten(
                 outputs,
                 len(keys),
                 known.structure if known else None,
@@ -588,7 +589,7 @@ class Session:
             self._compare(known, self._fingerprint)
         if len(self.blocks):
             assert self._schema is not None
-            check_structure(schema.structure, self._schema.structure)
+            check_spec(schema.structure, self._schema.structure)
             for block in self.blocks.waiting():
                 schema.check(block.leaves)
 

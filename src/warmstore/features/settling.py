@@ -1,11 +1,10 @@
 """Whether one batch shows where the samples of an output lie, and what a second batch of another size shows.
 
-Samples are taken to lie in dimension 0, and a list of n things for n samples is read as `take_apart` reads it. A batch
+Samples are taken to lie in dimension 0, and a list of n things for n samples is read as `flatten` reads it. A batch
 may fit other readings as well: a dimension of size 1 in a batch of one, or two dimensions of the size of the batch. The
 module's output for another number of samples tells readings apart: what changes with the count is per sample.
 """
 
-import dataclasses
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,9 +16,10 @@ import xxhash
 from torch import nn
 
 from warmstore.errors import AmbiguousBatch
-from warmstore.features.structure import arrays_in, is_array
+from warmstore.features.structure import ROOT, arrays_in, is_array
 from warmstore.records.arrays import to_numpy
 from warmstore.records.keys import Keys
+from warmstore.tree.containers import leaves, opened, under
 
 _PER_SAMPLE, _STRUCTURE = "per_sample", "structure"
 _UNTIL_THEN = "Until then such batches are computed and not kept"
@@ -54,7 +54,7 @@ def _refutation(output: Any, count: int, other: Any, other_count: int, lists: st
     Returns:
         "" where every part has its samples where they are taken to be.
     """
-    return next(_refutations(output, count, other, other_count, lists, "output"), "")
+    return next(_refutations(output, count, other, other_count, lists, ""), "")
 
 
 def _fitting_dims(output: Any, count: int, other: Any, other_count: int) -> Any:
@@ -64,7 +64,7 @@ def _fitting_dims(output: Any, count: int, other: Any, other_count: int) -> Any:
         return next((at for at, size in sizes if size == (count, other_count)), None)
     children = [
         (key, _fitting_dims(one, count, two, other_count))
-        for (key, one), (_, two) in zip(_children(output), _children(other), strict=False)
+        for (key, one), (_, two) in zip(_items(output), _items(other), strict=False)
     ]
     if isinstance(output, list):
         return [dims for _, dims in children]
@@ -79,7 +79,7 @@ def own_part(output: Any, module: nn.Module) -> str:
     It is the same for all samples, whatever its shape.
     """
     own = {_storage(tensor) for tensor in (*module.parameters(), *module.buffers())} - {0}
-    return next((path for path, array in _named_arrays(output, "output") if _storage(array) in own), "")
+    return next((path for path, array in _named_arrays(output) if _storage(array) in own), "")
 
 
 class Dimensions:
@@ -169,7 +169,7 @@ class Repeats:
         """Take in the output of some samples. True, once at most, where the module should run on fewer of them."""
         if self._over or len(keys) < 2:
             return False
-        samples, arrays = set(keys.packed), dict(_named_arrays(output, "output"))
+        samples, arrays = set(keys.packed), dict(_named_arrays(output))
         if self._first is None:
             self._first = samples, _digests(arrays)
             return False
@@ -199,11 +199,12 @@ def _doubts(value: Any, count: int, lists: str) -> Iterator[bool | None]:
         return
     if type(value) is tuple and len(value) == count and any(map(is_array, value)):
         yield True  # one item per sample is what a tuple is not taken for
-    for _, child in _children(value):
+    for _, child in _items(value):
         yield from _doubts(child, count, lists)
 
 
-def _refutations(output: Any, count: int, other: Any, other_count: int, lists: str, name: str) -> Iterator[str]:
+def _refutations(output: Any, count: int, other: Any, other_count: int, lists: str, path: str) -> Iterator[str]:
+    name = path or ROOT
     if is_array(output) != is_array(other) or type(output) is not type(other):
         yield f"{name} is a {type(output).__name__} for {count} samples and a {type(other).__name__} for {other_count}"
         return
@@ -214,7 +215,7 @@ def _refutations(output: Any, count: int, other: Any, other_count: int, lists: s
         if moving != [0] or len(first) != len(second):
             yield f"{name} has shape {first} for {_say(count)} and {second} for {_say(other_count)}"
         return
-    children, others = _children(output), _children(other)
+    children, others = _items(output), _items(other)
     per_sample = isinstance(output, list) and len(children) == count and lists == _PER_SAMPLE
     if per_sample or len(children) != len(others):
         may_be = isinstance(output, list) and lists != _STRUCTURE
@@ -222,26 +223,16 @@ def _refutations(output: Any, count: int, other: Any, other_count: int, lists: s
             yield f"{name} has {len(children)} parts for {_say(count)} and {len(others)} for {_say(other_count)}"
         return
     for (key, one), (_, two) in zip(children, others, strict=True):
-        yield from _refutations(one, count, two, other_count, lists, f"{name}/{key}" if name != "output" else f"{key}")
+        yield from _refutations(one, count, two, other_count, lists, under(path, key))
 
 
-def _children(value: Any) -> list[tuple[Any, Any]]:
-    if isinstance(value, type):
-        return []
-    if dataclasses.is_dataclass(value):
-        return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
-    if isinstance(value, dict):
-        return list(value.items())
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return [(name, getattr(value, name)) for name in value._fields]
-    return list(enumerate(value)) if isinstance(value, list | tuple) else []
+def _items(value: Any) -> list[tuple[Any, Any]]:
+    container = opened(value)
+    return [] if container is None else list(container.items())
 
 
-def _named_arrays(value: Any, name: str) -> Iterator[tuple[str, Any]]:
-    if is_array(value):
-        yield name, value
-    for key, child in _children(value):
-        yield from _named_arrays(child, f"{name}/{key}" if name != "output" else f"{key}")
+def _named_arrays(value: Any) -> Iterator[tuple[str, Any]]:
+    return ((path or ROOT, leaf) for path, leaf in leaves(value) if is_array(leaf))
 
 
 def _digests(arrays: dict[str, Any]) -> dict[str, str]:

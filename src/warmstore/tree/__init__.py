@@ -1,0 +1,1 @@
+"""Nested samples: flatten, unflatten, spec, stack."""

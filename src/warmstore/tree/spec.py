@@ -1,0 +1,106 @@
+"""The structure of a nested value as JSON, apart from its leaves: it can be stored, compared, and filled again."""
+
+from collections import OrderedDict, namedtuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from warmstore.errors import UnsupportedType
+from warmstore.tree.containers import Container, under
+from warmstore.type_names import find_type, type_name
+
+TreeSpec = dict[str, Any]
+"""A JSON tree. "node" of a container is its kind; "children" are the specs of its children, "keys" their keys where
+these are no positions, "type" the name of a class that is made again. A spec without "children" is that of a leaf: its
+"node" and all else in it belong to whoever flattens the value."""
+
+
+def spec_of(value: Any, container: Container, children: list[TreeSpec], name: str) -> TreeSpec:
+    """The spec of a container.
+
+    Args:
+        value, container: the container, and its content as `opened` gives it.
+        children: specs of the children.
+        name: of the value, for messages.
+
+    Raises:
+        UnsupportedType: a dataclass that cannot be found by its name.
+    """
+    cls, kind = type(value), container.kind
+    if kind == "dataclass" and find_type(*type_name(cls)) is not cls:
+        raise UnsupportedType(
+            f"{name} is a {cls.__qualname__}, which {cls.__module__} does not have under that name; "
+            "define the dataclass at the top of a module"
+        )
+    spec: TreeSpec = {"node": kind}
+    # Beside plain dicts and tuples those that can be made from their children: OrderedDict, torch.return_types.max.
+    is_remade = cls is OrderedDict or (kind == "tuple" and hasattr(cls, "n_fields"))
+    if is_remade or kind in ("namedtuple", "dataclass"):
+        spec["type"] = type_name(cls)
+    if kind not in ("list", "tuple"):
+        spec["keys"] = list(container.keys)
+    spec["children"] = children
+    return spec
+
+
+def keys_of(spec: TreeSpec) -> Sequence[Any]:
+    """The keys of the children of a spec; none for a leaf."""
+    found: Sequence[Any] = spec.get("keys", range(len(spec.get("children", ()))))
+    return found
+
+
+def children_of(spec: TreeSpec, path: str = "") -> list[tuple[str, TreeSpec]]:
+    """The specs of the children of the container at a path, with their paths; none for a leaf."""
+    children = spec.get("children")
+    return [(under(path, key), child) for key, child in zip(keys_of(spec), children, strict=True)] if children else []
+
+
+def leaf_specs(spec: TreeSpec, path: str = "") -> Iterator[tuple[str, TreeSpec]]:
+    """The specs of all leaves with their paths, in order."""
+    if "children" not in spec:
+        yield path, spec
+    for below, child in children_of(spec, path):
+        yield from leaf_specs(child, below)
+
+
+def container_of(spec: TreeSpec, children: Sequence[Any]) -> Any:
+    """The container that a spec stands for, with children.
+
+    Raises:
+        UnsupportedType: its class is not there, since no module that has it was imported.
+    """
+    kind = spec["node"]
+    cls = find_type(*spec["type"]) if "type" in spec else None
+    if kind == "dict":
+        items = dict(zip(spec["keys"], children, strict=True))
+        return items if cls is None else cls(items)
+    if kind == "list":
+        return list(children)
+    if kind == "tuple":
+        return tuple(children) if cls is None else cls(children)
+    if kind == "namedtuple":
+        cls = cls or namedtuple(spec["type"][1].rsplit(".", 1)[-1], spec["keys"])
+        return cls(*children)
+    if cls is None:
+        module, name = spec["type"]
+        raise UnsupportedType(
+            f"the cached output is a {name}; import {module} before reading it, so that it can be made"
+        )
+    return cls(**dict(zip(spec["keys"], children, strict=True)))
+
+
+def unflatten(
+    spec: TreeSpec,
+    leaf: Callable[[TreeSpec, str], Any],
+    path: str = "",
+    container: Callable[[TreeSpec, Sequence[Any]], Any] = container_of,
+) -> Any:
+    """The value that a spec is of.
+
+    Args:
+        leaf: gives a leaf, of its spec and path.
+        container: makes a container of its spec and its children.
+    """
+    if "children" not in spec:
+        return leaf(spec, path)
+    children = [unflatten(child, leaf, below, container) for below, child in children_of(spec, path)]
+    return container(spec, children)
