@@ -13,7 +13,7 @@ from warmstore.errors import UnsupportedType
 from warmstore.pipeline import sharing
 from warmstore.pipeline.schema import Schema
 from warmstore.pipeline.staging import block_of
-from warmstore.pipeline.values import Marked, from_bytes, take_apart, to_bytes
+from warmstore.pipeline.values import Marked, flatten, from_bytes, to_bytes
 from warmstore.records.arrays import to_numpy
 
 Pair = namedtuple("Pair", "x y")
@@ -50,7 +50,7 @@ def twice(part: Callable[[], Any], within: Callable[[Any, Any], Any] = Pair) -> 
 
 
 def back(value: Any) -> Any:
-    return from_bytes(to_bytes(*take_apart(value)))
+    return from_bytes(to_bytes(*flatten(value)))
 
 
 def arrays_of(value: Any) -> list[np.ndarray[Any, Any]]:
@@ -142,9 +142,9 @@ def test_a_part_that_occurs_twice_is_one_part(made: Callable[[], Any]) -> None:
 
 def test_halves_that_do_not_overlap_are_kept_apart() -> None:
     array = np.arange(48.0).reshape(4, 12)
-    structure, leaves = take_apart({"left": array[:, :6], "right": array[:, 6:]})
+    spec, leaves = flatten({"left": array[:, :6], "right": array[:, 6:]})
     assert [leaf.shape for leaf in leaves] == [(4, 6), (4, 6)]
-    assert "view" not in str(structure)
+    assert "view" not in str(spec)
 
 
 def test_where_numpy_does_not_find_out_arrays_count_as_overlapping(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,8 +153,8 @@ def test_where_numpy_does_not_find_out_arrays_count_as_overlapping(monkeypatch: 
 
     monkeypatch.setattr(sharing.np, "shares_memory", gives_up)
     array = image()
-    structure, _ = take_apart([array[:, ::2], array[:, 1::2]])
-    assert "view" in str(structure)
+    spec, _ = flatten([array[:, ::2], array[:, 1::2]])
+    assert "view" in str(spec)
 
 
 @pytest.mark.parametrize(
@@ -172,14 +172,14 @@ def test_where_numpy_does_not_find_out_arrays_count_as_overlapping(monkeypatch: 
 )
 def test_refused(made: Callable[[], Any], said: str) -> None:
     with pytest.raises(UnsupportedType, match=said):
-        take_apart(made())
+        flatten(made())
 
 
 def test_what_holds_itself_is_refused() -> None:
     loop: list[Any] = [1]
     loop.append({"a": loop})
     with pytest.raises(UnsupportedType, match="1/a is a part of itself"):
-        take_apart(loop)
+        flatten(loop)
 
 
 @pytest.mark.parametrize("data", [b"a\xff", b""])
@@ -198,7 +198,7 @@ def test_records_of_values_that_share(codec: str) -> None:
         x = np.full((4, 3), at)
         return {"x": x, "rows": x[1:], "again": x, "ids": [at]}
 
-    parts = [take_apart(value(at)) for at in range(3)]
+    parts = [flatten(value(at)) for at in range(3)]
     schema = Schema.of(parts, codec)
     assert schema is not None
     assert Schema.from_json(schema.to_json()) == schema
@@ -214,9 +214,9 @@ def test_records_of_values_that_share(codec: str) -> None:
 
 def test_parts_from_outside_are_marked() -> None:
     value = {"a": [1], "x": image()}
-    structure, leaves = take_apart(value, outside=[value["x"], value])
-    assert structure[:2] == ["outside", [0, 2]]
-    found = from_bytes(to_bytes(structure, leaves))
+    spec, leaves = flatten(value, outside=[value["x"], value])
+    assert spec[:2] == ["outside", [0, 2]]
+    found = from_bytes(to_bytes(spec, leaves))
     assert isinstance(found, Marked)
     assert [part is wanted for part, wanted in zip(found.parts, [found.value, found.value["x"]], strict=True)]
-    assert take_apart(value, outside=[])[0] == structure[-1][0]
+    assert flatten(value, outside=[])[0] == spec[-1][0]

@@ -16,7 +16,7 @@ from warmstore.errors import UnsupportedType
 from warmstore.loading.collate import stack
 from warmstore.pipeline.schema import Schema
 from warmstore.pipeline.staging import Staging, block_of
-from warmstore.pipeline.values import from_bytes, put_together, take_apart, to_bytes
+from warmstore.pipeline.values import flatten, from_bytes, to_bytes, unflatten
 
 Point = namedtuple("Point", "x y")
 
@@ -41,6 +41,11 @@ def same(one: Any, other: Any) -> bool:
     if dataclasses.is_dataclass(one):
         return type(one) is type(other) and same(vars(one), vars(other))
     return type(one) is type(other) and bool(one == other or one != one)
+
+
+@dataclasses.dataclass
+class Named(list[int]):
+    name: str
 
 
 LEAVES = st.one_of(
@@ -76,9 +81,9 @@ VALUES = st.recursive(
 @settings(max_examples=150, deadline=None)
 @given(VALUES)
 def test_any_value(value: Any) -> None:
-    structure, leaves = take_apart(value)
-    assert same(value, from_bytes(to_bytes(structure, leaves)))
-    assert same(value, put_together(structure, iter(leaves).__next__))
+    spec, leaves = flatten(value)
+    assert same(value, from_bytes(to_bytes(spec, leaves)))
+    assert same(value, unflatten(spec, iter(leaves).__next__))
 
 
 @pytest.mark.parametrize(
@@ -95,7 +100,7 @@ def test_any_value(value: Any) -> None:
     ],
 )
 def test_special_values(value: Any) -> None:
-    assert same(value, from_bytes(to_bytes(*take_apart(value))))
+    assert same(value, from_bytes(to_bytes(*flatten(value))))
 
 
 @pytest.mark.parametrize(
@@ -112,17 +117,18 @@ def test_special_values(value: Any) -> None:
         np.ma.masked_array([1], [True]),
         "\ud800",
         {"a": [{"b": print}]},
+        Named("a list with a name"),
     ],
 )
 def test_refused(value: Any) -> None:
     with pytest.raises(UnsupportedType, match=r"a/0/b is a|the value|has the key"):
-        take_apart(value)
+        flatten(value)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(VALUES, min_size=1, max_size=4), st.sampled_from(["raw", "zstd"]))
 def test_records_of_any_values(values: list[Any], codec: str) -> None:
-    parts = [take_apart(value) for value in values]
+    parts = [flatten(value) for value in values]
     schema = Schema.of(parts[:2], codec) or Schema.of_bytes(codec)
     assert Schema.from_json(schema.to_json()) == schema
     fitting = [at for at, part in enumerate(parts) if schema.fits(*part)]
@@ -132,7 +138,7 @@ def test_records_of_any_values(values: list[Any], codec: str) -> None:
 
 
 def test_values_of_no_bytes() -> None:
-    parts = [take_apart({"boxes": np.zeros((0, 4)), "ids": np.zeros(0, np.int32)}) for _ in range(3)]
+    parts = [flatten({"boxes": np.zeros((0, 4)), "ids": np.zeros(0, np.int32)}) for _ in range(3)]
     schema = Schema.of(parts, "raw")
     assert schema is not None
     assert schema.width == 0
@@ -145,7 +151,7 @@ def test_an_interrupted_copy_is_no_part_of_a_sample() -> None:
             raise KeyboardInterrupt
 
     values = [{"a": np.full(at + 1, at), "b": np.full(2 * at + 1, at)} for at in range(4)]
-    parts = [take_apart(value) for value in values]
+    parts = [flatten(value) for value in values]
     schema = Schema.of(parts, "raw")
     assert schema is not None
     staging = Staging(schema, 8)
@@ -163,7 +169,7 @@ def test_stacked_is_what_stacking_samples_gives() -> None:
         {"x": np.full((2, 3), at).T, "n": at, "f": at / 2, "s": np.float32(at), "ids": [at, 1], "t": (np.ones(2), True)}
         for at in range(4)
     ]
-    parts = [take_apart(value) for value in values]
+    parts = [flatten(value) for value in values]
     schema = Schema.of(parts, "raw")
     assert schema is not None
     columns = {name: np.stack([part[1][at] for part in parts]) for at, name in enumerate(schema.names)}

@@ -15,7 +15,7 @@ from warmstore.pipeline.profile import CODECS, Codec, Stage, Stored
 from warmstore.pipeline.schema import Schema
 from warmstore.pipeline.staging import block_of
 from warmstore.pipeline.trial import changes
-from warmstore.pipeline.values import Structure, take_apart
+from warmstore.pipeline.values import TreeSpec, flatten
 from warmstore.pipeline.watch import Watch
 from warmstore.records.fields import Fields
 from warmstore.records.record_batch import batch_size
@@ -43,7 +43,7 @@ class Measured:
     seconds: list[float] = field(default_factory=list)
     wait: list[float] = field(default_factory=list)
     nbytes: list[int] = field(default_factory=list)
-    kept: list[tuple[int, Structure, list[Any]]] = field(default_factory=list)  # bucket, structure, leaves
+    kept: list[tuple[int, TreeSpec, list[Any]]] = field(default_factory=list)  # bucket, structure, leaves
     trouble: str = ""
     varies: bool = False
     room: int = _KEPT
@@ -128,7 +128,7 @@ def _seconds_in_queue() -> float:
 
 def _keep(stage: Measured, bucket: int, value: Any, cacheable: bool) -> None:
     try:
-        structure, leaves = take_apart(value)
+        structure, leaves = flatten(value)
     except UnsupportedType as error:
         stage.trouble = stage.trouble or str(error)
         stage.nbytes.append(int(getattr(value, "nbytes", 0)))
@@ -182,7 +182,7 @@ def _stored(measured: Measured, count: int, codec: Codec, folder: Path) -> Store
     return Stored(nbytes, max(spread), read_all, write)
 
 
-def _encoded(schema: Schema, values: Sequence[tuple[Structure, list[Any]]]) -> dict[str, Rows]:
+def _encoded(schema: Schema, values: Sequence[tuple[TreeSpec, list[Any]]]) -> dict[str, Rows]:
     return {name: compressed(schema.store_fields[name], rows, 1) for name, rows in block_of(schema, values).items()}
 
 

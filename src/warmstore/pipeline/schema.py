@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from warmstore.pipeline.values import Structure, dtype_of, from_bytes, leaves_of, ordered, put_together
+from warmstore.pipeline.values import TreeSpec, dtype_of, from_bytes, leaves_of, ordered, unflatten
 from warmstore.records.fields import (
     Array,
     Bytes,
@@ -37,11 +37,11 @@ class Schema:
     structure: of every value. fields: of the leaves, or of the byte string.
     """
 
-    structure: Structure | None
+    structure: TreeSpec | None
     fields: tuple[Field, ...]
 
     @classmethod
-    def of(cls, examples: Sequence[tuple[Structure, list[Any]]], codec: str) -> "Schema | None":
+    def of(cls, examples: Sequence[tuple[TreeSpec, list[Any]]], codec: str) -> "Schema | None":
         """The schema of samples like these; None where they are not alike."""
         if not examples or any(structure != examples[0][0] for structure, _ in examples):
             return None
@@ -78,8 +78,8 @@ class Schema:
         """Bytes of a record's arrays of fixed shape."""
         return sum(field.width for field in self.fields if isinstance(field, Array))
 
-    def fits(self, structure: Structure, leaves: Sequence[Any]) -> bool:
-        """Whether a value that was taken apart can be a record of these fields."""
+    def fits(self, structure: TreeSpec, leaves: Sequence[Any]) -> bool:
+        """Whether a flattened value can be a record of these fields."""
         if self.structure is None:
             return True
         return structure == self.structure and all(
@@ -99,10 +99,10 @@ class Schema:
         structure = self.structure
         if structure[0] == "array" and not structure[4]:
             return [ordered(leaf, structure) for leaf in leaves[0]]
-        return [put_together(structure, iter(each).__next__) for each in zip(*leaves, strict=True)]
+        return [unflatten(structure, iter(each).__next__) for each in zip(*leaves, strict=True)]
 
     def stacked(self, columns: dict[str, Any]) -> Any:
-        """The batch that `stack` makes of the values of some records, without taking them apart; None if it cannot."""
+        """The batch that `stack` makes of the values of some records, without unflattening them; None if it cannot."""
         if self.structure is None or any(not isinstance(columns[name], np.ndarray) for name in self.names):
             return None
         return _stacked(self.structure, iter([columns[name] for name in self.names]))
@@ -117,7 +117,7 @@ class Schema:
         return cls(content["structure"], tuple(fields_from_json(content["fields"]).values()))
 
 
-def _field(node: Structure, column: Sequence[Any], codec: str) -> Field:
+def _field(node: TreeSpec, column: Sequence[Any], codec: str) -> Field:
     dtype = dtype_of(node)
     if dtype is None:
         return Text(codec) if node[0] == "str" else Bytes(codec)
@@ -139,7 +139,7 @@ def _leaves(column: Any) -> list[Any]:
     ]
 
 
-def _stacked(structure: Structure, columns: Any) -> Any:
+def _stacked(structure: TreeSpec, columns: Any) -> Any:
     kind = structure[0]
     if kind in ("array", "tensor"):
         return np.ascontiguousarray(ordered(next(columns), structure))

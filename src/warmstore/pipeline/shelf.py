@@ -19,7 +19,7 @@ from warmstore.loading.samplers.counter_rng import Int64, UInt64
 from warmstore.pipeline.room import Hold, Room, RoomFiles, is_over_budget
 from warmstore.pipeline.schema import SAMPLE, Schema
 from warmstore.pipeline.staging import Staging
-from warmstore.pipeline.values import Structure, marked_alike, take_apart
+from warmstore.pipeline.values import TreeSpec, flatten, marked_alike
 from warmstore.records.address_space import SLOT
 from warmstore.records.pending import largest_record
 from warmstore.records.record_batch import batch_size
@@ -171,7 +171,7 @@ class Shelf:
     def add(self, index: int, value: Any) -> None:
         """Take a sample's value in. It is copied here and now, and written with others later."""
         try:
-            taken = take_apart(value, copy=False)
+            taken = flatten(value, copy=False)
         except UnsupportedType as error:
             self.leave_out(index, error)
         else:
@@ -190,8 +190,8 @@ class Shelf:
         self._rows[self._mine] = -1
         self._note(f"{self.place.name}: nothing is kept here, and samples are computed every time: {reason}")
 
-    def add_taken(self, index: int, structure: Structure, leaves: list[Any]) -> None:
-        """Take in a sample that was taken apart. The leaves are copied here and now."""
+    def add_taken(self, index: int, structure: TreeSpec, leaves: list[Any]) -> None:
+        """Take in a flattened sample. The leaves are copied here and now."""
         alike = self._schemas[0]
         if alike is not None and alike.structure is not None:
             structure, leaves = marked_alike(alike.structure, structure, leaves)
@@ -202,7 +202,7 @@ class Shelf:
         staging.add(index, int(self._identities[index]), structure, leaves)
         self._waiting.add(index)
 
-    def replace(self, index: int, structure: Structure, leaves: list[Any]) -> None:
+    def replace(self, index: int, structure: TreeSpec, leaves: list[Any]) -> None:
         """Take in the sample that was added last as another value."""
         for staging in self._staged:
             if staging is not None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.pipeline.schema import SAMPLE, SAMPLE_FIELD, Schema
-from warmstore.pipeline.values import Structure, to_bytes
+from warmstore.pipeline.values import TreeSpec, to_bytes
 from warmstore.records.buffers import take
 from warmstore.records.fields import Array
 from warmstore.records.rows import Bools, Rows
@@ -43,12 +43,12 @@ class Staging:
         self._sizes: list[int] = []
         self._columns: list[Any] = []
 
-    def add(self, index: int, identity: int, structure: Structure, leaves: Sequence[Any]) -> None:
+    def add(self, index: int, identity: int, structure: TreeSpec, leaves: Sequence[Any]) -> None:
         """Copy a sample that fits the schema.
 
         Args:
             index, identity: see `SAMPLE`.
-            structure, leaves: its value, taken apart.
+            structure, leaves: its value, flattened.
         """
         at = len(self)
         self._columns = columns = self._columns or self._new_columns()
@@ -99,8 +99,8 @@ class Staging:
         return columns
 
 
-def block_of(schema: Schema, values: Sequence[tuple[Structure, Sequence[Any]]]) -> dict[str, Rows]:
-    """Values that were taken apart and fit, at least one, as rows of every field, not compressed."""
+def block_of(schema: Schema, values: Sequence[tuple[TreeSpec, Sequence[Any]]]) -> dict[str, Rows]:
+    """Flattened values that fit, at least one, as rows of every field, not compressed."""
     staging = Staging(schema, len(values))
     for index, (structure, leaves) in enumerate(values):
         staging.add(index, 0, structure, leaves)

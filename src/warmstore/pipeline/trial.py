@@ -13,7 +13,7 @@ import xxhash
 
 from warmstore.errors import BadSource, UnsupportedType
 from warmstore.pipeline.outside import Objects, is_simple
-from warmstore.pipeline.values import Structure, take_apart, to_bytes, unmarked
+from warmstore.pipeline.values import TreeSpec, flatten, to_bytes, unmarked
 from warmstore.pipeline.watch import Watch
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("warmstore")
 
-Taken = tuple[Structure, list[Any]]
+Taken = tuple[TreeSpec, list[Any]]
 """A value that was taken apart."""
 
 _FIRST = 4  # samples whose large parts are compared, and then ever fewer
@@ -87,7 +87,7 @@ class Trial:
         for last in range(len(self._pipe.steps) + 1):
             self.run(last)
             try:
-                yield to_bytes(*take_apart(self.value))
+                yield to_bytes(*flatten(self.value))
             except UnsupportedType:
                 yield b""
 
@@ -96,16 +96,16 @@ class Trial:
         return Trial(self._pipe, self._index, raw_values(self._pipe.source, [self._index]), LargeParts())
 
     def take(self, *, copy: bool = False) -> Taken:
-        """The sample as it is now, taken apart, with its parts from outside marked.
+        """The sample as it is now, flattened, with its parts from outside marked.
 
         Args:
-            copy: see `take_apart`.
+            copy: see `flatten`.
 
         Raises:
             UnsupportedType: it cannot be kept.
         """
         self._large.seen += self.watch.has_large
-        taken = take_apart(self.value, copy=copy, outside=self.watch.parts)
+        taken = flatten(self.value, copy=copy, outside=self.watch.parts)
         self._bits = _bits(taken) if self.watch else None
         return taken
 
@@ -125,7 +125,7 @@ class Trial:
         try:
             other = self.another()
             other.run(self._done)
-            taken = take_apart(other.value)
+            taken = flatten(other.value)
             if _bits(taken) == self._bits:
                 return taken
         except Exception as error:  # steps raise anything
