@@ -15,8 +15,9 @@ from warmstore.errors import SchemaMismatch
 from warmstore.loading.packing import PackRows, pack_rows
 from warmstore.loading.validation import MOST_SAMPLES, integer
 from warmstore.records.arrays import is_jax_array, is_tensor, to_numpy
-from warmstore.records.samples import rebuilt
 from warmstore.records.values import Packed
+from warmstore.tree.columns import rebuilt
+from warmstore.tree.columns import stack as stack_parts
 
 LIST, PACKED = "list", "packed"
 
@@ -137,30 +138,30 @@ def stack(samples: Sequence[Any]) -> Any:
     Returns:
         [n, *shape] arrays; a list where shapes or types vary, and of bytes, str and whatever else.
     """
+    return stack_parts(samples, _column)
+
+
+def _column(samples: list[Any]) -> Any:
     first = samples[0]
     if not all(isinstance(sample, _kind_of(first)) for sample in samples):
-        return list(samples)
-    if isinstance(first, Mapping):
-        return {name: stack([sample[name] for sample in samples]) for name in first}
-    if isinstance(first, tuple):
-        return rebuilt(first, [stack(part) for part in zip(*samples, strict=True)])
+        return samples
     if isinstance(first, np.character):
         return [sample.item() for sample in samples]  # as str and bytes, which nobody takes for arrays
     if isinstance(first, list):
         try:
             arrays = [np.asarray(sample) for sample in samples]
         except (TypeError, ValueError):  # a list of arrays of several shapes is no array
-            return list(samples)
+            return samples
         if any(array.dtype.kind in "OUS" for array in arrays):  # nor are lists of text, or of what has no dtype
-            return list(samples)
+            return samples
         samples = arrays
     elif is_tensor(first) or is_jax_array(first):
         samples = [to_numpy(sample) for sample in samples]
     first = samples[0]
     if isinstance(first, np.ndarray):
         same = all(one.shape == first.shape and one.dtype == first.dtype for one in samples)
-        return np.stack(samples) if same else list(samples)
-    return np.array(samples) if _kind_of(first) is _NUMBERS else list(samples)
+        return np.stack(samples) if same else samples
+    return np.array(samples) if _kind_of(first) is _NUMBERS else samples
 
 
 _NUMBERS = (bool, int, float, complex, np.number, np.bool_, np.datetime64, np.timedelta64)

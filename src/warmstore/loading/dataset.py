@@ -11,7 +11,8 @@ from warmstore.loading.sources.resolve import source_of
 from warmstore.loading.sources.sequence import SequenceSource
 from warmstore.loading.sources.source import Source
 from warmstore.loading.transfer import ToTorch
-from warmstore.records.samples import Samples, rebuilt
+from warmstore.records.samples import Samples
+from warmstore.tree.columns import map_columns
 
 _to_torch = ToTorch()
 
@@ -77,10 +78,10 @@ def collate(samples: Any) -> Any:
 
 def owned(batch: Any) -> Any:
     """A batch that may leave the process: views of files become bytes."""
-    if isinstance(batch, dict):
-        return {name: owned(values) for name, values in batch.items()}
-    if isinstance(batch, tuple):
-        return rebuilt(batch, [owned(values) for values in batch])
-    if isinstance(batch, list):
-        return [bytes(value) if isinstance(value, memoryview) else value for value in batch]
-    return batch
+    return map_columns(_owned_column, batch)
+
+
+def _owned_column(column: Any) -> Any:
+    if not isinstance(column, list):
+        return column
+    return [bytes(value) if isinstance(value, memoryview) else value for value in column]

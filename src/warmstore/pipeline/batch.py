@@ -7,6 +7,7 @@ import numpy as np
 
 from warmstore.loading.collate import stack
 from warmstore.loading.shared_memory import empty
+from warmstore.tree.columns import map_columns
 
 
 class Uneven(Exception):
@@ -22,7 +23,6 @@ class Batch:
 
     def __init__(self, count: int, *, alike: bool) -> None:
         self._count = count
-        self._alike = alike
         self._room: Any = None if alike else [None] * count
 
     def put(self, place: int, value: Any) -> None:
@@ -37,7 +37,7 @@ class Batch:
 
     def stacked(self) -> Any:
         """The batch, of which every place has been filled."""
-        return _stacked(self._room) if self._alike else stack(self._room)
+        return map_columns(lambda part: stack(part) if isinstance(part, list) else part, self._room)
 
 
 def _is_plain(value: Any) -> bool:
@@ -73,11 +73,3 @@ def _pairs(room: Any, value: Any) -> Sequence[tuple[Any, Any]]:
     if list(room) != list(value):
         raise Uneven
     return [(part, value[name]) for name, part in room.items()]
-
-
-def _stacked(room: Any) -> Any:
-    if isinstance(room, dict):
-        return {name: _stacked(part) for name, part in room.items()}
-    if isinstance(room, tuple):
-        return tuple(map(_stacked, room))
-    return stack(room) if isinstance(room, list) else room

@@ -5,10 +5,12 @@ batch already; taking it apart and putting it together would cost a hundred time
 list, for any collate function, and `warmstore.collate` takes the batch that it holds.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+
+from warmstore.tree.columns import map_columns
 
 
 class Samples:
@@ -38,17 +40,12 @@ class Samples:
     __hash__ = None  # type: ignore[assignment]
 
 
-def rebuilt(like: tuple[Any, ...], parts: Iterable[Any]) -> tuple[Any, ...]:
-    """Parts as a tuple of the kind of another, named tuples included."""
-    return type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)
-
-
 def _sample(batch: Any, at: int) -> Any:
-    if isinstance(batch, dict):
-        return {name: _sample(values, at) for name, values in batch.items()}
-    if isinstance(batch, tuple):
-        return rebuilt(batch, [_sample(values, at) for values in batch])
-    value = batch[at]
-    if isinstance(batch, np.ma.MaskedArray) and np.ma.getmaskarray(value).all():
+    return map_columns(lambda column: _value(column, at), batch)
+
+
+def _value(column: Any, at: int) -> Any:
+    value = column[at]
+    if isinstance(column, np.ma.MaskedArray) and np.ma.getmaskarray(value).all():
         return None
     return value

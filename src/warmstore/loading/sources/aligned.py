@@ -5,7 +5,7 @@ from typing import Any, final
 from warmstore.errors import BadSource
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.sources.source import Source
-from warmstore.records.samples import rebuilt
+from warmstore.tree.columns import rebuilt
 
 
 @final

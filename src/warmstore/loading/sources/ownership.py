@@ -21,7 +21,7 @@ import numpy as np
 
 from warmstore.errors import BadSource
 from warmstore.records.arrays import is_jax_array, is_tensor
-from warmstore.records.samples import rebuilt
+from warmstore.tree.columns import map_columns, rebuilt
 
 _IMMUTABLE = frozenset(
     {
@@ -50,10 +50,10 @@ def owned(batch: Any) -> Any:
     Raises:
         BadSource: an object that cannot be copied.
     """
-    if isinstance(batch, dict):
-        return {name: owned(part) for name, part in batch.items()}
-    if isinstance(batch, tuple):
-        return rebuilt(batch, [owned(part) for part in batch])
+    return map_columns(_owned_column, batch)
+
+
+def _owned_column(batch: Any) -> Any:
     if isinstance(batch, list):
         kinds = set(map(type, batch))
         if all(_is_immutable(kind) for kind in kinds):

@@ -36,10 +36,10 @@ from warmstore.records.arrays import is_jax_array, is_tensor
 from warmstore.records.fields import check_known
 from warmstore.records.formats import Formatted
 from warmstore.records.manifest import NAME
-from warmstore.records.samples import rebuilt
 from warmstore.records.store import RecordStore
 from warmstore.records.view import FieldsView, FieldView
 from warmstore.remote.location import is_remote
+from warmstore.tree.columns import rebuilt
 
 
 def source_of(
