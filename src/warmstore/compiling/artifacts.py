@@ -25,7 +25,7 @@ from typing import Any
 from blake3 import blake3
 
 from warmstore.compiling.artifact import Artifact
-from warmstore.compiling.blobs import Blobs, write_whole
+from warmstore.compiling.blobs import Blobs
 from warmstore.compiling.changes import Changes, as_json
 from warmstore.compiling.environment import Environment
 from warmstore.compiling.index import Index
@@ -37,6 +37,7 @@ from warmstore.compiling.stats import StoreStats, stats_of
 from warmstore.errors import BadArtifact, Closed, Damaged, NoArtifact, ReadOnly, StorageFailed, TooLarge
 from warmstore.owner import Owner
 from warmstore.sizes import parse_size
+from warmstore.storage.atomic import replace_file
 
 _SHORTLY = 1.0  # seconds that whoever reads waits to tell of what is damaged
 
@@ -178,12 +179,8 @@ class ArtifactStore(Owner):
         """
         data = self.read(artifact)
         path = Path(path)
-        unfinished = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-        try:
-            write_whole(path, unfinished, data)
-        except BaseException:
-            unfinished.unlink(missing_ok=True)
-            raise
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, data, durable=False)
 
     def stats(self) -> StoreStats:
         """What is in the store, and the counters."""

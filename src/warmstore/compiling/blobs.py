@@ -7,6 +7,8 @@ from pathlib import Path
 
 from blake3 import blake3
 
+from warmstore.storage.atomic import draft_of
+
 
 class Blobs:
     """The files `ab/cdef...` under a folder."""
@@ -34,7 +36,10 @@ class Blobs:
 
     def write(self, digest: str, content: bytes) -> None:
         """Have the file whole, or not at all. One process does so at a time."""
-        write_whole(self.path(digest), self._unfinished(digest), content)
+        path = self.path(digest)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with draft_of(path, draft=self._unfinished(digest)) as draft:
+            draft.write_bytes(content)
 
     def staged(self, digest: str) -> Path:
         """Where an import keeps a blob until all of them are there."""
@@ -73,13 +78,3 @@ class Blobs:
     def _unfinished(self, digest: str) -> Path:
         path = self.path(digest)
         return path.with_name(path.name + ".partial")
-
-
-def write_whole(path: Path, unfinished: Path, content: bytes) -> None:
-    """Have a file whole, or not at all, by way of an unfinished one beside it, which an error may leave."""
-    try:
-        unfinished.write_bytes(content)
-    except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_bytes(content)
-    unfinished.replace(path)

@@ -30,6 +30,7 @@ from warmstore.compiling.artifacts import ArtifactStore
 from warmstore.compiling.files import HEADER
 from warmstore.errors import BadArtifact, BadBundle, Damaged, NewerFormat, NoArtifact, StorageFailed, TargetExists
 from warmstore.remote.signing import Keyring
+from warmstore.storage.atomic import draft_of
 
 FORMAT = 1
 _MANIFEST, _SIGNATURE, _BLOB = "manifest.json", "manifest.sig", "blobs/"
@@ -91,21 +92,17 @@ def export(
         sort_keys=True,
     ).encode()
     signature = keyring.sign(_PURPOSE, manifest)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with (
-            open(unfinished, "wb") as file,
-            zstandard.ZstdCompressor(level=9, write_checksum=True).stream_writer(file, closefd=False) as packed,
-            tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as tar,
-        ):
-            _add(tar, _MANIFEST, manifest)
-            if signature is not None:
-                _add(tar, _SIGNATURE, json.dumps(signature).encode())
-            for digest, one in {one.digest: one for one in whole}.items():
-                _add(tar, _BLOB + digest, store.read(one))
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with (
+        draft_of(path) as draft,
+        open(draft, "wb") as file,
+        zstandard.ZstdCompressor(level=9, write_checksum=True).stream_writer(file, closefd=False) as packed,
+        tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as tar,
+    ):
+        _add(tar, _MANIFEST, manifest)
+        if signature is not None:
+            _add(tar, _SIGNATURE, json.dumps(signature).encode())
+        for digest, one in {one.digest: one for one in whole}.items():
+            _add(tar, _BLOB + digest, store.read(one))
     return Bundled(len(whole), path.stat().st_size, tuple(recorded), signature["key"] if signature else None)
 
 

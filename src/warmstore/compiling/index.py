@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from warmstore.errors import NewerFormat
+from warmstore.storage.atomic import draft_of
 
 FORMAT = 1
 BLOCK = 4096
@@ -97,9 +98,8 @@ class Index:
         new = self.path.with_suffix(".new")
         for path in (new, *beside(new)):
             path.unlink(missing_ok=True)
-        with closing(connect(f"{new}")) as connection:
+        with draft_of(self.path, draft=new), closing(connect(f"{new}")) as connection:
             connection.executescript(_SCHEMA)
-        new.replace(self.path)  # so that whoever sees it sees all of it
 
     def _open(self) -> sqlite3.Connection:
         if self.opened is None:

@@ -20,6 +20,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from warmstore.compiling.environment import Environment
+from warmstore.storage.atomic import replace_file
 
 # Extensions of x86-64 and ARM that compilers emit with -march=native. What /proc/cpuinfo lists besides comes and goes
 # with the kernel and the hypervisor, and means nothing to a compiled file.
@@ -227,7 +228,5 @@ def _remembered(question: tuple[str, ...], ask: Callable[[], str | None]) -> str
     with suppress(OSError):
         folder.mkdir(mode=0o700, exist_ok=True)
         if folder.stat().st_uid == os.getuid():
-            whole = folder / f"{name}.{os.getpid()}"
-            whole.write_text(json.dumps(answer))
-            whole.replace(path)
+            replace_file(path, json.dumps(answer).encode(), durable=False)
     return None if answer is None else str(answer)

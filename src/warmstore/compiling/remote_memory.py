@@ -7,7 +7,6 @@ content, is an old state of the remote that somebody put back, and is not taken.
 from __future__ import annotations
 
 import json
-import os
 import platform
 import secrets
 from collections.abc import Callable, Iterable
@@ -18,6 +17,7 @@ from typing import Any
 from filelock import FileLock
 
 from warmstore.compiling.remote_manifests import Manifest
+from warmstore.storage.atomic import replace_file
 
 _PATIENCE = 5.0  # seconds to wait for another process of this host
 
@@ -100,6 +100,4 @@ class RemoteMemory:
         with FileLock(self._path.with_suffix(".write.lock"), timeout=_PATIENCE):
             self._known = self._read()
             change(self._known)
-            whole = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-            whole.write_text(json.dumps(self._known))
-            whole.replace(self._path)
+            replace_file(self._path, json.dumps(self._known).encode(), durable=False)

@@ -12,6 +12,8 @@ from pathlib import Path
 from time import time
 from typing import Any
 
+from warmstore.storage.atomic import replace_file
+
 _SHOWN = 3  # reasons in a line
 _LONGEST = 120  # letters of one
 
@@ -52,9 +54,7 @@ def write(folder: Path, job: str, lookups: Sequence[Lookup], kept: int) -> None:
     run = {"job": job, "time": time(), "pid": os.getpid(), "kept": kept, "lookups": [asdict(one) for one in lookups]}
     path = folder / "runs" / f"{_file_name(job)}.{_rank()}.json"
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    whole = path.with_name(f".{path.name}.{os.getpid()}")
-    whole.write_text(json.dumps(run))
-    whole.replace(path)
+    replace_file(path, json.dumps(run).encode(), durable=False)
 
 
 def read(folder: Path, job: str | None = None) -> Iterator[tuple[str, list[Lookup]]]:

@@ -2,11 +2,11 @@
 
 import contextlib
 import json
-import secrets
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 
 from warmstore.features.versions import CacheVersion
+from warmstore.storage.atomic import replace_file
 
 
 @dataclass(frozen=True)
@@ -114,10 +114,9 @@ class Cost:
         here = self.here
         if here == self._saved:
             return
-        draft = self._path.with_suffix(f".{secrets.token_hex(4)}.tmp")
         with contextlib.suppress(OSError):
-            draft.write_text(json.dumps(asdict(read_usage(self._path) + (here - self._saved))))
-            draft.replace(self._path)
+            content = json.dumps(asdict(read_usage(self._path) + (here - self._saved)))
+            replace_file(self._path, content.encode(), durable=False)
             self._saved = here
 
 

@@ -12,6 +12,8 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
+from warmstore.storage.atomic import replace_file
+
 Codec = Literal["raw", "zstd"]
 Tier = Literal["memory", "disk"]
 CODECS: tuple[Codec, ...] = ("raw", "zstd")
@@ -128,9 +130,8 @@ class Profile:
     def save(self, path: Path) -> None:
         """Write it as JSON; the file appears whole or not at all."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        staged = path.with_name(f".{path.name}.{os.getpid()}")
-        staged.write_text(json.dumps({"format": _FORMAT, **asdict(self)}, indent=1) + "\n")
-        staged.replace(path)
+        content = json.dumps({"format": _FORMAT, **asdict(self)}, indent=1) + "\n"
+        replace_file(path, content.encode(), durable=False)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], key: str | None = None) -> Self | None:

@@ -23,6 +23,7 @@ from warmstore.pipeline.room import Hold, Room, remove, remove_unused
 from warmstore.pipeline.schema import Schema
 from warmstore.pipeline.shelf import Place
 from warmstore.records.files import Files, file_lock
+from warmstore.storage.atomic import replace_file
 
 _log = logging.getLogger("warmstore")
 
@@ -126,9 +127,7 @@ def open_place(wanted: Wanted, room: Room, *, direct: bool) -> tuple[Place, str]
             content = json.dumps(about).encode()
             with room.claim(2 * 4096 + len(content)):
                 folder.mkdir()
-                staged = folder / f"{_ABOUT}.new"
-                staged.write_bytes(content)
-                staged.replace(folder / _ABOUT)
+                replace_file(folder / _ABOUT, content, durable=False)
     schema = None if about["schema"] is None else Schema.from_json(about["schema"])
     return Place(wanted.number, wanted.step, wanted.name, folder, room, schema, wanted.codec, direct), reason
 

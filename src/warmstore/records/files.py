@@ -10,7 +10,6 @@ import errno
 import fcntl
 import mmap
 import os
-import secrets
 import shutil
 import struct
 from collections.abc import Iterator, Sequence
@@ -316,16 +315,3 @@ def read_whole(files: Files, path: Path) -> bytes:
         return files.read(descriptor, files.size(descriptor), 0)
     finally:
         files.close(descriptor)
-
-
-def replace_whole(files: Files, path: Path, data: bytes) -> None:
-    """Have a file hold these bytes and no others; on the disk when this returns. Whoever dies leaves it as it was."""
-    draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
-    descriptor = files.create(draft)
-    try:
-        write_all(files, descriptor, [data], 0)
-        files.sync(descriptor)
-    finally:
-        files.close(descriptor)
-    files.rename(draft, path)
-    files.sync_folder(path.parent)

@@ -17,8 +17,9 @@ import xxhash
 
 from warmstore.errors import Damaged, NewerFormat, NotAStore, WarmstoreError
 from warmstore.records.fields import Fields, fields_from_json, fields_to_json
-from warmstore.records.files import COPY, Files, read_whole, replace_whole
+from warmstore.records.files import COPY, Files, read_whole
 from warmstore.records.log import is_closed
+from warmstore.storage.atomic import replace_file
 
 _logger = logging.getLogger("warmstore")
 
@@ -136,8 +137,8 @@ def manifest_of(data: bytes | str, path: str) -> Manifest:
 def write_manifest(folder: Path, manifest: Manifest, files: Files) -> None:
     """Write store.json and its copy, replacing the old ones; on the disk when this returns."""
     data = manifest_bytes(manifest)
-    replace_whole(files, folder / manifest.generation_folder / (NAME + COPY), data)
-    replace_whole(files, folder / NAME, data)
+    replace_file(folder / manifest.generation_folder / (NAME + COPY), data, durable=True, files=files)
+    replace_file(folder / NAME, data, durable=True, files=files)
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:

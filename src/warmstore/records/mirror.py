@@ -12,7 +12,7 @@ import xxhash
 
 from warmstore.errors import Diverged, NotAStore, StoreExists
 from warmstore.records.checksums import generation_seed
-from warmstore.records.files import Files, is_locked, is_read_only, replace_whole
+from warmstore.records.files import Files, is_locked, is_read_only
 from warmstore.records.heads import Head, read_heads
 from warmstore.records.live_batches import live_batches
 from warmstore.records.log import Log
@@ -31,6 +31,7 @@ from warmstore.records.log_entries import (
 from warmstore.records.manifest import Manifest, read_manifest
 from warmstore.records.numbers import Numbers
 from warmstore.remote.objects import Objects
+from warmstore.storage.atomic import replace_file
 
 NOTE = "remote.json"
 """In a store's folder: what was pushed or pulled last, by URL."""
@@ -172,7 +173,7 @@ def write_note(path: Path, objects: Objects, head: Head, files: Files, *, coming
         notes = {}
     notes = {**(notes if isinstance(notes, dict) else {}), objects.location.url: note}
     try:
-        replace_whole(files, path / NOTE, json.dumps(notes, indent=1).encode())
+        replace_file(path / NOTE, json.dumps(notes, indent=1).encode(), durable=True, files=files)
     except OSError as error:
         if not is_read_only(error):
             raise

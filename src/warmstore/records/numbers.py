@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from warmstore.records.files import COPY, Files, read_whole, replace_whole, write_all
+from warmstore.records.files import COPY, Files, read_whole, write_all
 from warmstore.records.log_entries import Entries
+from warmstore.storage.atomic import replace_file
 
 _logger = logging.getLogger("warmstore")
 
@@ -109,7 +110,7 @@ class Numbers:
         """Have both files hold what another host's hold; these lists and more."""
         for path in (self.path.with_name(NAME + COPY), self.path):
             if whole:
-                replace_whole(self._files, path, whole)
+                replace_file(path, whole, durable=True, files=self._files)
 
     def damaged(self, entries: Entries) -> list[str]:
         """The names of the files in which a list of these entries is damaged."""

@@ -28,6 +28,7 @@ from warmstore.records.key_index import boot_id
 from warmstore.records.mapped import Mapped
 from warmstore.records.remote_chunk import PAGES, Hashes, RemoteChunk
 from warmstore.remote.objects import Objects
+from warmstore.storage.atomic import replace_file
 
 _HEADER = 4096
 _ABSENT, _THERE, _USED, _COMING, _UNSURE = range(5)  # what the table says of a block
@@ -289,9 +290,7 @@ class Pages:
             hashes = chunk.hashes(data)
             if hashes is not None:
                 self._hashes[number] = hashes
-                draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-                draft.write_bytes(hashes.tobytes())
-                self._files.rename(draft, path)
+                replace_file(path, hashes.tobytes(), durable=False, files=self._files)
                 return
         raise self._damaged(chunk.hashes_object, data is None)
 

@@ -21,7 +21,7 @@ import xxhash
 
 from warmstore.errors import Diverged, RemoteUnavailable
 from warmstore.records.checksums import generation_seed
-from warmstore.records.files import Files, file_lock, replace_whole
+from warmstore.records.files import Files, file_lock
 from warmstore.records.heads import Head
 from warmstore.records.log import Log, create_log
 from warmstore.records.log_entries import CLOSED as _CLOSED
@@ -35,6 +35,7 @@ from warmstore.remote.location import Location, is_remote
 from warmstore.remote.objects import Objects
 from warmstore.remote.waiting import Patience
 from warmstore.sizes import parse_size
+from warmstore.storage.atomic import replace_file
 
 _log = logging.getLogger("warmstore")
 
@@ -237,4 +238,4 @@ def add_chunks(folder: Path, chunks: Mapping[int, RemoteChunk], files: Files) ->
 def write_chunks(folder: Path, chunks: Mapping[int, RemoteChunk], files: Files) -> None:
     """Say which chunks of a generation's folder come from a remote."""
     said = {str(number): [chunk.name, chunk.size] for number, chunk in chunks.items()}
-    replace_whole(files, folder / CHUNKS, json.dumps(said).encode())
+    replace_file(folder / CHUNKS, json.dumps(said).encode(), durable=True, files=files)

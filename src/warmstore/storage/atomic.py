@@ -1,0 +1,55 @@
+"""Atomic replacement of a file: readers see the old content or the new content, never a part of either.
+
+The new content is written into a draft beside the file, and the draft is renamed over it. A process that is killed in
+between leaves the old file and a draft. An error removes the draft.
+"""
+
+import contextlib
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+from warmstore.records.files import Files, write_all
+
+_PLAIN = Files()
+
+
+@contextlib.contextmanager
+def draft_of(path: Path, *, draft: Path | None = None, files: Files = _PLAIN) -> Iterator[Path]:
+    """Yield the path of a draft, which the block writes. The draft replaces `path` where the block ends well.
+
+    Nothing is fsynced.
+
+    Args:
+        draft: its path, on the file system of `path`, for callers that find the draft of a killed process by its name.
+            By default a new name beside `path`, "NAME.<8 hexadecimal digits>.tmp".
+    """
+    if draft is None:
+        draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        yield draft
+        files.rename(draft, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            files.remove(draft)
+        raise
+
+
+def replace_file(path: Path, data: bytes, *, durable: bool, files: Files = _PLAIN) -> None:
+    """Replace the content of a file, or make it. Its folder must be there.
+
+    Args:
+        durable: fsync the draft before the rename and the folder after it, so that the new content outlives a power
+            failure once this returns. Without it a power failure may leave an empty file, which is right for content
+            that can be computed again and is checked when it is read.
+    """
+    with draft_of(path, files=files) as draft:
+        descriptor = files.create(draft)
+        try:
+            write_all(files, descriptor, [data], 0)
+            if durable:
+                files.sync(descriptor)
+        finally:
+            files.close(descriptor)
+    if durable:
+        files.sync_folder(path.parent)
