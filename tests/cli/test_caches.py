@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import warmstore as ws
 from warmstore.cli import app
-from warmstore.cli.caches_view import duration, rendered_structure
+from warmstore.cli.caches_view import rendered_structure
 from warmstore.features.inspection import find_caches, read_state
 
 
@@ -135,23 +135,6 @@ class TestClear:
         ws.RecordStore.create(folder / "plain", {"x": ws.Array("int64")}).close()
         assert run("clear", folder, "--yes")[0] == 0
         assert [path.name for path in folder.iterdir()] == ["plain"]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"),
-    [
-        (-1, "0 ms"),
-        (0.0004, "0 ms"),
-        (0.25, "250 ms"),
-        (1, "1.0 s"),
-        (59, "59 s"),
-        (61, "1.0 min"),
-        (7200, "2.0 h"),
-        (86400 * 3, "3 days"),
-    ],
-)
-def test_durations(seconds: float, said: str) -> None:
-    assert duration(seconds) == said
 
 
 def test_structures_of_every_kind(tmp_path: Path) -> None:

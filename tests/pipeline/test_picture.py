@@ -7,7 +7,7 @@ from tests.pipeline.test_plan import pipeline
 
 import warmstore as ws
 from warmstore.pipeline.planning import plan
-from warmstore.pipeline.words import duration, size
+from warmstore.storage.humanize import format_duration
 
 
 def made(**told: object) -> ws.Plan:
@@ -24,7 +24,7 @@ def test_the_table_says_what_is_kept_where_and_what_an_epoch_takes() -> None:
         assert ("in memory" if place.tier == "memory" else "on disk") in text
     assert "Memory:" in text
     assert "of 2.2 MB in cache" in text
-    assert duration(one.epoch_seconds) + " predicted" in text
+    assert format_duration(one.epoch_seconds) + " predicted" in text
     assert "Measured" not in text
     one.measured.append(one.epoch_seconds * 1.1)
     assert "+10% of what was predicted" in str(one)
@@ -52,17 +52,3 @@ def test_a_picture_has_a_bar_for_all_that_is_kept(tmp_path: Path) -> None:
     for tier, colour in (("memory", "#0f8b8d"), ("disk", "#ec9a29")):
         bars = sum(place.tier == tier and place.codec == "raw" for place in one.placements)
         assert content.count(f"fill: {colour}") >= bars + 1  # and one in the legend
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"), [(0, "0"), (2e-6, "2.0 µs"), (0.0123, "12 ms"), (3, "3.0 s"), (600, "10 min"), (9000, "2.5 h")]
-)
-def test_seconds_have_a_unit(seconds: float, said: str) -> None:
-    assert duration(seconds) == said
-
-
-@pytest.mark.parametrize(
-    ("nbytes", "said"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (12e6, "12 MB"), (2e13, "20 TB")]
-)
-def test_bytes_have_a_unit(nbytes: float, said: str) -> None:
-    assert size(nbytes) == said

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from warmstore.cli.errors import errors_told
+from warmstore.storage.humanize import format_size
 
 Cache = Annotated[
     Path, typer.Argument(metavar="CACHE", help="A cache's folder, one version of it, or a folder of caches.")
@@ -43,17 +44,16 @@ def clear(
 ) -> None:
     """Remove caches of features, with all their versions. Asks first."""
     with errors_told():
-        from warmstore.cli.records_view import size
         from warmstore.features.inspection import clear as clear_cache
         from warmstore.features.inspection import find_caches, read_state
 
         states = [read_state(path) for path in find_caches(cache)]
         for state in states:
-            typer.echo(f"{state.path}: {state.entries:,} entries, {size(state.bytes)}")
+            typer.echo(f"{state.path}: {state.entries:,} entries, {format_size(state.bytes)}")
         freed = sum(state.bytes for state in states)
         if not yes and not typer.confirm(f"Remove {'it' if len(states) == 1 else f'all {len(states)}'}?"):
             typer.echo("Nothing was removed.")
             raise typer.Exit(1)
         for state in states:
             clear_cache(state.path)
-        typer.echo(f"Removed {size(freed)}.")
+        typer.echo(f"Removed {format_size(freed)}.")

@@ -7,13 +7,13 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from warmstore.cli.durations import duration
-from warmstore.cli.records_view import says, size, table
+from warmstore.cli.records_view import says, table
 from warmstore.errors import Damaged
 from warmstore.features.inspection import CacheState, duplicates, read_state
 from warmstore.features.schema import Schema
 from warmstore.features.versions import Fingerprint, digest, id_name, version_paths
 from warmstore.records.store import RecordStore
+from warmstore.storage.humanize import format_duration, format_size
 from warmstore.tree.spec import TreeSpec, children_of, keys_of
 
 
@@ -29,16 +29,16 @@ def show_states(states: Sequence[CacheState], now: float, console: Console) -> N
         shown.add_row(
             Text(label(state)),
             f"{state.entries:,}",
-            size(state.bytes),
+            format_size(state.bytes),
             f"{state.usage.hit_rate:.1%}" if looked_up else "-",
-            duration(state.seconds_saved) if looked_up else "-",
-            duration(now - state.created),
-            "now" if state.writers else duration(now - state.written),
+            format_duration(state.seconds_saved) if looked_up else "-",
+            format_duration(now - state.created),
+            "now" if state.writers else format_duration(now - state.written),
         )
     console.print(shown)
     if len(states) > 1:
-        saved = duration(sum(state.seconds_saved for state in states))
-        console.print(f"In all {size(sum(state.bytes for state in states))}, {saved} of computing saved.")
+        saved = format_duration(sum(state.seconds_saved for state in states))
+        console.print(f"In all {format_size(sum(state.bytes for state in states))}, {saved} of computing saved.")
     if any(id_name(state.path) != state.path.name for state in states):
         console.print("[dim]@: a version for another module, or other arguments.[/]")
 
@@ -90,14 +90,14 @@ def show_cache(found: dict[str, Any], now: float, console: Console) -> None:
     """Print a `cache_description`."""
     used = f"{found['hits']:,} hits, {found['misses']:,} misses" if found["hits"] + found["misses"] else "not used yet"
     if found["hits"] + found["misses"]:
-        used += f": {found['hit_rate']:.1%}; {duration(found['seconds_saved'])} of computing saved"
+        used += f": {found['hit_rate']:.1%}; {format_duration(found['seconds_saved'])} of computing saved"
     twice = found["duplicates"]
     told = "not known: some are damaged" if twice is None else f"{twice:,}"
     lines = {
         "Feature cache": found["id"],
         "Output": found["output"],
         "Used": used,
-        "Age": f"{duration(now - found['created'])}, written {duration(now - found['written'])} ago",
+        "Age": f"{format_duration(now - found['created'])}, written {format_duration(now - found['written'])} ago",
         "Duplicates": told + (": the later one of each key counts" if twice else ""),
         "Fingerprint": _fingerprint(found["fingerprint"]),
         "Versions": ", ".join(found["versions"]),

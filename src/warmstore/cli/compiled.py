@@ -14,6 +14,7 @@ from rich.table import Table
 
 from warmstore.cli.errors import errors_told
 from warmstore.cli.mirrors import Option, options_of
+from warmstore.storage.humanize import format_size, parse_duration, parse_size
 
 if TYPE_CHECKING:
     from warmstore.compiling.artifacts import ArtifactStore
@@ -90,8 +91,6 @@ def clear(
 ) -> None:
     """Remove artifacts: all, or those of a job, of a kind, or long unused. Asks first."""
     with _opened(folder) as store:
-        from warmstore.cli.durations import parse_duration
-
         seconds = None if unused_for is None else parse_duration(unused_for)
         which = "all artifacts" if job is kind is unused_for is None else "these artifacts"
         typer.echo(f"{store.folder}: {len(store.all(job, kind)):,} artifacts{' at most' if unused_for else ''}")
@@ -115,7 +114,7 @@ def export(
 
         made = export_bundle(store, path, jobs=job)
         signed = f"signed with the key {made.key}" if made.key else "not signed: no key is configured"
-        typer.echo(f"{path}: {made.artifacts:,} artifacts, {_megabytes(made.size)}, {signed}")
+        typer.echo(f"{path}: {made.artifacts:,} artifacts, {format_size(made.size)}, {signed}")
 
 
 @app.command("import")
@@ -130,7 +129,7 @@ def import_(
 
         taken = import_bundle(store, path)
         checked = f"signed with the key {taken.key}" if taken.key else "not checked: no key is configured"
-        typer.echo(f"{store.folder}: {taken.artifacts:,} artifacts, {_megabytes(taken.size)}, {checked}")
+        typer.echo(f"{store.folder}: {taken.artifacts:,} artifacts, {format_size(taken.size)}, {checked}")
 
 
 @app.command()
@@ -190,15 +189,12 @@ def prune(
 ) -> None:
     """Remove old artifacts from a remote, and bytes that belong to none. Needs a key that signs."""
     with errors_told():
-        from warmstore.cli.durations import parse_duration
-        from warmstore.cli.records_view import size
         from warmstore.compiling.remote_memory import RemoteMemory
         from warmstore.compiling.remote_prune import prune as collect
         from warmstore.compiling.remotes import URL
         from warmstore.compiling.settings import Settings
         from warmstore.remote.objects import Objects
         from warmstore.remote.signing import Keyring
-        from warmstore.sizes import parse_size
 
         url = remote or os.environ.get(URL)
         if not url:
@@ -215,8 +211,8 @@ def prune(
             )
             typer.echo(
                 f"{objects.location.url}: {'would remove' if dry_run else 'removed'} {pruned.artifacts:,} artifacts, "
-                f"{pruned.blobs:,} objects, {size(pruned.size)}; {pruned.kept:,} artifacts stay, "
-                f"{size(pruned.kept_size)}"
+                f"{pruned.blobs:,} objects, {format_size(pruned.size)}; {pruned.kept:,} artifacts stay, "
+                f"{format_size(pruned.kept_size)}"
             )
 
 
@@ -239,9 +235,3 @@ def _folder(told: Path | None) -> Path:
     from warmstore.compiling.settings import default_folder
 
     return told or Path(os.environ.get("WARMSTORE_CACHE_DIR") or default_folder())
-
-
-def _megabytes(size: int) -> str:
-    from warmstore.cli.records_view import size as said
-
-    return said(size)

@@ -7,10 +7,10 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from warmstore.cli.durations import duration
-from warmstore.cli.records_view import size, table
+from warmstore.cli.records_view import table
 from warmstore.compiling.artifact import Artifact
 from warmstore.compiling.stats import StoreStats
+from warmstore.storage.humanize import format_duration, format_size
 
 _COUNTERS = {
     "hit": "found",
@@ -27,16 +27,18 @@ def show_stats(found: StoreStats, console: Console) -> None:
     kinds = table("", "kind", ">artifacts", ">size")
     kinds.title = None
     for kind, (count, taken) in found.kinds.items():
-        kinds.add_row(Text(kind), f"{count:,}", size(taken))
+        kinds.add_row(Text(kind), f"{count:,}", format_size(taken))
     console.print(Text(f"Compiled artifacts in {found.folder}", "bold"), soft_wrap=True)
     console.print(kinds if found.kinds else "None yet.")
     taken = found.size + found.claimed
-    console.print(f"On disk {size(taken)} of {size(found.limit)}, {taken / found.limit:.1%}; everything counts.")
+    console.print(
+        f"On disk {format_size(taken)} of {format_size(found.limit)}, {taken / found.limit:.1%}; everything counts."
+    )
     counted = [f"{found.counters[name]:,} {said}" for name, said in _COUNTERS.items() if found.counters.get(name)]
     if counted:
         console.print(f"Looked up: {'; '.join(counted)}.")
     if found.hits:
-        console.print(f"Used {found.hits:,} times: {duration(found.seconds_saved)} of compiling saved.")
+        console.print(f"Used {found.hits:,} times: {format_duration(found.seconds_saved)} of compiling saved.")
     if found.jobs:
         jobs = table("", "job", ">artifacts")
         jobs.title = None
@@ -61,10 +63,10 @@ def show_artifacts(found: Sequence[Artifact], console: Console) -> None:
         shown.add_row(
             Text(one.key),
             Text(one.kind),
-            size(one.size),
-            duration(one.seconds) if one.seconds else "-",
+            format_size(one.size),
+            format_duration(one.seconds) if one.seconds else "-",
             f"{one.hits:,}",
-            duration(now - one.last_used),
+            format_duration(now - one.last_used),
             Text(one.host),
         )
     console.print(shown)

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from warmstore.cli.demo_run import PHASES, Run
+from warmstore.storage.humanize import format_size
 
 SHOWN_EPOCHS = 5
 
@@ -36,7 +37,7 @@ def cache_table(cold: Run, warm: Run) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for before, after in zip(cold.caches, warm.caches, strict=True):
         counts = (after.entries, before.hits, before.misses, after.hits, after.misses)
-        table.add_row(after.name, f"{after.bytes / 1e6:.1f} MB", *(f"{count:,}" for count in counts))
+        table.add_row(after.name, format_size(after.bytes), *(f"{count:,}" for count in counts))
     return table
 
 

@@ -7,6 +7,7 @@ import typer
 
 from warmstore.cli.errors import errors_told
 from warmstore.cli.records import Progress
+from warmstore.storage.humanize import format_size
 
 if TYPE_CHECKING:
     from warmstore.records.pulling import Pulled
@@ -89,15 +90,13 @@ def options_of(option: list[str] | None) -> dict[str, str]:
 
 
 def _say_pushed(url: str, done: "Pushed") -> None:
-    from warmstore.cli.records_view import size
     from warmstore.remote.location import Location
 
     late = f"; {done.waiting} are still written to and go with a later push" if done.waiting else ""
     there = f", {done.present} were there" if done.present else ""
-    typer.echo(f"{Location.parse(url).url}: {done.chunks} chunks sent, {size(done.size)}{there}{late}")
+    typer.echo(f"{Location.parse(url).url}: {done.chunks} chunks sent, {format_size(done.size)}{there}{late}")
 
 
 def _say_pulled(folder: Path, done: "Pulled") -> None:
-    from warmstore.cli.records_view import size
 
-    typer.echo(f"{folder}: {done.chunks} chunks fetched, {size(done.size)}, {done.records:,} records")
+    typer.echo(f"{folder}: {done.chunks} chunks fetched, {format_size(done.size)}, {done.records:,} records")

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from warmstore.cli.errors import errors_told
 from warmstore.records.convert.formats import OF_FILES
+from warmstore.storage.humanize import format_size
 
 Progress = Annotated[
     bool | None,
@@ -51,7 +52,7 @@ def convert(
             paths, store, format=format, fields=field, decode=decode, size=_pixels(size), progress=progress
         )
         with made:
-            typer.echo(f"{store}: {len(made):,} records, {_megabytes(made.nbytes)}")
+            typer.echo(f"{store}: {len(made):,} records, {format_size(made.nbytes)}")
 
 
 def export(
@@ -70,7 +71,7 @@ def export(
 
         made = export_records(store, target, format=format, fields=field, overwrite=overwrite, progress=progress)
         files = [made] if made.is_file() else sorted(made.iterdir())
-        typer.echo(f"{made}: {_megabytes(sum(file.stat().st_size for file in files))}")
+        typer.echo(f"{made}: {format_size(sum(file.stat().st_size for file in files))}")
 
 
 def inspect(
@@ -163,7 +164,3 @@ def _pixels(size: str | None) -> tuple[int, int] | None:
     if not height.isdigit() or not (width or height).isdigit():
         raise ValueError(f'--size is {size!r}; it must be pixels, such as "224" or "224x320" (height x width)')
     return int(height), int(width or height)
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB"

@@ -16,6 +16,7 @@ from warmstore.records.fields import Array, Field, Ragged, fields_to_json
 from warmstore.records.inspection import chunk_states, field_bytes
 from warmstore.records.store import RecordStore
 from warmstore.records.verify import Report
+from warmstore.storage.humanize import format_size
 
 _CHUNKS_SHOWN = 12
 _CHARACTERS = 60  # of a sample value, at most
@@ -67,7 +68,7 @@ def says(field: Field) -> str:
 def show(found: dict[str, Any], console: Console) -> None:
     """Print a description as tables."""
     console.print(Text(found["path"], "bold"), soft_wrap=True)
-    parts = [f"{found['records']:,} records", size(found["bytes"]), f"generation {found['generation']}"]
+    parts = [f"{found['records']:,} records", format_size(found["bytes"]), f"generation {found['generation']}"]
     parts.append(f"{found['writers'] or 'no'} live writer{'s' if found['writers'] != 1 else ''}")
     console.print(", ".join(parts) + "\n")
 
@@ -77,8 +78,8 @@ def show(found: dict[str, Any], console: Console) -> None:
         show_cache(found["cache"], time.time(), console)
     fields = table("Fields", "name", "type", ">bytes", ">a record")
     for field in found["fields"]:
-        each = size(field["bytes"] / found["records"]) if found["records"] else ""
-        fields.add_row(Text(field["name"]), Text(field["says"]), size(field["bytes"]), each)
+        each = format_size(field["bytes"] / found["records"]) if found["records"] else ""
+        fields.add_row(Text(field["name"]), Text(field["says"]), format_size(field["bytes"]), each)
     console.print(fields)
 
     chunks = table("Chunks", "file", ">records", ">batches", ">size", "state")
@@ -87,7 +88,7 @@ def show(found: dict[str, Any], console: Console) -> None:
     for chunk in shown:
         state = chunk["state"] + (", being written" if chunk["writing"] else "")
         style = {"missing": "bold red", "sealed": "dim"}.get(chunk["state"], "")
-        numbers = (f"{chunk['records']:,}", f"{chunk['batches']:,}", size(chunk["nbytes"]))
+        numbers = (f"{chunk['records']:,}", f"{chunk['batches']:,}", format_size(chunk["nbytes"]))
         chunks.add_row(chunk["name"], *numbers, state, style=style)
     console.print(chunks)
     if len(shown) < len(found["chunks"]):
@@ -131,15 +132,6 @@ def converted(made_from: dict[str, Any]) -> str:
     source = made_from.get("source")
     where = f" {', '.join(source)}" if isinstance(source, list) else ""
     return f"from {made_from.get('format')}{where}, {'complete' if made_from.get('complete') else 'not finished'}"
-
-
-def size(count: float) -> str:
-    """Bytes with a unit of 1000."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
-        count /= 1000
-    return f"{count:,.1f} TB"
 
 
 def rendered(value: Any) -> str:

@@ -36,8 +36,8 @@ from warmstore.compiling.shared_index import WAIT, SharedIndex
 from warmstore.compiling.stats import StoreStats, stats_of
 from warmstore.errors import BadArtifact, Closed, Damaged, NoArtifact, ReadOnly, StorageFailed, TooLarge
 from warmstore.owner import Owner
-from warmstore.sizes import parse_size
 from warmstore.storage.atomic import replace_file
+from warmstore.storage.humanize import parse_size
 
 _SHORTLY = 1.0  # seconds that whoever reads waits to tell of what is damaged
 

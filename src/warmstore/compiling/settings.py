@@ -10,7 +10,7 @@ from warmstore.compiling.profiles import choose
 from warmstore.compiling.remotes import RemoteSettings
 from warmstore.compiling.room import LEAST
 from warmstore.remote.offline import is_offline
-from warmstore.sizes import parse_size
+from warmstore.storage.humanize import parse_size
 
 
 @dataclass(frozen=True)

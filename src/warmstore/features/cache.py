@@ -29,7 +29,7 @@ from warmstore.records.files import Files
 from warmstore.records.keys import as_keys
 from warmstore.records.rewrite import Utilisation
 from warmstore.remote.location import is_remote
-from warmstore.sizes import parse_size
+from warmstore.storage.humanize import parse_size
 
 if TYPE_CHECKING:
     from warmstore.features.joining import Joined

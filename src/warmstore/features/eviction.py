@@ -27,7 +27,7 @@ from warmstore.records.log_entries import ENTRY
 from warmstore.records.manifest import read_manifest
 from warmstore.records.rewrite import Utilisation, rewrite
 from warmstore.records.upgrade import upgrade
-from warmstore.sizes import parse_size
+from warmstore.storage.humanize import parse_size
 
 _log = logging.getLogger("warmstore")
 

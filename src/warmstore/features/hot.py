@@ -19,7 +19,7 @@ from warmstore.features.hot_columns import InMemory, Values, columns_of
 from warmstore.features.schema import Schema
 from warmstore.records.gather import Gatherer
 from warmstore.records.keys import Keys
-from warmstore.sizes import parse_size
+from warmstore.storage.humanize import parse_size
 
 _log = logging.getLogger("warmstore")
 

@@ -36,7 +36,7 @@ from warmstore.records.remote_copy import Remote, RemoteFiles, add_chunks, copy_
 from warmstore.records.store import RecordStore
 from warmstore.remote.objects import Objects
 from warmstore.remote.waiting import Patience
-from warmstore.sizes import parse_size
+from warmstore.storage.humanize import parse_size
 
 if TYPE_CHECKING:
     from warmstore.features.session import Session

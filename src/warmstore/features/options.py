@@ -14,7 +14,7 @@ from warmstore.features.structure import LISTS
 from warmstore.features.versions import POLICIES, SUFFIX
 from warmstore.records.codecs import parse_codec
 from warmstore.records.writing import Writing
-from warmstore.sizes import parse_size
+from warmstore.storage.humanize import parse_size
 
 _LONGEST = 200  # characters of a folder's name; most file systems take 255, of which drafts need some
 

@@ -51,7 +51,7 @@ from warmstore.records.manifest import NAME
 from warmstore.records.rewrite import Utilisation
 from warmstore.records.store import RecordStore
 from warmstore.records.values import encode
-from warmstore.sizes import parse_size
+from warmstore.storage.humanize import parse_size
 from warmstore.tree.spec import TreeSpec
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 from warmstore.errors import BadBudget
-from warmstore.sizes import parse_size
+from warmstore.storage.humanize import parse_size
 
 _ZERO = re.compile(r"\s*0+\s*[A-Za-z]*\s*")
 

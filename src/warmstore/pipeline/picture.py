@@ -7,7 +7,7 @@ from typing import Any
 from warmstore.errors import NotInstalled
 from warmstore.pipeline.plan import Plan
 from warmstore.pipeline.table import bound, mean
-from warmstore.pipeline.words import duration, size
+from warmstore.storage.humanize import format_duration, format_size
 
 _INK, _SOFT, _LINE, _TRACK = "#1f2933", "#6b7785", "#d9dee4", "#f1f3f5"
 _TIME, _BYTES = "#5b6f8f", "#a3b1c6"
@@ -53,9 +53,9 @@ def _titles(figure: Any, plan: Plan, height: float) -> None:
     figure.text(0.025, 1 - 0.38 / height, f"{faster:.1f} times faster epochs", size=17, weight="bold", color=_INK)
     used = []
     if plan.memory:
-        used.append(f"{size(plan.memory_used + plan.worker_bytes)} of {size(plan.memory)} memory")
+        used.append(f"{format_size(plan.memory_used + plan.worker_bytes)} of {format_size(plan.memory)} memory")
     if plan.disk:
-        used.append(f"{size(plan.disk_used)} of {size(plan.disk)} disk")
+        used.append(f"{format_size(plan.disk_used)} of {format_size(plan.disk)} disk")
     workers = f"{plan.workers or 'no'} worker{'' if plan.workers == 1 else 's'}"
     said = "  ·  ".join([f"{plan.samples:,} samples", *used, workers, plan.strategy])
     figure.text(0.025, 1 - 0.70 / height, said, size=10, color=_SOFT)
@@ -68,7 +68,7 @@ def _times(axes: Any, plan: Plan) -> None:
     axes.barh(range(len(values)), values, _BAR, color=_TIME)
     end = max([*values, 1e-9])
     for row, (value, spread) in enumerate(zip(values, spreads, strict=True)):
-        said = duration(value) + (f" ± {duration(spread)}" if spread > 0.05 * value > 0.005 * end else "")
+        said = format_duration(value) + (f" ± {format_duration(spread)}" if spread > 0.05 * value > 0.005 * end else "")
         _beside(axes, row, value, end, said)
     axes.set_xlim(0, end * 1.75)
     axes.set_yticks(range(len(values)), [one.name for one in plan.profile.stages], size=10.5, color=_INK)
@@ -81,7 +81,7 @@ def _bytes(axes: Any, plan: Plan) -> None:
     axes.barh(range(len(values)), values, _BAR, color=_BYTES)
     end = max([*values, 1.0])
     for row, (stage, value) in enumerate(zip(stages, values, strict=True)):
-        said = size(value)
+        said = format_size(value)
         if squeezed := stage.stored.get("zstd"):
             small = mean(plan, squeezed.nbytes)
             axes.plot([small, small], [row - _BAR / 2, row + _BAR / 2], color=_INK, linewidth=1.4)
@@ -146,15 +146,15 @@ def _legend(axes: Any) -> None:
 
 def _epochs(plan: Plan) -> list[tuple[str, float, str, str]]:
     """Rows of the lower panel: a name, seconds, a colour and what to write beside it."""
-    rows = [("uncached", plan.uncached_seconds, _LINE, duration(plan.uncached_seconds))]
+    rows = [("uncached", plan.uncached_seconds, _LINE, format_duration(plan.uncached_seconds))]
     first = plan.uncached_seconds + plan.build_seconds
-    rows.append(("first epoch", first, _LINE, f"{duration(first)}, filling the tiers"))
-    said = f"{duration(plan.epoch_seconds)}, bounded by {bound(plan)}"
+    rows.append(("first epoch", first, _LINE, f"{format_duration(first)}, filling the tiers"))
+    said = f"{format_duration(plan.epoch_seconds)}, bounded by {bound(plan)}"
     rows.append(("predicted", plan.epoch_seconds, _TIME, said))
     if plan.measured:
         took = statistics.median(plan.measured)
         off = took / max(plan.epoch_seconds, 1e-9) - 1
-        rows.append(("measured", took, _INK, f"{duration(took)}, {off:+.0%}"))
+        rows.append(("measured", took, _INK, f"{format_duration(took)}, {off:+.0%}"))
     return rows
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from warmstore.pipeline.plan import Plan
-from warmstore.pipeline.words import duration, size
+from warmstore.storage.humanize import format_duration, format_size
 
 _WIDTH = 140
 
@@ -34,11 +34,11 @@ def show(plan: Plan, console: Console) -> None:
         squeezed = stage.stored.get("zstd")
         shown.add_row(
             Text(stage.name if not k else f"{k} {stage.name}"),
-            duration(mean(plan, stage.seconds) + mean(plan, stage.wait)),
-            duration(stage.spread),
-            "" if before is None else size(before),
-            size(nbytes),
-            size(nbytes * plan.samples),
+            format_duration(mean(plan, stage.seconds) + mean(plan, stage.wait)),
+            format_duration(stage.spread),
+            "" if before is None else format_size(before),
+            format_size(nbytes),
+            format_size(nbytes * plan.samples),
             f"{mean(plan, squeezed.nbytes) / max(nbytes, 1):.0%}" if squeezed else "",
             Text("\n".join(kept(plan, k)) or reason(plan, k), style="" if kept(plan, k) else "dim"),
         )
@@ -54,7 +54,7 @@ def kept(plan: Plan, step: int) -> list[str]:
     """What is kept of a step's results, a line per placement: `1,200 in memory, 48 MB`."""
     return [
         f"{plan.samples_in(number):,} ({plan.samples_in(number) / plan.samples:.0%}) "
-        f"{'in memory' if place.tier == 'memory' else 'on disk'}, {size(plan.nbytes_of(number))}"
+        f"{'in memory' if place.tier == 'memory' else 'on disk'}, {format_size(plan.nbytes_of(number))}"
         f"{'' if place.codec == 'raw' else ', ' + place.codec}"
         for number, place in enumerate(plan.placements)
         if place.step == step
@@ -71,22 +71,23 @@ def summary(plan: Plan) -> list[str]:
     """Budgets and epochs, in sentences."""
     lines = []
     if plan.memory:
-        workers = f" and {size(plan.worker_bytes)} for workers" if plan.worker_bytes else ""
-        lines.append(f"Memory: {size(plan.memory_used)} for samples{workers}, of {size(plan.memory)}.")
+        workers = f" and {format_size(plan.worker_bytes)} for workers" if plan.worker_bytes else ""
+        lines.append(f"Memory: {format_size(plan.memory_used)} for samples{workers}, of {format_size(plan.memory)}.")
     if plan.disk:
         direct = ", read past the page cache" if plan.direct_io else ""
-        lines.append(f"Disk: {size(plan.disk_used)} of {size(plan.disk)} in {plan.folder}{direct}.")
+        lines.append(f"Disk: {format_size(plan.disk_used)} of {format_size(plan.disk)} in {plan.folder}{direct}.")
     ranks = f" on each of {plan.world_size} ranks" if plan.world_size > 1 else ""
     lines.append(f"Workers: {plan.workers or 'none'}{ranks}; batches of {plan.batch_size}.")
     lines.append(
-        f"Epoch: {duration(plan.epoch_seconds)} predicted, bounded by {bound(plan)}; {duration(plan.uncached_seconds)} "
-        f"without caches ({plan.uncached_seconds / max(plan.epoch_seconds, 1e-9):.1f}x); "
-        f"the first one takes {duration(plan.build_seconds)} more."
+        f"Epoch: {format_duration(plan.epoch_seconds)} predicted, bounded by {bound(plan)}; "
+        f"{format_duration(plan.uncached_seconds)} without caches "
+        f"({plan.uncached_seconds / max(plan.epoch_seconds, 1e-9):.1f}x); "
+        f"the first one takes {format_duration(plan.build_seconds)} more."
     )
     if plan.measured:
         took = statistics.median(plan.measured)
         lines.append(
-            f"Measured: {duration(took)}, {took / max(plan.epoch_seconds, 1e-9) - 1:+.0%} of what was predicted "
+            f"Measured: {format_duration(took)}, {took / max(plan.epoch_seconds, 1e-9) - 1:+.0%} of what was predicted "
             f"(median of {len(plan.measured)})."
         )
     return lines

@@ -20,7 +20,7 @@ from warmstore.errors import Damaged, SchemaMismatch
 from warmstore.records.buffers import Allocate, take
 from warmstore.records.codec_libraries import Functions, functions_of
 from warmstore.records.threads import pool, thread_count
-from warmstore.sizes import parse_size
+from warmstore.storage.humanize import parse_size
 
 CODECS = ("raw", "deflate", "zstd", "lz4")
 

@@ -34,8 +34,8 @@ from warmstore.records.remote_chunk import RemoteChunk
 from warmstore.remote.location import Location, is_remote
 from warmstore.remote.objects import Objects
 from warmstore.remote.waiting import Patience
-from warmstore.sizes import parse_size
 from warmstore.storage.atomic import replace_file
+from warmstore.storage.humanize import parse_size
 
 _log = logging.getLogger("warmstore")
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from warmstore.records.address_space import SLOT
 from warmstore.records.threads import thread_count
-from warmstore.sizes import parse_size
+from warmstore.storage.humanize import parse_size
 
 Room = Callable[[int], AbstractContextManager[object]]
 """Called with how many bytes are about to be written; what it returns is held until they are. May evict chunks."""
