@@ -170,7 +170,7 @@ def test_eviction_takes_what_its_name_says(
 ) -> None:
     clock = iter(range(1000, 9000))
     monkeypatch.setattr("time.time", lambda: float(next(clock)))
-    monkeypatch.setattr("warmstore.compiling.room._AT_ONCE", 1)
+    monkeypatch.setattr("warmstore.compiling.quota._AT_ONCE", 1)
     store = ArtifactStore(tmp_path / "c", 20 * MB, eviction)
     sizes = [3_000_000, 2_000_000, 2_000_000, 2_000_000, 2_000_000, 2_900_000]
     put = [store.put(f"k{at}", "cpp.so", os.urandom(size), environment=HERE) for at, size in enumerate(sizes)]
@@ -217,14 +217,14 @@ def test_the_limit_holds_at_every_moment_for_every_size(size: int, tmp_path: Pat
 def test_a_claim_counts_and_evicts(store: ArtifactStore) -> None:
     for at in range(10):
         store.put(f"k{at}", "cpp.so", os.urandom(MB), environment=HERE)
-    store.claim("inductor", 55 * MB)
+    store.reserve("inductor", 55 * MB)
     assert store.stats().claimed >= 55 * MB
     assert store.stats().size + store.stats().claimed <= 64 * MB
     assert 0 < len(store.all()) < 10
     with pytest.raises(TooLarge, match="the claim of 'inductor' takes 64,000,000 bytes"):
-        store.claim("inductor", 64 * MB)
+        store.reserve("inductor", 64 * MB)
     assert 55 * MB <= store.stats().claimed < 56 * MB
-    store.claim("inductor", 0)
+    store.release("inductor")
     assert store.stats().claimed == 0
 
 

@@ -79,7 +79,7 @@ def test_the_limit_holds_with_what_running_processes_work_on(session: Open, tmp_
     for one in (first, second, third):
         one.close()
     with ArtifactStore(tmp_path / "store", LIMIT) as store:
-        assert store.claims() == []
+        assert store.reserved() == []
         assert store.stats().artifacts
 
 
@@ -116,11 +116,11 @@ def test_what_the_killed_had_booked_is_given_back(session: Open, tmp_path: Path)
         os._exit(0)
     os.waitpid(child, 0)
     with ArtifactStore(tmp_path / "store", LIMIT) as store:
-        assert len(store.claims()) == 1
+        assert len(store.reserved()) == 1
         assert store.stats().claimed > MIB
     one = session()
     compiled(one, 2)
-    assert one.store.claims() == [f"live {one.live.path}"]
+    assert one.store.reserved() == [f"live {one.live.path}"]
 
 
 def test_a_claim_of_a_folder_that_is_no_live_folder_removes_nothing(session: Open, tmp_path: Path) -> None:
@@ -128,19 +128,19 @@ def test_a_claim_of_a_folder_that_is_no_live_folder_removes_nothing(session: Ope
     precious.mkdir()
     (precious / "file").touch()
     with ArtifactStore(tmp_path / "store", LIMIT) as store:
-        store.claim(f"live {precious}", 4096)
-        store.claim(f"live {tmp_path / 'gone' / 'live-x'}", 4096)
-    assert session().store.claims() == [f"live {precious}"]
+        store.reserve(f"live {precious}", 4096)
+        store.reserve(f"live {tmp_path / 'gone' / 'live-x'}", 4096)
+    assert session().store.reserved() == [f"live {precious}"]
     assert (precious / "file").exists()
 
 
 def test_claims_beyond_the_limit_leave_a_store_that_is_read(tmp_path: Path) -> None:
     with ArtifactStore(tmp_path / "store", "1GB") as large:
         large.put("k", "cpp.source", b"x", environment=HERE)
-        large.claim("live somebody's", 500 * MIB)
+        large.reserve("live somebody's", 500 * MIB)
         with ArtifactStore(tmp_path / "store", LIMIT) as small:
             assert small.find("k", None, HERE) is not None
-        large.claim("live somebody's", 0)
+        large.release("live somebody's")
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ import warmstore as ws
 from warmstore.pipeline import shelf
 from warmstore.pipeline.pipeline import Pipeline
 from warmstore.pipeline.plan import Plan
-from warmstore.pipeline.room import _size_of
 
 STEPS = [(change, {"by": 2}, False), (change_in_place, {}, False), (unwrap, {}, False), (shake, {"most": 4}, True)]
 
@@ -59,8 +58,8 @@ def test_any_pipeline_under_any_plan(data: st.DataObject) -> None:
             with pipe.loader(plan, batch_size, workers=0, seed=seed) as loader:
                 for epoch in range(2):
                     check(loader, lambda epoch: expected(pipe, batch_size, seed, epoch), range(epoch, epoch + 1))
-                    for room in rooms(loader):
-                        assert room.used() <= max(room.limit, 8192), (run, epoch)
+                    for quota in quotas(loader):
+                        assert quota.used() <= max(quota.limit, 8192), (run, epoch)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "refused"])
@@ -71,9 +70,9 @@ def test_batches_that_are_kept_whole(kind: str) -> None:
         assert (loader._source.open_shelves().rows >= 0).all()
 
 
-def rooms(loader: ws.Loader) -> list[Any]:
+def quotas(loader: ws.Loader) -> list[Any]:
     kept = loader._source._kept
-    return [] if kept is None else [place.room for place in kept.places]
+    return [] if kept is None else [place.quota for place in kept.places]
 
 
 def test_what_is_compared_with_is_what_the_functions_give() -> None:
@@ -213,7 +212,7 @@ def shelf_records(loader: ws.Loader) -> list[int]:
 
 
 def loader_folder(loader: ws.Loader) -> str:
-    return str(loader._source._kept.places[-1].room.folder)
+    return str(loader._source._kept.places[-1].folder.parent)
 
 
 def test_an_order_of_the_users(tmp_path: Path) -> None:
@@ -221,12 +220,6 @@ def test_an_order_of_the_users(tmp_path: Path) -> None:
     plan = plan_of(pipe, [(1, "memory", "raw")], [12])
     with pipe.loader(plan, 5, workers=0, sampler=ws.Sequential()) as loader:
         check(loader, lambda epoch: expected(pipe, 5, 0, epoch, ws.Sequential()), range(2))
-
-
-def test_sizes_are_counted_in_pages(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "one").write_bytes(b"x")
-    assert _size_of(tmp_path) == 3 * 4096
 
 
 @pytest.mark.parametrize("kind", ["array", "varying", "turned", "mixed"])

@@ -18,7 +18,7 @@ from tests.pipeline.making import check, expected, plan_of
 import warmstore as ws
 from warmstore.pipeline import shelf, tiers
 from warmstore.pipeline.pipeline import Pipeline
-from warmstore.pipeline.room import RoomFiles
+from warmstore.pipeline.quota import QuotaFiles
 from warmstore.records.files import Buffer
 
 
@@ -42,9 +42,9 @@ def test_killed_while_filling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, m
 
         def die(say: Any, left: int = moment + 2 * at, how: str = how) -> None:
             count = left
-            write = RoomFiles.write
+            write = QuotaFiles.write
 
-            def deadly(self: RoomFiles, descriptor: int, buffers: Sequence[Buffer], offset: int) -> int:
+            def deadly(self: QuotaFiles, descriptor: int, buffers: Sequence[Buffer], offset: int) -> int:
                 nonlocal count
                 count -= 1
                 if count <= 0:
@@ -54,7 +54,7 @@ def test_killed_while_filling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, m
                     os.kill(os.getpid(), signal.SIGKILL)
                 return write(self, descriptor, buffers, offset)
 
-            monkeypatch.setattr(RoomFiles, "write", deadly)
+            monkeypatch.setattr(QuotaFiles, "write", deadly)
             list(pipe.loader(plan, 8, workers=0))
 
         assert in_child(die).signal == signal.SIGKILL
@@ -118,16 +118,16 @@ def test_a_full_disk_or_tmpfs(small_disk: Path, monkeypatch: pytest.MonkeyPatch,
 @pytest.mark.parametrize("at", [0, 1, 3, 6])
 def test_a_failing_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, at: int) -> None:
     monkeypatch.setattr(shelf, "FLUSH", 2000)
-    write, count = RoomFiles.write, 0
+    write, count = QuotaFiles.write, 0
 
-    def failing(self: RoomFiles, descriptor: int, buffers: Sequence[Buffer], offset: int) -> int:
+    def failing(self: QuotaFiles, descriptor: int, buffers: Sequence[Buffer], offset: int) -> int:
         nonlocal count
         count += 1
         if count > at:
             raise OSError(code, os.strerror(code))
         return write(self, descriptor, buffers, offset)
 
-    monkeypatch.setattr(RoomFiles, "write", failing)
+    monkeypatch.setattr(QuotaFiles, "write", failing)
     pipe, plan = disk_pipe(tmp_path)
     with pipe.loader(plan, 8, workers=0) as loader:
         with pytest.warns(RuntimeWarning, match=f"nothing more is kept here.*{code}"):

@@ -16,7 +16,8 @@ from tests.pipeline.making import check, expected, plan_of, same
 
 import warmstore as ws
 from warmstore.pipeline import shelf, tiers
-from warmstore.pipeline.room import Room, lock_of
+from warmstore.pipeline.lease import lock_of
+from warmstore.pipeline.quota import tier_quota
 
 
 def images(paths: list[Path]) -> list[Path]:
@@ -279,9 +280,9 @@ def test_old_versions_make_room(tmp_path: Path) -> None:
         with pipe.loader(plan, 3, workers=0) as loader:
             list(loader)
             assert kept(loader) == 6
-            room = loader._source._kept.places[0].room
-            assert room.used() <= limit
-    versions = [path for path in room.folder.iterdir() if path.is_dir()]
+            place = loader._source._kept.places[0]
+            assert place.quota.used() <= limit
+    versions = [path for path in place.folder.parent.iterdir() if path.is_dir()]
     assert len(versions) == 2
     pipe = ws.Pipeline(range(6)).step(slow_image, side=102)
     with pipe.loader(plan_of(pipe, [(1, "disk", "raw")], [6], folder=tmp_path, disk=limit), 3, workers=0) as loader:
@@ -349,7 +350,7 @@ def test_bytes_stay_within_the_budget_while_several_fill(tmp_path: Path, monkeyp
 
     def fill(say: Any) -> None:
         with pipe.loader(plan, 4, workers=2, seed=1) as loader:
-            folders = [place.room.folder for place in loader._source._kept.places]
+            folders = [place.folder.parent for place in loader._source._kept.places]
             most = [0, 0]
             for _ in range(2):
                 for _ in loader:
@@ -373,12 +374,12 @@ def taken(folder: Path) -> int:
     return total
 
 
-def test_a_room_counts_what_others_write(tmp_path: Path) -> None:
-    room = Room(tmp_path, 20_000)
-    assert room.used() == 4096
+def test_a_quota_counts_what_others_write(tmp_path: Path) -> None:
+    quota = tier_quota(tmp_path, 20_000)
+    assert quota.used() == 4096
     (tmp_path / "file").write_bytes(bytes(5000))
-    assert room.free(0) == 20_000 - 4096 - 8192
-    with pytest.raises(OSError, match="budget of 20,000 bytes"), room.claim(20_000):
+    assert quota.free(0) == 20_000 - 4096 - 8192
+    with pytest.raises(OSError, match="budget of 20,000 bytes"), quota.reserve(20_000):
         pass
 
 

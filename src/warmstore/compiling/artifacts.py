@@ -29,7 +29,7 @@ from warmstore.compiling.blobs import Blobs
 from warmstore.compiling.changes import Changes, as_json
 from warmstore.compiling.environment import Environment
 from warmstore.compiling.index import Index
-from warmstore.compiling.room import LEAST, Room
+from warmstore.compiling.quota import LEAST, ArtifactQuota
 from warmstore.compiling.rows import Rows
 from warmstore.compiling.rules import choose
 from warmstore.compiling.shared_index import WAIT, SharedIndex
@@ -69,8 +69,8 @@ class ArtifactStore(Owner):
         if self.limit < LEAST:
             raise ValueError(f"max_size {max_size!r} is less than the {LEAST:,} bytes that a store needs")
         self._blobs = Blobs(self.folder / "blobs")
-        self._room = Room(self.folder, self._blobs, self.limit, eviction)
-        self._changes = Changes(self._blobs, self._room, lambda number: self.count("evicted", number))
+        self._quota = ArtifactQuota(self.folder, self._blobs, self.limit, eviction)
+        self._changes = Changes(self._blobs, self._quota, lambda number: self.count("evicted", number))
         self._counting = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._rows = Rows()
@@ -187,7 +187,7 @@ class ArtifactStore(Owner):
         self._check_open()
         with self._counting:
             unwritten = Counter(self._counts)
-        return self._index.ask(lambda db: stats_of(db, self.folder, self._room, unwritten, read_only=self.read_only))
+        return self._index.ask(lambda db: stats_of(db, self.folder, self._quota, unwritten, read_only=self.read_only))
 
     # Changing
 
@@ -233,10 +233,10 @@ class ArtifactStore(Owner):
             key, kind, digest, len(content), environment, json.loads(wanted), now, host, float(seconds), 0, now
         )
 
-    def adopt(self, artifacts: Sequence[Artifact], jobs: Mapping[str, Sequence[str]], claim: str) -> None:
-        """Take artifacts whose blobs were staged and verified, all of them at once, in place of what a claim booked."""
+    def adopt(self, artifacts: Sequence[Artifact], jobs: Mapping[str, Sequence[str]], name: str) -> None:
+        """Take artifacts whose blobs were staged and verified, all at once, in place of what a name had reserved."""
         self._check_open()
-        self._index.change(lambda index: self._changes.adopt(index, artifacts, jobs, claim))
+        self._index.change(lambda index: self._changes.adopt(index, artifacts, jobs, name))
 
     def take(self, found: Sequence[tuple[Artifact, bytes]], job: str | None = None) -> None:
         """Store what was made elsewhere, a few artifacts and their verified bytes, as it is known there.
@@ -263,18 +263,26 @@ class ArtifactStore(Owner):
         used = list(keys)
         self._index.change(lambda index: self._changes.record_job(index, job, used))
 
-    def claim(self, name: str, size: int, wait: float = WAIT) -> None:
-        """Say that `size` bytes outside of this folder count too, until the same name claims another size; 0 is none.
+    def reserve(self, name: str, size: int, wait: float = WAIT) -> None:
+        """Count `size` bytes outside of this folder too, in place of what the same name had reserved; 0 is none.
 
         Raises:
-            TooLarge: there is not so much room in all; what was claimed before stays.
+            TooLarge: there is not so much room in all; what was reserved before stays.
             StorageFailed: the disk refused, or another process held the store for more than `wait` seconds.
         """
         self._check_open()
-        self._index.change(lambda index: self._changes.claim(index, name, size), wait)
+        self._index.change(lambda index: self._changes.reserve(index, name, size), wait)
 
-    def claims(self) -> list[str]:
-        """The names that claim something."""
+    def release(self, name: str, wait: float = WAIT) -> None:
+        """Give back what a name has reserved.
+
+        Raises:
+            StorageFailed: as `reserve`.
+        """
+        self.reserve(name, 0, wait)
+
+    def reserved(self) -> list[str]:
+        """The names that have reserved something."""
         self._check_open()
         return self._index.ask(lambda db: [name for (name,) in db.execute("SELECT name FROM claims")])
 
@@ -340,9 +348,9 @@ class ArtifactStore(Owner):
 
     def _fits(self, db: sqlite3.Connection) -> None:
         """Have the limit hold from the start: it may be lower than that of whoever was here before."""
-        if not self._room.is_right(db):
-            self._index.change(self._room.recount)
-        if self._room.is_over(db):
+        if not self._quota.is_right(db):
+            self._index.change(self._quota.recount)
+        if self._quota.is_over(db):
             with suppress(TooLarge):  # of others' claims; then nothing is kept, and what is here is read
                 self._index.change(lambda index: self._changes.make_room(index, 0, "the store"))
 

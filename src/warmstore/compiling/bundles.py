@@ -148,7 +148,7 @@ def _take(store: ArtifactStore, file: IO[bytes], path: Path, folder: Path, keyri
         declared = sum(sizes.values())
         if declared > most:
             raise BadBundle(f"{path} claims to unpack to {declared:,} bytes, more than {_RATIO} times its size")
-        store.claim(_CLAIM, sum(size + 4096 for size in sizes.values()))
+        store.reserve(_CLAIM, sum(size + 4096 for size in sizes.values()))
         source.limit = min(most, source.taken + declared + 2048 * len(sizes) + (1 << 20))
         while member is not None:
             digest = member.name.removeprefix(_BLOB)
@@ -172,14 +172,14 @@ def _staging(store: ArtifactStore) -> Iterator[Path]:
         store.folder.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(store.folder / "import.lock", timeout=0):
-            store.claim(_CLAIM, 0)
+            store.release(_CLAIM)
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(mode=0o700)
             try:
                 yield folder
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
-                store.claim(_CLAIM, 0)
+                store.release(_CLAIM)
     except Timeout as error:
         raise StorageFailed(None, "another import is going on; wait for it", str(store.folder)) from error
 

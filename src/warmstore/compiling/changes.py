@@ -16,9 +16,10 @@ from typing import Any
 from warmstore.compiling.artifact import Artifact
 from warmstore.compiling.blobs import Blobs
 from warmstore.compiling.environment import Environment
-from warmstore.compiling.index import Index, on_disk
-from warmstore.compiling.room import Room
+from warmstore.compiling.index import Index
+from warmstore.compiling.quota import ArtifactQuota
 from warmstore.compiling.rows import insert, insert_environment, remove
+from warmstore.storage.disk_usage import on_disk
 
 _AT_ONCE = 256  # rows updated in one transaction
 
@@ -26,9 +27,9 @@ _AT_ONCE = 256  # rows updated in one transaction
 class Changes:
     """The changes of one store. `evicted` is told how many artifacts each of them drove out."""
 
-    def __init__(self, blobs: Blobs, room: Room, evicted: Callable[[int], None]) -> None:
+    def __init__(self, blobs: Blobs, quota: ArtifactQuota, evicted: Callable[[int], None]) -> None:
         self._blobs = blobs
-        self._room = room
+        self._quota = quota
         self._evicted = evicted
 
     def put(
@@ -40,18 +41,18 @@ class Changes:
         with index.transaction() as db:
             db.execute("UPDATE blobs SET ready = 1 WHERE digest = ?", (digest,))
             insert_environment(db, environment.digest, environment.to_json())
-            self._room.forget_blobs(db, insert(db, *row))
+            self._quota.forget_blobs(db, insert(db, *row))
             if job is not None:
                 db.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?)", (job, key, now))
 
-    def adopt(self, index: Index, artifacts: Sequence[Artifact], jobs: Mapping[str, Sequence[str]], claim: str) -> None:
-        """Take artifacts whose blobs were staged, in place of what a claim booked."""
+    def adopt(self, index: Index, artifacts: Sequence[Artifact], jobs: Mapping[str, Sequence[str]], name: str) -> None:
+        """Take artifacts whose blobs were staged, in place of what a name had reserved."""
         db = index.connection()
         known = {digest for (digest,) in db.execute("SELECT digest FROM blobs")}
         new = {one.digest: one.size for one in artifacts if one.digest not in known}
         with index.transaction():
             db.executemany("INSERT INTO blobs VALUES (?, ?, 0)", new.items())
-            db.execute("DELETE FROM claims WHERE name = ?", (claim,))
+            db.execute("DELETE FROM claims WHERE name = ?", (name,))
         for digest in new:
             self._blobs.take_staged(digest)
         with index.transaction():
@@ -93,12 +94,12 @@ class Changes:
         for first in range(0, len(rows), _AT_ONCE):
             with index.transaction() as db:
                 db.executemany("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?)", rows[first : first + _AT_ONCE])
-                self._room.forget_old_jobs(db)
+                self._quota.forget_old_jobs(db)
 
-    def claim(self, index: Index, name: str, size: int) -> None:
-        """Book so many bytes elsewhere in place of what the name had; giving back needs no room."""
+    def reserve(self, index: Index, name: str, size: int) -> None:
+        """Reserve so many bytes elsewhere in place of what the name had; 0 releases them, which needs no room."""
         if size:
-            self.make_room(index, size, f"the claim of {name!r}", claim=name)
+            self.make_room(index, size, f"the claim of {name!r}", name=name)
         with index.transaction() as db:
             db.execute("DELETE FROM claims WHERE name = ?", (name,))
             if size:
@@ -106,7 +107,7 @@ class Changes:
 
     def forget(self, index: Index, ids: list[int], job: str | None) -> None:
         """Remove rows by their ids, and a job's name if one is told."""
-        self._room.evict(index, ids)
+        self._quota.evict(index, ids)
         with index.transaction() as db:
             db.execute("DELETE FROM jobs WHERE job = ?", (job,))
             db.execute("DELETE FROM environments WHERE digest NOT IN (SELECT environment FROM artifacts)")
@@ -130,11 +131,11 @@ class Changes:
                 return
         with index.transaction() as db:
             ids = [row for (row,) in db.execute("SELECT id FROM artifacts WHERE digest = ?", (digest,))]
-            self._room.forget_blobs(db, remove(db, ids) or [digest])
+            self._quota.forget_blobs(db, remove(db, ids) or [digest])
 
     def sweep(self, index: Index) -> int:
         """Set the totals right and remove files that belong to no blob; returns how many."""
-        self._room.recount(index)
+        self._quota.recount(index)
         return self._blobs.sweep({digest for (digest,) in index.connection().execute("SELECT digest FROM blobs")})
 
     def add_counts(self, index: Index, counts: Mapping[str, int]) -> None:
@@ -145,15 +146,15 @@ class Changes:
                 counts.items(),
             )
 
-    def make_room(self, index: Index, size: int, what: str, *, claim: str | None = None) -> None:
-        """`Room.make`, with the evicted counted."""
-        if evicted := self._room.make(index, size, what, claim=claim):
+    def make_room(self, index: Index, size: int, what: str, *, name: str | None = None) -> None:
+        """`ArtifactQuota.make_room`, with the evicted counted."""
+        if evicted := self._quota.make_room(index, size, what, name=name):
             self._evicted(evicted)
 
     def _insert(self, db: sqlite3.Connection, one: Artifact) -> None:
         insert_environment(db, one.environment.digest, one.environment.to_json())
         row = (one.key, one.kind, one.environment.digest, as_json(one.requirements), one.digest, one.size)
-        self._room.forget_blobs(db, insert(db, *row, one.created, one.host, one.seconds))
+        self._quota.forget_blobs(db, insert(db, *row, one.created, one.host, one.seconds))
 
     def _store_blob(self, index: Index, digest: str, content: bytes, what: str) -> None:
         """Have the blob's file whole on the disk, its room booked before."""

@@ -11,10 +11,9 @@ from pathlib import Path
 
 from warmstore.errors import NewerFormat
 from warmstore.storage.atomic import draft_of
+from warmstore.storage.disk_usage import BLOCK, on_disk
 
 FORMAT = 1
-BLOCK = 4096
-"""What a file takes on a disk is counted in blocks of so many bytes."""
 
 _SCHEMA = f"""
 PRAGMA auto_vacuum = INCREMENTAL;
@@ -198,11 +197,6 @@ def number(connection: sqlite3.Connection, statement: str, values: tuple[object,
     if row is None or not isinstance(row[0], int):
         raise IndexDamaged(f"{statement} found {row!r}")
     return row[0]
-
-
-def on_disk(size: int) -> int:
-    """What a file of `size` bytes takes on the disk."""
-    return -(-size // BLOCK) * BLOCK
 
 
 def connect(path: str, *, uri: bool = False) -> sqlite3.Connection:

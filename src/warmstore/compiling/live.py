@@ -14,6 +14,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from warmstore.storage.disk_usage import entries_below
+
 _log = logging.getLogger("warmstore")
 
 ROOM = 64 << 20  # bytes that must be free where compilers write; a full disk ends a compilation, and with it the run
@@ -59,17 +61,9 @@ class LiveFolder:
 
     def files(self) -> Iterator[tuple[str, os.stat_result]]:
         """Relative path and status of every regular file, links left out."""
-        stack = [str(self.path)]
-        while stack:
-            try:
-                with os.scandir(stack.pop()) as entries:
-                    for entry in entries:
-                        if entry.is_dir(follow_symlinks=False):
-                            stack.append(entry.path)
-                        elif entry.is_file(follow_symlinks=False):
-                            yield os.path.relpath(entry.path, self.path), entry.stat(follow_symlinks=False)
-            except FileNotFoundError:
-                continue  # removed by a compiler meanwhile
+        for path, status in entries_below(self.path):
+            if stat.S_ISREG(status.st_mode):
+                yield os.path.relpath(path, self.path), status
 
     def leave(self) -> None:
         """In a forked child: forget the lock, which stays the parent's."""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from warmstore.compiling.policies import order_of
 from warmstore.compiling.profiles import choose
+from warmstore.compiling.quota import LEAST
 from warmstore.compiling.remotes import RemoteSettings
-from warmstore.compiling.room import LEAST
 from warmstore.remote.offline import is_offline
 from warmstore.storage.humanize import parse_size
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from warmstore.compiling.index import number
-from warmstore.compiling.room import Room
+from warmstore.compiling.quota import ArtifactQuota
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class StoreStats:
 
 
 def stats_of(
-    db: sqlite3.Connection, folder: Path, room: Room, unwritten: Mapping[str, int], *, read_only: bool
+    db: sqlite3.Connection, folder: Path, quota: ArtifactQuota, unwritten: Mapping[str, int], *, read_only: bool
 ) -> StoreStats:
     """The statistics of the store in a folder; `unwritten` are counts that its index does not have yet."""
     kinds = db.execute("SELECT kind, count(*), sum(size) FROM artifacts GROUP BY kind ORDER BY kind").fetchall()
@@ -49,9 +49,9 @@ def stats_of(
     counters.update(unwritten)
     return StoreStats(
         folder=folder,
-        limit=room.limit,
-        size=room.everything(db),
-        claimed=room.claimed(db),
+        limit=quota.limit,
+        size=quota.everything(db),
+        claimed=quota.claimed(db),
         artifacts=sum(count for _, count, _ in kinds),
         blobs=number(db, "SELECT blobs FROM totals"),
         hits=hits,

@@ -1,7 +1,7 @@
-"""Where the compilers of one process work: a private folder whose bytes count in the store's limit.
+"""Where the compilers of one process work: a private folder whose bytes count in the store's quota.
 
-Room is booked in the store before anything is brought, and a step ahead of what compilers write, which they do without
-asking. Where the limit or the disk has no more of it, compilers are sent elsewhere, and the program goes on.
+Bytes are reserved in the store before anything is brought, and a step ahead of what compilers write, which they do
+without asking. Where the quota or the disk has no room, compilers are sent elsewhere, and the program goes on.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from warmstore.compiling.artifacts import ArtifactStore
-from warmstore.compiling.index import BLOCK, on_disk
 from warmstore.compiling.live import LiveFolder, has_room, other_places, sweep_folder
 from warmstore.errors import TooLarge, WarmstoreError
+from warmstore.storage.disk_usage import BLOCK, folder_bytes, on_disk
 
 _log = logging.getLogger("warmstore")
 
@@ -55,10 +55,10 @@ class Workplace:
         return self.live is self.kept[-1]
 
     def book(self, size: int) -> bool:
-        """Have room in the limit for a file of so many bytes; false where there is none."""
+        """Reserve the bytes of a file in the quota; false where there is no room."""
         needed = on_disk(size) + 4 * BLOCK  # and folders
         with self._lock:
-            if not self._claim(needed):
+            if not self._reserve(needed):
                 return False
             self._there += needed
             return True
@@ -67,8 +67,8 @@ class Workplace:
         """Count what compilers wrote meanwhile, and book a step ahead of it. Returns whether there is room for one."""
         with self._lock:
             if self.is_kept and not self._store.read_only:
-                self._there = _taken(self.live)
-            return self._claim(self._ahead // 2)
+                self._there = folder_bytes(self.live.path)
+            return self._reserve(self._ahead // 2)
 
     def prepare(self, *, compiling: bool) -> bool:
         """Have compilers work where there is room on the disk and, if they are about to compile, within the limit.
@@ -122,7 +122,7 @@ class Workplace:
         if not self._store.read_only:
             with suppress(WarmstoreError):
                 for folder in self.kept:
-                    self._store.claim(_name(folder), 0, _SHORTLY)
+                    self._store.release(_name(folder), _SHORTLY)
 
     def leave(self) -> None:
         """In a forked child: all of it is the parent's."""
@@ -130,13 +130,13 @@ class Workplace:
         for folder in self._all:
             folder.leave()
 
-    def _claim(self, more: int) -> bool:
+    def _reserve(self, more: int) -> bool:
         if self._store.read_only or not self.is_kept or self._there + more <= self._booked:
             return True
         for ahead in (self._ahead, 0):
             wanted = self._there + more + ahead
             try:
-                self._store.claim(_name(self.live), wanted, _SHORTLY)
+                self._store.reserve(_name(self.live), wanted, _SHORTLY)
             except TooLarge:
                 continue
             except WarmstoreError as error:
@@ -148,21 +148,11 @@ class Workplace:
 
     def _forget_the_dead(self) -> None:
         """Give back what killed processes had booked, once their folders are gone."""
-        for name in self._store.claims():
+        for name in self._store.reserved():
             kind, _, path = name.partition(" ")
             if kind == "live" and path != str(self.live.path) and sweep_folder(Path(path)):
-                self._store.claim(name, 0, _SHORTLY)
+                self._store.release(name, _SHORTLY)
 
 
 def _name(folder: LiveFolder) -> str:
     return f"live {folder.path}"
-
-
-def _taken(folder: LiveFolder) -> int:
-    """Bytes that a folder takes on the disk, with its folders."""
-    parents: set[Path] = set()
-    total = 0
-    for path, status in folder.files():
-        total += on_disk(status.st_size)
-        parents.update(Path(path).parents)
-    return total + (1 + len(parents)) * BLOCK

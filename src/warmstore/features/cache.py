@@ -162,7 +162,7 @@ class FeatureCache(Owner):
 
     def stats(self) -> CacheStats:
         """What the cache holds and what it did in this process, all versions together."""
-        every, bound = self._sessions(), self.session.bound
+        every, quota = self._sessions(), self.session.quota
         stores = [one.reader.store for one in every if one.reader is not None]
         return CacheStats(
             entries=sum(store.snapshot.length for store in stores),
@@ -177,7 +177,7 @@ class FeatureCache(Owner):
             versions=read_versions(self.session.folder, self.session.name),
             hot_hits=sum(one.hot.hits for one in every if one.hot is not None),
             hot_bytes=sum(one.hot.nbytes for one in every if one.hot is not None),
-            max_size=bound.max_size if bound is not None else None,
+            max_size=quota.max_size if quota is not None else None,
             window=max((detector.window for detector in list(self.detectors)), default=None),
             evicted=sum(gaps.count for gaps in (store.snapshot.gaps for store in stores) if gaps is not None),
         )

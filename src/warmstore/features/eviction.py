@@ -1,15 +1,14 @@
-"""The bound on a cache's bytes on disk: whoever writes makes room first, and the oldest chunks go first.
+"""The quota of a cache: `max_size` bytes on the disk, of which the chunks that were written longest ago go first.
 
-The bound is that of an id, over all its versions and everything in their folders. Every write of a process that was
-given one happens under a lock that all of them share, so that no two fill the same room. Other processes read, look up
-and compute meanwhile.
+It is that of an id, over all its versions and everything in their folders. Every write of a process that was given one
+happens under a lock that all of them share. Other processes read, look up and compute meanwhile.
 """
 
 import contextlib
 import errno
 import logging
 import os
-import threading
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,13 +20,16 @@ from warmstore.features.structure import nbytes_of
 from warmstore.features.versions import version_paths
 from warmstore.records.address_space import SLOT
 from warmstore.records.eviction import evict, remove_abandoned
-from warmstore.records.files import Files, file_lock
+from warmstore.records.files import Files
 from warmstore.records.key_index import host_name
 from warmstore.records.log_entries import ENTRY
 from warmstore.records.manifest import read_manifest
 from warmstore.records.rewrite import Utilisation, rewrite
 from warmstore.records.upgrade import upgrade
+from warmstore.storage.disk_usage import entries_below
 from warmstore.storage.humanize import parse_size
+from warmstore.storage.locks import ReentrantFileLock
+from warmstore.storage.quota import ByteQuota
 
 _log = logging.getLogger("warmstore")
 
@@ -58,94 +60,54 @@ class _File:
     number: int | None
 
 
-class Bound:
-    """Keeps all versions of a cache within `max_size` bytes. For several threads and processes."""
+class CacheFiles:
+    """All versions of a cache on the disk: how many bytes they take, and which of their files go first."""
 
     def __init__(self, folder: Path, name: str, max_size: int, files: Files) -> None:
-        self.max_size = max_size
-        self.chunk_size = min(max_size // _CHUNKS, SLOT)
-        self.largest = max_size // _LARGEST_SHARE
         self._folder = folder
         self._name = name
+        self._max_size = max_size
         self._files = files
-        self.after_fork()
-
-    def after_fork(self) -> None:
-        """In a forked child: what the parent's threads hold is theirs."""
-        self._thread_lock = threading.RLock()
-        self._depth = 0
-        self._paused = False
-
-    @contextlib.contextmanager
-    def room(self, size: int) -> Iterator[None]:
-        """Have room for `size` more bytes, and hold it while they are written; 0 only keeps all others from writing.
-
-        Raises:
-            WriteFailed: there is no room, though everything that could go has gone.
-        """
-        with self._thread_lock, contextlib.ExitStack() as stack:
-            if not self._depth:  # a lock held twice by one process would wait for itself
-                stack.enter_context(file_lock(self._folder / f".{self._name}.room", self._files))
-            self._depth += 1
-            try:
-                if size and not self._paused:
-                    self._shrink_to(self.max_size - _SPARE - size)
-                yield
-            finally:
-                self._depth -= 1
-
-    @contextlib.contextmanager
-    def room_for_a_copy(self) -> Iterator[None]:
-        """Have room for a copy of all chunks, and hold it while they are copied."""
-        with self.room(0):
-            rest = self.nbytes() - sum(file.nbytes for file in self._candidates())
-            self._shrink_to((self.max_size - _SPARE + rest) // 2)
-            self._paused = True
-            try:
-                yield
-            finally:
-                self._paused = False
-
-    def check(self, block: Block) -> None:
-        """Raise SchemaMismatch where a sample takes too large a part of the bound."""
-        widest = 0
-        for leaf in block.leaves:
-            values = leaf.values if isinstance(leaf.values, list) else leaf.values[:1]
-            widest += max((nbytes_of([value]) for value in values), default=0)
-        if widest > self.largest:
-            raise SchemaMismatch(
-                f"a sample of {widest:,} bytes is too large for max_size={self.max_size:,}: one may take up to "
-                f"{self.largest:,}. Allow more, or cache something smaller"
-            )
 
     def nbytes(self) -> int:
-        """Bytes of all versions on the disk: the sizes of their files."""
+        """Bytes of all versions: the sizes of their files."""
         return sum(size for _, _, size in self._files_now())
 
-    def _shrink_to(self, most: int) -> None:
-        excess = self.nbytes() - most
-        if excess <= 0:
-            return
+    def evictable(self) -> int:
+        """Bytes of what can go."""
+        return sum(file.nbytes for file in self._candidates())
+
+    def evict(self, excess: int) -> bool:
+        """Remove about `excess` bytes: what dead writers left, else the files that were written longest ago."""
+        if self._remove_abandoned():
+            return True
+        going = []
+        for file in sorted(self._candidates(), key=lambda file: (file.age, file.path)):
+            if excess <= 0:
+                break
+            going.append(file)
+            excess -= file.nbytes
+        self._remove(going)
+        return bool(going)
+
+    def refusal(self, size: int) -> WriteFailed:
+        return WriteFailed(
+            errno.ENOSPC,
+            f"max_size={self._max_size:,} bytes leave no room for what is to be written, though all else was "
+            "evicted; allow more",
+            str(self._folder / self._name),
+        )
+
+    def _remove_abandoned(self) -> bool:
+        """Remove generations that rewrites left which failed or died; say whether any was."""
+        removed = False
         for path in version_paths(self._folder, self._name):
-            if sum(1 for _ in path.glob("g[0-9]*")) > 1:
+            before = len(list(path.glob("g[0-9]*")))
+            if before > 1:
                 with contextlib.suppress(OSError):
                     remove_abandoned(path, self._files)
-        while (excess := self.nbytes() - most) > 0:
-            files = sorted(self._candidates(), key=lambda file: (file.age, file.path))
-            going = []
-            for file in files:
-                if excess <= 0:
-                    break
-                going.append(file)
-                excess -= file.nbytes
-            if not going:
-                raise WriteFailed(
-                    errno.ENOSPC,
-                    f"max_size={self.max_size:,} bytes leave no room for what is to be written, though all else was "
-                    "evicted; allow more",
-                    str(self._folder / self._name),
-                )
-            self._remove(going)
+                removed |= len(list(path.glob("g[0-9]*"))) < before
+        return removed
 
     def _remove(self, going: list[_File]) -> None:
         for file in going:
@@ -174,32 +136,73 @@ class Bound:
     def _files_now(self) -> Iterator[tuple[Path, int, int]]:
         """Every file of every version, when it was last written, and its bytes."""
         for version in version_paths(self._folder, self._name):
-            yield from _files_in(version)
+            for path, status in entries_below(version):
+                if not stat.S_ISDIR(status.st_mode):
+                    yield Path(path), status.st_mtime_ns, status.st_size
 
 
-def _files_in(folder: Path) -> Iterator[tuple[Path, int, int]]:
-    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
-        for entry in entries:
-            with contextlib.suppress(FileNotFoundError):  # others come and go
-                if entry.is_dir(follow_symlinks=False):
-                    yield from _files_in(folder / entry.name)
-                else:
-                    state = entry.stat(follow_symlinks=False)
-                    yield folder / entry.name, state.st_mtime_ns, state.st_size
+class CacheQuota:
+    """Keeps all versions of a cache within `max_size` bytes. For several threads and processes."""
+
+    def __init__(self, folder: Path, name: str, max_size: int, files: Files) -> None:
+        self.max_size = max_size
+        self.chunk_size = min(max_size // _CHUNKS, SLOT)
+        self.largest = max_size // _LARGEST_SHARE
+        self._versions = CacheFiles(folder, name, max_size, files)
+        self._quota = ByteQuota(
+            max_size - _SPARE, self._versions, ReentrantFileLock(folder / f".{name}.room", files).held
+        )
+        self._copying = 0  # the process that makes a copy, for which room was made before
+
+    @contextlib.contextmanager
+    def reserve(self, size: int) -> Iterator[None]:
+        """Let the cache grow by `size` bytes inside a `with`; 0 only keeps all others from writing.
+
+        Raises:
+            WriteFailed: there is no room, though everything that could go has gone.
+        """
+        with self._quota.reserve(0):
+            if size and self._copying != os.getpid():
+                self._quota.make_room(size)
+            yield
+
+    @contextlib.contextmanager
+    def reserve_copy(self) -> Iterator[None]:
+        """Let a copy of all chunks be made inside a `with`, after evicting until it has room."""
+        with self._quota.reserve(0):
+            rest = self._versions.nbytes() - self._versions.evictable()
+            self._quota.make_room(self._quota.limit - (self._quota.limit + rest) // 2)
+            self._copying = os.getpid()
+            try:
+                yield
+            finally:
+                self._copying = 0
+
+    def check(self, block: Block) -> None:
+        """Raise SchemaMismatch where a sample takes too large a part of the bound."""
+        widest = 0
+        for leaf in block.leaves:
+            values = leaf.values if isinstance(leaf.values, list) else leaf.values[:1]
+            widest += max((nbytes_of([value]) for value in values), default=0)
+        if widest > self.largest:
+            raise SchemaMismatch(
+                f"a sample of {widest:,} bytes is too large for max_size={self.max_size:,}: one may take up to "
+                f"{self.largest:,}. Allow more, or cache something smaller"
+            )
 
 
-def rebalance(reader: Reader, bound: Bound | None, progress: bool | None) -> Utilisation:
+def rebalance(reader: Reader, quota: CacheQuota | None, progress: bool | None) -> Utilisation:
     """Write what is worth keeping anew; see `FeatureCache.rebalance`."""
     store = reader.store
-    with store.editing(), bound.room_for_a_copy() if bound is not None else contextlib.nullcontext():
+    with store.editing(), quota.reserve_copy() if quota is not None else contextlib.nullcontext():
         return rewrite(store, store.fields, {}, progress=progress, keep=reader.latest)
 
 
-def tidy(reader: Reader, bound: Bound) -> None:
+def tidy(reader: Reader, quota: CacheQuota) -> None:
     """Rebalance where the log has grown too long for the bound, or has edits, with which chunks cannot be evicted."""
     snapshot = reader.store.snapshot
-    if snapshot.entries * ENTRY.itemsize > bound.chunk_size or snapshot.order is not None:
-        rebalance(reader, bound, progress=False)
+    if snapshot.entries * ENTRY.itemsize > quota.chunk_size or snapshot.order is not None:
+        rebalance(reader, quota, progress=False)
 
 
 def _is_foreign_index(path: Path) -> bool:

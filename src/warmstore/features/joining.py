@@ -69,7 +69,7 @@ def join(
     session: "Session", objects: Objects, remote: Remote, progress: bool | None, keep: Keep | None = None
 ) -> Pulled:
     """Adopt what all others have."""
-    room = None if session.bound is None else session.bound.room
+    room = None if session.quota is None else session.quota.reserve
     done = Pulled(0, 0, 0)
     for head in read_heads(objects):
         store = _store_for(session, head.manifest)

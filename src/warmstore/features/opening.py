@@ -6,7 +6,7 @@ from typing import Any
 
 from warmstore.errors import ReadOnly, StoreExists
 from warmstore.features.arguments import Roles
-from warmstore.features.eviction import Bound
+from warmstore.features.eviction import CacheQuota
 from warmstore.features.schema import KEY, Schema
 from warmstore.features.versions import Fingerprint
 from warmstore.records.files import Files, is_read_only
@@ -24,18 +24,18 @@ def open_store(
     *,
     read_only: bool,
     must_write: bool,
-    bound: Bound | None = None,
+    quota: CacheQuota | None = None,
     threads: int | None = None,
 ) -> RecordStore:
-    """Open a cache's store, for writing where that may be, within a bound if there is one.
+    """Open a cache's store, for writing where that may be, within a quota if there is one.
 
     Raises:
         ReadOnly: it cannot be written, and `must_write` says that it must.
     """
     if not read_only:
         try:
-            store = RecordStore.open(path, "a", files=files, **_writing(bound, threads))
-            if bound is not None:
+            store = RecordStore.open(path, "a", files=files, **_writing(quota, threads))
+            if quota is not None:
                 upgrade(path, files, wait=True)
             return store
         except ReadOnly as error:
@@ -49,7 +49,7 @@ def create_store(
     schema: Schema,
     fingerprint: Fingerprint | None,
     files: Files,
-    bound: Bound | None = None,
+    quota: CacheQuota | None = None,
     threads: int | None = None,
     *,
     roles: Roles | None = None,
@@ -73,7 +73,7 @@ def create_store(
         if not settled:
             metadata[_BATCHES] = _OF_ONE
         return RecordStore.create(
-            path, schema.store_fields(), metadata=metadata, files=files, **_writing(bound, threads)
+            path, schema.store_fields(), metadata=metadata, files=files, **_writing(quota, threads)
         )
     except OSError as error:
         if is_read_only(error):
@@ -81,8 +81,8 @@ def create_store(
         raise
 
 
-def _writing(bound: Bound | None, threads: int | None) -> dict[str, Any]:
-    room = {} if bound is None else {"chunk_size": bound.chunk_size, "room": bound.room}
+def _writing(quota: CacheQuota | None, threads: int | None) -> dict[str, Any]:
+    room = {} if quota is None else {"chunk_size": quota.chunk_size, "room": quota.reserve}
     return {"writer_threads": threads, **room}
 
 

@@ -26,7 +26,7 @@ from warmstore.errors import (
 )
 from warmstore.features.arguments import Roles
 from warmstore.features.blocks import Block, Blocks
-from warmstore.features.eviction import Bound, rebalance, tidy
+from warmstore.features.eviction import CacheQuota, rebalance, tidy
 from warmstore.features.opening import SETTLED, create_store, is_settled, open_store, schema_of
 from warmstore.features.options import CacheOptions, folder_name
 from warmstore.features.out_dims import UNTOLD
@@ -89,7 +89,7 @@ class Session:
         self.files = files or (Files() if joined is None else joined.files(self.name))
         self.blocks = blocks
         most = options.max_size
-        self.bound = Bound(folder, self.name, parse_size(most), self.files) if most else None
+        self.quota = CacheQuota(folder, self.name, parse_size(most), self.files) if most else None
         self.cost = Cost(self.path / "cost.json")
         self.damaged = self.bytes_read = 0
         self.reader: Reader | None = None  # of the store, once there is one
@@ -346,8 +346,8 @@ class Session:
         return known
 
     def _keep(self, block: Block) -> None:
-        if self.bound is not None:
-            self.bound.check(block)
+        if self.quota is not None:
+            self.quota.check(block)
         self.blocks.put(block)
 
     def accept(self, keys: Keys, leaves: tuple[Leaf, ...]) -> None:
@@ -379,8 +379,8 @@ class Session:
         with self.lock:
             reader = self.reader or self._create_store()
         store, schema = reader.store, reader.schema
-        if self.bound is not None:
-            tidy(reader, self.bound)
+        if self.quota is not None:
+            tidy(reader, self.quota)
         try:
             for block in blocks[self._handed :]:
                 rows = schema.encode(block.leaves)
@@ -393,9 +393,9 @@ class Session:
         with self.lock:
             index = self._follow_generation().index
         index.catch_up(store.snapshot.rows)
-        if self.bound is not None and index.is_crowded(store.snapshot.length):
+        if self.quota is not None and index.is_crowded(store.snapshot.length):
             index.start_over(store.snapshot.rows)
-        if self.bound is not None:
+        if self.quota is not None:
             store.refresh()  # the index may have taken the room of other chunks
         self._handed = 0
 
@@ -406,7 +406,7 @@ class Session:
                 return Utilisation(0, 0, 0, 0)
             reader = self.reader
         assert reader is not None
-        done = rebalance(reader, self.bound, progress)
+        done = rebalance(reader, self.quota, progress)
         self.see_others()
         return done
 
@@ -538,7 +538,7 @@ class Session:
             self.files,
             read_only=self._read_only,
             must_write=self.writes,
-            bound=self.bound,
+            quota=self.quota,
             threads=self._options.threads,
         )
 
@@ -550,7 +550,7 @@ class Session:
                 self._schema,
                 self._fingerprint,
                 self.files,
-                self.bound,
+                self.quota,
                 self._options.threads,
                 roles=self.roles,
                 settled=self._settled,
@@ -594,7 +594,7 @@ class Session:
                 schema.check(block.leaves)
 
     def _reader_of(self, store: RecordStore, schema: Schema) -> Reader:
-        largest = self.bound.largest if self.bound is not None else None
+        largest = self.quota.largest if self.quota is not None else None
         return Reader(store, open_index(store, self.files, largest=largest), schema, self.hot)
 
     def _follow_generation(self) -> Reader:
@@ -650,8 +650,6 @@ class Session:
         self.blocks.after_fork()
         if self.hot is not None:
             self.hot.after_fork()
-        if self.bound is not None:
-            self.bound.after_fork()
         if self.reader is not None:
             self.reader.store._after_fork()
             self.reader.index.after_fork()

@@ -2,19 +2,22 @@
 
 import logging
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from warmstore.errors import UnsupportedType
 from warmstore.pipeline.identities import key_of
+from warmstore.pipeline.lease import Hold, remove_unused
 from warmstore.pipeline.plan import Placement, Plan
-from warmstore.pipeline.room import Hold, Room, remove_unused
+from warmstore.pipeline.quota import tier_quota
 from warmstore.pipeline.schema import Schema
 from warmstore.pipeline.shelf import Place
 from warmstore.pipeline.source import Kept, PipelineSource
 from warmstore.pipeline.tiers import MemoryTier, Wanted, disk_folder, open_place
 from warmstore.pipeline.trial import examples
+from warmstore.storage.quota import ByteQuota
 
 if TYPE_CHECKING:
     from warmstore.pipeline.pipeline import Pipeline
@@ -68,7 +71,7 @@ class _Opening:
         self._lineage = key_of([{"source": source, "steps": [step["name"] for step in self.steps]}])
         if pipe.identities.trouble:
             self.notes.append(pipe.identities.trouble)
-        self._rooms: dict[str, Room] = {}
+        self._tiers: dict[str, tuple[Path, ByteQuota]] = {}
 
     def places(self) -> list[Place]:
         """Those that can be had; why others cannot is in `notes`."""
@@ -111,7 +114,7 @@ class _Opening:
             wanted = Wanted(number, step, name, placement.codec, self.steps[:step], self._schema_of(placement, step))
             try:
                 place, reason = open_place(
-                    wanted, self._room(tier), direct=self._plan.direct_io and placement.tier == "disk"
+                    wanted, *self._tier(tier), direct=self._plan.direct_io and placement.tier == "disk"
                 )
             except UnsupportedType as error:
                 self.notes.append(f"what {self._said(step)} cannot be kept, so its samples are kept before it: {error}")
@@ -127,8 +130,9 @@ class _Opening:
     def _said(self, step: int) -> str:
         return f"step {self._pipe.steps[step - 1].name!r} returns" if step else "the source holds"
 
-    def _room(self, tier: str) -> Room:
-        if tier not in self._rooms:
+    def _tier(self, tier: str) -> tuple[Path, ByteQuota]:
+        """The folder and the quota of a tier."""
+        if tier not in self._tiers:
             plan = self._plan
             if tier == "memory":
                 mine = [one for one in plan.placements if one.tier == tier]
@@ -137,12 +141,13 @@ class _Opening:
                 memory = MemoryTier(key, max(0, plan.memory - plan.worker_bytes))
                 self.held.append(memory)
                 self.notes += memory.notes
-                self._rooms[tier] = Room(memory.folder, memory.limit)
+                folder, limit = memory.folder, memory.limit
             else:
                 assert plan.folder is not None
                 # The program may go to another folder meanwhile.
-                self._rooms[tier] = Room(disk_folder(plan.folder.absolute(), self._lineage), plan.disk)
-        return self._rooms[tier]
+                folder, limit = disk_folder(plan.folder.absolute(), self._lineage), plan.disk
+            self._tiers[tier] = folder, tier_quota(folder, limit)
+        return self._tiers[tier]
 
     def _schema_of(self, placement: Placement, step: int) -> Any:
         def schema() -> Schema | None:

@@ -16,7 +16,8 @@ import numpy as np
 
 from warmstore.errors import Damaged, StoreExists, UnsupportedType, WarmstoreError
 from warmstore.loading.samplers.counter_rng import Int64, UInt64
-from warmstore.pipeline.room import Hold, Room, RoomFiles, is_over_budget
+from warmstore.pipeline.lease import Hold
+from warmstore.pipeline.quota import QuotaFiles, is_quota_exceeded
 from warmstore.pipeline.schema import SAMPLE, Schema
 from warmstore.pipeline.staging import Staging
 from warmstore.pipeline.values import TreeSpec, flatten, marked_alike
@@ -26,6 +27,7 @@ from warmstore.records.record_batch import batch_size
 from warmstore.records.rows import Bools, Rows
 from warmstore.records.store import RecordStore
 from warmstore.records.values import compressed
+from warmstore.storage.quota import ByteQuota
 
 _log = logging.getLogger("warmstore")
 
@@ -56,7 +58,7 @@ class Place:
     """Where a shelf is, for any process.
 
     number: of the placement. step: samples are kept as they are after so many. name: what to call it. folder: of the
-    version. room: of the tier. schema: of samples that are alike; None where none are. codec: of their values.
+    version. quota: of the tier. schema: of samples that are alike; None where none are. codec: of their values.
     direct: keep what is read out of the page cache.
     """
 
@@ -64,7 +66,7 @@ class Place:
     step: int
     name: str
     folder: Path
-    room: Room
+    quota: ByteQuota
     schema: Schema | None
     codec: str
     direct: bool
@@ -105,7 +107,7 @@ class Shelf:
         self._hold = Hold(place.folder)
         schemas = (place.schema, Schema.of_bytes(place.codec))
         self._schemas: tuple[Schema | None, Schema] = schemas
-        self._limit = min(FLUSH, max(_LEAST_FLUSH, place.room.limit // _PARTS))
+        self._limit = min(FLUSH, max(_LEAST_FLUSH, place.quota.limit // _PARTS))
         self._staged = [
             None if schema is None else Staging(schema, -(-self._limit // max(schema.width, _LEAST_SAMPLE)))
             for schema in schemas
@@ -270,7 +272,7 @@ class Shelf:
                 self._note(f"{self.place.name}: samples larger than 512 MiB are not kept")
                 return
             size = batch_size(fields, block) + _ENTRY + _PAGES + schema.head_bytes
-            left = self.place.room.free(size)
+            left = self.place.quota.free(size)
             fitting = count if size <= left else count * max(left - _PAGES, 0) // size
             if not fitting:
                 self._full()
@@ -278,7 +280,7 @@ class Shelf:
             try:
                 store.commit_rows(_part(block, 0, fitting))
             except OSError as error:
-                if not is_over_budget(error):
+                if not is_quota_exceeded(error):
                     raise
                 block = _part(block, 0, count // 2)  # somebody else was faster
                 continue
@@ -287,7 +289,7 @@ class Shelf:
 
     def _full(self) -> None:
         self.writes = False
-        _log.info("%s: the budget of %s bytes is taken", self.place.name, f"{self.place.room.limit:,}")
+        _log.info("%s: the budget of %s bytes is taken", self.place.name, f"{self.place.quota.limit:,}")
 
     def _take_in(self, kind: int, store: RecordStore) -> None:
         """Learn whose the records are that have come."""
@@ -312,15 +314,15 @@ class Shelf:
         path = self._path(kind)
         if not path.exists():
             return None
-        store = RecordStore.open(path, "a", writer_threads=1, files=RoomFiles(self.place.room))
+        store = RecordStore.open(path, "a", writer_threads=1, files=QuotaFiles(self.place.quota))
         store.entrust()  # it is closed by us, after the last flush
         return store
 
     def _create(self, kind: int, schema: Schema) -> RecordStore | None:
-        if self.place.room.free(_MANIFEST) < _MANIFEST:
+        if self.place.quota.free(_MANIFEST) < _MANIFEST:
             self._full()
             return None
-        files = RoomFiles(self.place.room)
+        files = QuotaFiles(self.place.quota)
         with contextlib.suppress(StoreExists):
             RecordStore.create(self._path(kind), schema.store_fields, files=files).close(seal=False)
         self._stores[kind] = self._open(kind)
@@ -354,7 +356,7 @@ class Shelf:
             self.drop_pages()
 
     def _width(self) -> int:
-        return max(1, self.place.room.used() // max(self.records, 1))
+        return max(1, self.place.quota.used() // max(self.records, 1))
 
     def drop_pages(self) -> None:
         """Give back the pages of what was read, to this process and to the page cache."""

@@ -18,9 +18,9 @@ from warmstore.loading.sources.source import Source
 from warmstore.owner import Owner
 from warmstore.pipeline.batch import Batch, Uneven
 from warmstore.pipeline.identities import Description
+from warmstore.pipeline.lease import Hold
 from warmstore.pipeline.native_threads import native_threads
 from warmstore.pipeline.outside import Objects
-from warmstore.pipeline.room import Hold
 from warmstore.pipeline.shelf import LOST, Place, Shelf
 from warmstore.pipeline.tiers import MemoryTier
 from warmstore.pipeline.trial import LargeParts, Trial, WrittenOutside, raw_values, reachable

@@ -19,11 +19,12 @@ import psutil
 
 from warmstore.owner import Owner
 from warmstore.pipeline.identities import Description, difference_of, key_of
-from warmstore.pipeline.room import Hold, Room, remove, remove_unused
+from warmstore.pipeline.lease import Hold, remove, remove_unused
 from warmstore.pipeline.schema import Schema
 from warmstore.pipeline.shelf import Place
 from warmstore.records.files import Files, file_lock
 from warmstore.storage.atomic import replace_file
+from warmstore.storage.quota import ByteQuota
 
 _log = logging.getLogger("warmstore")
 
@@ -104,20 +105,23 @@ def disk_folder(folder: Path, lineage: str) -> Path:
     return folder / f"pipeline-{lineage}"
 
 
-def open_place(wanted: Wanted, room: Room, *, direct: bool) -> tuple[Place, str]:
-    """Find or make a placement's folder; also, in words, why there is nothing in it where there might have been.
+def open_place(wanted: Wanted, tier: Path, quota: ByteQuota, *, direct: bool) -> tuple[Place, str]:
+    """Find or make a placement's folder in that of a tier.
+
+    Returns:
+        The place; and in words, why there is nothing in it where there might have been.
 
     Raises:
-        OverBudget: there is not even room for that.
+        QuotaExceeded: there is not even room for that.
     """
-    room.folder.mkdir(parents=True, exist_ok=True)
-    folder = room.folder / wanted.version
+    tier.mkdir(parents=True, exist_ok=True)
+    folder = tier / wanted.version
     reason = ""
-    with file_lock(room.folder / "versions.lock", Files()):
+    with file_lock(tier / "versions.lock", Files()):
         about = _read(folder)
         if about is None:
             shutil.rmtree(folder, ignore_errors=True)
-            reason = _reason(room.folder, wanted)
+            reason = _reason(tier, wanted)
             schema = wanted.schema()
             about = {
                 "format": _FORMAT,
@@ -125,11 +129,11 @@ def open_place(wanted: Wanted, room: Room, *, direct: bool) -> tuple[Place, str]
                 "schema": None if schema is None else schema.to_json(),
             }
             content = json.dumps(about).encode()
-            with room.claim(2 * 4096 + len(content)):
+            with quota.reserve(2 * 4096 + len(content)):
                 folder.mkdir()
                 replace_file(folder / _ABOUT, content, durable=False)
     schema = None if about["schema"] is None else Schema.from_json(about["schema"])
-    return Place(wanted.number, wanted.step, wanted.name, folder, room, schema, wanted.codec, direct), reason
+    return Place(wanted.number, wanted.step, wanted.name, folder, quota, schema, wanted.codec, direct), reason
 
 
 def sweep(parent: Path) -> None:

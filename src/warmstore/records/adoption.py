@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -37,11 +36,10 @@ from warmstore.records.pulling import Pulled, fetch_chunks
 from warmstore.records.remote_chunk import RemoteChunk
 from warmstore.records.upgrade import upgrade
 from warmstore.remote.objects import Objects
+from warmstore.storage.quota import Reserve
 
 Keep = Callable[[Path, int, RemoteChunk, Entries], None]
 """Has a chunk of a generation's folder come from a remote: by its number there, and with its entries in the log."""
-
-Room = Callable[[int], AbstractContextManager[None]]
 
 
 def adopt(
@@ -51,7 +49,7 @@ def adopt(
     files: Files,
     *,
     lazily: Keep | None = None,
-    room: Room | None = None,
+    room: Reserve | None = None,
     progress: bool | None = None,
 ) -> Pulled:
     """Take over what a part of a cache has and this one lacks.

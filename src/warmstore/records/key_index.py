@@ -27,7 +27,7 @@ from warmstore.records.gather import Column, Values
 from warmstore.records.key_table import BUCKET, PARTITIONS, KeyTable
 from warmstore.records.keys import Keys
 from warmstore.records.mapped import Mapped
-from warmstore.records.writing import Room
+from warmstore.storage.quota import Reserve
 
 _log = logging.getLogger("warmstore")
 
@@ -85,7 +85,7 @@ class KeyIndex:
         files: Files,
         *,
         write: bool = True,
-        room: Room | None = None,
+        room: Reserve | None = None,
         largest: int | None = None,
     ) -> None:
         self._place_in(folder)

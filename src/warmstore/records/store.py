@@ -39,8 +39,9 @@ from warmstore.records.snapshot import Snapshot
 from warmstore.records.values import encode
 from warmstore.records.verify import Report, check
 from warmstore.records.view import FieldsView, FieldView, is_names
-from warmstore.records.writing import Room, Writing
+from warmstore.records.writing import Writing
 from warmstore.remote.location import is_remote
+from warmstore.storage.quota import Reserve
 
 if TYPE_CHECKING:
     from warmstore.records.pulling import Pulled
@@ -75,7 +76,7 @@ class RecordStore(Owner):
         metadata: dict[str, Any] | None = None,
         chunk_size: int | str = SLOT,
         writer_threads: int | None = None,
-        room: Room | None = None,
+        room: Reserve | None = None,
         files: Files | None = None,
     ) -> Self:
         """Make a new store and open it for appending. The folder appears whole or not at all.
@@ -111,7 +112,7 @@ class RecordStore(Owner):
         *,
         chunk_size: int | str = SLOT,
         writer_threads: int | None = None,
-        room: Room | None = None,
+        room: Reserve | None = None,
         salvage: bool = False,
         files: Files | None = None,
         cache_dir: str | os.PathLike[str] | None = None,

@@ -1,30 +1,26 @@
 """How a process writes a store: options that are its own and not the store's."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from warmstore.records.address_space import SLOT
 from warmstore.records.threads import thread_count
 from warmstore.storage.humanize import parse_size
-
-Room = Callable[[int], AbstractContextManager[object]]
-"""Called with how many bytes are about to be written; what it returns is held until they are. May evict chunks."""
+from warmstore.storage.quota import Reserve
 
 
 @dataclass(frozen=True)
 class Writing:
     """`chunk_size`: bytes after which a chunk is sealed. `threads`: that compress what is written.
 
-    room: makes room for every write of a bounded store, None elsewhere.
+    room: reserves the bytes of every write of a store with a quota, None elsewhere.
     """
 
     chunk_size: int
     threads: int
-    room: Room | None = None
+    room: Reserve | None = None
 
     @classmethod
-    def of(cls, chunk_size: int | str, threads: int | None, room: Room | None = None) -> "Writing":
+    def of(cls, chunk_size: int | str, threads: int | None, room: Reserve | None = None) -> "Writing":
         """Options as a user gives them.
 
         Raises:

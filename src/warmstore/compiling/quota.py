@@ -1,21 +1,22 @@
-"""The byte limit of a store: what everything takes, and which artifacts go when more is wanted.
+"""The quota of a store: what everything takes, and which artifacts go when more is wanted.
 
-Room is made and booked before anything is written, and booked room is given back only after its file is gone: a process
-killed at any moment leaves a store that counts too much rather than too little.
+Bytes are reserved before anything is written, and released only after their file is gone: a process killed at any
+moment leaves a store that counts too much rather than too little.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import time
-from contextlib import suppress
 from pathlib import Path
 
 from warmstore.compiling.blobs import Blobs
-from warmstore.compiling.index import BLOCK, Index, number, on_disk
+from warmstore.compiling.index import Index, number
 from warmstore.compiling.policies import order_of
 from warmstore.compiling.rows import remove
 from warmstore.errors import TooLarge
+from warmstore.storage.disk_usage import BLOCK, folder_bytes, on_disk
+from warmstore.storage.quota import ByteQuota
 
 LEAST = 8 << 20
 """The smallest limit: the index needs some of it."""
@@ -29,41 +30,34 @@ _NAME = 128  # bytes that a blob's name takes in its folder, at most
 _TOTALS = f"SELECT count(*), coalesce(sum((size + {BLOCK - 1}) / {BLOCK} * {BLOCK}), 0) FROM blobs"
 
 
-class Room:
-    """A store's folder within `limit` bytes, evicting in the order of `eviction`. Who makes room holds it alone."""
+class ArtifactQuota:
+    """The quota of a store's folder, evicting in the order of `eviction`. Only for who holds the store alone."""
 
     def __init__(self, folder: Path, blobs: Blobs, limit: int, eviction: str) -> None:
         self._folder = folder
         self._blobs = blobs
         self.limit = limit
-        self._order = order_of(eviction)
+        self.order = order_of(eviction)
 
-    def make(self, index: Index, size: int, what: str, *, claim: str | None = None) -> int:
-        """Have room for `size` more bytes; a claim's are in place of what it had. Returns how many artifacts went.
+    def make_room(self, index: Index, size: int, what: str, *, name: str | None = None) -> int:
+        """Evict until `size` more bytes are free. Returns how many artifacts went.
+
+        Args:
+            name: under which the bytes are reserved, in place of what it had.
 
         Raises:
             TooLarge: there is not so much room in all.
         """
-        db = index.connection()
-        kept = on_disk(size) + _SLACK + self.claimed(db, but=claim) + self._others()
-        if kept > self.limit:
+        fixed = _SLACK + self.claimed(index.connection(), but=name) + self._others()
+        if on_disk(size) + fixed > self.limit:
             raise TooLarge(
                 f"{what} takes {size:,} bytes; {self._folder} may have {self.limit:,} for everything; raise max_size"
             )
-        evicted = 0
-        if self.taken(db, index) + kept > self.limit:
-            index.aside.unlink(missing_ok=True)
-            if index.size() > self.limit // 4:
-                self._shrink(index)
-        while self.taken(db, index) + kept > self.limit:
-            rows = db.execute(
-                f"SELECT id FROM artifacts JOIN uses USING (id) ORDER BY {self._order} LIMIT {_AT_ONCE}"
-            ).fetchall()
-            if not rows:
-                raise TooLarge(f"{what} finds no room: the index of {self._folder} alone takes {index.size():,} bytes")
-            self.evict(index, [row for (row,) in rows])
-            evicted += len(rows)
-        return evicted
+        artifacts = _Artifacts(self, index, what)
+        if artifacts.nbytes() + on_disk(size) + fixed > self.limit:
+            self._shrink(index)
+        ByteQuota(self.limit - fixed, artifacts).make_room(on_disk(size))
+        return artifacts.evicted
 
     def evict(self, index: Index, ids: list[int]) -> None:
         """Remove artifacts by their rows, and the blobs that nothing else is made of."""
@@ -92,14 +86,9 @@ class Room:
 
         The live folders of processes are left out: they are gone when those are.
         """
-        found = 0
-        for folder in self._folder.iterdir():
-            if folder.is_dir() and folder.name not in ("blobs", "import", "live"):
-                found += BLOCK
-                for path in folder.rglob("*"):
-                    with suppress(OSError):
-                        found += on_disk(path.lstat().st_size)
-        return found
+        return sum(
+            folder_bytes(folder) for folder in self._folder.iterdir() if folder.name not in ("blobs", "import", "live")
+        )
 
     def claimed(self, db: sqlite3.Connection, *, but: str | None = None) -> int:
         """Bytes elsewhere that others have claimed."""
@@ -123,7 +112,37 @@ class Room:
         db.execute("DELETE FROM jobs WHERE used < ?", (time.time() - _JOBS_KEPT,))
 
     def _shrink(self, index: Index) -> None:
-        """Where the index takes much of the limit, jobs forget what is not here any longer."""
-        with index.transaction() as db:
-            db.execute("DELETE FROM jobs WHERE key NOT IN (SELECT key FROM artifacts)")
-        index.shrink()
+        """Have the index take less of the limit: drop the damaged one, and what jobs know that is not here any more."""
+        index.aside.unlink(missing_ok=True)
+        if index.size() > self.limit // 4:
+            with index.transaction() as db:
+                db.execute("DELETE FROM jobs WHERE key NOT IN (SELECT key FROM artifacts)")
+            index.shrink()
+
+
+class _Artifacts:
+    """The artifacts of a store as what a quota limits, for one reservation. evicted: how many went."""
+
+    def __init__(self, quota: ArtifactQuota, index: Index, what: str) -> None:
+        self.evicted = 0
+        self._quota = quota
+        self._index = index
+        self._what = what
+
+    def nbytes(self) -> int:
+        return self._quota.taken(self._index.connection(), self._index)
+
+    def evict(self, excess: int) -> bool:
+        rows = self._index.connection().execute(
+            f"SELECT id FROM artifacts JOIN uses USING (id) ORDER BY {self._quota.order} LIMIT {_AT_ONCE}"
+        )
+        ids = [row for (row,) in rows.fetchall()]
+        self._quota.evict(self._index, ids)
+        self.evicted += len(ids)
+        return bool(ids)
+
+    def refusal(self, size: int) -> TooLarge:
+        taken = self._index.size()
+        return TooLarge(
+            f"{self._what} finds no room: the index of {self._index.path.parent} alone takes {taken:,} bytes"
+        )

@@ -1,0 +1,50 @@
+"""The lock that the processes which write one folder share."""
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from warmstore.records.files import Files, file_lock
+
+
+class ReentrantFileLock:
+    """The exclusive lock of a file, between threads and processes. The thread that holds it may take it again.
+
+    A forked child does not hold what its parent holds. A pickled copy is a lock of the same file.
+
+    Args:
+        path: of the lock's file, which is made when missing and stays.
+    """
+
+    def __init__(self, path: Path, files: Files) -> None:
+        self._path = path
+        self._files = files
+        self._holders: dict[int, _Holder] = {}  # by process, since a fork copies the parent's
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the lock inside a `with`."""
+        pid = os.getpid()
+        holder = self._holders.get(pid) or self._holders.setdefault(pid, _Holder())  # setdefault is atomic
+        with holder.threads, contextlib.ExitStack() as stack:
+            if not holder.depth:  # a process that locks the file twice would wait for itself
+                stack.enter_context(file_lock(self._path, self._files))
+            holder.depth += 1
+            try:
+                yield
+            finally:
+                holder.depth -= 1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._path, self._files)
+
+
+class _Holder:
+    """What the threads of one process know of the lock."""
+
+    def __init__(self) -> None:
+        self.threads = threading.RLock()
+        self.depth = 0
