@@ -16,8 +16,8 @@ from tests.pipeline.making import check, expected, plan_of, same
 
 import warmstore as ws
 from warmstore.pipeline import shelf, tiers
-from warmstore.pipeline.lease import lock_of
 from warmstore.pipeline.quota import tier_quota
+from warmstore.storage.lease import lock_path
 
 
 def images(paths: list[Path]) -> list[Path]:
@@ -88,7 +88,7 @@ def test_memory_goes_with_the_loader(tmp_path: Path) -> None:
         loader.close()
         loader.close()
         assert not folder.exists()
-        assert not lock_of(folder).exists()
+        assert not lock_path(folder).exists()
     loader = pipe.loader(plan, 8, workers=0)
     del loader
     assert not folder.exists()
@@ -149,7 +149,7 @@ def test_memory_of_the_dead_is_swept(tmp_path: Path) -> None:
     other.loader(plan_of(other, [(1, "memory", "raw")], [5]), 8, workers=0).close()
     assert not folder.exists()
     assert not without_lock.exists()
-    assert not lock_of(without_lock).exists()
+    assert not lock_path(without_lock).exists()
 
 
 def test_filling_ahead(tmp_path: Path) -> None:

@@ -5,16 +5,16 @@ never see the shared store. Each process gets an empty folder of its own, which 
 whose hash was checked while they were copied come into it.
 """
 
-import fcntl
+import errno
 import logging
 import os
-import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from warmstore.storage.disk_usage import entries_below
+from warmstore.storage.lease import SUFFIX, UsageLease, remove_unused
 
 _log = logging.getLogger("warmstore")
 
@@ -22,12 +22,11 @@ ROOM = 64 << 20  # bytes that must be free where compilers write; a full disk en
 
 
 class LiveFolder:
-    """A folder `path` of mode 0700, and a lock beside it that says its process lives. Made by `create`."""
+    """A folder `path` of mode 0700, and the lease of the process that made it by `create`."""
 
-    def __init__(self, path: Path, lock: int) -> None:
+    def __init__(self, path: Path, lease: UsageLease) -> None:
         self.path = path
-        self._lock = lock
-        self._owner = os.getpid()
+        self._lease = lease
 
     @classmethod
     def create(cls, candidates: list[Path]) -> "LiveFolder":
@@ -51,13 +50,11 @@ class LiveFolder:
     @classmethod
     def _create_in(cls, parent: Path) -> "LiveFolder":
         path = Path(tempfile.mkdtemp(prefix="live-", dir=parent))
-        lock = os.open(_lock_path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(lock)
-            raise
-        return cls(path, lock)
+        lease = UsageLease(path, mode=0o600)
+        if not path.is_dir():
+            lease.release()
+            raise FileNotFoundError(errno.ENOENT, "somebody removed it when it was new", str(path))
+        return cls(path, lease)
 
     def files(self) -> Iterator[tuple[str, os.stat_result]]:
         """Relative path and status of every regular file, links left out."""
@@ -66,17 +63,12 @@ class LiveFolder:
                 yield os.path.relpath(path, self.path), status
 
     def leave(self) -> None:
-        """In a forked child: forget the lock, which stays the parent's."""
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        """In a forked child: forget the lease, which stays the parent's."""
+        self._lease.release()
 
     def remove(self) -> None:
         """Remove the folder, if this is the process that made it. Removing twice is fine."""
-        if self._lock >= 0 and os.getpid() == self._owner:
-            shutil.rmtree(self.path, ignore_errors=True)
-            _lock_path(self.path).unlink(missing_ok=True)
-        self.leave()
+        self._lease.release_and_remove()
 
 
 def places(store: Path) -> list[Path]:
@@ -123,10 +115,6 @@ def why_not_trusted(folder: Path, *, sticky: bool = False) -> str:
     return ""
 
 
-def _lock_path(path: Path) -> Path:
-    return path.with_suffix(".lock")
-
-
 def has_room(folder: Path, needed: int = ROOM) -> bool:
     """Whether the disk has room for so many bytes, by default what one graph needs; false where the folder is gone."""
     try:
@@ -139,12 +127,12 @@ def has_room(folder: Path, needed: int = ROOM) -> bool:
 def _sweep(parent: Path) -> None:
     """Remove the folders of processes that were killed."""
     for path in parent.glob("live-*"):
-        if path.suffix != ".lock":
+        if path.suffix != SUFFIX:
             sweep_folder(path)
 
 
 def sweep_folder(path: Path) -> bool:
-    """Remove a live folder whose process was killed: its lock is free. Returns whether it is gone."""
+    """Remove a live folder that nobody has a lease of: its process was killed. Returns whether it is gone."""
     try:
         status = path.lstat()
     except FileNotFoundError:
@@ -154,16 +142,9 @@ def sweep_folder(path: Path) -> bool:
     if not path.name.startswith("live-") or not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         return False
     try:
-        lock = os.open(_lock_path(path), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        gone = remove_unused(path, lock_too=True, without_lock=False)
     except OSError:
-        return False  # just being made, or somebody else sweeps
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(path, ignore_errors=True)
-        _lock_path(path).unlink(missing_ok=True)
+        return False
+    if gone:
         _log.debug("removed %s, which a process that was killed left behind", path)
-    except BlockingIOError:
-        pass
-    finally:
-        os.close(lock)
-    return not path.exists()
+    return gone

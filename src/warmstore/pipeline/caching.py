@@ -9,7 +9,6 @@ import numpy as np
 
 from warmstore.errors import UnsupportedType
 from warmstore.pipeline.identities import key_of
-from warmstore.pipeline.lease import Hold, remove_unused
 from warmstore.pipeline.plan import Placement, Plan
 from warmstore.pipeline.quota import tier_quota
 from warmstore.pipeline.schema import Schema
@@ -17,6 +16,7 @@ from warmstore.pipeline.shelf import Place
 from warmstore.pipeline.source import Kept, PipelineSource
 from warmstore.pipeline.tiers import MemoryTier, Wanted, disk_folder, open_place
 from warmstore.pipeline.trial import examples
+from warmstore.storage.lease import UsageLease, remove_unused
 from warmstore.storage.quota import ByteQuota
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class _Opening:
     """Opens the placements of one plan. held: what must be closed when they are not used any longer."""
 
     def __init__(self, pipe: "Pipeline", plan: Plan, source: str) -> None:
-        self.held: list[MemoryTier | Hold] = []
+        self.held: list[MemoryTier | UsageLease] = []
         self.notes: list[str] = []
         self.assignment = plan.assignment(np.arange(len(pipe))).astype(np.int16)
         self._pipe = pipe
@@ -77,7 +77,7 @@ class _Opening:
         """Those that can be had; why others cannot is in `notes`."""
         found = [self._place(number, placement) for number, placement in enumerate(self._plan.placements)]
         places = [place for place in found if place is not None]
-        self.held += [Hold(place.folder) for place in places]
+        self.held += [UsageLease(place.folder) for place in places]
         return places
 
     def renewed(self, source: PipelineSource, places: list[Place]) -> bool:
@@ -89,9 +89,9 @@ class _Opening:
         if not any(count for count, _ in stale.values()):
             return False
         source.close_shelves()
-        for hold in [hold for hold in self.held if isinstance(hold, Hold)]:
-            hold.close()
-            self.held.remove(hold)
+        for lease in [lease for lease in self.held if isinstance(lease, UsageLease)]:
+            lease.release()
+            self.held.remove(lease)
         for place in places:
             count, records = stale.get(place.number, (0, 0))
             if count:

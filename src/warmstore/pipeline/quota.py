@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from warmstore.pipeline.lease import LOCK, remove_unused
 from warmstore.records.files import HUGE_PAGE, Buffer, Files
 from warmstore.storage.disk_usage import BLOCK, folder_bytes, on_disk
+from warmstore.storage.lease import SUFFIX, remove_unused
 from warmstore.storage.locks import ReentrantFileLock
 from warmstore.storage.quota import ByteQuota
 
@@ -36,7 +36,7 @@ class TierVersions:
 
     def evict(self, excess: int) -> bool:
         removed = 0
-        for lock in sorted(self.folder.glob("*" + LOCK), key=_modified):
+        for lock in sorted(self.folder.glob("*" + SUFFIX), key=_modified):
             version = lock.with_suffix("")
             if removed >= excess or not version.is_dir():
                 continue

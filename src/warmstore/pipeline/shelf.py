@@ -16,7 +16,6 @@ import numpy as np
 
 from warmstore.errors import Damaged, StoreExists, UnsupportedType, WarmstoreError
 from warmstore.loading.samplers.counter_rng import Int64, UInt64
-from warmstore.pipeline.lease import Hold
 from warmstore.pipeline.quota import QuotaFiles, is_quota_exceeded
 from warmstore.pipeline.schema import SAMPLE, Schema
 from warmstore.pipeline.staging import Staging
@@ -27,6 +26,7 @@ from warmstore.records.record_batch import batch_size
 from warmstore.records.rows import Bools, Rows
 from warmstore.records.store import RecordStore
 from warmstore.records.values import compressed
+from warmstore.storage.lease import UsageLease
 from warmstore.storage.quota import ByteQuota
 
 _log = logging.getLogger("warmstore")
@@ -104,7 +104,7 @@ class Shelf:
         self._may_write = may_write
         self._waiting: set[int] = set()
         self._read_since = 0
-        self._hold = Hold(place.folder)
+        self._lease = UsageLease(place.folder)
         schemas = (place.schema, Schema.of_bytes(place.codec))
         self._schemas: tuple[Schema | None, Schema] = schemas
         self._limit = min(FLUSH, max(_LEAST_FLUSH, place.quota.limit // _PARTS))
@@ -247,7 +247,7 @@ class Shelf:
             if store is not None:
                 store.close(seal=False)
         self._stores = [None, None]
-        self._hold.close()
+        self._lease.release()
 
     def abandon(self) -> None:
         """Let go without writing: a forked child has no business with its parent's files."""
@@ -257,7 +257,7 @@ class Shelf:
                 store.session.generation.let_go()
                 store.closed = True
         self._stores = [None, None]
-        self._hold.close()
+        self._lease.release()
 
     def _write(self, kind: int, block: dict[str, Rows]) -> None:
         schema = self._schemas[kind]

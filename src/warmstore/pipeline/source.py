@@ -18,7 +18,6 @@ from warmstore.loading.sources.source import Source
 from warmstore.owner import Owner
 from warmstore.pipeline.batch import Batch, Uneven
 from warmstore.pipeline.identities import Description
-from warmstore.pipeline.lease import Hold
 from warmstore.pipeline.native_threads import native_threads
 from warmstore.pipeline.outside import Objects
 from warmstore.pipeline.shelf import LOST, Place, Shelf
@@ -27,6 +26,7 @@ from warmstore.pipeline.trial import LargeParts, Trial, WrittenOutside, raw_valu
 from warmstore.pipeline.values import Marked
 from warmstore.pipeline.watch import Watch
 from warmstore.records.rows import Bools
+from warmstore.storage.lease import UsageLease
 
 if TYPE_CHECKING:
     from warmstore.pipeline.pipeline import Pipeline
@@ -64,7 +64,7 @@ class PipelineSource(Source):
         seed: int = 0,
         identity: Any = None,
         kept: Kept | None = None,
-        held: Sequence[MemoryTier | Hold] = (),
+        held: Sequence[MemoryTier | UsageLease] = (),
     ) -> None:
         self._pipe = pipe
         self._seed = seed
@@ -190,7 +190,7 @@ class PipelineSource(Source):
         self.close_shelves()
         held, self.held = self.held, ()
         for one in held:
-            one.close()
+            one.release() if isinstance(one, UsageLease) else one.close()
 
     def open_shelves(self) -> "Shelves | None":
         """This process's view of what is kept."""

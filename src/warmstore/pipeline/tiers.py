@@ -19,11 +19,11 @@ import psutil
 
 from warmstore.owner import Owner
 from warmstore.pipeline.identities import Description, difference_of, key_of
-from warmstore.pipeline.lease import Hold, remove, remove_unused
 from warmstore.pipeline.schema import Schema
 from warmstore.pipeline.shelf import Place
 from warmstore.records.files import Files, file_lock
 from warmstore.storage.atomic import replace_file
+from warmstore.storage.lease import UsageLease, remove_unused
 from warmstore.storage.quota import ByteQuota
 
 _log = logging.getLogger("warmstore")
@@ -64,7 +64,7 @@ class MemoryTier(Owner):
         name = f"{_PREFIX}-{os.getuid()}-{key}"
         sweep(SHARED)
         self.folder = self._parent(name, limit) / name
-        self._hold = Hold(self.folder)
+        self._lease = UsageLease(self.folder)
         self.folder.mkdir(mode=0o700, exist_ok=True)
         self.closed = False
 
@@ -72,14 +72,12 @@ class MemoryTier(Owner):
         """Let go, and remove the folder unless others use it. Twice is fine."""
         if not self.closed:
             self.closed = True
-            if self._hold.is_last():
-                remove(self.folder, lock_too=True)
-            self._hold.close()
+            self._lease.release_and_remove()
             self.disown()
 
     def _after_fork(self) -> None:
         self.closed = True
-        self._hold.close()
+        self._lease.release()
 
     def _parent(self, name: str, limit: int) -> Path:
         free = _free(SHARED)

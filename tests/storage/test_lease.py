@@ -1,0 +1,158 @@
+"""Usage leases: a folder stays while anybody uses it, and goes when nobody does."""
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.faults.children import in_child, well
+
+from warmstore.storage import lease as lease_module
+from warmstore.storage.lease import UsageLease, lock_path, remove_unused
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "folder"
+    (made / "inner").mkdir(parents=True)
+    (made / "inner" / "file").write_bytes(b"x")
+    return made
+
+
+def test_a_folder_with_a_lease_stays_until_the_last_is_released(folder: Path) -> None:
+    one, other = UsageLease(folder), UsageLease(folder)
+    assert not remove_unused(folder)
+    one.release()
+    one.release()
+    assert not remove_unused(folder)
+    other.release()
+    assert (folder / "inner" / "file").exists()
+    assert remove_unused(folder)
+    assert not folder.exists()
+    assert lock_path(folder).exists()
+
+
+def test_the_last_one_removes_the_folder_and_the_lock(folder: Path) -> None:
+    one, other = UsageLease(folder), UsageLease(folder)
+    assert not one.release_and_remove()
+    assert folder.exists()
+    assert other.release_and_remove()
+    assert not other.release_and_remove()
+    assert list(folder.parent.iterdir()) == []
+
+
+def test_a_folder_without_a_lock_goes_where_that_is_meant(folder: Path) -> None:
+    assert not remove_unused(folder, without_lock=False)
+    assert not lock_path(folder).exists()
+    assert remove_unused(folder, lock_too=True)
+    assert list(folder.parent.iterdir()) == []
+    assert remove_unused(folder, without_lock=False)  # it is gone
+
+
+def test_a_lease_needs_no_folder(folder: Path) -> None:
+    path = folder.parent / "to come"
+    lease = UsageLease(path)
+    path.mkdir()
+    assert not remove_unused(path)
+    assert lease.release_and_remove()
+
+
+def test_a_lease_touches_the_lock(folder: Path) -> None:
+    UsageLease(folder).release()
+    os.utime(lock_path(folder), (1, 1))
+    UsageLease(folder).release()
+    assert lock_path(folder).stat().st_mtime > 1
+
+
+def test_the_mode_is_that_of_the_locks_file(folder: Path) -> None:
+    UsageLease(folder, mode=0o600).release()
+    assert lock_path(folder).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_link_is_no_lock(folder: Path, tmp_path: Path) -> None:
+    lock_path(folder).symlink_to(tmp_path / "elsewhere")
+    for ask in (UsageLease, remove_unused):
+        with pytest.raises(OSError, match="symbolic links"):
+            ask(folder)
+    assert folder.exists()
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_process_that_is_killed_gives_up_its_lease(folder: Path) -> None:
+    def die(say: Any) -> None:
+        kept = UsageLease(folder)
+        say(remove_unused(folder))
+        os.kill(os.getpid(), signal.SIGKILL)
+        kept.release()
+
+    ended = in_child(die)
+    assert ended.said == [False]
+    assert ended.signal == signal.SIGKILL
+    assert remove_unused(folder)
+
+
+def test_a_forked_child_takes_nothing_from_its_parent(folder: Path) -> None:
+    lease = UsageLease(folder)
+
+    def child(say: Any) -> None:
+        say(lease.release_and_remove())
+        say(remove_unused(folder))
+
+    assert well(in_child(child)) == [False, False]
+    assert folder.exists()
+    assert not remove_unused(folder)
+    lease.release()
+
+
+def test_a_lease_waits_for_a_removal_and_locks_the_new_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody removes folder and lock while the lease waits: the lock of a file that is gone keeps nobody out."""
+    inside, waiting = threading.Event(), threading.Event()
+    real = lease_module._remove
+    got: list[UsageLease] = []
+
+    def slowly(path: Path, *, lock_too: bool) -> bool:
+        inside.set()
+        waiting.wait()
+        return real(path, lock_too=lock_too)
+
+    def take() -> None:
+        inside.wait()
+        opened = lease_module._open
+
+        def said(*arguments: Any) -> int:
+            found = opened(*arguments)
+            waiting.set()  # the old file is open, and removed before it can be locked
+            return found
+
+        monkeypatch.setattr(lease_module, "_open", said)
+        got.append(UsageLease(folder))
+
+    monkeypatch.setattr(lease_module, "_remove", slowly)
+    taking = threading.Thread(target=take)
+    taking.start()
+    assert remove_unused(folder, lock_too=True)
+    taking.join()
+    assert lock_path(folder).exists()
+    folder.mkdir()
+    monkeypatch.undo()
+    assert not remove_unused(folder)
+    got[0].release()
+
+
+def test_a_removal_leaves_a_folder_that_was_made_anew_meanwhile(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between its open and its lock, another process removes folder and lock, and a third one makes both anew."""
+    real, leases = lease_module._lock_alone, []
+
+    def late(descriptor: int) -> bool:
+        monkeypatch.undo()
+        assert remove_unused(folder, lock_too=True)
+        leases.append(UsageLease(folder))
+        folder.mkdir()
+        return real(descriptor)
+
+    monkeypatch.setattr(lease_module, "_lock_alone", late)
+    assert not remove_unused(folder, lock_too=True)
+    assert folder.exists()
+    leases[0].release()
