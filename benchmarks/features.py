@@ -30,6 +30,7 @@ from benchmarks.side_by_side import (
 )
 
 INTS, STRINGS = "CachedModule, int ids, tensor", "CachedModule, string ids"
+ZSTD, ZSTD_HOT = f"{INTS}, zstd", f"{INTS}, zstd, hot"
 TAKE = "numpy memmap, rows.take"
 
 
@@ -143,13 +144,16 @@ def run(settings: Settings) -> Report:
                 "as many parameters and buffers as a ResNet-50",
             ),
             Contestant(
-                "CachedModule, int ids, tensor, hot",
-                cached(lambda ask: ask.positions, "positions", hot_size="all"),
+                ZSTD,
+                cached(lambda ask: ask.positions, "positions", codec="zstd"),
                 "warmstore",
-                'hot_size="all": a copy in RAM, of this process only',
+                'codec="zstd", of random numbers',
             ),
             Contestant(
-                "CachedModule, string ids, hot", cached(lambda ask: ask.names, "names", hot_size="all"), "warmstore"
+                ZSTD_HOT,
+                cached(lambda ask: ask.positions, "positions", codec="zstd", hot_size="all"),
+                "warmstore",
+                'hot_size="all": decompressed in RAM, of this process only',
             ),
             Contestant("get_batch, int ids, tensor", lambda: get_batch("positions"), "warmstore"),
             Contestant("get_batch, string ids", lambda: get_batch("names"), "warmstore"),
@@ -179,6 +183,9 @@ def run(settings: Settings) -> Report:
                 for when, rows in hard.items()
                 for name, bound in ((INTS, 1.4), (STRINGS, 1.6))
             ),
+            Bar.at_most(
+                f"call by call: {ZSTD_HOT}, over {ZSTD}", over(named(found, ZSTD_HOT), named(found, ZSTD)), 0.5
+            ),
         ),
         (
             'String ids look like "train/00012345.jpg".',
@@ -199,12 +206,18 @@ def read_all(call: Call, values: torch.Tensor, step: int = FLUSH) -> None:
 
 
 def _cache(
-    settings: Settings, keys: str, backbone: Callable, values: torch.Tensor, names: list[str], **options: object
+    settings: Settings,
+    keys: str,
+    backbone: Callable,
+    values: torch.Tensor,
+    names: list[str],
+    codec: str = "raw",
+    **options: object,
 ) -> ws.FeatureCache:
-    folder = settings.folder / f"cache-{keys}-{backbone.__name__}"
+    folder = settings.folder / f"cache-{keys}-{backbone.__name__}-{codec}"
     if not folder.exists():
         try:
-            with closing(ws.FeatureCache(folder, "echo")) as cache:
+            with closing(ws.FeatureCache(folder, "echo", codec=codec)) as cache:
                 fill(cache, range(len(values)) if keys == "positions" else names, values, frozen(backbone()))
         except BaseException:
             shutil.rmtree(folder)  # the next contestant would take half a cache for a whole one

@@ -46,7 +46,7 @@ def test_the_quick_gather_has_the_limit_warmstore_and_a_ratio(tmp_path: Path) ->
         ("records", 3, 4),
         ("labels", 3, 3),
         ("cold", 1, 1 + sum(find_spec(peer) is not None for peer in ("lmdb", "lance", "vortex"))),
-        pytest.param("features", 4, 6, marks=pytest.mark.slow),
+        pytest.param("features", 4, 7, marks=pytest.mark.slow),
         pytest.param("edits", 5, 5, marks=pytest.mark.slow),
         pytest.param("keys", 4, 22, marks=pytest.mark.slow),
         ("artifacts", 4, 4),

@@ -65,7 +65,8 @@ class FeatureCache(Owner):
         writer_ranks: the ranks of a distributed job that write. The others read, compute what they miss and keep
             nothing of it. None lets all write, which is safe and faster.
         hot_size: bytes of rows that this process keeps in memory of its own, such as "2GB"; "all" for the whole cache,
-            loaded at once, where it fits. None leaves that to the system's page cache, which is mostly as good.
+            loaded at once, where it fits. It pays for compressed rows, which it keeps decompressed. None leaves all
+            to the system's page cache.
         hot_device: where those rows lie: "cpu" or a device such as "cuda", from which they need no copying.
         max_size: bytes that all files of this id, of all its versions, may take on the disk, such as "50GB". Where
             more would be written, the oldest samples go, a 32nd at a time. Give every process that writes the same.
