@@ -1,4 +1,4 @@
-"""What does the compile cache's store cost: looking up one artifact of thousands, putting one, opening it, making keys?
+"""What does the compile cache's store cost: looking up one artifact of thousands, putting one, opening it?
 
 Run as a module (`python -m benchmarks.artifacts FOLDER`) this file is a fresh process that finds out its environment,
 opens the store and looks one artifact up, as every start of a training run does.
@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -56,11 +55,10 @@ def run(settings: Settings) -> Report:
     )
     starts = [in_fresh_process(__name__, str(folder)) for _ in range(settings.pick(9, 1))]
     start = {name: [one[name] for one in starts] for name in starts[0]}
-    nodes, keys = _keys(settings.pick(50, 2))
     looked_up = next(row for row in found if row.name == "warmstore, found and read")
     return Report(
         "artifacts",
-        f"A store of {count:,} artifacts of {LEAST:,} to {MOST:,} bytes: looked up, put, opened; keys of graphs.",
+        f"A store of {count:,} artifacts of {LEAST:,} to {MOST:,} bytes: looked up, put, opened.",
         (
             timings("One artifact by its key, environment checked, bytes verified", found),
             timings("One new artifact of 30 kB", put, unit="ms"),
@@ -69,17 +67,11 @@ def run(settings: Settings) -> Report:
                 ("", "median ms", "worst ms"),
                 tuple((name, float(np.median(seconds)) * 1e3, max(seconds) * 1e3) for name, seconds in start.items()),
             ),
-            Table(
-                "The key of a graph",
-                ("", "median ms", "worst ms"),
-                ((f"transformer of six blocks, {nodes} nodes", float(np.median(keys)) * 1e3, max(keys) * 1e3),),
-            ),
         ),
         (
             Bar.at_most("seconds to look one artifact up and read it, p99", looked_up.p99, 0.010),
             Bar.at_most("seconds to find out the environment, median", float(np.median(start["environment"])), 0.020),
             Bar.at_most("seconds to open the store, median", float(np.median(start["open"])), 0.020),
-            Bar.at_most("seconds to make the key of a graph, median", float(np.median(keys)), 0.020),
         ),
         (
             f"The store was filled in {filled:.1f} s, one put after the other.",
@@ -191,29 +183,6 @@ def _putting_elsewhere(settings: Settings, sizes: list[int]) -> Contestant:
             yield put
 
     return Contestant("DiskCache", setup)
-
-
-def _keys(times: int) -> tuple[int, list[float]]:
-    """How many nodes a graph has, and the seconds that each of its keys took."""
-    import torch
-    from torch import fx, nn
-
-    from warmstore.compiling.keys import DeviceClass, Key
-
-    graphs: list[Any] = []
-
-    def backend(graph: fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
-        graphs.append(graph)
-        return graph
-
-    blocks = nn.TransformerEncoder(nn.TransformerEncoderLayer(64, 4, batch_first=True), 6)
-    torch.compile(blocks, backend=backend)(torch.zeros(2, 8, 64))
-    seconds = []
-    for _ in range(times):
-        began = time.perf_counter()
-        Key.of(graphs[0], device=DeviceClass("cpu")).digest  # noqa: B018
-        seconds.append(time.perf_counter() - began)
-    return len(graphs[0].graph.nodes), seconds
 
 
 def main(folder: str) -> None:

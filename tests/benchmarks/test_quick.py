@@ -49,7 +49,7 @@ def test_the_quick_gather_has_the_limit_warmstore_and_a_ratio(tmp_path: Path) ->
         pytest.param("features", 4, 7, marks=pytest.mark.slow),
         pytest.param("edits", 5, 5, marks=pytest.mark.slow),
         pytest.param("keys", 4, 22, marks=pytest.mark.slow),
-        ("artifacts", 4, 4),
+        ("artifacts", 3, 3),
     ],
 )
 def test_the_quick_benchmark_has_a_figure_for_each_bar(name: str, tables: int, bars: int, tmp_path: Path) -> None:

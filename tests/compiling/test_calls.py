@@ -2,13 +2,18 @@
 
 import enum
 import functools
+import os
+import subprocess
+import sys
 from collections import namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.compiling.environments import HERE, elsewhere
 from torch import nn
 
 from warmstore.compiling.calls import details_of_call, key_of_call, program_of_call
@@ -209,6 +214,13 @@ def test_every_other_kind_of_input_has_another_key(x: torch.Tensor) -> None:
     assert key(Net()) != key(Net(), x)
 
 
+def test_tensors_that_no_other_process_could_compare_have_no_key() -> None:
+    nested = torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)], layout=torch.jagged)
+    for x in (nested, torch.quantize_per_tensor(X, 0.1, 0, torch.qint8)):
+        with pytest.raises(NoKey, match=r"cannot be told|it is not known what an input like it has to have"):
+            key(Net(), x)
+
+
 def test_arguments_that_are_objects_count_with_their_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     f = function("def f(x, y): return x")
     ordered, pair = {"b": X, "a": X}, Pair(X, X)
@@ -276,6 +288,18 @@ def test_options_and_modes_count(monkeypatch: pytest.MonkeyPatch) -> None:
     assert plain != key(Net())
 
 
+def test_the_kind_of_device_and_the_version_of_torch_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    def here(**changes: Any) -> Key:
+        return key_of_call([], (X,), {}, {}, elsewhere(**changes))
+
+    assert here().device == "cuda"
+    assert here(gpus=(), compute=()).device == "cpu"
+    assert here().digest == here(gpus=("NVIDIA A100",)).digest != here(gpus=()).digest
+    before = key_of_call([], (X,), {}, {}, HERE).digest
+    monkeypatch.setattr(torch, "__version__", "2.0")
+    assert key_of_call([], (X,), {}, {}, HERE).digest != before
+
+
 def test_options_that_are_code_count_by_what_they_do() -> None:
     options = [{"options": {"rule": function(f"def f(x): return x + {at}")}} for at in (1, 1, 2)]
     found = [key(Net(), options=one) for one in options]
@@ -306,3 +330,39 @@ def test_a_program_is_the_same_whatever_is_edited_in_it(monkeypatch: pytest.Monk
     assert before != program(Held(Net()))
     monkeypatch.setattr(Net.forward, "__code__", (lambda self, x: self.linear(x)).__code__)
     assert before == program(Net())
+
+
+PROGRAM = """
+import torch
+from warmstore.compiling.calls import key_of_call
+from warmstore.compiling.environment import Environment
+from warmstore.compiling.identified import Arguments, Identified
+
+NAMES = {{"a", "b", "c"}}
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        {local} = torch.softmax(self.linear(x), -1) * len(NAMES)
+        return {{"out": {local}, "set": {local}.sum(dim=(0, 1), keepdim=True)}}
+
+arguments = (torch.zeros(3, 4),)
+parts = (Identified(Model(), None, ()).identity, Arguments(arguments, {{}}, None, ()).identity)
+print(key_of_call(parts, arguments, {{}}, {{}}, Environment()).digest)
+"""
+
+
+def test_processes_agree_whatever_their_hash_seed_folder_and_names(tmp_path: Path) -> None:
+    running = []
+    for seed, (folder, local) in enumerate([("a", "y"), ("b/c", "scores")]):
+        path = tmp_path / folder / "train.py"
+        path.parent.mkdir(parents=True)
+        path.write_text("\n" * seed + PROGRAM.format(local=local))
+        environment = {**os.environ, "PYTHONHASHSEED": str(seed + 1), "HOME": str(tmp_path / folder)}
+        running.append(subprocess.Popen([sys.executable, path], stdout=subprocess.PIPE, text=True, env=environment))
+    first, second = (child.communicate()[0].strip() for child in running)
+    assert len(first) == 32
+    assert first == second

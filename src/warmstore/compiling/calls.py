@@ -1,7 +1,7 @@
 """Keys of calls that nobody has traced yet: all that tracing may look at, but for the sizes of arguments.
 
-`Key.of` needs a graph, and tracing one takes most of a warm start. A key of a call is made of identities instead. What
-is found there is checked by its guards in every call.
+A graph would need to be traced first, which takes most of a warm start. A key of a call is made of identities instead.
+What is found there is checked by its guards in every call.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ import numpy as np
 import torch
 from torch import distributed, nn
 from torch._dynamo.external_utils import wrap_inline
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 from torch.nn.modules.module import _has_any_global_hook
 
 from warmstore.compiling.details import Details, facts_as_parts
 from warmstore.compiling.environment import Environment
 from warmstore.compiling.identified import identify_options, is_plain, structure_text
-from warmstore.compiling.keys import DeviceClass, InputSpec, Key, Reader, Versions, digest, modes
+from warmstore.compiling.keys import InputSpec, Key, digest, modes
 from warmstore.errors import NoKey
 from warmstore.identity.identity import Identity, reasons, remedies
 
 _MOST_FACTS = 4_000
+_TENSORS = (torch.Tensor, nn.Parameter, nn.Buffer, FakeTensor)
 _WRAPPED = wrap_inline(abs).__code__  # the frame in which Dynamo calls what is torch's own
 CONSTANTS = (
     torch._C._get_cublas_allow_tf32, torch._C._get_privateuse1_backend_name, torch._C._is_any_autocast_enabled,
@@ -67,7 +69,7 @@ def key_of_call(
         if one.unknown:
             raise NoKey(f"{reasons(one.unknown)}. {remedies(one.unknown)}")
     leaves, structure = torch.utils._pytree.tree_flatten((args, kwargs))
-    graph: list[object] = [
+    program: list[object] = [
         [one.digest for one in known],
         structure_text(structure),
         _same(leaf for leaf in leaves if isinstance(leaf, torch.Tensor)),
@@ -76,12 +78,11 @@ def key_of_call(
         _configuration(),
         torch.get_num_threads(),
     ]
-    reader = Reader()
     return Key(
-        digest(graph),
-        tuple(_of_any_size(reader, leaf) for leaf in leaves),
-        DeviceClass.of(environment),
-        Versions(torch=str(torch.__version__)),
+        digest(program),
+        tuple(map(_of_any_size, leaves)),
+        "cuda" if environment.gpus else "cpu",
+        str(torch.__version__),
         modes(),
     )
 
@@ -184,14 +185,14 @@ def _same(objects: Iterable[object]) -> list[int]:
     return [numbers.setdefault(id(one), len(numbers)) for one in objects]
 
 
-def _of_any_size(reader: Reader, value: object) -> InputSpec | str:
+def _of_any_size(value: object) -> InputSpec | str:
     """An argument without its sizes: those that differ are compiled for once, or have packages of their own."""
     if type(value) in (int, float):
         return type(value).__name__
     if isinstance(value, torch.Tensor):
-        spec = reader.spec(value)
-        assert isinstance(spec, InputSpec)
-        return InputSpec(("any",) * value.dim(), (), spec.dtype, spec.layout, spec.device, spec.requires_grad)
+        if type(value) not in _TENSORS or value.is_quantized:
+            raise NoKey(f"of a {type(value).__qualname__} it is not known what an input like it has to have")
+        return InputSpec(value.dim(), str(value.dtype), str(value.layout), str(value.device), value.requires_grad)
     if isinstance(value, np.ndarray | np.generic):
         return f"{type(value).__qualname__} {value.dtype} {value.ndim}"
     return repr(value) if is_plain(value) else type(value).__qualname__
