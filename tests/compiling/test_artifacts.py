@@ -11,7 +11,7 @@ from tests.compiling.environments import HERE, elsewhere
 
 from warmstore.compiling.artifacts import ArtifactStore
 from warmstore.compiling.environment import Environment
-from warmstore.errors import BadArtifact, Closed, NewerFormat, NoArtifact, StorageFailed, TooLarge
+from warmstore.errors import BadArtifact, Closed, NewerFormat, NoArtifact, TooLarge, WriteFailed
 
 MB = 1_000_000
 
@@ -396,7 +396,7 @@ def test_a_lock_that_is_held_too_long_stops_nobody(store: ArtifactStore, monkeyp
         assert store.read(put) == b"x"
         with ArtifactStore(store.folder) as other:
             assert other.find("k", None, HERE) == put
-        with pytest.raises(StorageFailed, match="another process has held the lock for 0 s"):
+        with pytest.raises(WriteFailed, match="another process has held the lock for 0 s"):
             store._index.change(lambda index: None, 0.05)
         holder.kill()
     store.put("n", "cpp.so", b"x", environment=HERE)

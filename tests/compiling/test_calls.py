@@ -20,7 +20,7 @@ from warmstore.compiling.calls import details_of_call, key_of_call, program_of_c
 from warmstore.compiling.environment import Environment
 from warmstore.compiling.identified import Arguments, Identified
 from warmstore.compiling.keys import Key
-from warmstore.errors import NoKey
+from warmstore.errors import NoFingerprint
 
 X = torch.zeros(3, 4)
 
@@ -198,7 +198,7 @@ def test_closures_count_and_what_cannot_be_told_has_no_key() -> None:
 
     assert key(closed(2)) == key(closed(2)) != key(closed(3))
     given = (one for one in "ab")
-    with pytest.raises(NoKey, match=r"cannot be told whether this changes: .*value.*: a generator does not tell"):
+    with pytest.raises(NoFingerprint, match=r"whether this changes: .*value.*: a generator does not tell"):
         key(closed(given))
     place = next(iter(Identified(closed(given), None, ()).identity.unknown))
     assert key(closed(given), options={"version": "1"}) != key(closed(given), options={"version": "2"})
@@ -217,7 +217,7 @@ def test_every_other_kind_of_input_has_another_key(x: torch.Tensor) -> None:
 def test_tensors_that_no_other_process_could_compare_have_no_key() -> None:
     nested = torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)], layout=torch.jagged)
     for x in (nested, torch.quantize_per_tensor(X, 0.1, 0, torch.qint8)):
-        with pytest.raises(NoKey, match=r"cannot be told|it is not known what an input like it has to have"):
+        with pytest.raises(NoFingerprint, match=r"cannot be told|it is not known what an input like it has to have"):
             key(Net(), x)
 
 
@@ -236,7 +236,7 @@ def test_arguments_that_are_objects_count_with_their_classes(monkeypatch: pytest
     assert pairs[0] == pairs[1]  # containers are known by their elements
     monkeypatch.setattr(Config, "scaled", lambda self, x: x + self.scale)
     assert key(f, X, Config()) != found[0]
-    with pytest.raises(NoKey, match="arguments"):
+    with pytest.raises(NoFingerprint, match="arguments"):
         key(f, X, (one for one in ()))
 
 
@@ -308,7 +308,7 @@ def test_options_that_are_code_count_by_what_they_do() -> None:
 
 def test_passes_of_the_programs_own_have_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch._inductor.config, "post_grad_custom_pre_pass", print)
-    with pytest.raises(NoKey, match="post_grad_custom_pre_pass"):
+    with pytest.raises(NoFingerprint, match="post_grad_custom_pre_pass"):
         key(Net())
 
 

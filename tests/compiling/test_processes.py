@@ -16,7 +16,7 @@ from tests.compiling.test_artifacts import taken
 from tests.faults.small_disk import small_file_system
 
 from warmstore.compiling.artifacts import ArtifactStore
-from warmstore.errors import Damaged, NoArtifact, StorageFailed, WarmstoreError
+from warmstore.errors import Damaged, NoArtifact, WarmstoreError, WriteFailed
 
 LIMIT = 10_000_000
 
@@ -167,9 +167,9 @@ def test_a_full_disk_is_an_error_and_no_harm(small_disk: Path) -> None:
             try:
                 store.put(f"k{at}", "cpp.source", content(at, 90_000), environment=HERE)
                 stored[f"k{at}"] = at
-            except StorageFailed:
+            except WriteFailed:
                 refused += 1
-            with contextlib.suppress(StorageFailed):
+            with contextlib.suppress(WriteFailed):
                 store.used(store.all())
         assert len(stored) > 10
         assert refused > 10

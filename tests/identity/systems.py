@@ -18,10 +18,10 @@ import numpy as np
 from tests.pipeline.making import plan_of
 
 import warmstore as ws
-from warmstore.errors import NoFingerprint, NoKey, WarmstoreError
+from warmstore.errors import NoFingerprint, WarmstoreError
 
 CALLED = "warmstore.tests.identity.called"
-REFUSALS: tuple[type[WarmstoreError], ...] = (NoFingerprint, NoKey)
+REFUSALS: tuple[type[WarmstoreError], ...] = (NoFingerprint,)
 SAMPLES = 6
 
 calls = [0]

@@ -78,7 +78,7 @@ def key_of_compiled_call(model: torch.nn.Module, x: torch.Tensor, arguments: Map
     """What tells one compiled call from another, before anything is traced.
 
     Raises:
-        NoKey, NoFingerprint: the call is left to torch.
+        NoFingerprint: the call is left to torch.
     """
     called = identify(model, name="model", tensors="layout").require()
     return called.digest + identify(dict(arguments), name="arguments", tensors="layout").require().digest

@@ -34,7 +34,7 @@ from warmstore.compiling.rows import Rows
 from warmstore.compiling.rules import choose
 from warmstore.compiling.shared_index import WAIT, SharedIndex
 from warmstore.compiling.stats import StoreStats, stats_of
-from warmstore.errors import BadArtifact, Closed, Damaged, NoArtifact, ReadOnly, StorageFailed, TooLarge
+from warmstore.errors import BadArtifact, Closed, Damaged, NoArtifact, ReadOnly, TooLarge, WriteFailed
 from warmstore.owner import Owner
 from warmstore.storage.atomic import replace_file
 from warmstore.storage.humanize import parse_size
@@ -78,7 +78,7 @@ class ArtifactStore(Owner):
         if not self.read_only:
             try:
                 self._index.ask(self._fits)
-            except (StorageFailed, ReadOnly) as error:
+            except (WriteFailed, ReadOnly) as error:
                 _log.warning("the compile cache %s is only read: %s", self.folder, error)
                 self._index.close()
                 self._index = SharedIndex(self.folder, self._blobs, read_only=True)
@@ -215,7 +215,7 @@ class ArtifactStore(Owner):
 
         Raises:
             TooLarge: the limit has no room for it, were it alone.
-            StorageFailed: the disk refused, or another process held the store too long. Nothing was stored.
+            WriteFailed: the disk refused, or another process held the store too long. Nothing was stored.
             ReadOnly: the folder cannot be written.
             BadArtifact: requirements that JSON cannot say.
         """
@@ -242,7 +242,7 @@ class ArtifactStore(Owner):
         """Store what was made elsewhere, a few artifacts and their verified bytes, as it is known there.
 
         Raises:
-            TooLarge, StorageFailed, ReadOnly: as `put`.
+            TooLarge, WriteFailed, ReadOnly: as `put`.
         """
         self._check_open()
         self._index.change(lambda index: self._changes.take(index, found, job))
@@ -268,7 +268,7 @@ class ArtifactStore(Owner):
 
         Raises:
             TooLarge: there is not so much room in all; what was reserved before stays.
-            StorageFailed: the disk refused, or another process held the store for more than `wait` seconds.
+            WriteFailed: the disk refused, or another process held the store for more than `wait` seconds.
         """
         self._check_open()
         self._index.change(lambda index: self._changes.reserve(index, name, size), wait)
@@ -277,7 +277,7 @@ class ArtifactStore(Owner):
         """Give back what a name has reserved.
 
         Raises:
-            StorageFailed: as `reserve`.
+            WriteFailed: as `reserve`.
         """
         self.reserve(name, 0, wait)
 
@@ -331,7 +331,7 @@ class ArtifactStore(Owner):
         if self.closed:
             return
         if not self.read_only:
-            with suppress(StorageFailed, ReadOnly):
+            with suppress(WriteFailed, ReadOnly):
                 self._flush_counts(_SHORTLY)
         self.closed = True
         self.disown()
@@ -360,7 +360,7 @@ class ArtifactStore(Owner):
 
     def _drop(self, digest: str) -> None:
         """Forget a blob that is gone or damaged, and all artifacts made of it."""
-        with suppress(StorageFailed, ReadOnly):
+        with suppress(WriteFailed, ReadOnly):
             self._index.change(lambda index: self._changes.drop(index, digest), _SHORTLY)
 
     def _flush_counts(self, wait: float) -> None:

@@ -28,7 +28,7 @@ from warmstore.compiling import manifests
 from warmstore.compiling.artifact import Artifact
 from warmstore.compiling.artifacts import ArtifactStore
 from warmstore.compiling.files import HEADER
-from warmstore.errors import BadArtifact, BadBundle, Damaged, NewerFormat, NoArtifact, StorageFailed, TargetExists
+from warmstore.errors import BadArtifact, BadBundle, Damaged, NewerFormat, NoArtifact, TargetExists, WriteFailed
 from warmstore.remote.signing import Keyring
 from warmstore.storage.atomic import draft_of
 
@@ -118,7 +118,7 @@ def import_(store: ArtifactStore, path: str | os.PathLike[str], *, keyring: Keyr
         NotTrusted: its signature is missing or wrong.
         NewerFormat: a newer warmstore wrote it.
         TooLarge: the store has no room for it.
-        StorageFailed: the disk refused, or another import is going on.
+        WriteFailed: the disk refused, or another import is going on.
         ReadOnly: the store cannot be written.
     """
     path = Path(path)
@@ -181,7 +181,7 @@ def _staging(store: ArtifactStore) -> Iterator[Path]:
                 shutil.rmtree(folder, ignore_errors=True)
                 store.release(_CLAIM)
     except Timeout as error:
-        raise StorageFailed(None, "another import is going on; wait for it", str(store.folder)) from error
+        raise WriteFailed(None, "another import is going on; wait for it", str(store.folder)) from error
 
 
 class _Bounded(io.RawIOBase):

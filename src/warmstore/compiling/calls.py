@@ -23,8 +23,8 @@ from warmstore.compiling.details import Details, facts_as_parts
 from warmstore.compiling.environment import Environment
 from warmstore.compiling.identified import identify_options, is_plain, structure_text
 from warmstore.compiling.keys import InputSpec, Key, digest, modes
-from warmstore.errors import NoKey
-from warmstore.identity.identity import Identity, reasons, remedies
+from warmstore.errors import NoFingerprint
+from warmstore.identity.identity import Identity
 
 _MOST_FACTS = 4_000
 _TENSORS = (torch.Tensor, nn.Parameter, nn.Buffer, FakeTensor)
@@ -62,12 +62,11 @@ def key_of_call(
         environment: of this process.
 
     Raises:
-        NoKey: something cannot be told, or tensors are of a kind that no other process could compare.
+        NoFingerprint: something cannot be told, or tensors are of a kind that no other process could compare.
     """
     known = [*identities, identify_options(options)]
     for one in known:
-        if one.unknown:
-            raise NoKey(f"{reasons(one.unknown)}. {remedies(one.unknown)}")
+        one.require()
     leaves, structure = torch.utils._pytree.tree_flatten((args, kwargs))
     program: list[object] = [
         [one.digest for one in known],
@@ -191,7 +190,7 @@ def _of_any_size(value: object) -> InputSpec | str:
         return type(value).__name__
     if isinstance(value, torch.Tensor):
         if type(value) not in _TENSORS or value.is_quantized:
-            raise NoKey(f"of a {type(value).__qualname__} it is not known what an input like it has to have")
+            raise NoFingerprint(f"of a {type(value).__qualname__} it is not known what an input like it has to have")
         return InputSpec(value.dim(), str(value.dtype), str(value.layout), str(value.device), value.requires_grad)
     if isinstance(value, np.ndarray | np.generic):
         return f"{type(value).__qualname__} {value.dtype} {value.ndim}"
@@ -205,7 +204,7 @@ def _configuration() -> list[list[tuple[str, str]]]:
     from torch._inductor import config as inductor
 
     if (name := next((one for one in _PASSES if getattr(inductor, one, None) is not None), None)) is not None:
-        raise NoKey(f"torch._inductor.config.{name} is set, and what a pass does has no name")
+        raise NoFingerprint(f"torch._inductor.config.{name} is set, and what a pass does has no name")
     plain = bool | int | float | str | None
     return [
         sorted(

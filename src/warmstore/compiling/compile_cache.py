@@ -261,7 +261,7 @@ def import_(path: str | os.PathLike[str]) -> Bundled:
     """Take what a bundle holds, all of it or nothing. Whoever made it can run programs here: import what you trust.
 
     Raises:
-        FileNotFoundError, BadBundle, NotTrusted, NewerFormat, TooLarge, StorageFailed, ReadOnly: as `bundles.import_`.
+        FileNotFoundError, BadBundle, NotTrusted, NewerFormat, TooLarge, WriteFailed, ReadOnly: as `bundles.import_`.
     """
     from warmstore.compiling import bundles
 

@@ -22,7 +22,7 @@ from warmstore.compiling import compile_cache
 from warmstore.compiling.call_sizes import Sizes, cover, dynamic, generalised, shapes, sizes_of_text, sizes_text
 from warmstore.compiling.packages import PROVEN, Package, packaged
 from warmstore.compiling.runs import Lookup
-from warmstore.errors import BadArtifact, Incompatible, NoKey
+from warmstore.errors import BadArtifact, Incompatible, NoFingerprint
 
 if TYPE_CHECKING:
     from warmstore.compiling.dynamo import Question
@@ -285,14 +285,14 @@ class _Compiled:
         """Identify a call. Its key is that of the program as it is now, with all data.
 
         Raises:
-            NoKey: something about it cannot be told.
+            NoFingerprint: something about it cannot be told.
         """
         with self._lock:
             if self._identified is not None and self._identified.has_moved():
                 self._look_again(self._identified)
             identified = self._identified
             if identified is None:
-                raise NoKey(self._why_not)
+                raise NoFingerprint(self._why_not)
             if not call.is_first:
                 identified.look()  # data is not watched
         arguments = self._identify_arguments(call.args, call.kwargs)
@@ -439,15 +439,15 @@ class _Compiled:
         """What is kept is what the key says.
 
         Raises:
-            NoKey: the program is another one than when the key was made.
+            NoFingerprint: the program is another one than when the key was made.
         """
         identified = self._identified
         if identified is None or self._token != token:
-            raise NoKey("it changed while it was compiled")
+            raise NoFingerprint("it changed while it was compiled")
         before = identified.identity
         now = identified.look()
         if before.digest != now.digest:
-            raise NoKey(f"it changed while it was compiled. {before.difference(now)}")
+            raise NoFingerprint(f"it changed while it was compiled. {before.difference(now)}")
 
     def _say(self, reason: object) -> None:
         """Once, why something is not kept."""

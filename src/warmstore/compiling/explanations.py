@@ -71,7 +71,7 @@ class Explanations:
         """Store the details of the key that a file was compiled under, once. Returns their key.
 
         Raises:
-            TooLarge, StorageFailed, ReadOnly: as `ArtifactStore.put`.
+            TooLarge, WriteFailed, ReadOnly: as `ArtifactStore.put`.
         """
         looked_up = next((one for one in self._unkept if path.startswith(one)), None)
         if looked_up is None:

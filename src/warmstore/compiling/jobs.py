@@ -26,7 +26,7 @@ def prepare(folder: Path, job: str, remote: RemoteSettings | None = None) -> Rea
     """Read, and so verify, everything a job used; it is in the page cache then. What a remote has of it is fetched.
 
     Raises:
-        NewerFormat, StorageFailed: the store cannot be opened.
+        NewerFormat, WriteFailed: the store cannot be opened.
     """
     environment = Environment.of_this_process()
     with ArtifactStore(folder) as store:

@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 from warmstore.compiling.blobs import Blobs
 from warmstore.compiling.index import Index, IndexDamaged, is_refusal
 from warmstore.compiling.rows import COLUMNS, insert, insert_environment, salvaged
-from warmstore.errors import ReadOnly, StorageFailed
+from warmstore.errors import ReadOnly, WriteFailed
 
 WAIT = 30.0
 """Seconds to wait for the lock of a store before a change is given up."""
@@ -66,7 +66,7 @@ class SharedIndex:
         """The answer of a function that reads from a connection.
 
         Raises:
-            StorageFailed: the index cannot be read.
+            WriteFailed: the index cannot be read.
         """
         try:
             return self._ask(question)
@@ -90,7 +90,7 @@ class SharedIndex:
 
         Raises:
             ReadOnly: it cannot be written.
-            StorageFailed: the disk refused, or another process holds the store for longer than `wait` seconds.
+            WriteFailed: the disk refused, or another process holds the store for longer than `wait` seconds.
         """
         if self.read_only:
             raise ReadOnly(errno.EROFS, "this compile cache cannot be written; choose another folder", str(self.folder))
@@ -102,10 +102,10 @@ class SharedIndex:
                 yield self._writer
             except sqlite3.Error as error:
                 raise self._failed(error) from error
-            except (StorageFailed, ReadOnly):
+            except (WriteFailed, ReadOnly):
                 raise
             except OSError as error:
-                raise StorageFailed(error.errno, f"{error.strerror}; nothing was stored", str(self.folder)) from error
+                raise WriteFailed(error.errno, f"{error.strerror}; nothing was stored", str(self.folder)) from error
             finally:
                 self._depth -= 1
 
@@ -114,7 +114,7 @@ class SharedIndex:
         damaged by the first, was made anew.
 
         Raises:
-            ReadOnly, StorageFailed: as `alone`.
+            ReadOnly, WriteFailed: as `alone`.
         """
         with self.alone(wait) as index:
             return self._twice(lambda: work(index))
@@ -125,12 +125,12 @@ class SharedIndex:
             try:
                 held = self._file_lock.acquire(timeout=wait, poll_interval=0.005)
             except Timeout as error:
-                raise StorageFailed(
+                raise WriteFailed(
                     errno.ETIMEDOUT, f"another process has held the lock for {wait:.0f} s", str(self.folder / "lock")
                 ) from error
             except OSError as error:
                 refused = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
-                raise (ReadOnly if refused else StorageFailed)(
+                raise (ReadOnly if refused else WriteFailed)(
                     error.errno, f"{error.strerror}", str(self.folder / "lock")
                 ) from error
             with held:
@@ -179,13 +179,13 @@ class SharedIndex:
                 "the old one, %s, %d are kept", self.folder, reason, len(rows), index.aside, len(kept),
             )  # fmt: skip
 
-    def _failed(self, error: sqlite3.Error) -> StorageFailed | ReadOnly:
+    def _failed(self, error: sqlite3.Error) -> WriteFailed | ReadOnly:
         if is_refusal(error):
             return ReadOnly(
                 errno.EACCES, f"the index of the compile cache cannot be written ({error})", str(self.folder)
             )
         full = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL
-        return StorageFailed(
+        return WriteFailed(
             errno.ENOSPC if full else errno.EIO, f"the index of the compile cache failed: {error}", str(self.folder)
         )
 

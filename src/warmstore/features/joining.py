@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from warmstore.errors import (
-    Damaged,
-    ReadOnly,
-    RemoteRefused,
-    RemoteUnavailable,
-    SchemaMismatch,
-    StaleCache,
-    StoreExists,
-)
+from warmstore.errors import Damaged, ReadOnly, RemoteError, SchemaMismatch, StaleCache, StoreExists
 from warmstore.features.options import CacheOptions
 from warmstore.features.schema import KEY
 from warmstore.features.versions import difference
@@ -139,14 +131,14 @@ class Joined:
         """`pull` where a remote that fails is no error: the cache has what was here already."""
         try:
             pull(session, self.remote.below(session.path.name), False)
-        except (RemoteUnavailable, RemoteRefused, Damaged) as error:
+        except (RemoteError, Damaged) as error:
             self.failed(error)
 
     def push_now(self, session: "Session") -> None:
         """`push` where a remote that fails is no error: what is here goes with a later push."""
         try:
             push(session, self.remote.below(session.path.name), False, False)
-        except (RemoteUnavailable, RemoteRefused, Damaged) as error:
+        except (RemoteError, Damaged) as error:
             _log.warning("%s; what was computed here stays here until the next push", error)
 
     def failed(self, error: Exception) -> None:

@@ -14,16 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from warmstore.errors import (
-    AmbiguousBatch,
-    Closed,
-    Damaged,
-    RemoteRefused,
-    RemoteUnavailable,
-    SchemaMismatch,
-    StaleCache,
-    StoreExists,
-)
+from warmstore.errors import AmbiguousBatch, Closed, Damaged, RemoteError, SchemaMismatch, StaleCache, StoreExists
 from warmstore.features.arguments import Roles
 from warmstore.features.blocks import Block, Blocks
 from warmstore.features.eviction import CacheQuota, rebalance, tidy
@@ -178,7 +169,7 @@ class Session:
             return self._fetch(keys)
         try:
             return self._fetch(keys)
-        except (RemoteUnavailable, RemoteRefused, Damaged) as error:
+        except (RemoteError, Damaged) as error:
             self._joined.failed(error)
             self.cost.add(misses=len(keys))
             return None, np.arange(len(keys))
