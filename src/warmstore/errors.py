@@ -1,6 +1,7 @@
 """Every error warmstore raises on purpose. Each is also the builtin a caller would expect; both ways of catching work.
 
 Between the root and the errors stand nine kinds, named by what a caller does about them; their names end in `Error`.
+`message_of` is how the command line and logs say any error.
 
 WarmstoreError
 ├── UsageError                                the call is wrong: change the program
@@ -48,6 +49,8 @@ WarmstoreError
     ├── RemoteUnavailable (ConnectionError)   a remote that does not answer, or not in time
     └── RemoteRefused     (PermissionError)   a remote that says no: credentials that are missing or wrong
 """
+
+import os
 
 
 class WarmstoreError(Exception):
@@ -231,3 +234,11 @@ class RemoteUnavailable(RemoteError, ConnectionError):
 
 class RemoteRefused(RemoteError, PermissionError):
     """A remote says no: the credentials are missing, wrong, or not enough."""
+
+
+def message_of(error: BaseException) -> str:
+    """What an error says to a person: without numbers of the system's errors, and the file first."""
+    if isinstance(error, OSError) and error.strerror:
+        names = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
+        return ": ".join([*names, error.strerror])
+    return str(error) or type(error).__name__

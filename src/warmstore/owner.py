@@ -17,6 +17,8 @@ from collections.abc import Callable
 from multiprocessing import util
 from typing import Any, ClassVar, Self, TextIO, cast
 
+from warmstore.errors import message_of
+
 _log = logging.getLogger("warmstore")
 
 
@@ -141,7 +143,8 @@ def _fail(owner: Owner, error: Exception) -> None:
     """Say on stderr that rows are lost, and have this process end with a status that is not 0."""
     if _log.hasHandlers():  # else what was logged stands there already
         with contextlib.suppress(Exception):
-            print(f"{owner!r} could not be closed; rows that were still pending are lost: {error}", file=sys.stderr)
+            said = message_of(error)
+            print(f"{owner!r} could not be closed; rows that were still pending are lost: {said}", file=sys.stderr)
     # An uncaught exception is a status of its own.
     if _owners.forked or getattr(sys, "last_value", None) is not None or isinstance(sys.stderr, _FailingStream):
         return

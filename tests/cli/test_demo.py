@@ -163,7 +163,8 @@ def test_missing_extras_are_named_on_one_line(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     done = CliRunner().invoke(app, ["demo"])
     assert done.exit_code == 1
-    assert done.stderr == "The demo needs PyTorch and scikit-learn and Pillow and BLAKE3: pip install warmstore[demo]\n"
+    missing = "PyTorch and scikit-learn and Pillow and BLAKE3"
+    assert done.stderr == f"Error: the demo needs {missing}: pip install warmstore[demo]\n"
 
 
 def test_the_shell_is_light() -> None:

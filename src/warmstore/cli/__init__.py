@@ -12,11 +12,13 @@ from typing import Annotated
 import typer
 
 from warmstore.cli import caches, compiled, demo, keys, mirrors, pipelines, records, run
+from warmstore.cli.errors import Commands
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="warmstore",
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_show_locals=False,

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from warmstore.cli.errors import errors_told
 from warmstore.storage.humanize import format_size
 
 Cache = Annotated[
@@ -27,15 +26,14 @@ def stats(
     as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
 ) -> None:
     """Show how caches of features fare: entries, bytes, hit rate, time saved, age, versions."""
-    with errors_told():
-        from warmstore.cli.caches_view import show_states, state_as_json
-        from warmstore.features.inspection import find_caches, read_state
+    from warmstore.cli.caches_view import show_states, state_as_json
+    from warmstore.features.inspection import find_caches, read_state
 
-        states = [read_state(path) for path in find_caches(cache)]
-        if as_json:
-            typer.echo(json.dumps([state_as_json(state) for state in states], indent=2))
-        else:
-            show_states(states, time.time(), Console(highlight=False))
+    states = [read_state(path) for path in find_caches(cache)]
+    if as_json:
+        typer.echo(json.dumps([state_as_json(state) for state in states], indent=2))
+    else:
+        show_states(states, time.time(), Console(highlight=False))
 
 
 def clear(
@@ -43,17 +41,16 @@ def clear(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Remove caches of features, with all their versions. Asks first."""
-    with errors_told():
-        from warmstore.features.inspection import clear as clear_cache
-        from warmstore.features.inspection import find_caches, read_state
+    from warmstore.features.inspection import clear as clear_cache
+    from warmstore.features.inspection import find_caches, read_state
 
-        states = [read_state(path) for path in find_caches(cache)]
-        for state in states:
-            typer.echo(f"{state.path}: {state.entries:,} entries, {format_size(state.bytes)}")
-        freed = sum(state.bytes for state in states)
-        if not yes and not typer.confirm(f"Remove {'it' if len(states) == 1 else f'all {len(states)}'}?"):
-            typer.echo("Nothing was removed.")
-            raise typer.Exit(1)
-        for state in states:
-            clear_cache(state.path)
-        typer.echo(f"Removed {format_size(freed)}.")
+    states = [read_state(path) for path in find_caches(cache)]
+    for state in states:
+        typer.echo(f"{state.path}: {state.entries:,} entries, {format_size(state.bytes)}")
+    freed = sum(state.bytes for state in states)
+    if not yes and not typer.confirm(f"Remove {'it' if len(states) == 1 else f'all {len(states)}'}?"):
+        typer.echo("Nothing was removed.")
+        raise typer.Exit(1)
+    for state in states:
+        clear_cache(state.path)
+    typer.echo(f"Removed {format_size(freed)}.")

@@ -12,7 +12,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from warmstore.cli.errors import errors_told
 from warmstore.cli.mirrors import Option, options_of
 from warmstore.storage.humanize import format_size, parse_duration, parse_size
 
@@ -141,17 +140,16 @@ def warmup(
     ] = None,
 ) -> None:
     """Check that everything some jobs used is here, whole and usable on this machine. Fails where it is not."""
-    with errors_told():
-        from warmstore.compiling.jobs import prepare
-        from warmstore.compiling.remotes import RemoteSettings
-        from warmstore.remote.offline import is_offline
+    from warmstore.compiling.jobs import prepare
+    from warmstore.compiling.remotes import RemoteSettings
+    from warmstore.remote.offline import is_offline
 
-        shared = None if is_offline() else RemoteSettings.of(remote, None, _PATIENT)
-        ready = [prepare(_folder(folder), job, shared) for job in jobs]
-        for one in ready:
-            typer.echo(f"{one.job}: {one.ready} of {one.keys} ready" + "".join(f"\n  {why}" for why in one.reasons))
-        if any(one.ready < one.keys or not one.keys for one in ready):
-            raise typer.Exit(1)
+    shared = None if is_offline() else RemoteSettings.of(remote, None, _PATIENT)
+    ready = [prepare(_folder(folder), job, shared) for job in jobs]
+    for one in ready:
+        typer.echo(f"{one.job}: {one.ready} of {one.keys} ready" + "".join(f"\n  {why}" for why in one.reasons))
+    if any(one.ready < one.keys or not one.keys for one in ready):
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -160,16 +158,15 @@ def doctor(
     job: Annotated[str | None, typer.Option(help="Say only why the last run of this job missed.")] = None,
 ) -> None:
     """Say what keeps the compile cache from helping on this machine, and why the last runs missed what they did."""
-    with errors_told():
-        from warmstore.compiling.doctor import doctor as look
+    from warmstore.compiling.doctor import doctor as look
 
-        findings = look(_folder(folder), job)
-        table = Table(box=None, pad_edge=False, show_header=False)
-        for one in findings:
-            table.add_row("[green]✓[/]" if one.well else "[red]✗[/]", one.name, one.said)
-        Console(highlight=False).print(table)
-        if any(not one.well for one in findings):
-            raise typer.Exit(1)
+    findings = look(_folder(folder), job)
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for one in findings:
+        table.add_row("[green]✓[/]" if one.well else "[red]✗[/]", one.name, one.said)
+    Console(highlight=False).print(table)
+    if any(not one.well for one in findings):
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -188,47 +185,45 @@ def prune(
     option: Option = None,
 ) -> None:
     """Remove old artifacts from a remote, and bytes that belong to none. Needs a key that signs."""
-    with errors_told():
-        from warmstore.compiling.remote_memory import RemoteMemory
-        from warmstore.compiling.remote_prune import prune as collect
-        from warmstore.compiling.remotes import URL
-        from warmstore.compiling.settings import Settings
-        from warmstore.remote.objects import Objects
-        from warmstore.remote.signing import Keyring
+    from warmstore.compiling.remote_memory import RemoteMemory
+    from warmstore.compiling.remote_prune import prune as collect
+    from warmstore.compiling.remotes import URL
+    from warmstore.compiling.settings import Settings
+    from warmstore.remote.objects import Objects
+    from warmstore.remote.signing import Keyring
 
-        url = remote or os.environ.get(URL)
-        if not url:
-            raise ValueError(f"which remote? say --remote URL, or set {URL}")
-        local = Settings.of(folder, None, "lru", "auto", None, None, 0.0).folder
-        with Objects(url, options=options_of(option)) as objects:
-            pruned = collect(
-                objects,
-                Keyring.from_environment(),
-                RemoteMemory(local, objects.location.url),
-                older_than=None if older_than is None else parse_duration(older_than),
-                max_size=None if max_size is None else parse_size(max_size),
-                dry_run=dry_run,
-            )
-            typer.echo(
-                f"{objects.location.url}: {'would remove' if dry_run else 'removed'} {pruned.artifacts:,} artifacts, "
-                f"{pruned.blobs:,} objects, {format_size(pruned.size)}; {pruned.kept:,} artifacts stay, "
-                f"{format_size(pruned.kept_size)}"
-            )
+    url = remote or os.environ.get(URL)
+    if not url:
+        raise ValueError(f"which remote? say --remote URL, or set {URL}")
+    local = Settings.of(folder, None, "lru", "auto", None, None, 0.0).folder
+    with Objects(url, options=options_of(option)) as objects:
+        pruned = collect(
+            objects,
+            Keyring.from_environment(),
+            RemoteMemory(local, objects.location.url),
+            older_than=None if older_than is None else parse_duration(older_than),
+            max_size=None if max_size is None else parse_size(max_size),
+            dry_run=dry_run,
+        )
+        typer.echo(
+            f"{objects.location.url}: {'would remove' if dry_run else 'removed'} {pruned.artifacts:,} artifacts, "
+            f"{pruned.blobs:,} objects, {format_size(pruned.size)}; {pruned.kept:,} artifacts stay, "
+            f"{format_size(pruned.kept_size)}"
+        )
 
 
 @contextmanager
 def _opened(folder: Path | None, max_size: str | None = None, *, make: bool = False) -> "Iterator[ArtifactStore]":
     """The store of the compile cache. One that is not there is said not to be, or with `make` made."""
-    with errors_told():
-        from warmstore.compiling.artifacts import ArtifactStore
-        from warmstore.compiling.settings import Settings
-        from warmstore.errors import NotAStore
+    from warmstore.compiling.artifacts import ArtifactStore
+    from warmstore.compiling.settings import Settings
+    from warmstore.errors import NotAStore
 
-        settings = Settings.of(folder, max_size, "lru", "auto", None, None, 0.0)
-        if not make and not (settings.folder / "index.sqlite").exists():
-            raise NotAStore(f"there is no compile cache in {settings.folder}; `init` or an import makes one")
-        with ArtifactStore(settings.folder, settings.max_size) as store:
-            yield store
+    settings = Settings.of(folder, max_size, "lru", "auto", None, None, 0.0)
+    if not make and not (settings.folder / "index.sqlite").exists():
+        raise NotAStore(f"there is no compile cache in {settings.folder}; `init` or an import makes one")
+    with ArtifactStore(settings.folder, settings.max_size) as store:
+        yield store
 
 
 def _folder(told: Path | None) -> Path:

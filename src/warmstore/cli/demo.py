@@ -21,6 +21,7 @@ from rich.console import Console
 from warmstore.cli.demo_progress import DemoProgress
 from warmstore.cli.demo_run import Run, call_digits, differences, run_job
 from warmstore.cli.demo_table import cache_table, print_verdict, time_table
+from warmstore.errors import NotInstalled
 
 NEEDED = {"torch": "PyTorch", "sklearn": "scikit-learn", "PIL": "Pillow", "blake3": "BLAKE3"}
 DIGITS = 1797
@@ -41,8 +42,7 @@ def demo(
     """Train on the same images without a cache, with a cold one and with a warm one (about a minute)."""
     lacking = [label for module, label in NEEDED.items() if importlib.util.find_spec(module) is None]
     if lacking:
-        typer.echo(f"The demo needs {' and '.join(lacking)}: pip install warmstore[demo]", err=True)
-        raise typer.Exit(1)
+        raise NotInstalled(f"the demo needs {' and '.join(lacking)}: pip install warmstore[demo]")
     if json_file:
         json_file.parent.mkdir(parents=True, exist_ok=True)
     console = Console(highlight=False)
@@ -61,8 +61,8 @@ def demo(
         try:
             runs = run_all(console, place, epochs, images)
         except subprocess.CalledProcessError as error:
-            typer.echo(f"{error.stderr}\nThe demo's job failed (exit code {error.returncode}).", err=True)
-            raise typer.Exit(1) from None
+            typer.echo(error.stderr, err=True)
+            raise ChildProcessError(f"the demo's job failed with exit code {error.returncode}") from None
     found = differences(runs)
 
     console.print(time_table(runs))

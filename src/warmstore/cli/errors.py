@@ -1,18 +1,19 @@
-"""What a user did wrong is one line, not a traceback."""
+"""What a user did wrong is one line on stderr and exit status 1, and no traceback; for all commands alike."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
+
+from warmstore.errors import WarmstoreError, message_of
 
 
-@contextmanager
-def errors_told() -> Iterator[None]:
-    """Turn the errors that warmstore raises on purpose into a line on stderr and exit status 1."""
-    from warmstore.errors import WarmstoreError
+class Commands(TyperGroup):
+    """A group of commands that says what was wrong where one raises an error that warmstore raises on purpose."""
 
-    try:
-        yield
-    except (WarmstoreError, ValueError, OSError) as error:
-        typer.echo(f"Error: {error}", err=True)
-        raise typer.Exit(1) from None
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (WarmstoreError, ValueError, OSError) as error:
+            typer.echo(f"Error: {message_of(error)}", err=True)
+            raise typer.Exit(1) from None

@@ -6,8 +6,6 @@ from typing import Annotated
 
 import typer
 
-from warmstore.cli.errors import errors_told
-
 app = typer.Typer(no_args_is_help=True, help="Keys that sign and check compiled artifacts: make one, show yours.")
 
 
@@ -24,21 +22,20 @@ def generate(
     ] = None,
 ) -> None:
     """Make a key, for WARMSTORE_SIGNING_KEY or for a file that WARMSTORE_SIGNING_KEY_FILE names."""
-    with errors_told():
-        from warmstore.remote.signing import Key
+    from warmstore.remote.signing import Key
 
-        made = Key.new(kind)
-        public = made.public
-        if out is None:
-            typer.echo(made.line)
-        else:
-            out = out.expanduser()
-            out.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with open(out, "x", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
-                file.write(made.line + "\n")
-            typer.echo(f"{out}: the {made.kind} key {made.id}")
-        if public != made:
-            typer.echo(f"# For those who only check, the line that is no secret:\n{public.line}", err=out is None)
+    made = Key.new(kind)
+    public = made.public
+    if out is None:
+        typer.echo(made.line)
+    else:
+        out = out.expanduser()
+        out.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with open(out, "x", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+            file.write(made.line + "\n")
+        typer.echo(f"{out}: the {made.kind} key {made.id}")
+    if public != made:
+        typer.echo(f"# For those who only check, the line that is no secret:\n{public.line}", err=out is None)
 
 
 @app.command()
@@ -48,14 +45,13 @@ def show(
     ] = None,
 ) -> None:
     """Show which keys are configured: their ids, what they can do, and the lines that are no secrets."""
-    with errors_told():
-        from warmstore.remote.signing import KEY, KEY_FILE, Keyring
+    from warmstore.remote.signing import KEY, KEY_FILE, Keyring
 
-        keys = (Keyring.from_file(path) if path else Keyring.from_environment()).keys
-        for key in keys:
-            can = "signs and checks" if key.is_secret else "checks"
-            line = key.public.line if key.kind != "hmac" else "hmac, a secret"
-            typer.echo(f"{key.id}  {can:16}  {line}")
-        if not keys:
-            typer.echo(f"No key is configured: neither {KEY} nor {KEY_FILE} is set.")
-            raise typer.Exit(1)
+    keys = (Keyring.from_file(path) if path else Keyring.from_environment()).keys
+    for key in keys:
+        can = "signs and checks" if key.is_secret else "checks"
+        line = key.public.line if key.kind != "hmac" else "hmac, a secret"
+        typer.echo(f"{key.id}  {can:16}  {line}")
+    if not keys:
+        typer.echo(f"No key is configured: neither {KEY} nor {KEY_FILE} is set.")
+        raise typer.Exit(1)

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from warmstore.cli.errors import errors_told
 from warmstore.cli.records import Progress
 from warmstore.storage.humanize import format_size
 
@@ -40,10 +39,9 @@ def push(
     anonymous: Anonymous = False,
 ) -> None:
     """Send a store, or this host's part of a cache, to a remote. Broken off and called again it goes on."""
-    with errors_told():
-        from warmstore.features.joining import push_folder
+    from warmstore.features.joining import push_folder
 
-        _say_pushed(url, push_folder(folder, _remote(url, option, anonymous), verify=verify, progress=progress))
+    _say_pushed(url, push_folder(folder, _remote(url, option, anonymous), verify=verify, progress=progress))
 
 
 def pull(
@@ -54,10 +52,9 @@ def pull(
     anonymous: Anonymous = False,
 ) -> None:
     """Fetch a store, or what other hosts have of a cache, from a remote. Broken off and called again it goes on."""
-    with errors_told():
-        from warmstore.features.joining import pull_folder
+    from warmstore.features.joining import pull_folder
 
-        _say_pulled(folder, pull_folder(folder, _remote(url, option, anonymous), progress=progress))
+    _say_pulled(folder, pull_folder(folder, _remote(url, option, anonymous), progress=progress))
 
 
 def sync(
@@ -68,12 +65,11 @@ def sync(
     anonymous: Anonymous = False,
 ) -> None:
     """Pull what the remote has, and then push what it lacks."""
-    with errors_told():
-        from warmstore.features.joining import pull_folder, push_folder
+    from warmstore.features.joining import pull_folder, push_folder
 
-        remote = _remote(url, option, anonymous)
-        _say_pulled(folder, pull_folder(folder, remote, progress=progress, may_be_empty=True))
-        _say_pushed(url, push_folder(folder, remote, progress=progress))
+    remote = _remote(url, option, anonymous)
+    _say_pulled(folder, pull_folder(folder, remote, progress=progress, may_be_empty=True))
+    _say_pushed(url, push_folder(folder, remote, progress=progress))
 
 
 def _remote(url: str, option: list[str] | None, anonymous: bool) -> Any:

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from warmstore.cli.errors import errors_told
-
 if TYPE_CHECKING:
     from warmstore.pipeline.pipeline import Pipeline
 
@@ -40,18 +38,17 @@ def plan(
     plot: Annotated[Path | None, typer.Option(help="Draw the plan into this PNG, SVG or PDF.")] = None,
 ) -> None:
     """Measure a pipeline and show what to keep of which step in memory and on disk."""
-    with errors_told():
-        from warmstore.pipeline.table import show
+    from warmstore.pipeline.table import show
 
-        pipe = _found(pipeline)
-        profile = pipe.profile(folder=folder, batch_size=batch_size, seconds=seconds, renew=renew)
-        told: dict[str, Any] = {"workers": workers, "epochs": epochs, "consumer": consumer, "world_size": world_size}
-        made = pipe.plan(
-            profile=profile, memory=memory, disk=disk, folder=folder, direct_io=direct_io, strategy=strategy, **told
-        )
-        show(made, Console(highlight=False))
-        if plot is not None:
-            typer.echo(f"Drawn into {made.plot(plot)}.")
+    pipe = _found(pipeline)
+    profile = pipe.profile(folder=folder, batch_size=batch_size, seconds=seconds, renew=renew)
+    told: dict[str, Any] = {"workers": workers, "epochs": epochs, "consumer": consumer, "world_size": world_size}
+    made = pipe.plan(
+        profile=profile, memory=memory, disk=disk, folder=folder, direct_io=direct_io, strategy=strategy, **told
+    )
+    show(made, Console(highlight=False))
+    if plot is not None:
+        typer.echo(f"Drawn into {made.plot(plot)}.")
 
 
 def _found(name: str) -> "Pipeline":

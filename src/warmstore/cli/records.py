@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from warmstore.cli.errors import errors_told
 from warmstore.records.convert.formats import OF_FILES
 from warmstore.storage.humanize import format_size
 
@@ -44,15 +43,14 @@ def convert(
     progress: Progress = None,
 ) -> None:
     """Make a store from files in another format."""
-    with errors_told():
-        from warmstore.records.convert.conversion import convert as convert_records
+    from warmstore.records.convert.conversion import convert as convert_records
 
-        paths: Any = source if len(source) > 1 else source[0]
-        made = convert_records(
-            paths, store, format=format, fields=field, decode=decode, size=_pixels(size), progress=progress
-        )
-        with made:
-            typer.echo(f"{store}: {len(made):,} records, {format_size(made.nbytes)}")
+    paths: Any = source if len(source) > 1 else source[0]
+    made = convert_records(
+        paths, store, format=format, fields=field, decode=decode, size=_pixels(size), progress=progress
+    )
+    with made:
+        typer.echo(f"{store}: {len(made):,} records, {format_size(made.nbytes)}")
 
 
 def export(
@@ -66,12 +64,11 @@ def export(
     progress: Progress = None,
 ) -> None:
     """Write a store's records to files that other programs read."""
-    with errors_told():
-        from warmstore.records.convert.export import export as export_records
+    from warmstore.records.convert.export import export as export_records
 
-        made = export_records(store, target, format=format, fields=field, overwrite=overwrite, progress=progress)
-        files = [made] if made.is_file() else sorted(made.iterdir())
-        typer.echo(f"{made}: {format_size(sum(file.stat().st_size for file in files))}")
+    made = export_records(store, target, format=format, fields=field, overwrite=overwrite, progress=progress)
+    files = [made] if made.is_file() else sorted(made.iterdir())
+    typer.echo(f"{made}: {format_size(sum(file.stat().st_size for file in files))}")
 
 
 def inspect(
@@ -80,14 +77,13 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
 ) -> None:
     """Show what a store or cache holds: fields, chunks, bytes, who is writing, and its first records."""
-    with errors_told():
-        from warmstore.cli.records_view import description, show
+    from warmstore.cli.records_view import description, show
 
-        found = description(store, samples)
-        if as_json:
-            typer.echo(json.dumps(found, indent=2))
-        else:
-            show(found, Console(highlight=False))
+    found = description(store, samples)
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+    else:
+        show(found, Console(highlight=False))
 
 
 def verify(
@@ -101,45 +97,43 @@ def verify(
     progress: Progress = None,
 ) -> None:
     """Check every record against its checksums. Exits with 1 when something is damaged and not repaired."""
-    with errors_told():
-        from warmstore.cli.records_view import repairs
-        from warmstore.errors import Damaged
-        from warmstore.records.store import RecordStore
+    from warmstore.cli.records_view import repairs
+    from warmstore.errors import Damaged
+    from warmstore.records.store import RecordStore
 
-        try:
-            opened, refusal = RecordStore.open(store), None
-        except Damaged as error:
-            opened, refusal = RecordStore.open(store, salvage=True), error
-        with opened:
-            report = opened.verify(progress=progress)
-        typer.echo(f"{store}: {report}")
-        if refusal is not None:
-            typer.echo(f"  it opens with salvage=True only, and without the edits that are not applied: {refusal}")
-        if report.ok and refusal is None:
-            return
-        if not repair:
-            typer.echo("  warmstore verify --repair mends what can be mended")
-            raise typer.Exit(1)
-        with RecordStore.open(store, "a", salvage=True) as opened:
-            mended = opened.verify(repair=True, progress=progress)
-        for line in repairs(report, mended):
-            typer.echo(f"  {line}")
+    try:
+        opened, refusal = RecordStore.open(store), None
+    except Damaged as error:
+        opened, refusal = RecordStore.open(store, salvage=True), error
+    with opened:
+        report = opened.verify(progress=progress)
+    typer.echo(f"{store}: {report}")
+    if refusal is not None:
+        typer.echo(f"  it opens with salvage=True only, and without the edits that are not applied: {refusal}")
+    if report.ok and refusal is None:
+        return
+    if not repair:
+        typer.echo("  warmstore verify --repair mends what can be mended")
+        raise typer.Exit(1)
+    with RecordStore.open(store, "a", salvage=True) as opened:
+        mended = opened.verify(repair=True, progress=progress)
+    for line in repairs(report, mended):
+        typer.echo(f"  {line}")
 
 
 def seal(store: Annotated[Path, typer.Argument(help="The store's folder.")]) -> None:
     """Give chunks that dead writers left their footers, so that any reader of Arrow files can open them."""
-    with errors_told():
-        from warmstore.records.sealing import seal_abandoned
-        from warmstore.records.store import RecordStore
+    from warmstore.records.sealing import seal_abandoned
+    from warmstore.records.store import RecordStore
 
-        with RecordStore.open(store, "a") as opened:
-            result = seal_abandoned(opened)
-        count = len(result.sealed)
-        typer.echo(f"{store}: {count} chunk{'' if count == 1 else 's'} sealed")
-        for name in result.being_written:
-            typer.echo(f"  {name} is being written; its writer seals it when it closes the store")
-        for name in result.refused:
-            typer.echo(f"  {name} cannot be sealed as it lies; warmstore rebalance writes its records anew", err=True)
+    with RecordStore.open(store, "a") as opened:
+        result = seal_abandoned(opened)
+    count = len(result.sealed)
+    typer.echo(f"{store}: {count} chunk{'' if count == 1 else 's'} sealed")
+    for name in result.being_written:
+        typer.echo(f"  {name} is being written; its writer seals it when it closes the store")
+    for name in result.refused:
+        typer.echo(f"  {name} cannot be sealed as it lies; warmstore rebalance writes its records anew", err=True)
     if result.refused:
         raise typer.Exit(1)
 
@@ -149,12 +143,11 @@ def rebalance(
     progress: Progress = None,
 ) -> None:
     """Write a store's live records densely and give back the room of updated and deleted ones."""
-    with errors_told():
-        from warmstore.records.store import RecordStore
+    from warmstore.records.store import RecordStore
 
-        with RecordStore.open(store, "a") as opened:
-            done = opened.rebalance(progress=progress)
-        typer.echo(f"{store}: {done}")
+    with RecordStore.open(store, "a") as opened:
+        done = opened.rebalance(progress=progress)
+    typer.echo(f"{store}: {done}")
 
 
 def _pixels(size: str | None) -> tuple[int, int] | None:

@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from warmstore.cli.compiled import Folder
-from warmstore.cli.errors import errors_told
 
 
 def register(app: typer.Typer) -> None:
@@ -25,20 +24,19 @@ def run(
     ] = None,
 ) -> None:
     """Run a program with the compile cache, without a change to its code; torchrun and its like too."""
-    with errors_told():
-        import warmstore.compiling.start as start
-        from warmstore.compiling.remotes import URL, RemoteSettings
-        from warmstore.compiling.settings import Settings
+    import warmstore.compiling.start as start
+    from warmstore.compiling.remotes import URL, RemoteSettings
+    from warmstore.compiling.settings import Settings
 
-        shared = RemoteSettings.of(remote, None, 0.0)
-        Settings.of(folder, None, "lru", profile, job, None, 0.0, shared)  # told now, not by every process
-        told = {
-            "WARMSTORE_JOB": job,
-            "WARMSTORE_CACHE_DIR": folder and str(folder.absolute()),
-            "WARMSTORE_PROFILE": profile,
-            URL: remote,
-        }
-        variables = {**os.environ, **{name: value for name, value in told.items() if value}}
-        variables["PYTHONPATH"] = os.pathsep.join(filter(None, [start.__path__[0], os.environ.get("PYTHONPATH")]))
-        sys.stdout.flush()
-        os.execvpe(command[0], command, variables)
+    shared = RemoteSettings.of(remote, None, 0.0)
+    Settings.of(folder, None, "lru", profile, job, None, 0.0, shared)  # told now, not by every process
+    told = {
+        "WARMSTORE_JOB": job,
+        "WARMSTORE_CACHE_DIR": folder and str(folder.absolute()),
+        "WARMSTORE_PROFILE": profile,
+        URL: remote,
+    }
+    variables = {**os.environ, **{name: value for name, value in told.items() if value}}
+    variables["PYTHONPATH"] = os.pathsep.join(filter(None, [start.__path__[0], os.environ.get("PYTHONPATH")]))
+    sys.stdout.flush()
+    os.execvpe(command[0], command, variables)

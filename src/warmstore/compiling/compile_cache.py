@@ -27,6 +27,7 @@ from warmstore.compiling.runs import Lookup
 from warmstore.compiling.session import Session
 from warmstore.compiling.settings import Settings
 from warmstore.compiling.torch_hooks import TorchHooks, is_tested
+from warmstore.errors import message_of
 from warmstore.owner import Owner
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class CompileCache(Owner):
             self._start()
         except Exception as error:
             self.reason = f"{type(error).__name__}: {error}"
-            _log.warning("no compile cache, everything is compiled as without it: %s", error)
+            _log.warning("no compile cache, everything is compiled as without it: %s", message_of(error))
             _log.debug("compile cache", exc_info=True)
             self.close()
             self.session = None

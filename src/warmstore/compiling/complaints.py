@@ -2,6 +2,8 @@
 
 import logging
 
+from warmstore.errors import message_of
+
 _log = logging.getLogger("warmstore")
 
 
@@ -15,5 +17,5 @@ class Complaints:
         """Tell of an error; `message` is its kind, with a %s for the name."""
         level = logging.DEBUG if message in self._told else logging.WARNING
         self._told.add(message)
-        _log.log(level, f"compile cache: {message}: %s", name, error)
+        _log.log(level, f"compile cache: {message}: %s", name, message_of(error))
         _log.debug("compile cache", exc_info=True)

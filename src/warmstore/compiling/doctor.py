@@ -15,6 +15,7 @@ from warmstore.compiling.flights import Flights
 from warmstore.compiling.live import places, why_not, why_not_trusted
 from warmstore.compiling.rules import objections
 from warmstore.compiling.torch_hooks import TESTED, is_tested
+from warmstore.errors import message_of
 
 
 @dataclass(frozen=True)
@@ -62,19 +63,19 @@ def _folders(folder: Path) -> Iterator[Finding]:
         trusted = why_not_trusted(folder)
         yield Finding("store", not trusted, f"{folder} {trusted}".rstrip())
     except OSError as error:
-        yield Finding("store", False, f"{folder}: {error}")
+        yield Finding("store", False, message_of(error))
         return
     try:
         Flights(folder / "flights").close()
         yield Finding("locks", True, "writable: of several cold processes one compiles")
     except OSError as error:
-        yield Finding("locks", False, f"{error}; every cold process compiles for itself")
+        yield Finding("locks", False, f"{message_of(error)}; every cold process compiles for itself")
     reasons = []
     for parent in places(folder):
         try:
             reason = why_not(parent)
         except OSError as error:
-            reason = str(error)
+            reason = message_of(error)
         if not reason:
             yield Finding("place to compile in", True, str(parent))
             return
@@ -86,7 +87,7 @@ def _store(folder: Path, environment: Environment) -> Iterator[Finding]:
     try:
         store = ArtifactStore(folder)
     except OSError as error:
-        yield Finding("artifacts", False, str(error))
+        yield Finding("artifacts", False, message_of(error))
         return
     with store:
         artifacts = store.all()
@@ -99,7 +100,7 @@ def _store(folder: Path, environment: Environment) -> Iterator[Finding]:
                 if artifact.kind == "cpp.so" and not is_whole_library(data):
                     broken.append(f"{artifact.key} is cut short")
             except (OSError, LookupError) as error:
-                broken.append(str(error))
+                broken.append(message_of(error))
         yield Finding("integrity", not broken, "; ".join(broken[:5]) or "every artifact is what was stored")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from warmstore.errors import NotInstalled, NotTrusted
+from warmstore.errors import NotInstalled, NotTrusted, message_of
 from warmstore.remote.location import Location
 from warmstore.remote.signing import KEY, KEY_FILE, Keyring
 from warmstore.remote.waiting import WaitBudget
@@ -76,5 +76,5 @@ def open_tier(
         objects = Objects(settings.url, options=settings.options, at_exit=False)
         return RemoteTier(objects, keyring, store, environment, job=job, budget=WaitBudget(settings.wait))
     except (NotTrusted, NotInstalled, OSError) as error:
-        _log.warning("remote cache %s: not used: %s", where, error)
+        _log.warning("remote cache %s: not used: %s", where, message_of(error))
         return None

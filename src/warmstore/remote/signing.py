@@ -140,7 +140,8 @@ class Keyring:
                 state = os.fstat(file.fileno())
                 text = file.read(1 << 16)
         except (OSError, UnicodeDecodeError) as error:
-            raise NotTrusted(errno.EACCES, f"the keys to sign with cannot be read: {error}", str(path)) from error
+            why = getattr(error, "strerror", None) or error
+            raise NotTrusted(errno.EACCES, f"the keys to sign with cannot be read: {why}", str(path)) from error
         keys = tuple(_parsed(text.splitlines(), str(path)))
         mode = stat.S_IMODE(state.st_mode)
         if state.st_uid not in (0, os.geteuid()) or mode & 0o022:

@@ -29,7 +29,9 @@ def _begin() -> None:
 
         atexit.register(_say, init())
     except Exception as error:
-        print(f"warmstore run: no compile cache in this process: {error}", file=sys.stderr)
+        from warmstore.errors import message_of
+
+        print(f"warmstore run: no compile cache in this process: {message_of(error)}", file=sys.stderr)
 
 
 def _say(cache: Any) -> None:
