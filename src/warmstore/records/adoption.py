@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from warmstore.errors import SchemaMismatch
-from warmstore.records.checksums import generation_seed
 from warmstore.records.files import Files, file_lock
+from warmstore.records.generation_log import open_log
 from warmstore.records.heads import Head
 from warmstore.records.live_batches import first_chunks
 from warmstore.records.log import Log
@@ -74,8 +74,7 @@ def adopt(
         upgrade(path, files)  # no earlier version reads what is adopted
         manifest = read_manifest(path, files)
         folder = path / manifest.generation_folder
-        log = Log(folder / "log", files, generation_seed(manifest.id, manifest.generation), write=True)
-        try:
+        with open_log(path, manifest, files, write=True) as log:
             merged = first_chunks(head.entries, head.lists)
             for number, chunk in head.chunks.items():
                 here, missing = _missing(log, head, number, merged)
@@ -97,8 +96,6 @@ def adopt(
                     log.append_all(missing)
                 chunks, size = chunks + 1, size + chunk.size
                 records += int(missing["rows"][missing["kind"] == BATCH].sum())
-        finally:
-            log.close()
     with contextlib.suppress(OSError):
         files.remove_folder(path / ".pull")
     return Pulled(chunks, size, records)

@@ -10,10 +10,10 @@ from collections.abc import Collection
 from pathlib import Path
 
 from warmstore.errors import NotAStore, ReadOnly
-from warmstore.records.checksums import generation_seed
 from warmstore.records.edit_lock import edit_lock
 from warmstore.records.files import Files
-from warmstore.records.log import GenerationClosed, Log
+from warmstore.records.generation_log import open_log
+from warmstore.records.log import GenerationClosed
 from warmstore.records.log_entries import EVICTED, new_entry
 from warmstore.records.manifest import FORMAT, Manifest, read_manifest, remove_leftovers
 
@@ -46,19 +46,16 @@ def _write(path: Path, manifest: Manifest, chunks: Collection[int], files: Files
     def superseded() -> bool:
         return read_manifest(path, files).generation > manifest.generation
 
-    seed = generation_seed(manifest.id, manifest.generation)
     try:
-        log = Log(path / manifest.generation_folder / "log", files, seed, write=True, superseded=superseded)
+        log = open_log(path, manifest, files, write=True, superseded=superseded)
     except NotAStore:
         raise GenerationClosed(str(path)) from None
-    try:
+    with log:
         entries = log.read(0)
         done = set(entries["chunk"][entries["kind"] == EVICTED].tolist())
         for chunk in chunks:
             if chunk not in done:
                 log.append(new_entry(EVICTED, chunk))
-    finally:
-        log.close()
     return list(chunks)
 
 

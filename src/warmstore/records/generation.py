@@ -15,12 +15,13 @@ import numpy as np
 import pyarrow as pa
 
 from warmstore.errors import Damaged, WarmstoreError
-from warmstore.records.checksums import batch_seeds, generation_seed
+from warmstore.records.checksums import batch_seeds
 from warmstore.records.chunk import ChunkWriter
 from warmstore.records.chunk_files import Reload
 from warmstore.records.fields import arrow_schema, columns_of
 from warmstore.records.files import Files, write_failed
 from warmstore.records.gather import Gatherer
+from warmstore.records.generation_log import open_log, open_numbers
 from warmstore.records.live_batches import live_batches
 from warmstore.records.log import GenerationClosed, Log
 from warmstore.records.log_entries import (
@@ -61,14 +62,12 @@ class Generation:
         self._writing = writing
         self._files = files
         self._schema = arrow_schema(manifest.fields)
-        self._seed = generation_seed(manifest.id, manifest.generation)
+        self._seed = manifest.seed
         # Not a method: what has it would keep this generation, and its mapped files, until a garbage collection.
         self._superseded = functools.partial(_is_superseded, path, manifest.generation, files)
         self._writer: ChunkWriter | None = None
         self.commits = 0  # of this process; an interrupt may hide what became of one
-        self.log = Log(
-            self.folder / "log", files, self._seed, write=write, superseded=self._superseded, salvage=salvage
-        )
+        self.log = open_log(path, manifest, files, write=write, superseded=self._superseded, salvage=salvage)
         self._salvage = salvage
         try:
             self._load()
@@ -87,7 +86,7 @@ class Generation:
                 self._seed,
                 self._files,
                 self._superseded,
-                functools.partial(_gone, log, Numbers(self.folder, self._files, self._seed)),
+                functools.partial(_gone, log, open_numbers(self._path, self.manifest, self._files)),
                 (lambda: log.lost) if self._salvage else None,
             )
             entries = self.log.read(0)

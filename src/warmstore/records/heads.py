@@ -21,7 +21,6 @@ from typing import Any
 import xxhash
 
 from warmstore.errors import Damaged, Diverged, NewerFormat
-from warmstore.records.checksums import generation_seed
 from warmstore.records.log_entries import Entries, entries_of
 from warmstore.records.manifest import Manifest, manifest_bytes, manifest_of
 from warmstore.records.numbers import NumberLists
@@ -56,7 +55,7 @@ class Head:
     @property
     def seed(self) -> int:
         """Of the store's generation."""
-        return generation_seed(self.manifest.id, self.manifest.generation)
+        return self.manifest.seed
 
     @functools.cached_property
     def entries(self) -> Entries:

@@ -5,14 +5,12 @@ from pathlib import Path
 
 import numpy as np
 
-from warmstore.records.checksums import generation_seed
 from warmstore.records.fields import columns_of
 from warmstore.records.files import Files, is_locked
+from warmstore.records.generation_log import open_log, open_numbers
 from warmstore.records.live_batches import live_batches
-from warmstore.records.log import Log
 from warmstore.records.log_entries import DELETE, EVICTED, SEALED
 from warmstore.records.manifest import read_manifest
-from warmstore.records.numbers import Numbers
 from warmstore.records.store import RecordStore
 
 
@@ -42,14 +40,10 @@ def chunk_states(path: Path) -> list[ChunkState]:
     files = Files()
     manifest = read_manifest(path, files)
     folder = path / manifest.generation_folder
-    seed = generation_seed(manifest.id, manifest.generation)
-    log = Log(folder / "log", files, seed, write=False)
-    try:
+    with open_log(path, manifest, files, write=False) as log:
         entries = log.read(0)
-    finally:
-        log.close()
     evicted = entries["chunk"][entries["kind"] == EVICTED]
-    live = live_batches(entries, 0, Numbers(folder, files, seed)).entries
+    live = live_batches(entries, 0, open_numbers(path, manifest, files)).entries
     batches = entries[np.union1d(live, np.flatnonzero(entries["kind"] == DELETE))]
     batches = batches[~np.isin(batches["chunk"], evicted)]
     sealed = set(entries["chunk"][entries["kind"] == SEALED].tolist())

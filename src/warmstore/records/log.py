@@ -12,7 +12,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import xxhash
@@ -95,6 +95,12 @@ class Log:
             _create(self.path, data, self._files)
             _logger.warning("%s was missing and is restored from its copy", self.path)
         return self._files.open(self.path, write=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
     def close(self) -> None:
         self._files.close(self._descriptor)

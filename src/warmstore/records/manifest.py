@@ -16,6 +16,7 @@ from typing import Any
 import xxhash
 
 from warmstore.errors import Damaged, NewerFormat, NotAStore, WarmstoreError
+from warmstore.records.checksums import generation_seed
 from warmstore.records.fields import Fields, fields_from_json, fields_to_json
 from warmstore.records.files import COPY, Files, read_whole
 from warmstore.records.log import is_closed
@@ -41,6 +42,11 @@ class Manifest:
     @property
     def generation_folder(self) -> str:
         return f"g{self.generation:04d}"
+
+    @property
+    def seed(self) -> int:
+        """Of the hashes in this generation's log and files."""
+        return generation_seed(self.id, self.generation)
 
 
 def read_manifest(folder: Path, files: Files) -> Manifest:

@@ -11,11 +11,10 @@ import numpy as np
 import xxhash
 
 from warmstore.errors import Diverged, NotAStore, StoreExists
-from warmstore.records.checksums import generation_seed
 from warmstore.records.files import Files, is_locked, is_read_only
+from warmstore.records.generation_log import open_log, open_numbers
 from warmstore.records.heads import Head, read_heads
 from warmstore.records.live_batches import live_batches
-from warmstore.records.log import Log
 from warmstore.records.log_entries import (
     ADOPTED,
     BATCH,
@@ -29,7 +28,6 @@ from warmstore.records.log_entries import (
     Entries,
 )
 from warmstore.records.manifest import Manifest, read_manifest
-from warmstore.records.numbers import Numbers
 from warmstore.remote.objects import Objects
 from warmstore.storage.atomic import replace_file
 
@@ -56,22 +54,14 @@ class Local:
     @classmethod
     def read(cls, path: Path, files: Files) -> Local:
         manifest = read_manifest(path, files)
-        log = Log(
-            path / manifest.generation_folder / "log",
-            files,
-            generation_seed(manifest.id, manifest.generation),
-            write=False,
-        )
-        try:
+        with open_log(path, manifest, files, write=False) as log:
             entries = log.read(0)
-        finally:
-            log.close()
         entries = entries[entries["kind"] != CLOSED]
         ends: dict[int, int] = {}
         for entry in entries[np.isin(entries["kind"], (BATCH, UPDATE, DELETE, SEALED, STAGED, COPIED))]:
             end = int(entry["offset"]) + int(entry["header"]) + int(entry["body"])
             ends[int(entry["chunk"])] = max(ends.get(int(entry["chunk"]), 0), end)
-        numbers = Numbers(path / manifest.generation_folder, files, generation_seed(manifest.id, manifest.generation))
+        numbers = open_numbers(path, manifest, files)
         evicted = entries["chunk"][entries["kind"] == EVICTED].tolist()
         for chunk in live_batches(entries, 0, numbers).merged_away.union(evicted):
             ends.pop(chunk, None)

@@ -7,20 +7,19 @@ leaves the folder as it was, with blocks beside that the next pull finds there.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from warmstore.errors import Diverged, StoreExists
-from warmstore.records.checksums import generation_seed
 from warmstore.records.edit_lock import edit_lock
 from warmstore.records.files import COPY, Files, file_lock, is_locked
+from warmstore.records.generation_log import open_log, open_numbers
 from warmstore.records.heads import Head, read_heads
 from warmstore.records.live_batches import HAS_ROWS
-from warmstore.records.log import GenerationClosed, Log, create_log
+from warmstore.records.log import GenerationClosed, create_log
 from warmstore.records.log_entries import CLOSED, Entries, new_entry
 from warmstore.records.manifest import NAME, remove_leftovers, write_manifest
 from warmstore.records.mirror import Local, find_copy, relation, write_note
-from warmstore.records.numbers import Numbers
 from warmstore.records.pages import Pages
 from warmstore.records.progress import progress_bar
 from warmstore.records.pushing import Pushed, push
@@ -82,7 +81,7 @@ def _pull_new(path: Path, head: Head, objects: Objects, files: Files, progress: 
     files.remove(folder / "log")
     files.remove(folder / f"log{COPY}")
     create_log(folder, files, head.log)
-    _numbers(folder, head, files).take(head.numbers)
+    open_numbers(draft, head.manifest, files).take(head.numbers)
     write_manifest(draft, head.manifest, files)
     write_note(draft, objects, head, files)
     if path.exists():
@@ -105,10 +104,10 @@ def _pull_more(path: Path, head: Head, objects: Objects, files: Files, progress:
             if (target / f"{number:06d}.arrow").exists() and is_locked(target / f"{number:06d}.arrow"):
                 raise Diverged(f"{path} is being written to; close its writers, and then pull")
         pulled = _fetch(path / ".pull", target, head, wanted, objects, files, progress)
-        log = Log(local.folder / "log", files, generation_seed(head.manifest.id, local.manifest.generation), write=True)
+        known = replace(local.manifest, id=head.manifest.id)  # the log of another store would not match its hashes
         try:
-            with log.locked():
-                _numbers(target, head, files).take(head.numbers)
+            with open_log(path, known, files, write=True) as log, log.locked():
+                open_numbers(path, head.manifest, files).take(head.numbers)
                 if new:
                     create_log(target, files, head.log)
                     went = log.read(0).tobytes() != local.entries.tobytes()
@@ -121,8 +120,6 @@ def _pull_more(path: Path, head: Head, objects: Objects, files: Files, progress:
                 write_manifest(path, head.manifest, files)
         except GenerationClosed:
             raise Diverged(f"{path} was rebalanced while it was being pulled; pull again") from None
-        finally:
-            log.close()
         write_note(path, objects, head, files)
         remove_leftovers(path, head.manifest, files)
         return Pulled(*pulled, _rows(head.entries) - (0 if new else _rows(local.entries)))
@@ -187,10 +184,6 @@ def fetch_chunks(
                 pool.shutdown(wait=False, cancel_futures=True)
                 objects.close()
                 raise
-
-
-def _numbers(folder: Path, head: Head, files: Files) -> Numbers:
-    return Numbers(folder, files, head.seed)
 
 
 def _rows(entries: Entries) -> int:

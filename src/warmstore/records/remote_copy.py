@@ -20,15 +20,14 @@ from urllib.parse import quote
 import xxhash
 
 from warmstore.errors import Diverged, RemoteUnavailable
-from warmstore.records.checksums import generation_seed
 from warmstore.records.files import Files, file_lock
+from warmstore.records.generation_log import open_log, open_numbers
 from warmstore.records.heads import Head
-from warmstore.records.log import Log, create_log
+from warmstore.records.log import create_log
 from warmstore.records.log_entries import CLOSED as _CLOSED
 from warmstore.records.log_entries import new_entry
 from warmstore.records.manifest import NAME, read_manifest, write_manifest
 from warmstore.records.mirror import find_copy
-from warmstore.records.numbers import Numbers
 from warmstore.records.pages import Pages
 from warmstore.records.remote_chunk import RemoteChunk
 from warmstore.remote.location import Location, is_remote
@@ -183,9 +182,10 @@ def take_head(path: Path, head: Head, files: Files) -> None:
         files.make_folder(target)
         write_chunks(target, head.chunks, files)
         create_log(target, files, head.log)
-        Numbers(target, files, head.seed).take(head.numbers)
+        open_numbers(path, head.manifest, files).take(head.numbers)
         if known is not None:
-            _close(path / known.generation_folder / "log", known.id, known.generation, files)
+            with open_log(path, known, files, write=True) as log, log.locked():
+                log.append_locked(new_entry(_CLOSED, 0))
         write_manifest(path, head.manifest, files)
         for old in path.glob("g[0-9]*"):
             # Others may still read what came of the last one.
@@ -193,32 +193,19 @@ def take_head(path: Path, head: Head, files: Files) -> None:
                 with contextlib.suppress(OSError):
                     files.remove_folder(old)
         return
-    log = Log(target / "log", files, generation_seed(known.id, known.generation), write=True)
-    try:
-        with log.locked():
-            mine = log.read(0).tobytes()
-            if mine == head.log:
-                return
-            if not head.log.startswith(mine):
-                if mine.startswith(head.log):
-                    return  # another process saw a newer one
-                raise Diverged(f"{head.name} does not continue what was there before; its owner pushed another copy")
-            write_chunks(target, head.chunks, files)
-            Numbers(target, files, head.seed).take(head.numbers)
-            log.extend_locked(head.log)
-    finally:
-        log.close()
+    with open_log(path, known, files, write=True) as log, log.locked():
+        mine = log.read(0).tobytes()
+        if mine == head.log:
+            return
+        if not head.log.startswith(mine):
+            if mine.startswith(head.log):
+                return  # another process saw a newer one
+            raise Diverged(f"{head.name} does not continue what was there before; its owner pushed another copy")
+        write_chunks(target, head.chunks, files)
+        open_numbers(path, head.manifest, files).take(head.numbers)
+        log.extend_locked(head.log)
     if known != head.manifest:
         write_manifest(path, head.manifest, files)
-
-
-def _close(log_path: Path, id: str, generation: int, files: Files) -> None:
-    log = Log(log_path, files, generation_seed(id, generation), write=True)
-    try:
-        with log.locked():
-            log.append_locked(new_entry(_CLOSED, 0))
-    finally:
-        log.close()
 
 
 def read_chunks(folder: Path) -> dict[int, RemoteChunk] | None:

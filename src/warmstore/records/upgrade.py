@@ -3,10 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
-from warmstore.records.checksums import generation_seed
 from warmstore.records.edit_lock import edit_lock
 from warmstore.records.files import Files
-from warmstore.records.log import Log
+from warmstore.records.generation_log import open_log
 from warmstore.records.manifest import FORMAT, is_damaged, read_manifest, write_manifest
 
 
@@ -21,12 +20,8 @@ def upgrade(path: Path, files: Files, *, wait: bool = True) -> bool:
     with edit_lock(path, files, wait=wait) as held:
         if held:
             manifest = read_manifest(path, files)
-            seed = generation_seed(manifest.id, manifest.generation)
-            log = Log(path / manifest.generation_folder / "log", files, seed, write=True)
-            try:
+            with open_log(path, manifest, files, write=True) as log:
                 log.mend_copy()
-            finally:
-                log.close()
             # No earlier version can read what is written from here on.
             write_manifest(path, replace(manifest, format=FORMAT), files)
         return held
