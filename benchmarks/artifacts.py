@@ -21,7 +21,7 @@ from benchmarks.settings import Settings
 from benchmarks.side_by_side import Call, Contestant, side_by_side
 from warmstore.compiling import probes
 from warmstore.compiling.artifacts import ArtifactStore
-from warmstore.compiling.environment import Environment
+from warmstore.compiling.probes import probe
 
 LEAST, MOST = 1_000, 300_000  # bytes in an artifact, evenly spread over the magnitudes
 LIMIT = "20GB"
@@ -96,7 +96,7 @@ def _key(number: int) -> str:
 
 
 def _fill(folder: Path, sizes: list[int], limit: int | str) -> float:
-    environment = Environment.of_this_process()
+    environment = probe()
     began = time.perf_counter()
     with ArtifactStore(folder, limit) as store:
         for number, size in enumerate(sizes):
@@ -119,7 +119,7 @@ def _limit(folder: Path) -> Contestant:
 def _store(folder: Path, count: int, *, read: bool = True) -> Contestant:
     @contextmanager
     def setup() -> Iterator[Call]:
-        environment = Environment.of_this_process()
+        environment = probe()
         with ArtifactStore(folder, LIMIT) as store:
 
             def look_up(number: int) -> bytes | None:
@@ -161,7 +161,7 @@ def _plain(folder: Path) -> Contestant:
 def _putting(name: str, folder: Path, limit: int | str) -> Contestant:
     @contextmanager
     def setup() -> Iterator[Call]:
-        environment = Environment.of_this_process()
+        environment = probe()
         with ArtifactStore(folder, limit) as store:
             yield lambda number: store.put(
                 f"new {number}", KIND, _content(-1 - number & 0xFFFF, 30_000), environment=environment, job="job"

@@ -99,10 +99,10 @@ def run(settings: Settings) -> Report:
 def _fetches(folder: Path, count: int) -> tuple[list[float], list[float]]:
     """Milliseconds of fetching artifacts of 4 KB to 1 MB one by one, and of looking up what is nowhere."""
     from warmstore.compiling.artifacts import ArtifactStore
-    from warmstore.compiling.environment import Environment
+    from warmstore.compiling.probes import probe
     from warmstore.compiling.remotes import RemoteSettings, open_tier
 
-    environment = Environment.of_this_process()
+    environment = probe()
     settings = RemoteSettings.of("s3://bucket/fetches", None, 2.0)
     with closing(ArtifactStore(folder / "filling")) as store:
         tier = open_tier(settings, store, environment, "other")

@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from warmstore.compiling.environment import Environment
+from warmstore.compiling.probes import probe
 
 SAY = """
 import sys
 {before}
-from warmstore.compiling.environment import Environment
-found = Environment.of_this_process()
+from warmstore.compiling.probes import probe
+found = probe()
 if not {loaded!r}:
     assert not {{"torch", "jax", "triton"}} & set(sys.modules), "a framework was imported"
 print(found.digest, found.to_json())
@@ -84,8 +85,8 @@ def test_an_answer_that_somebody_else_could_have_left_is_not_taken(tmp_path: Pat
 
 
 def test_equal_records_have_equal_digests() -> None:
-    here = Environment.of_this_process()
-    assert Environment.of_this_process() is here
+    here = probe()
+    assert probe() is here
     again = Environment.from_json(here.to_json())
     assert (again, again.digest) == (here, here.digest)
     assert Environment.from_json(here.to_json()[:-1] + ',"from a later version":1}') == here

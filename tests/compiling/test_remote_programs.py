@@ -15,8 +15,8 @@ from tests.remote.servers import S3, s3_variables
 from warmstore.compiling import compile_cache
 from warmstore.compiling.artifacts import ArtifactStore
 from warmstore.compiling.bundles import export
-from warmstore.compiling.environment import Environment
 from warmstore.compiling.jobs import prepare
+from warmstore.compiling.probes import probe
 from warmstore.compiling.remotes import RemoteSettings
 from warmstore.remote.signing import Keyring
 
@@ -113,7 +113,7 @@ def test_what_was_compiled_is_published_at_exit_too(tmp_path: Path) -> None:
     """
     process = launch(code, tmp_path / "first", env=SIGNED, remote=str(tmp_path / "remote"))
     assert process.communicate()[1] == ""
-    with host(tmp_path / "second", tmp_path / "remote", environment=Environment.of_this_process()) as second:
+    with host(tmp_path / "second", tmp_path / "remote", environment=probe()) as second:
         assert second.tier.fetch("k/1")
 
 
@@ -132,7 +132,7 @@ def test_a_warm_up_brings_all_of_a_job_from_the_remote(
 ) -> None:
     monkeypatch.setenv("WARMSTORE_SIGNING_KEY", KEY.line)
     remote = tmp_path / "remote"
-    with host(filled, remote, job="test", environment=Environment.of_this_process()) as first:
+    with host(filled, remote, job="test", environment=probe()) as first:
         first.tier.close(first.store.all("test"))
     code = "import warmstore as ws\nvalues, right = [ws.compile_cache.warmup(['test'])['test'] > 3], [True]"
     assert run(code, tmp_path / "second", env=SIGNED, remote=str(remote), job="another").right

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from warmstore.cli.records_view import says, table
+from warmstore.cli.tables import says, table
 from warmstore.errors import Damaged
 from warmstore.features.inspection import CacheState, duplicates, read_state
 from warmstore.features.schema import Schema

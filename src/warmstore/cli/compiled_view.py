@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from warmstore.cli.records_view import table
+from warmstore.cli.tables import table
 from warmstore.compiling.artifact import Artifact
 from warmstore.compiling.stats import StoreStats
 from warmstore.storage.humanize import format_duration, format_size

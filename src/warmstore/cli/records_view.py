@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from warmstore.cli.tables import says, table
 from warmstore.errors import Damaged
-from warmstore.records.fields import Array, Field, Ragged, fields_to_json
+from warmstore.records.fields import fields_to_json
 from warmstore.records.inspection import chunk_states, field_bytes
 from warmstore.records.store import RecordStore
 from warmstore.records.verify import Report
@@ -54,15 +53,6 @@ def description(path: Path, samples: int) -> dict[str, Any]:
             "cache": cache,
             "samples": _samples(store, min(samples, len(store))),
         }
-
-
-def says(field: Field) -> str:
-    """A field in a few words: `uint8 [96, 96]`."""
-    if isinstance(field, Array):
-        return f"{field.dtype} {list(field.shape)}" if field.shape else field.dtype
-    if isinstance(field, Ragged):
-        return f"{field.dtype} [{', '.join('?' * field.ndim)}]"
-    return type(field).__name__
 
 
 def show(found: dict[str, Any], console: Console) -> None:
@@ -165,20 +155,3 @@ def _plain(value: Any) -> str:
 
 def _shortened(text: str, characters: int = _CHARACTERS) -> str:
     return text if len(text) <= characters else text[: characters - 3] + "..."
-
-
-def table(title: str, *columns: str, wrap: bool = False) -> Table:
-    """An empty table; columns that begin with ">" are numbers."""
-    table = Table(
-        title=title, title_justify="left", title_style="bold", box=box.SIMPLE, padding=(0, 1, 0, 0), pad_edge=False
-    )
-    for number, column in enumerate(columns):
-        right = column.startswith(">")
-        # File and field names must be readable to the end; sample values fold instead.
-        table.add_column(
-            column.removeprefix(">"),
-            justify="right" if right else "left",
-            no_wrap=not wrap and (right or number == 0),
-            overflow="fold",
-        )
-    return table

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from warmstore.compiling import profiles
 from warmstore.compiling.artifacts import ArtifactStore
-from warmstore.compiling.environment import Environment
 from warmstore.compiling.flights import Flights
 from warmstore.compiling.imports import Watcher
 from warmstore.compiling.jax_hooks import VARIABLES as JAX_VARIABLES
 from warmstore.compiling.jax_hooks import JaxHooks
 from warmstore.compiling.live import LiveFolder, places, why_not_trusted
+from warmstore.compiling.probes import probe
 from warmstore.compiling.remotes import RemoteSettings, open_tier
 from warmstore.compiling.runs import Lookup
 from warmstore.compiling.session import Session
@@ -74,7 +74,7 @@ class CompileCache(Owner):
         settings.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if reason := why_not_trusted(settings.folder):
             raise PermissionError(f"{settings.folder} {reason}")
-        environment = Environment.of_this_process()
+        environment = probe()
         live = LiveFolder.create(places(settings.folder))
         try:
             store = ArtifactStore(settings.folder, settings.max_size, settings.eviction)

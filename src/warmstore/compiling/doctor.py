@@ -13,6 +13,7 @@ from warmstore.compiling.environment import Environment
 from warmstore.compiling.files import is_whole_library
 from warmstore.compiling.flights import Flights
 from warmstore.compiling.live import places, why_not, why_not_trusted
+from warmstore.compiling.probes import probe
 from warmstore.compiling.rules import objections
 from warmstore.compiling.torch_hooks import TESTED, is_tested
 from warmstore.errors import message_of
@@ -34,7 +35,7 @@ def doctor(folder: Path, job: str | None = None) -> list[Finding]:
         ValueError: the store cannot be opened, because a newer warmstore made it.
     """
     folder = Path(folder).expanduser().absolute()
-    environment = Environment.of_this_process()
+    environment = probe()
     return [*_machine(environment), *_folders(folder), *_store(folder, environment), *_last_runs(folder, job)]
 
 

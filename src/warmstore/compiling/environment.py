@@ -90,13 +90,6 @@ class Environment:
             raise BadArtifact(f"not the record of an environment ({error}): {text[:80]!r}") from error
         return cls(**known)
 
-    @classmethod
-    def of_this_process(cls) -> Environment:
-        """The environment that this process compiles for. The first call takes some milliseconds, later ones none."""
-        from warmstore.compiling.probes import probe
-
-        return probe()
-
 
 def _text(value: object) -> str:
     return ", ".join(map(str, value)) or "none" if isinstance(value, tuple) else "none" if value is None else str(value)

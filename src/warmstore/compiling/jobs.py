@@ -7,7 +7,7 @@ from itertools import groupby
 from pathlib import Path
 
 from warmstore.compiling.artifacts import ArtifactStore
-from warmstore.compiling.environment import Environment
+from warmstore.compiling.probes import probe
 from warmstore.compiling.remotes import RemoteSettings, open_tier
 from warmstore.compiling.rules import choose
 
@@ -28,7 +28,7 @@ def prepare(folder: Path, job: str, remote: RemoteSettings | None = None) -> Rea
     Raises:
         NewerFormat, WriteFailed: the store cannot be opened.
     """
-    environment = Environment.of_this_process()
+    environment = probe()
     with ArtifactStore(folder) as store:
         if (tier := open_tier(remote, store, environment, job)) is not None:
             tier.start()

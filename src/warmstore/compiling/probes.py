@@ -35,7 +35,7 @@ _ISA_FAMILIES = ("sse", "avx", "amx_", "sha", "xsave", "asimd", "sve", "sme_", "
 
 @cache
 def probe() -> Environment:
-    """The environment of this process."""
+    """The environment that this process compiles for. The first call takes some milliseconds, later ones none."""
     torch = _torch()
     isa = _isa()
     gpus, compute = _gpus()

@@ -9,7 +9,7 @@ import logging
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -45,9 +45,6 @@ from warmstore.records.values import encode
 from warmstore.storage.humanize import parse_size
 from warmstore.tree.spec import TreeSpec
 
-if TYPE_CHECKING:
-    from warmstore.features.joining import Joined
-
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 _log = logging.getLogger("warmstore")
 _NOWHERE = np.zeros(0, np.int64)
@@ -57,6 +54,22 @@ _ARENA = 64 << 20
 
 class _OtherRules(StaleCache):
     """A cache was filled under other rules of identity, so that nothing can be said of its fingerprint."""
+
+
+class Remote(Protocol):
+    """What a session asks of the remote of its cache; `joining.Joined` is one."""
+
+    def files(self, name: str) -> Files:
+        """What a version of the cache is read with."""
+
+    def pull_now(self, session: "Session") -> None:
+        """Have what the remote has be seen here."""
+
+    def push_now(self, session: "Session") -> None:
+        """Send what is here."""
+
+    def failed(self, error: Exception) -> None:
+        """The remote did not give what was asked."""
 
 
 class Session:
@@ -71,7 +84,7 @@ class Session:
     """
 
     def __init__(
-        self, id: str, folder: Path, options: CacheOptions, blocks: Blocks, joined: "Joined | None", files: Files | None
+        self, id: str, folder: Path, options: CacheOptions, blocks: Blocks, joined: Remote | None, files: Files | None
     ) -> None:
         self.hot = options.hot_tier()
         self.name = folder_name(id, options.versions)

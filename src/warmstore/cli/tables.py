@@ -1,0 +1,32 @@
+"""How every command shows a table and a field."""
+
+from rich import box
+from rich.table import Table
+
+from warmstore.records.fields import Array, Field, Ragged
+
+
+def table(title: str, *columns: str, wrap: bool = False) -> Table:
+    """An empty table; columns that begin with ">" are numbers."""
+    table = Table(
+        title=title, title_justify="left", title_style="bold", box=box.SIMPLE, padding=(0, 1, 0, 0), pad_edge=False
+    )
+    for number, column in enumerate(columns):
+        right = column.startswith(">")
+        # File and field names must be readable to the end; sample values fold instead.
+        table.add_column(
+            column.removeprefix(">"),
+            justify="right" if right else "left",
+            no_wrap=not wrap and (right or number == 0),
+            overflow="fold",
+        )
+    return table
+
+
+def says(field: Field) -> str:
+    """A field in a few words: `uint8 [96, 96]`."""
+    if isinstance(field, Array):
+        return f"{field.dtype} {list(field.shape)}" if field.shape else field.dtype
+    if isinstance(field, Ragged):
+        return f"{field.dtype} [{', '.join('?' * field.ndim)}]"
+    return type(field).__name__
