@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.faults.children import in_child
+from tests.faults.seam import FullDisk
 from tests.pipeline.functions import fail_at
 from tests.pipeline.profiles import profile as made_up
 
@@ -184,6 +185,14 @@ def test_a_profile_survives_json(tmp_path: Path) -> None:
         one.save(tmp_path / "profile.json")
         assert Profile.load(tmp_path / "profile.json") == one
         assert Profile.load(tmp_path / "profile.json", "another key") is None
+
+
+def test_a_full_disk_leaves_the_profile_that_was_there(tmp_path: Path) -> None:
+    before, now = made_up([0, 0.1], [1, 2]), made_up([0, 0.2], [1, 2])
+    before.save(tmp_path / "profile.json")
+    with pytest.raises(OSError, match="No space left"):
+        now.save(tmp_path / "profile.json", FullDisk(100))
+    assert Profile.load(tmp_path / "profile.json") == before
 
 
 def test_an_empty_source_is_named() -> None:

@@ -12,6 +12,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
+from warmstore.records.files import Files, read_whole
 from warmstore.storage.atomic import replace_file
 
 Codec = Literal["raw", "zstd"]
@@ -127,17 +128,17 @@ class Profile:
         rate = float(np.interp(workers, counts, [one.rate for one in several]))
         return Scaling(workers, rate, max(one.nbytes for one in several))
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path, files: Files | None = None) -> None:
         """Write it as JSON; the file appears whole or not at all."""
         path.parent.mkdir(parents=True, exist_ok=True)
         content = json.dumps({"format": _FORMAT, **asdict(self)}, indent=1) + "\n"
-        replace_file(path, content.encode(), durable=False)
+        replace_file(path, content.encode(), durable=False, files=files or Files())
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], key: str | None = None) -> Self | None:
+    def load(cls, path: str | os.PathLike[str], key: str | None = None, files: Files | None = None) -> Self | None:
         """The profile saved there; None where there is none, or one of another key or an older warmstore."""
         try:
-            found: dict[str, Any] = json.loads(Path(path).read_bytes())
+            found: dict[str, Any] = json.loads(read_whole(files or Files(), Path(path)))
             if found.pop("format") != _FORMAT or (key is not None and found["key"] != key):
                 return None
             stages = tuple(
