@@ -20,8 +20,8 @@ from benchmarks.report import Bar, Report, Table, broken_rows, timings
 from benchmarks.settings import Settings
 from benchmarks.side_by_side import Call, Contestant, side_by_side
 from warmstore.compiling import probes
-from warmstore.compiling.artifacts import ArtifactStore
 from warmstore.compiling.probes import probe
+from warmstore.compiling.store.artifact_store import ArtifactStore
 
 LEAST, MOST = 1_000, 300_000  # bytes in an artifact, evenly spread over the magnitudes
 LIMIT = "20GB"

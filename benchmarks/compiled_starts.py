@@ -88,7 +88,7 @@ def training_with_looks(
 ) -> dict[str, float]:
     """How much longer training takes for a look at the live folder by the harvest's thread: every second stretch of
     half a second has one. `share` is what that is of the time from one look to the next."""
-    from warmstore.compiling import harvester
+    from warmstore.compiling.scratch import harvester
 
     began = time.perf_counter()
     step()

@@ -192,8 +192,8 @@ def _finish(running: tuple[subprocess.Popen[str], float]) -> dict[str, Any]:
 
 def _moved(store: Path, folder: Path) -> Callable[[str], dict[str, Any]]:
     """Export a bundle, import it into an empty store, and start from there with everything else moved too."""
-    from warmstore.compiling.artifacts import ArtifactStore
     from warmstore.compiling.bundles import export, import_
+    from warmstore.compiling.store.artifact_store import ArtifactStore
 
     there = _made(folder / "another place")
     with closing(ArtifactStore(store)) as full, closing(ArtifactStore(there / "store")) as empty:

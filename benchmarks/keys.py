@@ -27,10 +27,10 @@ from benchmarks.private_memory import in_fresh_process, private_bytes
 from benchmarks.report import Bar, Cell, Report, Table, broken_rows, timings
 from benchmarks.settings import Settings
 from benchmarks.side_by_side import Call, Contestant, Row, WrongValuesError, over, side_by_side
-from warmstore.features.reader import open_index
-from warmstore.features.schema import KEY
-from warmstore.records.files import Files
-from warmstore.records.keys import as_keys
+from warmstore.features.keyed.cache_reader import open_index
+from warmstore.features.outputs.output_schema import KEY
+from warmstore.records.index.sample_keys import as_keys
+from warmstore.storage.files import Files
 
 BATCH = 256  # keys in a lookup, rows in a gather
 ADDED = 1 << 18  # keys added at once

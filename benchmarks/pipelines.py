@@ -19,7 +19,7 @@ from benchmarks.pipeline_watch import Watch, tier_bytes
 from benchmarks.report import Bar, Report, Table
 from benchmarks.settings import Settings
 from warmstore.loading.collate import stack
-from warmstore.pipeline.planning import STORE_BYTES, Strategy
+from warmstore.pipeline.plan.planner import STORE_BYTES, Strategy
 
 BATCH = 64
 SHARES = (0.10, 0.25, 0.50, 0.75, 1.00)

@@ -98,9 +98,9 @@ def run(settings: Settings) -> Report:
 
 def _fetches(folder: Path, count: int) -> tuple[list[float], list[float]]:
     """Milliseconds of fetching artifacts of 4 KB to 1 MB one by one, and of looking up what is nowhere."""
-    from warmstore.compiling.artifacts import ArtifactStore
     from warmstore.compiling.probes import probe
-    from warmstore.compiling.remotes import RemoteSettings, open_tier
+    from warmstore.compiling.remote.remote_settings import RemoteSettings, open_tier
+    from warmstore.compiling.store.artifact_store import ArtifactStore
 
     environment = probe()
     settings = RemoteSettings.of("s3://bucket/fetches", None, 2.0)

@@ -25,11 +25,11 @@ from tests.remote.servers import S3, Nginx
 import warmstore as ws
 from benchmarks.report import Bar, Report, Table
 from benchmarks.settings import Settings
-from warmstore.records.files import Buffer, Files
-from warmstore.records.heads import Head, write_head
-from warmstore.records.mirror import Local
-from warmstore.records.remote_chunk import RemoteChunk
-from warmstore.records.remote_copy import Remote
+from warmstore.replicate.remote_chunk import RemoteChunk
+from warmstore.replicate.remote_copy import Remote
+from warmstore.replicate.remote_diff import Local
+from warmstore.replicate.remote_snapshot import Head, write_head
+from warmstore.storage.files import Buffer, Files
 
 CHUNK = 64 << 20
 IMAGE = (224, 224, 3)

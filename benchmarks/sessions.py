@@ -17,7 +17,7 @@ import numpy as np
 import warmstore as ws
 from benchmarks.report import Bar, Report, Table
 from benchmarks.settings import Settings
-from warmstore.records.files import Files
+from warmstore.storage.files import Files
 
 FIELDS = {
     "fixed": (

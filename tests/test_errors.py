@@ -109,8 +109,8 @@ def create_twice(folder: Path) -> None:
 
 
 def import_what_is_no_bundle(folder: Path) -> None:
-    from warmstore.compiling.artifacts import ArtifactStore
     from warmstore.compiling.bundles import import_
+    from warmstore.compiling.store.artifact_store import ArtifactStore
 
     (folder / "a.tar.zst").write_bytes(b"no bundle")
     with ArtifactStore(folder / "artifacts") as store:

@@ -49,24 +49,25 @@ from warmstore.errors import (
     WarmstoreError,
     WriteFailed,
 )
-from warmstore.records.codecs import train_dictionary
-from warmstore.records.fields import Array, Bytes, Json, Ragged, Text
+from warmstore.records.format.codecs import train_dictionary
+from warmstore.records.format.fields import Array, Bytes, Json, Ragged, Text
+from warmstore.records.format.value_encoding import Packed
 from warmstore.records.store import RecordStore
-from warmstore.records.values import Packed
 
 if TYPE_CHECKING:
     from warmstore.compiling import compile_cache
     from warmstore.compiling.compiled import compile  # noqa: A004
+    from warmstore.converting.conversion import convert
+    from warmstore.converting.export import export
     from warmstore.features.cache import FeatureCache
-    from warmstore.features.merging import Merged
+    from warmstore.features.cache_merging import Merged
+    from warmstore.features.cache_stats import CacheStats
+    from warmstore.features.keyed.cache_versions import CacheVersion
     from warmstore.features.module import CachedModule
-    from warmstore.features.statistics import CacheStats
-    from warmstore.features.versions import CacheVersion
-    from warmstore.filled import Filled
-    from warmstore.loading.batch_sampler import BatchSampler
     from warmstore.loading.batch_sizes import BatchSize, RowBudget, TokenBudget
     from warmstore.loading.collate import Pad
     from warmstore.loading.dataset import Dataset, collate
+    from warmstore.loading.fill_result import Filled
     from warmstore.loading.loader import Loader
     from warmstore.loading.mixture import Mixture
     from warmstore.loading.packing import PackRows
@@ -74,15 +75,14 @@ if TYPE_CHECKING:
     from warmstore.loading.samplers.samplers import Sampler, Sequential, Shuffle, Uniform, Weighted, Window
     from warmstore.loading.splits import folds, split
     from warmstore.loading.subset import Subset
+    from warmstore.loading.trainers.batch_sampler import BatchSampler
     from warmstore.pipeline.dali import Dali
     from warmstore.pipeline.pipeline import Pipeline
-    from warmstore.pipeline.plan import Placement, Plan
-    from warmstore.pipeline.profile import Profile
+    from warmstore.pipeline.plan.plan import Placement, Plan
+    from warmstore.pipeline.profile.profile import Profile
     from warmstore.pipeline.steps import Step
-    from warmstore.records.convert.conversion import convert
-    from warmstore.records.convert.export import export
-    from warmstore.records.pulling import Pulled
-    from warmstore.records.pushing import Pushed
+    from warmstore.replicate.pull import Pulled
+    from warmstore.replicate.push import Pushed
 
 __version__ = "0.1.0"
 
@@ -182,28 +182,28 @@ __all__ = [
 
 # These need torch, tqdm or more of pyarrow, which take time to import: only who asks for them pays.
 _LAZY = {
-    "BatchSampler": "warmstore.loading.batch_sampler",
+    "BatchSampler": "warmstore.loading.trainers.batch_sampler",
     "BatchSize": "warmstore.loading.batch_sizes",
     "Bucketed": "warmstore.loading.samplers.bucketed",
-    "CacheStats": "warmstore.features.statistics",
-    "CacheVersion": "warmstore.features.versions",
+    "CacheStats": "warmstore.features.cache_stats",
+    "CacheVersion": "warmstore.features.keyed.cache_versions",
     "CachedModule": "warmstore.features.module",
     "Dali": "warmstore.pipeline.dali",
     "Dataset": "warmstore.loading.dataset",
     "FeatureCache": "warmstore.features.cache",
-    "Filled": "warmstore.filled",
+    "Filled": "warmstore.loading.fill_result",
     "Loader": "warmstore.loading.loader",
-    "Merged": "warmstore.features.merging",
+    "Merged": "warmstore.features.cache_merging",
     "Mixture": "warmstore.loading.mixture",
     "Sampler": "warmstore.loading.samplers.samplers",
     "PackRows": "warmstore.loading.packing",
     "Pad": "warmstore.loading.collate",
     "Pipeline": "warmstore.pipeline.pipeline",
-    "Placement": "warmstore.pipeline.plan",
-    "Plan": "warmstore.pipeline.plan",
-    "Profile": "warmstore.pipeline.profile",
-    "Pulled": "warmstore.records.pulling",
-    "Pushed": "warmstore.records.pushing",
+    "Placement": "warmstore.pipeline.plan.plan",
+    "Plan": "warmstore.pipeline.plan.plan",
+    "Profile": "warmstore.pipeline.profile.profile",
+    "Pulled": "warmstore.replicate.pull",
+    "Pushed": "warmstore.replicate.push",
     "RowBudget": "warmstore.loading.batch_sizes",
     "Sequential": "warmstore.loading.samplers.samplers",
     "Shuffle": "warmstore.loading.samplers.samplers",
@@ -216,8 +216,8 @@ _LAZY = {
     "collate": "warmstore.loading.dataset",
     "compile": "warmstore.compiling.compiled",
     "compile_cache": "warmstore.compiling",
-    "convert": "warmstore.records.convert.conversion",
-    "export": "warmstore.records.convert.export",
+    "convert": "warmstore.converting.conversion",
+    "export": "warmstore.converting.export",
     "folds": "warmstore.loading.splits",
     "split": "warmstore.loading.splits",
 }

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import warmstore as ws
 from warmstore.cli import app
 from warmstore.cli.caches_view import rendered_structure
-from warmstore.features.inspection import find_caches, read_state
+from warmstore.features.cache_inspection import find_caches, read_state
 
 
 def run(*arguments: object, columns: int = 80, answer: str | None = None) -> tuple[int, str, str]:

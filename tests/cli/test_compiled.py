@@ -7,7 +7,7 @@ import pytest
 from tests.cli.test_caches import run
 from tests.compiling.environments import HERE
 
-from warmstore.compiling.artifacts import ArtifactStore
+from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.remote.signing import Key
 
 

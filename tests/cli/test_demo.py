@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from warmstore.cli import app, demo
-from warmstore.cli.demo_run import CacheUse, Run, call_digits, differences, run_job
+from warmstore.demo.demo_run import CacheUse, Run, call_digits, differences, run_job
 
 IMAGES, EPOCHS = 100, 2
 

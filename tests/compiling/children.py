@@ -4,8 +4,8 @@ import random
 import sys
 from pathlib import Path
 
-from warmstore.compiling.artifacts import ArtifactStore
 from warmstore.compiling.environment import Environment
+from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.errors import Damaged, NoArtifact, TooLarge
 
 HERE = Environment(system="Linux", torch="2.13.0")

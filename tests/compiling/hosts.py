@@ -8,13 +8,13 @@ from pathlib import Path
 
 from tests.compiling.environments import HERE
 
-from warmstore.compiling.artifact import Artifact
-from warmstore.compiling.artifacts import ArtifactStore
 from warmstore.compiling.environment import Environment
-from warmstore.compiling.remote_tier import RemoteTier
+from warmstore.compiling.remote.remote_tier import RemoteTier
+from warmstore.compiling.store.artifact import Artifact
+from warmstore.compiling.store.artifact_store import ArtifactStore
+from warmstore.remote.limits import Patience, WaitBudget
 from warmstore.remote.objects import Objects
 from warmstore.remote.signing import Key, Keyring
-from warmstore.remote.waiting import Patience, WaitBudget
 
 KEY = Key.parse("hmac:" + "5a" * 32)
 OTHER_KEY = Key.parse("hmac:" + "a5" * 32)

@@ -18,10 +18,10 @@ import zstandard
 from blake3 import blake3
 from tests.compiling.children import content
 from tests.compiling.environments import HERE, elsewhere
-from tests.compiling.test_artifacts import taken
+from tests.compiling.store.test_artifact_store import taken
 
-from warmstore.compiling.artifacts import ArtifactStore
 from warmstore.compiling.bundles import export, import_
+from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.errors import BadBundle, NewerFormat, NoArtifact, NotTrusted, ReadOnly, TargetExists, TooLarge
 from warmstore.remote.signing import Key, Keyring
 
@@ -285,7 +285,7 @@ def test_bombs_stop_early(source: ArtifactStore, target: ArtifactStore, tmp_path
         code = f"""
 import resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
-from warmstore.compiling.artifacts import ArtifactStore
+from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.compiling.bundles import import_
 from warmstore.errors import BadBundle, TooLarge
 try:
@@ -408,7 +408,7 @@ def test_a_store_that_cannot_be_written_imports_nothing(
     source: ArtifactStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     export(source, tmp_path / "b")
-    monkeypatch.setattr("warmstore.compiling.artifacts._writable", lambda folder: False)
+    monkeypatch.setattr("warmstore.compiling.store.artifact_store._writable", lambda folder: False)
     with ArtifactStore(tmp_path / "source") as store, pytest.raises(ReadOnly):
         import_(store, tmp_path / "b")
 

@@ -13,12 +13,12 @@ from tests.compiling.programs import START, Report, run, with_torch_in
 
 import warmstore as ws
 from warmstore.compiling import compiled
-from warmstore.compiling.call_sizes import cover, generalised
 from warmstore.compiling.environment import Environment
-from warmstore.compiling.identified import Identified
-from warmstore.compiling.objects import object_text
-from warmstore.compiling.packages import PROVEN, Package
-from warmstore.compiling.runs import Lookup
+from warmstore.compiling.keys.call_sizes import cover, generalised
+from warmstore.compiling.keys.identified import Identified
+from warmstore.compiling.keys.object_texts import object_text
+from warmstore.compiling.misses.lookup_log import Lookup
+from warmstore.compiling.packages.package import PROVEN, Package
 from warmstore.errors import BadArtifact, Incompatible
 
 MODEL = """

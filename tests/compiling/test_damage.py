@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from tests.compiling.children import content
 from tests.compiling.environments import HERE
-from tests.compiling.test_artifacts import taken
+from tests.compiling.store.test_artifact_store import taken
 
-from warmstore.compiling.artifacts import ArtifactStore
+from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.errors import Damaged, NewerFormat, NoArtifact, TooLarge
 
 COUNT = 12
@@ -248,7 +248,7 @@ def test_a_read_only_store_that_is_damaged_is_empty(tmp_path: Path, monkeypatch:
     fill(tmp_path / "c")
     index = tmp_path / "c" / "index.sqlite"
     index.write_bytes(noise(index.read_bytes()))
-    monkeypatch.setattr("warmstore.compiling.artifacts._writable", lambda folder: False)
+    monkeypatch.setattr("warmstore.compiling.store.artifact_store._writable", lambda folder: False)
     with ArtifactStore(tmp_path / "c") as store:
         assert store.all() == []
         assert store.find("k0", None, HERE) is None

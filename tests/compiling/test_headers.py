@@ -9,12 +9,12 @@ import pytest
 from tests.compiling.environments import HERE
 from tests.compiling.programs import HEADERS, SINE, Report, run
 
-from warmstore.compiling.artifacts import ArtifactStore
-from warmstore.compiling.blobs import Blobs
 from warmstore.compiling.bundles import export, import_
-from warmstore.compiling.files import HEADER, is_whole, kind_of
-from warmstore.compiling.live import LiveFolder
+from warmstore.compiling.scratch.compiler_files import HEADER, is_whole, kind_of
+from warmstore.compiling.scratch.scratch_dir import LiveFolder
 from warmstore.compiling.session import Session
+from warmstore.compiling.store.artifact_store import ArtifactStore
+from warmstore.compiling.store.blobs import Blobs
 
 PATH = "inductor/precompiled_headers/cabc.h.gch"
 LIVE = """

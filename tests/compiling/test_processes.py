@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from tests.compiling.children import FILE, content
 from tests.compiling.environments import HERE
-from tests.compiling.test_artifacts import taken
+from tests.compiling.store.test_artifact_store import taken
 from tests.faults.small_disk import small_file_system
 
-from warmstore.compiling.artifacts import ArtifactStore
+from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.errors import Damaged, NoArtifact, WarmstoreError, WriteFailed
 
 LIMIT = 10_000_000

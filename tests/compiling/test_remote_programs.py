@@ -13,11 +13,11 @@ from tests.compiling.programs import SINE, launch, run
 from tests.remote.servers import S3, s3_variables
 
 from warmstore.compiling import compile_cache
-from warmstore.compiling.artifacts import ArtifactStore
 from warmstore.compiling.bundles import export
 from warmstore.compiling.jobs import prepare
 from warmstore.compiling.probes import probe
-from warmstore.compiling.remotes import RemoteSettings
+from warmstore.compiling.remote.remote_settings import RemoteSettings
+from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.remote.signing import Keyring
 
 NOTHING = "values = right = [1.0]"

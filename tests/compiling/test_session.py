@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from warmstore.compiling.artifacts import ArtifactStore
 from warmstore.compiling.environment import Environment
-from warmstore.compiling.flights import Flights
-from warmstore.compiling.live import LiveFolder, other_places, why_not
+from warmstore.compiling.scratch.scratch_dir import LiveFolder, other_places, why_not
 from warmstore.compiling.session import Session
+from warmstore.compiling.single_flight import Flights
+from warmstore.compiling.store.artifact_store import ArtifactStore
 
 HERE = Environment(system="Linux", machine="x86_64", python="cpython-3.11.7", torch="2.13.0", capability="avx512")
 GRAPH = "inductor/fxgraph/ab/fab/"

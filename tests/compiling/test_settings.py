@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import warmstore as ws
-from warmstore.compiling.profiles import choose
+from warmstore.compiling.hooks.compiler_profiles import choose
 from warmstore.compiling.settings import Settings
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.compiling.programs import SINE, finish, launch
 
-from warmstore.compiling.artifacts import ArtifactStore
+from warmstore.compiling.store.artifact_store import ArtifactStore
 
 RANK = """
 import json, os, sys

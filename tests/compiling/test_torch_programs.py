@@ -233,7 +233,7 @@ def test_killed_anywhere_the_next_is_right(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_another_version_of_torch_finds_what_its_job_used(tmp_path: Path) -> None:
-    start = "import warmstore.compiling.torch_hooks as hooks; hooks.TESTED = ('0.0',)\n" + START
+    start = "import warmstore.compiling.hooks.torch_hooks as hooks; hooks.TESTED = ('0.0',)\n" + START
     assert run(SINE, tmp_path / "store", start=start).kept
     report = run(SINE, tmp_path / "store", start=start)
     assert report.right

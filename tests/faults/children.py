@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import warmstore as ws
-from warmstore.records.fields import numpy_dtype
+from warmstore.records.format.fields import numpy_dtype
 
 FIELDS: dict[str, Any] = {
     "number": ws.Array("int64"),

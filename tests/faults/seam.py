@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from warmstore.records.files import Buffer, Files
+from warmstore.storage.files import Buffer, Files
 
 CHANGING = (
     "create",

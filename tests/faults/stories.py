@@ -9,8 +9,9 @@ import pytest
 from tests.faults.children import FIELDS, record
 
 import warmstore as ws
-from warmstore.records import merging, session
-from warmstore.records.files import Files
+from warmstore.records import store_session
+from warmstore.records.write import chunk_merging
+from warmstore.storage.files import Files
 
 Record = dict[str, Any]
 
@@ -201,7 +202,7 @@ def merged(path: Path) -> Story:
 
     story = Story.create(path, fields, value)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(merging, "FAN_IN", 2)
+        patch.setattr(chunk_merging, "FAN_IN", 2)
         story.extend(range(6))
         story.another_writer()
         story.update([1], [11], "text")
@@ -211,7 +212,7 @@ def merged(path: Path) -> Story:
     story.update([2, 0], [12, 13], "number", "points")
     story.another_writer()
     with pytest.MonkeyPatch.context() as small:
-        small.setattr(session, "BATCH_BYTES", 1)
+        small.setattr(store_session, "BATCH_BYTES", 1)
         story.update([3, 1], [14, 15], "points", "text")
     story.extend(range(8, 9))
     return story.close(seal=False)

@@ -149,7 +149,7 @@ def test_many_two_bits_and_swapped_words(tmp_path: Path, name: str, file: str) -
 
 
 def test_the_check_itself_would_see_a_wrong_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from warmstore.records import gather
+    from warmstore.records.read import gather
 
     story = STORIES["plain"](tmp_path / "s")
     data = files_of(story)["0"].read_bytes()

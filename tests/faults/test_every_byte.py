@@ -219,7 +219,7 @@ def test_a_chunk_cut_while_it_is_open(story: Story, what: str, length: int) -> N
 
 
 def test_the_check_itself_would_see_a_wrong_value(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
-    from warmstore.records import gather
+    from warmstore.records.read import gather
 
     data = files_of(story)["2"].read_bytes()
     monkeypatch.setattr(gather.Gatherer, "_fresh", lambda *arguments: None)

@@ -16,7 +16,7 @@ from tests.faults import processes
 from tests.faults.children import FIELDS, check, columns, in_child, record, well
 
 import warmstore as ws
-from warmstore.owner import Owner
+from warmstore.storage.lifecycle import Owner
 
 NUMBER = {"x": ws.Array("int64")}
 START = """

@@ -13,7 +13,7 @@ from tests.faults.seam import Counting, Killing
 
 import warmstore as ws
 from warmstore.errors import NotAStore
-from warmstore.records.files import Files
+from warmstore.storage.files import Files
 
 BATCHES, SIZE, CHUNK = 6, 3, 10_000
 

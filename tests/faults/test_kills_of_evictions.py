@@ -14,8 +14,8 @@ from tests.faults.seam import Counting, Killing
 from tests.faults.stories import Hasty
 
 import warmstore as ws
-from warmstore.features.eviction import SMALLEST
-from warmstore.records.files import Files
+from warmstore.features.keyed.cache_quota import SMALLEST
+from warmstore.storage.files import Files
 
 WIDTH, STEP = 12_500, 10  # floats, and samples a flush: 500 kB
 

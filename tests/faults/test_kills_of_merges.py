@@ -19,8 +19,9 @@ from tests.faults.stories import Hasty
 
 import warmstore as ws
 from warmstore.errors import WriteFailed
-from warmstore.records import merging, session
-from warmstore.records.files import Files
+from warmstore.records import store_session
+from warmstore.records.write import chunk_merging
+from warmstore.storage.files import Files
 
 HERE = Path(__file__).parents[1]
 BEFORE = list(range(9))
@@ -29,14 +30,14 @@ Job = Callable[[Path, Files], None]
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merging, "FAN_IN", 3)
-    monkeypatch.setattr(session, "BATCH_BYTES", 300)
+    monkeypatch.setattr(chunk_merging, "FAN_IN", 3)
+    monkeypatch.setattr(store_session, "BATCH_BYTES", 300)
 
 
 @contextlib.contextmanager
 def without_merges() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(merging, "FAN_IN", 100)
+        patch.setattr(chunk_merging, "FAN_IN", 100)
         yield
 
 

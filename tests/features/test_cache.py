@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import warmstore as ws
-from warmstore.records.keys import as_keys
+from warmstore.records.index.sample_keys import as_keys
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ class TestMadeByAnotherProcessMeanwhile:
         if waiting:
             one(x, cache_ids=[1, 2])
         else:
-            one._bind(ws.features.arguments.Arguments((x,), {}, 2, None))
+            one._bind(ws.features.calls.call_arguments.Arguments((x,), {}, 2, None))
         other(x, cache_ids=[3, 4])
         other.cache.flush()
         for ids in ([3, 4], [3, 5]):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import warmstore as ws
-from warmstore.records.files import Files
+from warmstore.storage.files import Files
 
 PAGE = 4096
 

@@ -23,7 +23,7 @@ from tests.slow import thinned
 from torch import nn
 
 import warmstore as ws
-from warmstore.features.versions import difference, fingerprint_of
+from warmstore.features.keyed.cache_versions import difference, fingerprint_of
 from warmstore.identity import Identity
 
 X = torch.rand(4, 3)

@@ -170,7 +170,7 @@ def test_every_rank_writes_and_nothing_is_computed_twice(run_script):
 
 
 KILLS = """
-class Deadly(ws.records.files.Files):
+class Deadly(ws.storage.files.Files):
     def __init__(self, countdown):
         self.countdown = countdown
 

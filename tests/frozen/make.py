@@ -22,15 +22,16 @@ from tests.faults.stories import Hasty, Record, Story
 from tests.frozen import specimens
 
 import warmstore as ws
-from warmstore.records import merging, session
-from warmstore.records.adoption import adopt
-from warmstore.records.eviction import evict
-from warmstore.records.fields import numpy_dtype
-from warmstore.records.generation import Generation
-from warmstore.records.heads import read_heads
-from warmstore.records.manifest import FORMAT
-from warmstore.records.pushing import push
-from warmstore.records.remote_copy import Remote
+from warmstore.records import store_session
+from warmstore.records.format.fields import numpy_dtype
+from warmstore.records.format.manifest import FORMAT
+from warmstore.records.write import chunk_merging
+from warmstore.records.write.chunk_eviction import evict
+from warmstore.records.write.generation import Generation
+from warmstore.replicate.attach import adopt
+from warmstore.replicate.push import push
+from warmstore.replicate.remote_copy import Remote
+from warmstore.replicate.remote_snapshot import read_heads
 
 HERE = Path(__file__).parent
 
@@ -246,14 +247,14 @@ def merged(path: Path) -> Story:
 
     story = start(path, fields, some)
     with pytest.MonkeyPatch.context() as limits:
-        limits.setattr(merging, "FAN_IN", 3)
+        limits.setattr(chunk_merging, "FAN_IN", 3)
         for turn in range(10):
             story.extend(range(4 * turn, 4 * turn + 4))
             if turn % 3 == 1:
                 story.update([2, 5], [100 + turn, 200 + turn], *fields)
                 story.delete([1, 3])
             story.another_writer()
-        limits.setattr(session, "BATCH_BYTES", 1)
+        limits.setattr(store_session, "BATCH_BYTES", 1)
         story.update([6, 0, 3], [300, 301, 302], "points", "blob")
     (path / "edit.lock").unlink()
     return story.close(seal=False)
@@ -264,7 +265,7 @@ def staged(path: Path) -> Story:
     story = start(path, KINDS)
     story.extend(range(6))
     with pytest.MonkeyPatch.context() as limits:
-        limits.setattr(session, "BATCH_BYTES", 1)
+        limits.setattr(store_session, "BATCH_BYTES", 1)
         limits.setattr(Generation, "_commit_edit", lambda *arguments: None)
         story.store.update([0, 1, 2], story.columns(range(50, 53)))
     story.another_writer()

@@ -23,10 +23,10 @@ from tests.pipeline.making import plan_of
 from torch import nn
 
 import warmstore as ws
-from warmstore.compiling.artifacts import ArtifactStore
 from warmstore.compiling.environment import Environment
+from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.pipeline.pipeline import Pipeline
-from warmstore.pipeline.plan import Plan
+from warmstore.pipeline.plan.plan import Plan
 from warmstore.remote.signing import Key, Keyring
 
 IDENTITY = 1

@@ -19,10 +19,10 @@ from tests.faults.stories import Hasty, Story
 from tests.frozen.make import CACHE, FINGERPRINT, HERE, IDS, STORES_OF, opened_cache, outputs, put
 
 import warmstore as ws
-from warmstore.records.files import Files
-from warmstore.records.log_entries import BATCH, COPIED, DELETED, ENTRY, MERGED, SEALED, STAGED, UPDATE, UPDATED
-from warmstore.records.manifest import FORMAT, read_manifest
-from warmstore.records.mirror import Local
+from warmstore.records.format.log_entries import BATCH, COPIED, DELETED, ENTRY, MERGED, SEALED, STAGED, UPDATE, UPDATED
+from warmstore.records.format.manifest import FORMAT, read_manifest
+from warmstore.replicate.remote_diff import Local
+from warmstore.storage.files import Files
 
 FORMATS = [1, 2, 3, 4]
 FROZEN = [(version, name) for version in FORMATS for name in STORES_OF[version]]

@@ -56,12 +56,12 @@ from tests.pipeline.making import check, expected
 from torch import nn
 
 import warmstore as ws
-from warmstore.compiling.artifacts import ArtifactStore
 from warmstore.compiling.doctor import doctor
-from warmstore.features.inspection import find_caches, read_state
-from warmstore.features.versions import read_versions
+from warmstore.compiling.store.artifact_store import ArtifactStore
+from warmstore.features.cache_inspection import find_caches, read_state
+from warmstore.features.keyed.cache_versions import read_versions
 from warmstore.pipeline.pipeline import Pipeline
-from warmstore.pipeline.plan import Plan
+from warmstore.pipeline.plan.plan import Plan
 from warmstore.pipeline.steps import Step
 from warmstore.remote.signing import Keyring
 

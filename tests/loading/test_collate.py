@@ -8,7 +8,7 @@ import torch
 
 import warmstore as ws
 from warmstore.loading.collate import Collation, stack
-from warmstore.records.values import Packed
+from warmstore.records.format.value_encoding import Packed
 
 LENGTHS = [3, 0, 5]
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import warmstore as ws
-from warmstore.loading.sources.content import ROWS, hash_of_plain, hash_of_values, spread
 from warmstore.loading.sources.resolve import source_of
+from warmstore.loading.values.content_hash import ROWS, hash_of_plain, hash_of_values, spread
 
 COUNT = 500
 

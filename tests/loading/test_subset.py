@@ -12,7 +12,7 @@ from tests.pipeline.making import plan_of
 import warmstore as ws
 from warmstore.loading.sources.resolve import source_of
 from warmstore.loading.sources.source import Source
-from warmstore.pipeline.caching import source_of as kept_source
+from warmstore.pipeline.tiers.tier_opening import source_of as kept_source
 
 COUNT = 23
 POSITIONS = [5, 0, 22, 5]

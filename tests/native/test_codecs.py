@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from warmstore._native import is_compiled
 from warmstore.errors import Damaged
-from warmstore.records import codec_libraries
-from warmstore.records.codecs import Codec, train_dictionary
+from warmstore.records.format import codec_libraries
+from warmstore.records.format.codecs import Codec, train_dictionary
 
 VALUES = [f'{{"id": {number}, "label": "class {number % 7}"}}'.encode() * (number % 5) for number in range(400)]
 DICTIONARY = train_dictionary(VALUES, 2000)

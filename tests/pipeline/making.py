@@ -9,9 +9,9 @@ import numpy as np
 
 import warmstore as ws
 from warmstore.loading.collate import stack
-from warmstore.pipeline.identities import Description, describe, identify_step
 from warmstore.pipeline.pipeline import Pipeline
-from warmstore.pipeline.plan import Placement, Plan
+from warmstore.pipeline.plan.plan import Placement, Plan
+from warmstore.pipeline.step_identities import Description, describe, identify_step
 from warmstore.pipeline.steps import Step
 
 MB = 1 << 20

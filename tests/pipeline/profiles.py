@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from warmstore.pipeline.profile import Disk, Profile, Scaling, Stage, Stored
+from warmstore.pipeline.profile.profile import Disk, Profile, Scaling, Stage, Stored
 
 FAST = Disk((4096, 1 << 20), (1e12, 1e12), (1e12, 1e12), 1e12)
 

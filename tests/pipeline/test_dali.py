@@ -16,7 +16,7 @@ from tests.pipeline.making import check, expected, plan_of, same
 from tests.pipeline.making import described as step_described
 
 import warmstore as ws
-from warmstore.pipeline.identities import difference_of
+from warmstore.pipeline.step_identities import difference_of
 from warmstore.pipeline.steps import Step
 
 dali = pytest.importorskip("nvidia.dali")

@@ -14,9 +14,9 @@ from tests.pipeline.functions import KINDS, change, change_in_place, make, shake
 from tests.pipeline.making import check, expected, plan_of, same
 
 import warmstore as ws
-from warmstore.pipeline import shelf
 from warmstore.pipeline.pipeline import Pipeline
-from warmstore.pipeline.plan import Plan
+from warmstore.pipeline.plan.plan import Plan
+from warmstore.pipeline.tiers import sample_store
 
 STEPS = [(change, {"by": 2}, False), (change_in_place, {}, False), (unwrap, {}, False), (shake, {"most": 4}, True)]
 
@@ -49,10 +49,10 @@ def test_any_pipeline_under_any_plan(data: st.DataObject) -> None:
     pipe = data.draw(pipelines())
     options = data.draw(layouts(pipe))
     batch_size, seed = data.draw(st.integers(1, 12)), data.draw(st.integers(0, 3))
-    flush = data.draw(st.sampled_from([1, 2000, shelf.FLUSH]))
+    flush = data.draw(st.sampled_from([1, 2000, sample_store.FLUSH]))
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # small budgets and refused values say so
-        patch.setattr(shelf, "FLUSH", flush)
+        patch.setattr(sample_store, "FLUSH", flush)
         plan = plan_of(pipe, folder=Path(name), **options)
         for run in range(2):
             with pipe.loader(plan, batch_size, workers=0, seed=seed) as loader:

@@ -16,10 +16,10 @@ from tests.pipeline.functions import Opaque, change, make, shake, slow_image
 from tests.pipeline.making import check, expected, plan_of
 
 import warmstore as ws
-from warmstore.pipeline import shelf, tiers
 from warmstore.pipeline.pipeline import Pipeline
-from warmstore.pipeline.quota import QuotaFiles
-from warmstore.records.files import Buffer
+from warmstore.pipeline.tiers import sample_store, tier_folders
+from warmstore.pipeline.tiers.tier_quota import QuotaFiles
+from warmstore.storage.files import Buffer
 
 
 def kept(loader: ws.Loader) -> int:
@@ -36,7 +36,7 @@ def disk_pipe(folder: Path, count: int = 60, **options: Any) -> tuple[Pipeline, 
 )
 def test_killed_while_filling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int) -> None:
     """At any write of the fill: before it, half-way through it, and after it."""
-    monkeypatch.setattr(shelf, "FLUSH", 300)
+    monkeypatch.setattr(sample_store, "FLUSH", 300)
     pipe, plan = disk_pipe(tmp_path)
     for at, how in enumerate(("before", "middle", "after")):
 
@@ -95,9 +95,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("tier", ["disk", "memory"])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_full_disk_or_tmpfs(small_disk: Path, monkeypatch: pytest.MonkeyPatch, tier: str, workers: int) -> None:
-    monkeypatch.setattr(shelf, "FLUSH", 30_000)
-    monkeypatch.setattr(tiers, "SHARED", small_disk)
-    monkeypatch.setattr(tiers, "_free", lambda folder: 1 << 40)  # it was free when it was looked at
+    monkeypatch.setattr(sample_store, "FLUSH", 30_000)
+    monkeypatch.setattr(tier_folders, "SHARED", small_disk)
+    monkeypatch.setattr(tier_folders, "_free", lambda folder: 1 << 40)  # it was free when it was looked at
     pipe = ws.Pipeline(range(200)).step(slow_image, side=30).step(shake, random=True)
     plan = plan_of(pipe, [(1, tier, "raw")], [200], folder=small_disk)
     with pipe.loader(plan, 8, workers=workers) as loader:
@@ -117,7 +117,7 @@ def test_a_full_disk_or_tmpfs(small_disk: Path, monkeypatch: pytest.MonkeyPatch,
 )
 @pytest.mark.parametrize("at", [0, 1, 3, 6])
 def test_a_failing_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, at: int) -> None:
-    monkeypatch.setattr(shelf, "FLUSH", 2000)
+    monkeypatch.setattr(sample_store, "FLUSH", 2000)
     write, count = QuotaFiles.write, 0
 
     def failing(self: QuotaFiles, descriptor: int, buffers: Sequence[Buffer], offset: int) -> int:

@@ -8,7 +8,7 @@ from tests.pipeline.making import described
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import warmstore as ws
-from warmstore.pipeline.identities import difference_of
+from warmstore.pipeline.step_identities import difference_of
 
 
 def pools(index: int) -> dict[str, int]:

@@ -10,7 +10,7 @@ from tests.faults.seam import FullDisk
 
 import warmstore as ws
 from warmstore.errors import Closed, Damaged, PositionError, SchemaMismatch, StoreExists, WriteFailed
-from warmstore.records import session
+from warmstore.records import store_session
 
 CODECS = ["raw", "deflate:9", "zstd", "lz4"]
 
@@ -133,7 +133,9 @@ def test_a_rebalance_that_died_before_its_end_changes_nothing(tmp_path: Path, mo
     store.flush()
     with monkeypatch.context() as patch:
         # After the log was closed and before store.json names the next generation.
-        patch.setattr("warmstore.records.rewrite.write_manifest", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(
+            "warmstore.records.write.rewrite.write_manifest", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
         with pytest.raises(KeyboardInterrupt):
             store.rebalance()
     other = ws.RecordStore.open(tmp_path / "s", "a")
@@ -351,7 +353,7 @@ def test_an_update_that_fails_behind_sealed_chunks_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its first chunks are full and sealed, and no entry speaks of their rows: that is no damage."""
-    monkeypatch.setattr(session, "BATCH_BYTES", 1)
+    monkeypatch.setattr(store_session, "BATCH_BYTES", 1)
     disk = FullDisk()
     fields = {"x": ws.Array("int64"), "y": ws.Text()}
     store = ws.RecordStore.create(tmp_path / "s", fields, chunk_size=1, files=disk)

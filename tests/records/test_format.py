@@ -20,8 +20,8 @@ from tests.faults.stories import STORIES, Story
 from tests.faults.test_corruption import files_of
 
 import warmstore as ws
-from warmstore.records import session
-from warmstore.records.fields import Field
+from warmstore.records import store_session
+from warmstore.records.format.fields import Field
 
 BATCH, SEALED, UPDATE, DELETE, CLOSED, EVICTED, ADOPTED, STAGED, UPDATED, DELETED, COPIED, MERGED = range(1, 13)
 ENTRY = "<IIQIIQQQQQ"  # chunk, rows, offset, header, kind, body, header hash, body hash, sequence, hash
@@ -196,7 +196,7 @@ def test_a_reader_of_the_format_reads_what_warmstore_reads(tmp_path: Path, name:
 def test_updates_of_several_batches_and_of_nothing_that_was_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "BATCH_BYTES", 1)
+    monkeypatch.setattr(store_session, "BATCH_BYTES", 1)
     fields = {"number": ws.Array("int64"), "blob": ws.Bytes("zstd")}
     story = Story.create(tmp_path / "s", fields, lambda number: {"number": number, "blob": b"%d" % number * 3})
     story.extend(range(9))

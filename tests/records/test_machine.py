@@ -33,8 +33,9 @@ from tests.faults.seam import Killing
 
 import warmstore as ws
 from warmstore.errors import PositionError
-from warmstore.records import merging, session
-from warmstore.records.log_entries import BATCH, COPIED, ENTRY, SEALED, STAGED
+from warmstore.records import store_session
+from warmstore.records.format.log_entries import BATCH, COPIED, ENTRY, SEALED, STAGED
+from warmstore.records.write import chunk_merging
 
 FIELDS: dict[str, Any] = {
     "number": ws.Array("int64"),  # never absent and never twice the same, so that every edit shows
@@ -170,8 +171,8 @@ class Machine(RuleBasedStateMachine):
         self.versions: dict[int, Record] = {}  # all that were committed, by their number
         self.opened: set[bytes] = set()  # chunks that others opened, by the entries that seal them
         self.limits = pytest.MonkeyPatch()
-        self.limits.setattr(merging, "FAN_IN", 3)
-        self.limits.setattr(session.Session, "_blocks", small_blocks)
+        self.limits.setattr(chunk_merging, "FAN_IN", 3)
+        self.limits.setattr(store_session.Session, "_blocks", small_blocks)
         self.warnings = Kept(logging.WARNING)
         logging.getLogger("warmstore").addHandler(self.warnings)
 
@@ -516,10 +517,10 @@ class Machine(RuleBasedStateMachine):
             shutil.rmtree(self.folder)
 
 
-def small_blocks(session_: session.Session, *arguments: Any, blocks: Any = session.Session._blocks) -> Any:
+def small_blocks(session_: store_session.Session, *arguments: Any, blocks: Any = store_session.Session._blocks) -> Any:
     """The blocks of an update, of few rows each."""
     with pytest.MonkeyPatch.context() as limit:
-        limit.setattr(session, "BATCH_BYTES", 250)
+        limit.setattr(store_session, "BATCH_BYTES", 250)
         yield from blocks(session_, *arguments)
 
 

@@ -27,10 +27,10 @@ from warmstore.errors import (
     UnsupportedType,
     WriteFailed,
 )
-from warmstore.records import manifest
-from warmstore.records.files import Files
-from warmstore.records.manifest import FORMAT
-from warmstore.records.pending import Pending, block_of, largest_record
+from warmstore.records.format import manifest
+from warmstore.records.format.manifest import FORMAT
+from warmstore.records.write.write_buffer import Pending, block_of, largest_record
+from warmstore.storage.files import Files
 
 NUMBER = {"x": ws.Array("int64")}
 

@@ -18,8 +18,8 @@ from tests.remote.proxy import Proxy
 from tests.remote.servers import BUCKET, S3, s3_variables
 
 from warmstore.errors import BadArtifact, RemoteRefused, RemoteUnavailable
+from warmstore.remote.limits import Patience
 from warmstore.remote.objects import Entry, Objects
-from warmstore.remote.waiting import Patience
 
 HASTY = Patience(connect=0.3, silence=0.3, request=0.3, retries=0, failures=2, rest=60)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.faults.children import in_child, well
 
-from warmstore.records.files import Files, file_lock
+from warmstore.storage.files import Files, file_lock
 from warmstore.storage.locks import ReentrantFileLock
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.faults.children import in_child, well
 
-from warmstore.records.files import Files
+from warmstore.storage.files import Files
 from warmstore.storage.locks import ReentrantFileLock
 from warmstore.storage.quota import ByteQuota
 

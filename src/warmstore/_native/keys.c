@@ -1,4 +1,4 @@
-/* Users' ids as 128-bit keys; what these are, `records/keys.py` says. */
+/* Users' ids as 128-bit keys; what these are, `records/index/sample_keys.py` says. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>

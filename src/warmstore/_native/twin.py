@@ -177,7 +177,7 @@ def read(
 
 
 def keys(ids: list[Any], keys: UInt64) -> tuple[int, bool]:
-    """The keys of ids, as `warmstore.records.keys` has them.
+    """The keys of ids, as `warmstore.records.index.sample_keys` has them.
 
     Args:
         ids: str and int.

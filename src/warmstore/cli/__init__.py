@@ -11,8 +11,8 @@ from typing import Annotated
 
 import typer
 
-from warmstore.cli import caches, compiled, demo, keys, mirrors, pipelines, records, run
-from warmstore.cli.errors import Commands
+from warmstore.cli import caches, compiled, demo, keys, pipelines, records, replicas, run
+from warmstore.cli.error_lines import Commands
 
 __all__ = ["app", "main"]
 
@@ -47,7 +47,7 @@ caches.register(app)
 pipelines.register(app)
 run.register(app)
 compiled.register(app)
-mirrors.register(app)
+replicas.register(app)
 keys.register(app)
 
 

@@ -27,7 +27,7 @@ def stats(
 ) -> None:
     """Show how caches of features fare: entries, bytes, hit rate, time saved, age, versions."""
     from warmstore.cli.caches_view import show_states, state_as_json
-    from warmstore.features.inspection import find_caches, read_state
+    from warmstore.features.cache_inspection import find_caches, read_state
 
     states = [read_state(path) for path in find_caches(cache)]
     if as_json:
@@ -41,8 +41,8 @@ def clear(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Remove caches of features, with all their versions. Asks first."""
-    from warmstore.features.inspection import clear as clear_cache
-    from warmstore.features.inspection import find_caches, read_state
+    from warmstore.features.cache_inspection import clear as clear_cache
+    from warmstore.features.cache_inspection import find_caches, read_state
 
     states = [read_state(path) for path in find_caches(cache)]
     for state in states:

@@ -9,9 +9,9 @@ from rich.text import Text
 
 from warmstore.cli.tables import says, table
 from warmstore.errors import Damaged
-from warmstore.features.inspection import CacheState, duplicates, read_state
-from warmstore.features.schema import Schema
-from warmstore.features.versions import Fingerprint, digest, id_name, version_paths
+from warmstore.features.cache_inspection import CacheState, duplicates, read_state
+from warmstore.features.keyed.cache_versions import Fingerprint, digest, id_name, version_paths
+from warmstore.features.outputs.output_schema import Schema
 from warmstore.records.store import RecordStore
 from warmstore.storage.humanize import format_duration, format_size
 from warmstore.tree.spec import TreeSpec, children_of, keys_of

@@ -12,11 +12,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from warmstore.cli.mirrors import Option, options_of
+from warmstore.cli.replicas import Option, options_of
 from warmstore.storage.humanize import format_size, parse_duration, parse_size
 
 if TYPE_CHECKING:
-    from warmstore.compiling.artifacts import ArtifactStore
+    from warmstore.compiling.store.artifact_store import ArtifactStore
 
 Folder = Annotated[
     Path | None, typer.Option("--dir", help="The compile cache's folder; else WARMSTORE_CACHE_DIR, else the user's.")
@@ -141,7 +141,7 @@ def warmup(
 ) -> None:
     """Check that everything some jobs used is here, whole and usable on this machine. Fails where it is not."""
     from warmstore.compiling.jobs import prepare
-    from warmstore.compiling.remotes import RemoteSettings
+    from warmstore.compiling.remote.remote_settings import RemoteSettings
     from warmstore.remote.offline import is_offline
 
     shared = None if is_offline() else RemoteSettings.of(remote, None, _PATIENT)
@@ -185,9 +185,9 @@ def prune(
     option: Option = None,
 ) -> None:
     """Remove old artifacts from a remote, and bytes that belong to none. Needs a key that signs."""
-    from warmstore.compiling.remote_memory import RemoteMemory
-    from warmstore.compiling.remote_prune import prune as collect
-    from warmstore.compiling.remotes import URL
+    from warmstore.compiling.remote.remote_memory import RemoteMemory
+    from warmstore.compiling.remote.remote_prune import prune as collect
+    from warmstore.compiling.remote.remote_settings import URL
     from warmstore.compiling.settings import Settings
     from warmstore.remote.objects import Objects
     from warmstore.remote.signing import Keyring
@@ -215,8 +215,8 @@ def prune(
 @contextmanager
 def _opened(folder: Path | None, max_size: str | None = None, *, make: bool = False) -> "Iterator[ArtifactStore]":
     """The store of the compile cache. One that is not there is said not to be, or with `make` made."""
-    from warmstore.compiling.artifacts import ArtifactStore
     from warmstore.compiling.settings import Settings
+    from warmstore.compiling.store.artifact_store import ArtifactStore
     from warmstore.errors import NotAStore
 
     settings = Settings.of(folder, max_size, "lru", "auto", None, None, 0.0)

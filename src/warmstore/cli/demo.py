@@ -1,6 +1,6 @@
 """`warmstore demo`: one training job without a cache, with a cold one and with a warm one, side by side.
 
-Each run is a fresh process (`warmstore.cli.digits`), so that what the warm run finds can only come from the disk. The
+Each run is a fresh process (`warmstore.demo.digits`), so that what the warm run finds can only come from the disk. The
 demo shows where the time went and fails unless all three runs computed the same, bit for bit.
 """
 
@@ -18,9 +18,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from warmstore.cli.demo_progress import DemoProgress
-from warmstore.cli.demo_run import Run, call_digits, differences, run_job
-from warmstore.cli.demo_table import cache_table, print_verdict, time_table
+from warmstore.demo.demo_progress import DemoProgress
+from warmstore.demo.demo_run import Run, call_digits, differences, run_job
+from warmstore.demo.demo_table import cache_table, print_verdict, time_table
 from warmstore.errors import NotInstalled
 
 NEEDED = {"torch": "PyTorch", "sklearn": "scikit-learn", "PIL": "Pillow", "blake3": "BLAKE3"}

@@ -38,7 +38,7 @@ def plan(
     plot: Annotated[Path | None, typer.Option(help="Draw the plan into this PNG, SVG or PDF.")] = None,
 ) -> None:
     """Measure a pipeline and show what to keep of which step in memory and on disk."""
-    from warmstore.pipeline.table import show
+    from warmstore.pipeline.plan.plan_table import show
 
     pipe = _found(pipeline)
     profile = pipe.profile(folder=folder, batch_size=batch_size, seconds=seconds, renew=renew)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from warmstore.records.convert.formats import OF_FILES
+from warmstore.converting.known_formats import OF_FILES
 from warmstore.storage.humanize import format_size
 
 Progress = Annotated[
@@ -43,7 +43,7 @@ def convert(
     progress: Progress = None,
 ) -> None:
     """Make a store from files in another format."""
-    from warmstore.records.convert.conversion import convert as convert_records
+    from warmstore.converting.conversion import convert as convert_records
 
     paths: Any = source if len(source) > 1 else source[0]
     made = convert_records(
@@ -64,7 +64,7 @@ def export(
     progress: Progress = None,
 ) -> None:
     """Write a store's records to files that other programs read."""
-    from warmstore.records.convert.export import export as export_records
+    from warmstore.converting.export import export as export_records
 
     made = export_records(store, target, format=format, fields=field, overwrite=overwrite, progress=progress)
     files = [made] if made.is_file() else sorted(made.iterdir())
@@ -123,8 +123,8 @@ def verify(
 
 def seal(store: Annotated[Path, typer.Argument(help="The store's folder.")]) -> None:
     """Give chunks that dead writers left their footers, so that any reader of Arrow files can open them."""
-    from warmstore.records.sealing import seal_abandoned
     from warmstore.records.store import RecordStore
+    from warmstore.records.write.sealing import seal_abandoned
 
     with RecordStore.open(store, "a") as opened:
         result = seal_abandoned(opened)

@@ -11,10 +11,10 @@ from rich.text import Text
 
 from warmstore.cli.tables import says, table
 from warmstore.errors import Damaged
-from warmstore.records.fields import fields_to_json
-from warmstore.records.inspection import chunk_states, field_bytes
+from warmstore.records.format.fields import fields_to_json
+from warmstore.records.read.chunk_states import chunk_states, field_bytes
+from warmstore.records.read.verify import Report
 from warmstore.records.store import RecordStore
-from warmstore.records.verify import Report
 from warmstore.storage.humanize import format_size
 
 _CHUNKS_SHOWN = 12

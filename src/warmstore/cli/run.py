@@ -25,7 +25,7 @@ def run(
 ) -> None:
     """Run a program with the compile cache, without a change to its code; torchrun and its like too."""
     import warmstore.compiling.start as start
-    from warmstore.compiling.remotes import URL, RemoteSettings
+    from warmstore.compiling.remote.remote_settings import URL, RemoteSettings
     from warmstore.compiling.settings import Settings
 
     shared = RemoteSettings.of(remote, None, 0.0)

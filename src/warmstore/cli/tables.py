@@ -3,7 +3,7 @@
 from rich import box
 from rich.table import Table
 
-from warmstore.records.fields import Array, Field, Ragged
+from warmstore.records.format.fields import Array, Field, Ragged
 
 
 def table(title: str, *columns: str, wrap: bool = False) -> Table:

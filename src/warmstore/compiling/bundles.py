@@ -24,10 +24,10 @@ import zstandard
 from blake3 import blake3
 from filelock import FileLock, Timeout
 
-from warmstore.compiling import manifests
-from warmstore.compiling.artifact import Artifact
-from warmstore.compiling.artifacts import ArtifactStore
-from warmstore.compiling.files import HEADER
+from warmstore.compiling.scratch.compiler_files import HEADER
+from warmstore.compiling.store import artifact_json
+from warmstore.compiling.store.artifact import Artifact
+from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.errors import BadArtifact, BadBundle, Damaged, NewerFormat, NoArtifact, TargetExists, WriteFailed
 from warmstore.remote.signing import Keyring
 from warmstore.storage.atomic import draft_of
@@ -87,7 +87,7 @@ def export(
         {
             "format": FORMAT,
             "created": time.time(),
-            **manifests.describe(whole, recorded),
+            **artifact_json.describe(whole, recorded),
         },
         sort_keys=True,
     ).encode()
@@ -261,7 +261,7 @@ def _read_manifest(found: Any, path: Path) -> tuple[list[Artifact], dict[str, li
     try:
         if version != FORMAT:
             raise BadArtifact(f"not a manifest of format {FORMAT}")
-        return manifests.read(found)
+        return artifact_json.read(found)
     except BadArtifact as error:
         raise BadBundle(f"the manifest of {path} is not one ({error}); nothing was taken") from error
 

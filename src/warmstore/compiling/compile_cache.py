@@ -14,26 +14,26 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from warmstore.compiling import profiles
-from warmstore.compiling.artifacts import ArtifactStore
-from warmstore.compiling.flights import Flights
-from warmstore.compiling.imports import Watcher
-from warmstore.compiling.jax_hooks import VARIABLES as JAX_VARIABLES
-from warmstore.compiling.jax_hooks import JaxHooks
-from warmstore.compiling.live import LiveFolder, places, why_not_trusted
+from warmstore.compiling.hooks import compiler_profiles
+from warmstore.compiling.hooks.import_hooks import Watcher
+from warmstore.compiling.hooks.jax_hooks import VARIABLES as JAX_VARIABLES
+from warmstore.compiling.hooks.jax_hooks import JaxHooks
+from warmstore.compiling.hooks.torch_hooks import TorchHooks, is_tested
+from warmstore.compiling.misses.lookup_log import Lookup
 from warmstore.compiling.probes import probe
-from warmstore.compiling.remotes import RemoteSettings, open_tier
-from warmstore.compiling.runs import Lookup
+from warmstore.compiling.remote.remote_settings import RemoteSettings, open_tier
+from warmstore.compiling.scratch.scratch_dir import LiveFolder, places, why_not_trusted
 from warmstore.compiling.session import Session
 from warmstore.compiling.settings import Settings
-from warmstore.compiling.torch_hooks import TorchHooks, is_tested
+from warmstore.compiling.single_flight import Flights
+from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.errors import message_of
-from warmstore.owner import Owner
+from warmstore.storage.lifecycle import Owner
 
 if TYPE_CHECKING:
     from warmstore.compiling.bundles import Bundled
     from warmstore.compiling.doctor import Finding
-    from warmstore.compiling.stats import StoreStats
+    from warmstore.compiling.store.store_stats import StoreStats
 
 _log = logging.getLogger("warmstore")
 
@@ -48,7 +48,7 @@ class CompileCache(Owner):
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.profile = profiles.choose(settings.profile)
+        self.profile = compiler_profiles.choose(settings.profile)
         self.reason = ""
         self.session: Session | None = None
         self._variables: dict[str, str | None] = {}
@@ -110,7 +110,7 @@ class CompileCache(Owner):
 
     def _point(self, live: Path) -> None:
         """Have compilers that are imported later, and those that are imported already, use the live folder."""
-        self._variables = profiles.apply(self.profile)
+        self._variables = compiler_profiles.apply(self.profile)
         for name, value in {**_folders(live), **JAX_VARIABLES}.items():
             self._variables[name] = os.environ.get(name)
             os.environ[name] = value
@@ -127,7 +127,7 @@ class CompileCache(Owner):
             self._jax.tell()
 
     def _set_options(self, config: ModuleType) -> None:
-        profiles.apply_options(self.profile, config)
+        compiler_profiles.apply_options(self.profile, config)
 
     def close(self) -> None:
         """Take in what is left, remove the live folder, and have compilers work as before. Closing twice is fine."""

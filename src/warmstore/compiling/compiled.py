@@ -19,14 +19,14 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from warmstore.compiling import compile_cache
-from warmstore.compiling.call_sizes import Sizes, cover, dynamic, generalised, shapes, sizes_of_text, sizes_text
-from warmstore.compiling.packages import PROVEN, Package, packaged
-from warmstore.compiling.runs import Lookup
+from warmstore.compiling.keys.call_sizes import Sizes, cover, dynamic, generalised, shapes, sizes_of_text, sizes_text
+from warmstore.compiling.misses.lookup_log import Lookup
+from warmstore.compiling.packages.package import PROVEN, Package, packaged
 from warmstore.errors import BadArtifact, Incompatible, NoFingerprint
 
 if TYPE_CHECKING:
-    from warmstore.compiling.dynamo import Question
-    from warmstore.compiling.identified import Identified
+    from warmstore.compiling.keys.identified import Identified
+    from warmstore.compiling.packages.dynamo import Question
     from warmstore.compiling.session import Session
     from warmstore.identity.watch import Watch
 
@@ -140,12 +140,12 @@ class _Compiled:
     ) -> None:
         import torch
 
-        from warmstore.compiling import calls, identified
+        from warmstore.compiling.keys import call_keys, identified
 
         self._model = model
         self._name = getattr(model, "__qualname__", type(model).__qualname__)
         self._options = options
-        self._calls = calls
+        self._calls = call_keys
         self._identify = partial(identified.Identified, model, version, ignore)
         self._identify_arguments = partial(identified.Arguments, version=version, ignore=ignore)
         self._is_compiling = torch.compiler.is_compiling  # within another compiled function this is only traced
@@ -164,7 +164,7 @@ class _Compiled:
         """Itself, once it hears what Dynamo asks about what `torch.compile` returned; `plain` is how to call that."""
         import torch
 
-        from warmstore.compiling.torch_hooks import TESTED, is_tested
+        from warmstore.compiling.hooks.torch_hooks import TESTED, is_tested
 
         self._plain = plain
         self._why_not = _why_not(self._options)
@@ -172,7 +172,7 @@ class _Compiled:
             self._why_not = f"of torch {torch.__version__} nothing is kept; tested is {', '.join(TESTED)}"
         if not self._why_not:
             try:
-                from warmstore.compiling import dynamo
+                from warmstore.compiling.packages import dynamo
 
                 self._why_not = dynamo.missing()
                 if not self._why_not:
@@ -373,7 +373,7 @@ class _Compiled:
         Args:
             reasons: why nothing that was found before was of use.
         """
-        from warmstore.compiling import dynamo
+        from warmstore.compiling.packages import dynamo
 
         try:
             before, answer = call.packages, None

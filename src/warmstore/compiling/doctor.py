@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from warmstore.compiling import runs
-from warmstore.compiling.artifacts import ArtifactStore
 from warmstore.compiling.environment import Environment
-from warmstore.compiling.files import is_whole_library
-from warmstore.compiling.flights import Flights
-from warmstore.compiling.live import places, why_not, why_not_trusted
+from warmstore.compiling.hooks.torch_hooks import TESTED, is_tested
+from warmstore.compiling.misses import lookup_log
 from warmstore.compiling.probes import probe
 from warmstore.compiling.rules import objections
-from warmstore.compiling.torch_hooks import TESTED, is_tested
+from warmstore.compiling.scratch.compiler_files import is_whole_library
+from warmstore.compiling.scratch.scratch_dir import places, why_not, why_not_trusted
+from warmstore.compiling.single_flight import Flights
+from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.errors import message_of
 
 
@@ -106,7 +106,7 @@ def _store(folder: Path, environment: Environment) -> Iterator[Finding]:
 
 
 def _last_runs(folder: Path, job: str | None) -> Iterator[Finding]:
-    for name, lookups in runs.read(folder, job):
+    for name, lookups in lookup_log.read(folder, job):
         missed = [one for one in lookups if not one.hit]
         yield Finding(f"last run of {name}", not missed, f"{len(lookups) - len(missed)} of {len(lookups)} found")
         for one in missed:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from warmstore.compiling.artifacts import ArtifactStore
 from warmstore.compiling.probes import probe
-from warmstore.compiling.remotes import RemoteSettings, open_tier
+from warmstore.compiling.remote.remote_settings import RemoteSettings, open_tier
 from warmstore.compiling.rules import choose
+from warmstore.compiling.store.artifact_store import ArtifactStore
 
 
 @dataclass(frozen=True)

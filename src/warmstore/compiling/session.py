@@ -17,24 +17,24 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from warmstore.compiling import runs
-from warmstore.compiling.artifact import Artifact
-from warmstore.compiling.artifacts import ArtifactStore
-from warmstore.compiling.complaints import Complaints
-from warmstore.compiling.details import Details
 from warmstore.compiling.environment import Environment
-from warmstore.compiling.explanations import NEW, Explanations
-from warmstore.compiling.files import HEADER, belongs, to_use
-from warmstore.compiling.flights import Flights
-from warmstore.compiling.harvester import Harvester
-from warmstore.compiling.live import LiveFolder, has_room
+from warmstore.compiling.misses import lookup_log
+from warmstore.compiling.misses.key_components import Details
+from warmstore.compiling.misses.lookup_log import Lookup
+from warmstore.compiling.misses.miss_reasons import NEW, Explanations
 from warmstore.compiling.rules import choose
-from warmstore.compiling.runs import Lookup
-from warmstore.compiling.workplace import Workplace
+from warmstore.compiling.scratch.compiler_files import HEADER, belongs, to_use
+from warmstore.compiling.scratch.harvester import Harvester
+from warmstore.compiling.scratch.scratch_dir import LiveFolder, has_room
+from warmstore.compiling.scratch.scratch_quota import Workplace
+from warmstore.compiling.single_flight import Flights
+from warmstore.compiling.store.artifact import Artifact
+from warmstore.compiling.store.artifact_store import ArtifactStore
+from warmstore.compiling.warn_once import Complaints
 from warmstore.errors import BadArtifact, CompilationFailed, TooLarge
 
 if TYPE_CHECKING:
-    from warmstore.compiling.remote_tier import RemoteTier
+    from warmstore.compiling.remote.remote_tier import RemoteTier
 
 _log = logging.getLogger("warmstore")
 
@@ -466,4 +466,4 @@ class Session:
         self.store.used(list(self._used.values()))
         self.remember_job()
         if self.lookups:
-            runs.write(self.store.folder, self.job, self.lookups, self.kept)
+            lookup_log.write(self.store.folder, self.job, self.lookups, self.kept)

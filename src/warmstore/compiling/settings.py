@@ -5,10 +5,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from warmstore.compiling.policies import order_of
-from warmstore.compiling.profiles import choose
-from warmstore.compiling.quota import LEAST
-from warmstore.compiling.remotes import RemoteSettings
+from warmstore.compiling.hooks.compiler_profiles import choose
+from warmstore.compiling.remote.remote_settings import RemoteSettings
+from warmstore.compiling.store.artifact_quota import LEAST
+from warmstore.compiling.store.eviction_order import order_of
 from warmstore.remote.offline import is_offline
 from warmstore.storage.humanize import parse_size
 
@@ -20,8 +20,8 @@ class Settings:
     Attributes:
         folder: The store's folder, absolute.
         max_size: Bytes.
-        eviction: A name of `policies.POLICIES`.
-        profile: A name of `profiles.PROFILES`.
+        eviction: A name of `eviction_order.POLICIES`.
+        profile: A name of `compiler_profiles.PROFILES`.
         job: What this program is called.
         job_is_told: Whether the user said so; else it is the name of the script.
         offline: Whether no network may be touched.

@@ -15,27 +15,27 @@ import torch
 from torch import nn
 
 from warmstore.errors import ReadOnly
-from warmstore.features.blocks import Block, Blocks
+from warmstore.features.cache_merging import Merged, merge_caches
+from warmstore.features.cache_options import CacheOptions
+from warmstore.features.cache_stats import CacheStats
 from warmstore.features.detector import ChangeDetector
 from warmstore.features.filling import Call, fill
-from warmstore.features.merging import Merged, merge_caches
-from warmstore.features.options import CacheOptions
-from warmstore.features.session import Session
-from warmstore.features.statistics import CacheStats
-from warmstore.features.versions import Fingerprint, digest, read_versions
-from warmstore.filled import Filled
-from warmstore.owner import Owner
-from warmstore.records.files import Files
-from warmstore.records.keys import as_keys
-from warmstore.records.rewrite import Utilisation
+from warmstore.features.keyed.cache_session import Session
+from warmstore.features.keyed.cache_versions import Fingerprint, digest, read_versions
+from warmstore.features.write_queue import Block, Blocks
+from warmstore.loading.fill_result import Filled
+from warmstore.records.index.sample_keys import as_keys
+from warmstore.records.write.rewrite import Utilisation
 from warmstore.remote.location import is_remote
+from warmstore.storage.files import Files
 from warmstore.storage.humanize import parse_size
+from warmstore.storage.lifecycle import Owner
 
 if TYPE_CHECKING:
-    from warmstore.features.joining import Joined
-    from warmstore.records.pulling import Pulled
-    from warmstore.records.pushing import Pushed
-    from warmstore.records.remote_copy import Remote
+    from warmstore.features.remote_binding import Joined
+    from warmstore.replicate.pull import Pulled
+    from warmstore.replicate.push import Pushed
+    from warmstore.replicate.remote_copy import Remote
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -323,7 +323,7 @@ class FeatureCache(Owner):
             StaleCache, SchemaMismatch: others filled it with another module, or with other outputs.
             RemoteUnavailable, RemoteRefused: it was not pushed.
         """
-        from warmstore.features.joining import push
+        from warmstore.features.remote_binding import push
 
         remote = self._remote(url, remote_options, anonymous)
         self.flush()
@@ -345,7 +345,7 @@ class FeatureCache(Owner):
             StaleCache, SchemaMismatch: others filled it with another module, or with other outputs.
             Damaged, RemoteUnavailable, RemoteRefused: what came until then is here; the next pull goes on.
         """
-        from warmstore.features.joining import pull
+        from warmstore.features.remote_binding import pull
 
         remote = self._remote(url, remote_options, anonymous)
         self.flush()
@@ -366,7 +366,7 @@ class FeatureCache(Owner):
     def _remote(
         self, url: str | os.PathLike[str] | None, options: Mapping[str, Any] | None, anonymous: bool
     ) -> "Remote":
-        from warmstore.records.remote_copy import Remote
+        from warmstore.replicate.remote_copy import Remote
 
         if url is None:
             if self._joined is None:
@@ -377,8 +377,8 @@ class FeatureCache(Owner):
     def _join_remote(self, folder: str) -> "Joined | None":
         if not is_remote(folder):
             return None
-        from warmstore.features.joining import Joined
-        from warmstore.records.remote_copy import Remote
+        from warmstore.features.remote_binding import Joined
+        from warmstore.replicate.remote_copy import Remote
 
         return Joined(Remote(folder, self._options.remote_options, self._options.anonymous), self._options)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from warmstore.errors import BadIds, ReadOnly
-from warmstore.filled import Filled
+from warmstore.loading.fill_result import Filled
 
 if TYPE_CHECKING:
     from warmstore.features.cache import FeatureCache

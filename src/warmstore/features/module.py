@@ -17,18 +17,18 @@ import torch
 from torch import nn
 
 from warmstore.errors import BadIds, StaleCache
-from warmstore.features.arguments import IDS, Arguments, BatchArgs, Roles, is_mapping
 from warmstore.features.cache import FeatureCache
-from warmstore.features.call_settings import CallSettings
+from warmstore.features.calls.call_arguments import IDS, Arguments, BatchArgs, Roles, is_mapping
+from warmstore.features.calls.call_settings import CallSettings
+from warmstore.features.calls.stateless import check_stateless
 from warmstore.features.detector import detector_of
-from warmstore.features.out_dims import UNTOLD, check_out_dims
-from warmstore.features.session import Session
-from warmstore.features.settling import Dimensions, is_guess
-from warmstore.features.stateless import check_stateless
-from warmstore.features.structure import unflatten
-from warmstore.features.versions import fingerprint_of
+from warmstore.features.keyed.cache_session import Session
+from warmstore.features.keyed.cache_versions import fingerprint_of
+from warmstore.features.outputs.dims_inference import Dimensions, is_guess
+from warmstore.features.outputs.out_dims import UNTOLD, check_out_dims
+from warmstore.features.outputs.output_structure import unflatten
 from warmstore.identity import Identity
-from warmstore.records.keys import Keys, as_keys
+from warmstore.records.index.sample_keys import Keys, as_keys
 
 _log = logging.getLogger("warmstore")
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, Self
 import xxhash
 
 from warmstore.errors import NoFingerprint
-from warmstore.identity.files import Files
+from warmstore.identity.named_files import Files
 from warmstore.identity.origin import PYTHON_ORIGIN
 from warmstore.identity.patches import Patches
 from warmstore.identity.walk import Names, Settings, Walk

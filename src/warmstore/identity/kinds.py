@@ -35,7 +35,7 @@ import numpy as np
 import xxhash
 
 from warmstore.identity.code import facts_of
-from warmstore.identity.files import content_of, stat_of
+from warmstore.identity.named_files import content_of, stat_of
 from warmstore.identity.origin import origin_of_name
 from warmstore.identity.plain import (
     attributes_of,

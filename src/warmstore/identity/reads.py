@@ -453,7 +453,7 @@ def _files_beside(walk: Walk, place: Place, function: FunctionType, facts: CodeF
 
 
 def _native_module(walk: Walk, place: Place, file: str) -> None:
-    from warmstore.identity.files import content_of, stat_of
+    from warmstore.identity.named_files import content_of, stat_of
 
     found = stat_of(file)
     text = "" if found is None else content_of(file, found.st_size, found.st_mtime_ns, found.st_ino)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from warmstore.identity import files as files_module
+from warmstore.identity import named_files as files_module
 from warmstore.identity.origin import Origin, edited_files, origin_of, origin_of_class, origin_of_function, program_root
 from warmstore.identity.plain import NAMES_A_FILE, NotPlain, Plain, array_text, atom_text, has_plain_state
 

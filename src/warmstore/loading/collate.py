@@ -14,8 +14,8 @@ import numpy as np
 from warmstore.errors import SchemaMismatch
 from warmstore.loading.packing import PackRows, pack_rows
 from warmstore.loading.validation import MOST_SAMPLES, integer
-from warmstore.records.arrays import is_jax_array, is_tensor, to_numpy
-from warmstore.records.values import Packed
+from warmstore.records.format.array_interop import is_jax_array, is_tensor, to_numpy
+from warmstore.records.format.value_encoding import Packed
 from warmstore.tree.columns import rebuilt
 from warmstore.tree.columns import stack as stack_parts
 

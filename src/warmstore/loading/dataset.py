@@ -6,12 +6,12 @@ from typing import Any, final
 import numpy as np
 
 from warmstore.loading import collate as collating
-from warmstore.loading.batch_builder import marked
+from warmstore.loading.prefetch.batch_builder import marked
+from warmstore.loading.prefetch.device_transfer import ToTorch
 from warmstore.loading.sources.resolve import source_of
 from warmstore.loading.sources.sequence import SequenceSource
 from warmstore.loading.sources.source import Source
-from warmstore.loading.transfer import ToTorch
-from warmstore.records.samples import Samples
+from warmstore.records.sample_batch import Samples
 from warmstore.tree.columns import map_columns
 
 _to_torch = ToTorch()

@@ -19,29 +19,29 @@ from typing import Any, Never
 import numpy as np
 
 from warmstore.errors import Closed
-from warmstore.loading.batch_builder import VALID, BatchBuilder, Built, OnError, Task
 from warmstore.loading.batch_sizes import BatchSize
 from warmstore.loading.collate import Collation
-from warmstore.loading.cursor import MOST_EPOCH, EpochCursor
-from warmstore.loading.drivers import held_by_lightning
-from warmstore.loading.epoch_steps import EpochSteps
-from warmstore.loading.options import check_options
-from warmstore.loading.processes import ProcessPrefetcher
-from warmstore.loading.rank_steps import batch_size_of, shard_of, steps_of
+from warmstore.loading.loader_options import check_options
+from warmstore.loading.prefetch.batch_builder import VALID, BatchBuilder, Built, OnError, Task
+from warmstore.loading.prefetch.device_transfer import transfer_to
+from warmstore.loading.prefetch.process_prefetcher import ProcessPrefetcher
+from warmstore.loading.prefetch.thread_prefetcher import ThreadPrefetcher
 from warmstore.loading.samplers.counter_rng import MOST_SEED
 from warmstore.loading.samplers.samplers import Sampler, Sequential, sampler_of
-from warmstore.loading.shard import Shard, Uneven, find_rank
 from warmstore.loading.sources.iterable import IterableSource
 from warmstore.loading.sources.mixture import MixtureSource
 from warmstore.loading.sources.resolve import source_of
-from warmstore.loading.stream_steps import StreamSteps
-from warmstore.loading.threads import ThreadPrefetcher
-from warmstore.loading.trainer_faces import EpochSampler, LoaderDataset
-from warmstore.loading.transfer import transfer_to
+from warmstore.loading.steps.cursor import MOST_EPOCH, EpochCursor
+from warmstore.loading.steps.epoch_steps import EpochSteps
+from warmstore.loading.steps.rank_steps import batch_size_of, shard_of, steps_of
+from warmstore.loading.steps.shard import Shard, Uneven, find_rank
+from warmstore.loading.steps.stream_steps import StreamSteps
+from warmstore.loading.trainers.drivers import held_by_lightning
+from warmstore.loading.trainers.trainer_faces import EpochSampler, LoaderDataset
 from warmstore.loading.validation import integer, refuse
-from warmstore.owner import Owner
-from warmstore.records.samples import Samples
-from warmstore.records.threads import thread_count
+from warmstore.records.sample_batch import Samples
+from warmstore.storage.lifecycle import Owner
+from warmstore.storage.thread_pool import thread_count
 
 _CHEAP = 4 << 20
 _MOST_WORKERS = 4
@@ -320,7 +320,7 @@ class Loader(Owner):
             NotInstalled: it is torch's, which is not there.
             AttributeError: an iterable source has no positions.
         """
-        from warmstore.loading.batch_sampler import BatchSampler  # needs torch
+        from warmstore.loading.trainers.batch_sampler import BatchSampler  # needs torch
 
         if isinstance(self._source, IterableSource):
             raise AttributeError("an iterable source has no positions, and so no batch sampler")

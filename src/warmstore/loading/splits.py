@@ -15,7 +15,7 @@ from warmstore.loading.samplers.permutation import permuted
 from warmstore.loading.sources.subset import Selection
 from warmstore.loading.subset import Subset, selection_of
 from warmstore.loading.validation import integer
-from warmstore.records.arrays import is_tensor, to_numpy
+from warmstore.records.format.array_interop import is_tensor, to_numpy
 
 _KIND = "split"
 

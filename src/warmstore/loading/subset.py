@@ -13,7 +13,7 @@ from warmstore.loading.sources.mixture import MixtureSource
 from warmstore.loading.sources.resolve import source_of
 from warmstore.loading.sources.source import Source
 from warmstore.loading.sources.subset import Selection, SubsetSource, positions_of
-from warmstore.records.samples import Samples
+from warmstore.records.sample_batch import Samples
 
 
 @final

@@ -4,12 +4,12 @@ from typing import Any, final
 
 import numpy as np
 
-from warmstore.filled import Filled
+from warmstore.loading.fill_result import Filled
 from warmstore.loading.loader import Loader
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.samplers.samplers import Sequential
 from warmstore.loading.sources.source import Source
-from warmstore.pipeline.source import PipelineSource
+from warmstore.pipeline.pipeline_source import PipelineSource
 
 
 @final

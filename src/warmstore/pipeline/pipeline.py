@@ -10,23 +10,23 @@ from pathlib import Path
 from typing import Any, final, get_args
 
 from warmstore.errors import BadSource, NotPicklable
-from warmstore.filled import Filled
-from warmstore.identity.files import Files
+from warmstore.identity.named_files import Files
 from warmstore.loading.dataset import Dataset
+from warmstore.loading.fill_result import Filled
 from warmstore.loading.loader import Loader
 from warmstore.loading.samplers.counter_rng import MOST_SEED
 from warmstore.loading.samplers.samplers import Sampler, Shuffle
 from warmstore.loading.validation import integer
-from warmstore.owner import Owner
-from warmstore.pipeline.caching import source_of
 from warmstore.pipeline.filling import fill
-from warmstore.pipeline.identities import Identities
 from warmstore.pipeline.native_threads import native_threads
-from warmstore.pipeline.plan import Plan
-from warmstore.pipeline.profile import Profile
-from warmstore.pipeline.source import PipelineSource
+from warmstore.pipeline.pipeline_source import PipelineSource
+from warmstore.pipeline.plan.plan import Plan
+from warmstore.pipeline.profile.profile import Profile
+from warmstore.pipeline.step_identities import Identities
 from warmstore.pipeline.steps import Caching, Step, deterministic, name_of
-from warmstore.records.threads import thread_count
+from warmstore.pipeline.tiers.tier_opening import source_of
+from warmstore.storage.lifecycle import Owner
+from warmstore.storage.thread_pool import thread_count
 
 _MOST_WORKERS = 4
 
@@ -154,14 +154,14 @@ class Pipeline(Owner):
         return value
 
     def profile(self, **options: Any) -> Profile:
-        """Measure every step on this machine; see `warmstore.pipeline.profiling.profile`."""
-        from warmstore.pipeline.profiling import profile
+        """Measure every step on this machine; see `warmstore.pipeline.profile.profiler.profile`."""
+        from warmstore.pipeline.profile.profiler import profile
 
         return profile(self, **options)
 
     def plan(self, *, profile: Profile | None = None, **options: Any) -> Plan:
-        """Decide what to keep where; see `warmstore.pipeline.planning.plan`."""
-        from warmstore.pipeline.planning import plan
+        """Decide what to keep where; see `warmstore.pipeline.plan.planner.plan`."""
+        from warmstore.pipeline.plan.planner import plan
 
         return plan(self, profile, **options)
 

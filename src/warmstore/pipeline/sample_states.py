@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from warmstore.identity.samples import Samples, UInt64, as_a_whole, counts_as_a_whole, identify_samples, mixed
+from warmstore.identity.sample_identities import Samples, UInt64, as_a_whole, counts_as_a_whole, identify_samples, mixed
 from warmstore.identity.watch import SHARE
 from warmstore.loading.samplers.counter_rng import Int64
-from warmstore.records.rows import Bools
+from warmstore.records.format.encoded_rows import Bools
 
 if TYPE_CHECKING:
     from warmstore.identity.memory import Recorded

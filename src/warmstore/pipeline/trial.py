@@ -12,9 +12,9 @@ import numpy as np
 import xxhash
 
 from warmstore.errors import BadSource, UnsupportedType
-from warmstore.pipeline.outside import Objects, is_simple
-from warmstore.pipeline.values import TreeSpec, flatten, to_bytes, unmarked
-from warmstore.pipeline.watch import Watch
+from warmstore.pipeline.outside_memory import Objects, is_simple
+from warmstore.pipeline.tiers.sample_values import TreeSpec, flatten, to_bytes, unmarked
+from warmstore.pipeline.write_watch import Watch
 
 if TYPE_CHECKING:
     from warmstore.pipeline.pipeline import Pipeline

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from warmstore.records.files import Files
-from warmstore.records.log import Log
-from warmstore.records.manifest import Manifest
-from warmstore.records.numbers import Numbers
+from warmstore.records.format.log import Log
+from warmstore.records.format.manifest import Manifest
+from warmstore.records.format.number_lists import Numbers
+from warmstore.storage.files import Files
 
 
 def open_log(

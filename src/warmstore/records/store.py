@@ -17,35 +17,43 @@ import pyarrow as pa
 
 from warmstore.errors import Closed, PositionError, ReadOnly, SchemaMismatch
 from warmstore.identity.kinds import Versioned
-from warmstore.owner import Owner
-from warmstore.records.address_space import SLOT
-from warmstore.records.arrow_table import typed_table
-from warmstore.records.columns import add_field, drop_field, filter_store, map_field
-from warmstore.records.draft import create_folder
-from warmstore.records.fields import LARGEST_RECORD, Field, Fields, Json, check_fields, check_known, field_has_bytes
-from warmstore.records.files import Files, is_read_only
-from warmstore.records.formats import Formatted
-from warmstore.records.gather import Gatherer
-from warmstore.records.indexing import is_integer
-from warmstore.records.manifest import Manifest, read_manifest
-from warmstore.records.pending import block_of, largest_record
-from warmstore.records.positions import as_positions, is_positions
-from warmstore.records.reading import Options, read, read_as_wanted
-from warmstore.records.rewrite import Utilisation, rewrite
-from warmstore.records.rows import Rows
-from warmstore.records.samples import Samples
-from warmstore.records.session import BATCH_BYTES, Session
-from warmstore.records.snapshot import Snapshot
-from warmstore.records.values import encode
-from warmstore.records.verify import Report, check
-from warmstore.records.view import FieldsView, FieldView, is_names
-from warmstore.records.writing import Writing
+from warmstore.records.arrow.arrow_table import typed_table
+from warmstore.records.field_views import FieldsView, FieldView, is_names
+from warmstore.records.format.encoded_rows import Rows
+from warmstore.records.format.fields import (
+    LARGEST_RECORD,
+    Field,
+    Fields,
+    Json,
+    check_fields,
+    check_known,
+    field_has_bytes,
+)
+from warmstore.records.format.manifest import Manifest, read_manifest
+from warmstore.records.format.value_encoding import encode
+from warmstore.records.framework_arrays import Formatted
+from warmstore.records.read.gather import Gatherer
+from warmstore.records.read.gather_results import Options, read, read_as_wanted
+from warmstore.records.read.numpy_indexing import is_integer
+from warmstore.records.read.positions import as_positions, is_positions
+from warmstore.records.read.snapshot import Snapshot
+from warmstore.records.read.verify import Report, check
+from warmstore.records.sample_batch import Samples
+from warmstore.records.store_session import BATCH_BYTES, Session
+from warmstore.records.write.field_edits import add_field, drop_field, filter_store, map_field
+from warmstore.records.write.rewrite import Utilisation, rewrite
+from warmstore.records.write.store_draft import create_folder
+from warmstore.records.write.write_buffer import block_of, largest_record
+from warmstore.records.write.write_options import Writing
 from warmstore.remote.location import is_remote
+from warmstore.storage.files import Files, is_read_only
+from warmstore.storage.lifecycle import Owner
+from warmstore.storage.memory.address_space import SLOT
 from warmstore.storage.quota import Reserve
 
 if TYPE_CHECKING:
-    from warmstore.records.pulling import Pulled
-    from warmstore.records.pushing import Pushed
+    from warmstore.replicate.pull import Pulled
+    from warmstore.replicate.push import Pushed
 
 _log = logging.getLogger("warmstore")
 
@@ -87,7 +95,7 @@ class RecordStore(Owner):
             metadata: anything JSON can say, kept with the store.
             chunk_size: bytes after which a chunk is sealed and the next begun, at most 1 GiB.
             writer_threads: threads that compress what this process writes; None for one per core.
-            room: makes room for every write, by evicting chunks (see `warmstore.records.eviction`).
+            room: makes room for every write, by evicting chunks (see `warmstore.records.write.chunk_eviction`).
 
         Raises:
             StoreExists: the folder holds something already.
@@ -142,7 +150,7 @@ class RecordStore(Owner):
         if is_remote(path):
             if mode != "r":
                 raise ReadOnly(f"{path!r} is a remote; write to a folder and push it there")
-            from warmstore.records.remote_copy import Remote, open_remote
+            from warmstore.replicate.remote_copy import Remote, open_remote
 
             remote = Remote(os.fspath(path), remote_options, anonymous)
             return cls._open_copy(*open_remote(remote, cache_dir, cache_size))
@@ -514,8 +522,8 @@ class RecordStore(Owner):
         """The committed records as an Arrow table of typed columns, in their order; pending ones are not in it.
 
         Columns lie over the mapped files where Arrow has the layout they have there; bools, and values of fields with a
-        codec, are copied, and so is everything after edits. `warmstore.records.arrow_schema` says which types fields
-        become. A record without a value is null, and so is NaT.
+        codec, are copied, and so is everything after edits. `warmstore.records.arrow.arrow_schema` says which types
+        fields become. A record without a value is null, and so is NaT.
 
         Args:
             fields: the fields to have, in their order; all by default.
@@ -566,8 +574,8 @@ class RecordStore(Owner):
             StoreExists: the remote has a feature cache.
             RemoteUnavailable, RemoteRefused: it was not pushed.
         """
-        from warmstore.records.pushing import push
-        from warmstore.records.remote_copy import Remote
+        from warmstore.replicate.push import push
+        from warmstore.replicate.remote_copy import Remote
 
         self._settle()
         with contextlib.closing(Remote(url, remote_options, anonymous).open()) as objects:
@@ -588,8 +596,8 @@ class RecordStore(Owner):
             Damaged: what the remote has is not what was pushed.
             RemoteUnavailable, RemoteRefused: nothing changed; the next pull goes on.
         """
-        from warmstore.records.pulling import pull
-        from warmstore.records.remote_copy import Remote
+        from warmstore.replicate.pull import pull
+        from warmstore.replicate.remote_copy import Remote
 
         self._settle()
         with contextlib.closing(Remote(url, remote_options, anonymous).open()) as objects:
@@ -606,8 +614,8 @@ class RecordStore(Owner):
         anonymous: bool = False,
     ) -> "tuple[Pulled, Pushed]":
         """`pull` and then `push`: whichever of the two has more gives it to the other."""
-        from warmstore.records.pulling import sync
-        from warmstore.records.remote_copy import Remote
+        from warmstore.replicate.pull import sync
+        from warmstore.replicate.remote_copy import Remote
 
         self._settle()
         with contextlib.closing(Remote(url, remote_options, anonymous).open()) as objects:
@@ -629,8 +637,8 @@ class RecordStore(Owner):
 
         Killed and called again it goes on. Where the store is there already, it is pulled.
         """
-        from warmstore.records.pulling import pull
-        from warmstore.records.remote_copy import Remote
+        from warmstore.replicate.pull import pull
+        from warmstore.replicate.remote_copy import Remote
 
         with contextlib.closing(Remote(url, remote_options, anonymous).open()) as objects:
             pull(Path(path), objects, Files(), progress=progress)

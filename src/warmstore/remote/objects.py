@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from warmstore.errors import BadArtifact, RemoteRefused, RemoteUnavailable, WarmstoreError
+from warmstore.remote.limits import Breaker, Patience
 from warmstore.remote.location import Location, Redacted
+from warmstore.remote.obstore_stores import obstore_package, store_of
 from warmstore.remote.offline import OFFLINE, is_offline
 from warmstore.remote.requests import Requests
-from warmstore.remote.stores import obstore_package, store_of
-from warmstore.remote.waiting import Breaker, Patience
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from multiprocessing import util
 from typing import Any, TypeVar
 
 from warmstore.errors import RemoteUnavailable
-from warmstore.owner import Owner
+from warmstore.storage.lifecycle import Owner
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
-from warmstore.records.files import Files, write_all
+from warmstore.storage.files import Files, write_all
 
 _PLAIN = Files()
 

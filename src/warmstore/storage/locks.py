@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from warmstore.records.files import Files, file_lock
+from warmstore.storage.files import Files, file_lock
 
 
 class ReentrantFileLock:

@@ -6,7 +6,7 @@ from typing import Any
 
 from warmstore.errors import UnsupportedType
 from warmstore.tree.containers import Container, under
-from warmstore.type_names import find_type, type_name
+from warmstore.tree.type_names import find_type, type_name
 
 TreeSpec = dict[str, Any]
 """A JSON tree. "node" of a container is its kind; "children" are the specs of its children, "keys" their keys where

@@ -186,10 +186,10 @@ def changed_live(name: str, compiler: Callable[..., Any], folder: str, change: s
 
 def blinded() -> None:
     """Make keys that say nothing of what is called."""
-    from warmstore.compiling import calls
+    from warmstore.compiling.keys import call_keys
 
-    key_of_call = calls.key_of_call
-    calls.key_of_call = lambda identities, *rest: key_of_call((), *rest)
+    key_of_call = call_keys.key_of_call
+    call_keys.key_of_call = lambda identities, *rest: key_of_call((), *rest)
 
 
 def main() -> None:

@@ -36,7 +36,7 @@ def _begin() -> None:
 
 def _say(cache: Any) -> None:
     """What came of it, where anything was looked up."""
-    from warmstore.compiling.runs import summary
+    from warmstore.compiling.misses.lookup_log import summary
 
     if cache.active and cache.session.lookups:
         print(f"warmstore run, {cache.session.job}: {summary(cache.session.lookups)}", file=sys.stderr)

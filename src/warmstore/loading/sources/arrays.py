@@ -8,10 +8,10 @@ import numpy as np
 
 from warmstore.errors import BadSource
 from warmstore.loading.samplers.counter_rng import Int64
-from warmstore.loading.sources.content import hash_of_rows
-from warmstore.loading.sources.ownership import owned
 from warmstore.loading.sources.source import Source
-from warmstore.records.arrays import to_numpy
+from warmstore.loading.values.content_hash import hash_of_rows
+from warmstore.loading.values.ownership import owned
+from warmstore.records.format.array_interop import to_numpy
 
 
 class ArraySource(Source):

@@ -7,7 +7,7 @@ import numpy as np
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.sources.parts import Parts
 from warmstore.loading.sources.source import Source
-from warmstore.records.samples import Samples
+from warmstore.records.sample_batch import Samples
 from warmstore.tree.columns import rebuilt
 
 

@@ -9,7 +9,7 @@ from warmstore.loading.mixture import Mixture
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.sources.parts import Parts
 from warmstore.loading.sources.source import Source
-from warmstore.records.values import Packed
+from warmstore.records.format.value_encoding import Packed
 from warmstore.tree.columns import rebuilt
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from warmstore.errors import BadSource, UnknownFormat, WarmstoreError
 from warmstore.loading.sources import array_record
-from warmstore.loading.sources.kinds import is_of
+from warmstore.loading.values.value_types import is_of
 
 _TABLES = {
     ".parquet": "read_parquet",

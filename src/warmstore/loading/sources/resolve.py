@@ -16,7 +16,13 @@ from warmstore.loading.sources.array_record import ArrayRecordSource, is_array_r
 from warmstore.loading.sources.arrays import ArraySource, NpySource, TensorSource
 from warmstore.loading.sources.iterable import iterable_source
 from warmstore.loading.sources.joined import ConcatSource
-from warmstore.loading.sources.kinds import (
+from warmstore.loading.sources.mixture import MixtureSource
+from warmstore.loading.sources.refusals import refusal_of, unknown_file
+from warmstore.loading.sources.sequence import SequenceSource
+from warmstore.loading.sources.source import Source
+from warmstore.loading.sources.store import FieldSource, StoreSource
+from warmstore.loading.sources.subset import Selection, SubsetSource, positions_of
+from warmstore.loading.values.value_types import (
     MANY,
     is_aligned,
     is_column,
@@ -26,18 +32,12 @@ from warmstore.loading.sources.kinds import (
     is_stream,
     is_torch_set,
 )
-from warmstore.loading.sources.mixture import MixtureSource
-from warmstore.loading.sources.refusals import refusal_of, unknown_file
-from warmstore.loading.sources.sequence import SequenceSource
-from warmstore.loading.sources.source import Source
-from warmstore.loading.sources.store import FieldSource, StoreSource
-from warmstore.loading.sources.subset import Selection, SubsetSource, positions_of
-from warmstore.records.arrays import is_jax_array, is_tensor
-from warmstore.records.fields import check_known
-from warmstore.records.formats import Formatted
-from warmstore.records.manifest import NAME
+from warmstore.records.field_views import FieldsView, FieldView
+from warmstore.records.format.array_interop import is_jax_array, is_tensor
+from warmstore.records.format.fields import check_known
+from warmstore.records.format.manifest import NAME
+from warmstore.records.framework_arrays import Formatted
 from warmstore.records.store import RecordStore
-from warmstore.records.view import FieldsView, FieldView
 from warmstore.remote.location import is_remote
 from warmstore.tree.columns import rebuilt
 

@@ -6,7 +6,7 @@ from typing import Any, final
 import numpy as np
 
 from warmstore.loading.samplers.counter_rng import Int64
-from warmstore.records.samples import Samples
+from warmstore.records.sample_batch import Samples
 
 
 class Source(ABC):

@@ -10,10 +10,10 @@ from warmstore.errors import Closed
 from warmstore.loading.collate import LIST, Collation
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.sources.source import Source
-from warmstore.records.fields import Array, Bytes, Field, Ragged, check_known
+from warmstore.records.field_views import FieldView
+from warmstore.records.format.fields import Array, Bytes, Field, Ragged, check_known
+from warmstore.records.format.value_encoding import Packed
 from warmstore.records.store import RecordStore
-from warmstore.records.values import Packed
-from warmstore.records.view import FieldView
 
 
 @final

@@ -1,0 +1,133 @@
+"""Where JAX looks up and saves what it compiled. Like `torch_hooks`: nothing public, and JAX works without them."""
+
+import functools
+import inspect
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from warmstore.compiling.hooks.import_hooks import Watcher
+from warmstore.compiling.hooks.torch_hooks import Listener
+from warmstore.compiling.misses.key_components import of_jax
+
+_OPTIONS = {
+    "jax_compilation_cache_dir": "JAX_COMPILATION_CACHE_DIR",
+    "jax_enable_compilation_cache": "JAX_ENABLE_COMPILATION_CACHE",
+    "jax_persistent_cache_enable_xla_caches": "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES",
+    "jax_persistent_cache_min_compile_time_secs": "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS",
+    "jax_persistent_cache_min_entry_size_bytes": "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES",
+}
+
+VARIABLES = {
+    "JAX_ENABLE_COMPILATION_CACHE": "true",
+    # Else the folder's name is among the options of the compiler, and so in the key.
+    "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+}
+"""What JAX needs beside the folder: everything is kept, and keys are the same in every folder."""
+
+
+class JaxHooks:
+    """Sets the hooks when JAX's modules are imported, and takes them away again."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._replaced: list[tuple[Any, str, Any]] = []
+        self._told: dict[str, Any] = {}
+
+    def watch(self, watcher: Watcher) -> None:
+        """Have the hooks set as soon as JAX's modules are there, and tell a JAX that is there already its options."""
+        self.tell()
+        watcher.when_imported("jax._src.lru_cache", self._lru_cache)
+        watcher.when_imported("jax._src.compilation_cache", self._compilation_cache)
+        watcher.when_imported("jax._src.compiler", self._compiler)
+
+    def remove(self) -> None:
+        """Take the hooks away, and give JAX its options back."""
+        for holder, name, original in reversed(self._replaced):
+            setattr(holder, name, original)
+        self._replaced.clear()
+        jax = sys.modules.get("jax")
+        if jax is not None:
+            for option, value in self._told.items():
+                jax.config.update(option, value)
+            self._forget_folder()
+        self._told.clear()
+
+    def tell(self) -> None:
+        """Tell an imported JAX its options, each of the type it has now."""
+        jax = sys.modules.get("jax")
+        if jax is None:
+            return
+        for option, variable in _OPTIONS.items():
+            now = getattr(jax.config, option, None)
+            said = os.environ[variable]
+            value = (
+                said == "true" if isinstance(now, bool) else type(now)(said) if isinstance(now, int | float) else said
+            )
+            self._told.setdefault(option, now)
+            jax.config.update(option, value)
+        self._forget_folder()
+
+    def _forget_folder(self) -> None:
+        """JAX opens its cache once; have it open the one that it was told of now."""
+        cache = sys.modules.get("jax._src.compilation_cache")
+        if cache is not None and hasattr(cache, "reset_cache"):
+            cache.reset_cache()
+
+    def _replace(self, holder: Any, name: str, replacement: Any) -> None:
+        self._replaced.append((holder, name, inspect.getattr_static(holder, name)))
+        setattr(holder, name, replacement)
+
+    def _lru_cache(self, module: ModuleType) -> None:
+        cache = module.LRUCache
+        get, put, suffix = cache.get, cache.put, module._CACHE_SUFFIX
+
+        def path_of(self_: Any, key: str) -> str | None:
+            return self._listener.inside(str(Path(self_.path) / f"{key}{suffix}"))
+
+        @functools.wraps(get)
+        def hearing_get(self_: Any, key: str) -> bytes | None:
+            if (inside := path_of(self_, key)) is not None:
+                self._listener.wanted(inside, alone=True)
+            found: bytes | None = get(self_, key)
+            return found
+
+        @functools.wraps(put)
+        def hearing_put(self_: Any, key: str, value: bytes) -> None:
+            put(self_, key, value)
+            if (inside := path_of(self_, key)) is not None:
+                self._listener.made(inside)
+
+        self._replace(cache, "get", hearing_get)
+        self._replace(cache, "put", hearing_put)
+
+    def _compilation_cache(self, module: ModuleType) -> None:
+        get_cache_key = module.get_cache_key
+        suffix = "-cache"
+
+        @functools.wraps(get_cache_key)
+        def described(program: Any, devices: Any, options: Any, *args: Any, **kwargs: Any) -> str:
+            key: str = get_cache_key(program, devices, options, *args, **kwargs)
+            folder = os.environ.get("JAX_COMPILATION_CACHE_DIR", "")
+            if (inside := self._listener.inside(str(Path(folder) / f"{key}{suffix}"))) is not None:
+                flags = os.environ.get("XLA_FLAGS", "")
+                self._listener.describe(inside, lambda: of_jax(str(program), options.SerializeAsString(), flags))
+            return key
+
+        self._replace(module, "get_cache_key", described)
+
+    def _compiler(self, module: ModuleType) -> None:
+        compile_or_get = module.compile_or_get_cached
+
+        @functools.wraps(compile_or_get)
+        def compile_or_get_cached(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return compile_or_get(*args, **kwargs)
+            finally:
+                self._listener.landed()
+
+        self._replace(module, "compile_or_get_cached", compile_or_get_cached)

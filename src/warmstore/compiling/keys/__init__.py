@@ -1,0 +1,1 @@
+"""Keys of graphs and of calls: all that decides what is compiled."""

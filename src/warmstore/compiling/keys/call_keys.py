@@ -1,0 +1,216 @@
+"""Keys of calls that nobody has traced yet: all that tracing may look at, but for the sizes of arguments.
+
+A graph would need to be traced first, which takes most of a warm start. A key of a call is made of identities instead.
+What is found there is checked by its guards in every call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from operator import attrgetter
+from types import CodeType, MethodType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import distributed, nn
+from torch._dynamo.external_utils import wrap_inline
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd import forward_ad
+from torch.nn.modules.module import _has_any_global_hook
+
+from warmstore.compiling.environment import Environment
+from warmstore.compiling.keys.graph_keys import InputSpec, Key, digest, modes
+from warmstore.compiling.keys.identified import identify_options, is_plain, structure_text
+from warmstore.compiling.misses.key_components import Details, facts_as_parts
+from warmstore.errors import NoFingerprint
+from warmstore.identity.identity import Identity
+
+_MOST_FACTS = 4_000
+_TENSORS = (torch.Tensor, nn.Parameter, nn.Buffer, FakeTensor)
+_WRAPPED = wrap_inline(abs).__code__  # the frame in which Dynamo calls what is torch's own
+CONSTANTS = (
+    torch._C._get_cublas_allow_tf32, torch._C._get_privateuse1_backend_name, torch._C._is_any_autocast_enabled,
+    torch.accelerator.is_available, torch.autograd._is_checkpoint_valid, torch.cuda.is_available,
+    distributed.is_available, torch.get_default_dtype, torch.is_autocast_cache_enabled, torch.is_inference_mode_enabled,
+    torch.xpu.is_available,
+)  # fmt: skip
+"""What Dynamo asks while it traces, and takes the answer for a constant; ranks and autocast are told beside."""
+_SETTINGS = (
+    "mkldnn.enabled", "mkldnn.deterministic", "cudnn.enabled", "cudnn.benchmark", "cudnn.deterministic",
+    "cudnn.allow_tf32", "cuda.matmul.allow_tf32", "opt_einsum.enabled", "opt_einsum.strategy", "quantized.engine",
+)  # fmt: skip
+_PASSES = (
+    "post_grad_custom_pre_pass", "post_grad_custom_post_pass", "joint_custom_pre_pass", "joint_custom_post_pass",
+    "pre_grad_custom_pass", "_pre_fusion_custom_pass", "_post_fusion_custom_pass",
+)  # fmt: skip
+
+
+def key_of_call(
+    identities: Iterable[Identity],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    options: Mapping[str, Any],
+    environment: Environment,
+) -> Key:
+    """The key of a call of what is to be compiled with these options.
+
+    Args:
+        identities: of what is called, and of the arguments.
+        args, kwargs: of the call. Shapes and numbers do not count.
+        options: those of `torch.compile`.
+        environment: of this process.
+
+    Raises:
+        NoFingerprint: something cannot be told, or tensors are of a kind that no other process could compare.
+    """
+    known = [*identities, identify_options(options)]
+    for one in known:
+        one.require()
+    leaves, structure = torch.utils._pytree.tree_flatten((args, kwargs))
+    program: list[object] = [
+        [one.digest for one in known],
+        structure_text(structure),
+        _same(leaf for leaf in leaves if isinstance(leaf, torch.Tensor)),
+        shares_memory(leaves),
+        process_state(),
+        _configuration(),
+        torch.get_num_threads(),
+    ]
+    return Key(
+        digest(program),
+        tuple(map(_of_any_size, leaves)),
+        "cuda" if environment.gpus else "cpu",
+        str(torch.__version__),
+        modes(),
+    )
+
+
+def details_of_call(identities: Iterable[Identity], key: Key, options: Mapping[str, Any]) -> Details:
+    """What a key was made of, to be compared where nothing is found for it."""
+    facts: dict[str, str] = {}
+    for one in identities:
+        facts |= one.facts
+    parts = (
+        facts_as_parts(facts) if len(facts) <= _MOST_FACTS else {}
+    )  # else it can be said only that there is a change
+    for at, spec in enumerate(key.inputs):
+        said = {"type": spec} if isinstance(spec, str) else {name: str(value) for name, value in vars(spec).items()}
+        parts |= {f"input {at}: {name}": value for name, value in said.items()}
+    parts |= {f"option {name}": repr(value) for name, value in options.items()}
+    parts |= dict(one.partition(" ")[::2] for one in key.modes)
+    parts["torch.get_num_threads()"] = str(torch.get_num_threads())
+    parts |= dict(process_state())
+    parts |= {f"config {name}": value for config in _configuration() for name, value in config}
+    return Details(parts)
+
+
+def shares_memory(values: Iterable[object]) -> bool:
+    """Whether tensors among some values lie in the same memory, which matters to programs that change them in place."""
+    found = [one for one in values if isinstance(one, torch.Tensor) and one.layout == torch.strided]
+    return len(found) > 1 and len({one.untyped_storage()._cdata for one in found}) < len(found)
+
+
+def overlap(variables: Mapping[str, object]) -> bool:
+    """Whether tensors among the variables of a frame, and in what they hold, lie in the same memory."""
+    return shares_memory(torch.utils._pytree.tree_leaves(list(variables.values())))
+
+
+def is_transformed() -> bool:
+    """Whether calls are not only calls now: hooks of all modules, `torch.func`, forward-mode differentiation, and
+    modes that see every operator."""
+    return bool(
+        _has_any_global_hook()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or forward_ad._current_level >= 0
+        or torch._C._len_torch_dispatch_stack()
+    )
+
+
+def is_root(model: Any, frame: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a frame is that of a call: it runs what is called, with these very arguments."""
+    local = frame.f_locals
+    code: CodeType = frame.f_code
+    if isinstance(model, nn.Module):
+        forward = getattr(type(model).forward, "__code__", None)
+        is_called = code is forward and local.get(code.co_varnames[0]) is model
+    else:
+        is_called = code is getattr(getattr(model, "__func__", model), "__code__", None)
+        if isinstance(model, MethodType):
+            is_called = is_called and local.get(code.co_varnames[0]) is model.__self__
+    if not is_called and not (code is _WRAPPED and local.get("fn") is model):
+        return False
+    given = [local.get(name) for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + 2]]
+    inside = set(map(id, torch.utils._pytree.tree_leaves(given)))
+    return inside.issuperset(map(id, torch.utils._pytree.tree_leaves((args, kwargs))))
+
+
+def process_state() -> list[tuple[str, str]]:
+    """What torch says of this process, and what Dynamo takes for constants: ranks, devices, settings of kernels."""
+    found = {function.__name__: repr(function()) for function in CONSTANTS}
+    for kind in ("cpu", "cuda"):
+        found[f"autocast {kind}"] = f"{torch.is_autocast_enabled(kind)} {torch.get_autocast_dtype(kind)}"
+    for name in _SETTINGS:
+        found[name] = repr(attrgetter(name)(torch.backends))
+    if distributed.is_available() and distributed.is_initialized():
+        found["rank"] = f"{distributed.get_rank()} of {distributed.get_world_size()}"
+        groups = distributed.distributed_c10d._world.pg_group_ranks.values()
+        found["process groups"] = repr([sorted(group.items()) for group in groups])
+    return sorted(found.items())
+
+
+def program_of_call(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """What stays the same of a call while the program is edited, in 32 hexadecimal digits: names, not code.
+
+    Sizes of arguments that differed for one version of a program differ for the next one, too.
+    """
+    named = model if hasattr(model, "__qualname__") else type(model)
+    leaves, structure = torch.utils._pytree.tree_flatten((args, kwargs))
+    modules = model.named_modules() if isinstance(model, nn.Module) else ()
+    return digest(
+        [
+            named.__module__ if named.__module__ != "__main__" else "",
+            named.__qualname__,
+            structure_text(structure),
+            [one.dim() if isinstance(one, torch.Tensor) else type(one).__qualname__ for one in leaves],
+            [[name, type(one).__qualname__] for name, one in modules],
+        ]
+    )
+
+
+def _same(objects: Iterable[object]) -> list[int]:
+    """A number for each of some objects, the same for the same."""
+    numbers: dict[int, int] = {}
+    return [numbers.setdefault(id(one), len(numbers)) for one in objects]
+
+
+def _of_any_size(value: object) -> InputSpec | str:
+    """An argument without its sizes: those that differ are compiled for once, or have packages of their own."""
+    if type(value) in (int, float):
+        return type(value).__name__
+    if isinstance(value, torch.Tensor):
+        if type(value) not in _TENSORS or value.is_quantized:
+            raise NoFingerprint(f"of a {type(value).__qualname__} it is not known what an input like it has to have")
+        return InputSpec(value.dim(), str(value.dtype), str(value.layout), str(value.device), value.requires_grad)
+    if isinstance(value, np.ndarray | np.generic):
+        return f"{type(value).__qualname__} {value.dtype} {value.ndim}"
+    return repr(value) if is_plain(value) else type(value).__qualname__
+
+
+def _configuration() -> list[list[tuple[str, str]]]:
+    """Options of torch's compiler: plain values that are no folders. Others have no text that is the same elsewhere."""
+    from torch._dynamo import config as dynamo
+    from torch._functorch import config as functorch
+    from torch._inductor import config as inductor
+
+    if (name := next((one for one in _PASSES if getattr(inductor, one, None) is not None), None)) is not None:
+        raise NoFingerprint(f"torch._inductor.config.{name} is set, and what a pass does has no name")
+    plain = bool | int | float | str | None
+    return [
+        sorted(
+            (name, repr(value))
+            for name, value in config.get_config_copy().items()
+            if isinstance(value, plain) and "dir" not in name
+        )
+        for config in (dynamo, functorch, inductor)
+    ]

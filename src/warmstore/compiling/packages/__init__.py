@@ -1,0 +1,1 @@
+"""What compiling one frame leaves, and how Dynamo is given it back."""

@@ -1,0 +1,1 @@
+"""The remote behind an artifact store: what each host has put there, under signatures."""

@@ -1,0 +1,103 @@
+"""What a host remembers of a remote: under which name it writes there, and how far each writer was seen to be.
+
+It lies in the store's folder. A manifest with a lower number than one that was seen, or with the same number and other
+content, is an old state of the remote that somebody put back, and is not taken.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import secrets
+from collections.abc import Callable, Iterable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from warmstore.compiling.remote.signed_manifests import Manifest
+from warmstore.storage.atomic import replace_file
+
+_PATIENCE = 5.0  # seconds to wait for another process of this host
+
+
+class RemoteMemory:
+    """The memory of one remote, shared by all processes that use the store's folder.
+
+    Args:
+        folder: The store's folder.
+        url: The remote, without secrets.
+    """
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self._path = folder / "remote" / f"{sha256(url.encode()).hexdigest()[:16]}.json"
+        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.lock = FileLock(self._path.with_suffix(".lock"), timeout=_PATIENCE)
+        """Held by the one process of this host that publishes."""
+        self._known: dict[str, Any] = self._read()
+
+    def writer(self) -> str:
+        """The name under which this folder's host writes. A copy of the folder, or another host, has another one."""
+        where = self._path.parent.stat()
+        place = [platform.node(), where.st_dev, where.st_ino]
+
+        def name(known: dict[str, Any]) -> None:
+            if known.get("place") != place or not isinstance(known.get("writer"), str):
+                known |= {"place": place, "writer": secrets.token_hex(16)}
+
+        if self._known.get("place") != place:
+            self._change(name)
+        writer: str = self._known["writer"]
+        return writer
+
+    def sequence(self, namespace: str, writer: str) -> int:
+        """The highest number that was seen of a writer; 0 for none."""
+        return self._seen(f"{namespace}/{writer}")[0]
+
+    def objection(self, manifest: Manifest) -> str | None:
+        """Why a manifest is not taken although it is signed; None when it is."""
+        sequence, digest = self._seen(f"{manifest.namespace}/{manifest.writer}")
+        if manifest.sequence < sequence:
+            return (
+                f"{manifest.name} is older than number {sequence} of that writer, which was seen before: somebody set "
+                f"the remote back; if it was you, remove {self._path}"
+            )
+        if manifest.sequence == sequence and manifest.digest != digest:
+            return (
+                f"{manifest.name} is not the one that was seen before: somebody replaced it; if it was you, remove "
+                f"{self._path}"
+            )
+        return None
+
+    def saw(self, found: Iterable[Manifest]) -> None:
+        """Remember how far these writers are."""
+        new = [one for one in found if one.sequence > self.sequence(one.namespace, one.writer)]
+
+        def see(known: dict[str, Any]) -> None:
+            seen = known.setdefault("seen", {})
+            for one in new:
+                seen[f"{one.namespace}/{one.writer}"] = [one.sequence, one.digest]
+
+        if new:
+            self._change(see)
+
+    def _seen(self, which: str) -> tuple[int, str]:
+        match self._known.get("seen", {}).get(which):
+            case [int(sequence), str(digest)]:
+                return sequence, digest
+        return 0, ""
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            known = json.loads(self._path.read_text())
+        except (OSError, ValueError):
+            known = {}
+        known = known if isinstance(known, dict) else {}
+        return known if isinstance(known.get("seen", {}), dict) else {}
+
+    def _change(self, change: Callable[[dict[str, Any]], None]) -> None:
+        with FileLock(self._path.with_suffix(".write.lock"), timeout=_PATIENCE):
+            self._known = self._read()
+            change(self._known)
+            replace_file(self._path, json.dumps(self._known).encode(), durable=False)

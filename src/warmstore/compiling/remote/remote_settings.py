@@ -1,0 +1,80 @@
+"""Which remote a compile cache has, if any: told by an argument or a variable, used only where keys can check it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from warmstore.errors import NotInstalled, NotTrusted, message_of
+from warmstore.remote.limits import WaitBudget
+from warmstore.remote.location import Location
+from warmstore.remote.signing import KEY, KEY_FILE, Keyring
+
+if TYPE_CHECKING:
+    from warmstore.compiling.environment import Environment
+    from warmstore.compiling.remote.remote_tier import RemoteTier
+    from warmstore.compiling.store.artifact_store import ArtifactStore
+
+URL = "WARMSTORE_REMOTE_URL"
+
+_log = logging.getLogger("warmstore")
+
+
+@dataclass(frozen=True)
+class RemoteSettings:
+    """A remote as the user told it. `wait` is the seconds that a start may wait for it in all without data flowing."""
+
+    url: str = field(repr=False)
+    options: Mapping[str, Any] = field(repr=False)
+    wait: float
+
+    @classmethod
+    def of(
+        cls, url: str | os.PathLike[str] | None, options: Mapping[str, Any] | None, wait: float
+    ) -> RemoteSettings | None:
+        """Arguments win over the variable; None without either.
+
+        Raises:
+            ValueError: a URL or a time that makes no sense.
+        """
+        if not wait >= 0:
+            raise ValueError(f"remote_wait={wait!r} must be a number of seconds, 0 or more")
+        told = os.fspath(url) if url is not None else os.environ.get(URL, "")
+        if not told:
+            return None
+        Location.parse(told)
+        return cls(told, dict(options or {}), float(wait))
+
+
+def open_tier(
+    settings: RemoteSettings | None, store: ArtifactStore, environment: Environment, job: str
+) -> RemoteTier | None:
+    """The remote behind a store; None, and the reason in the log, where it cannot be used."""
+    if settings is None:
+        return None
+    where = Location.parse(settings.url).url
+    if store.read_only:
+        _log.warning("remote cache %s: not used, for nothing can be kept in %s", where, store.folder)
+        return None
+    try:
+        keyring = Keyring.from_environment()
+        if not keyring:
+            _log.warning(
+                "remote cache %s: not used, for what it has would run here and no key is configured to check it; put a "
+                "key of `warmstore keys generate` into %s or into a file that %s names",
+                where,
+                KEY,
+                KEY_FILE,
+            )
+            return None
+        from warmstore.compiling.remote.remote_tier import RemoteTier
+        from warmstore.remote.objects import Objects
+
+        objects = Objects(settings.url, options=settings.options, at_exit=False)
+        return RemoteTier(objects, keyring, store, environment, job=job, budget=WaitBudget(settings.wait))
+    except (NotTrusted, NotInstalled, OSError) as error:
+        _log.warning("remote cache %s: not used: %s", where, message_of(error))
+        return None

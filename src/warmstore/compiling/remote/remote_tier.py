@@ -1,0 +1,421 @@
+"""The remote behind a local store: what is missing here is looked for there, and what is made here is put there, later.
+
+A thread reads the remote's manifests and fetches what the job used, all at once, while the program starts. Lookups that
+find nothing here wait for it, within one budget; whatever goes wrong is a counted miss and a line in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+from blake3 import blake3
+
+from warmstore.compiling.environment import Environment
+from warmstore.compiling.remote.remote_index import RemoteIndex, merged
+from warmstore.compiling.remote.remote_memory import RemoteMemory
+from warmstore.compiling.remote.signed_manifests import (
+    Loaded,
+    Manifest,
+    blob_name,
+    load,
+    namespace_of,
+    parse_name,
+    publish,
+)
+from warmstore.compiling.store.artifact import Artifact
+from warmstore.compiling.store.artifact_store import ArtifactStore
+from warmstore.errors import BadArtifact, Damaged, NoArtifact, RemoteUnavailable, TooLarge, WarmstoreError
+from warmstore.remote.limits import WaitBudget
+from warmstore.remote.objects import Objects
+from warmstore.remote.signing import Keyring
+
+T = TypeVar("T")
+
+_log = logging.getLogger("warmstore")
+
+_FRESH = 60.0  # seconds for which what was not in the remote is taken not to be there
+_QUIET = 2.0  # seconds without anything new before it is published
+_AT_ONCE = 32  # artifacts taken into the store in one change
+_KEPT = 2  # manifests of this writer that stay in the remote
+_TRIES = 5  # numbers that are tried for a manifest, when others create those
+_SENT = 1 << 20  # bytes a second that a transfer makes at least, when it is waited for at the end
+
+_LAST = 10.0  # seconds that the thread may take over the local store at the end
+
+_Arrived = tuple[Artifact, bytes | WarmstoreError]
+
+
+class RemoteTier:
+    """The remote of one process's store. `start` begins, `close` ends; nothing in between raises.
+
+    Args:
+        objects: The remote, made not to close at exit: this is closed before.
+        keyring: The keys that manifests are checked with. Where one can sign, what is made here is published.
+        store: The local store; writable.
+        environment: What artifacts must be right for.
+        job: What is fetched ahead, and the name under which what was used is published.
+        budget: What may be waited for in all.
+    """
+
+    def __init__(
+        self,
+        objects: Objects,
+        keyring: Keyring,
+        store: ArtifactStore,
+        environment: Environment,
+        *,
+        job: str,
+        budget: WaitBudget,
+    ) -> None:
+        self.objects = objects
+        self.budget = budget
+        self._keyring = keyring
+        self._store = store
+        self._environment = environment
+        self._job = job
+        self._namespace = namespace_of(environment)
+        self._memory = RemoteMemory(store.folder, objects.location.url)
+        self._can_sign = any(key.is_secret for key in keyring.keys)
+        self._index: RemoteIndex | None = None
+        self._looked = -_FRESH  # when the index was read, or reading it failed
+        self._ready = threading.Event()
+        self._fetching: set[str] = set()
+        self._bad: set[str] = set()
+        self._lock = threading.Lock()
+        self._offered: dict[str, Artifact] = {}
+        self._changed = threading.Condition()
+        self._closing = False
+        self._ended = threading.Event()
+        self._complained: set[str] = set()
+        self._thread = threading.Thread(target=self._work, name="warmstore-remote-tier", daemon=True)
+
+    def start(self) -> None:
+        """Read the manifests and fetch what the job used, in a thread."""
+        self._thread.start()
+
+    # Reading
+
+    def fetch(self, path: str) -> bool:
+        """Have what is below a path in the local store; false where the remote has nothing usable, or not in time."""
+        return self._quietly(lambda: self._fetch(path)) or False
+
+    def fetch_job(self, name: str, kinds: frozenset[str] | None = None) -> int:
+        """Have what a job used, of these kinds or of all, in the local store; returns how much came now."""
+        return self._quietly(lambda: self._fetch_job(name, kinds)) or 0
+
+    def keys(self, job: str) -> int:
+        """How many keys the remote knows of a job; 0 where it cannot be asked."""
+        return self._quietly(lambda: len(self._known().jobs.get(job, ()))) or 0
+
+    def _quietly(self, look: Callable[[], T]) -> T | None:
+        if self._closing:
+            return None
+        try:
+            return look()
+        except Exception as error:
+            self._store.count("remote failed")
+            self._complain("what is missing is compiled", error)
+            return None
+
+    def _fetch(self, path: str) -> bool:
+        wanted = self._known().below(path, self._environment)
+        if not wanted and time.monotonic() - self._looked > _FRESH:
+            self._look_again()
+            wanted = self._known().below(path, self._environment)
+        if not wanted:
+            self._store.count("remote miss")
+            return False
+        self.budget.wait(lambda: not any(one.digest in self._fetching for one in wanted))
+        missing = [one for one in wanted if not self._is_here(one)]
+        return self._get(missing, self.budget) > 0 or len(missing) < len(wanted)
+
+    def _fetch_job(self, name: str, kinds: frozenset[str] | None) -> int:
+        found = self._known().job(name, self._environment)
+        wanted = [one for one in found if kinds is None or one.kind in kinds]
+        self.budget.wait(lambda: not any(one.digest in self._fetching for one in wanted))
+        return self._get([one for one in wanted if not self._is_here(one)], self.budget, job=name)
+
+    def _known(self) -> RemoteIndex:
+        """What is in the remote, waiting within the budget until it was read.
+
+        Raises:
+            RemoteUnavailable: it cannot be, or not in time.
+        """
+        if not self.budget.wait(self._ready.is_set):
+            raise RemoteUnavailable("it does not answer in time")
+        if self._index is None:
+            raise RemoteUnavailable("what is there could not be read")
+        return self._index
+
+    def _look_again(self) -> None:
+        self._looked = time.monotonic()
+        future = self.objects.submit(self._load())
+        future.add_done_callback(lambda _: self.budget.notify())
+        if self.budget.wait(future.done):
+            with suppress(WarmstoreError, ValueError, CancelledError):
+                self._learn(future.result())
+        else:
+            future.cancel()
+
+    def _load(self) -> Coroutine[Any, Any, Loaded]:
+        return load(self.objects, self._keyring, self._namespace, self._memory.objection, self.budget.flowed)
+
+    def _learn(self, found: Loaded) -> None:
+        for why in found.refused:
+            self._store.count("remote refused")
+            self._complain("a manifest is not trusted, nothing of it is taken", why)
+        for why in found.failed:
+            self._store.count("remote failed")
+            self._complain("a manifest cannot be read", why)
+        try:
+            self._memory.saw(found.manifests)
+        except OSError as error:
+            self._complain("how far its writers are cannot be remembered", error)
+        self._index = RemoteIndex(found.manifests)
+
+    def _is_here(self, artifact: Artifact) -> bool:
+        return any(best is not None for best, _ in self._store.below(artifact.key, self._environment))
+
+    def _get(self, wanted: Sequence[Artifact], budget: WaitBudget | None, job: str | None = None) -> int:
+        """Bring artifacts into the local store, all at once; returns how many. Without a budget there is no hurry."""
+        if not wanted:
+            return 0
+        arrived: SimpleQueue[_Arrived | None] = SimpleQueue()
+        by_digest: dict[str, list[Artifact]] = {}
+        for artifact in wanted:
+            by_digest.setdefault(artifact.digest, []).append(artifact)
+
+        async def fetch(same: list[Artifact]) -> None:
+            content = await self._content(same[0])
+            for artifact in same:
+                arrived.put((artifact, content))
+            self.budget.notify()
+
+        def ended(_: object) -> None:
+            arrived.put(None)
+            self.budget.notify()
+
+        future: Future[Any] = self.objects.submit(self.objects.each(fetch, by_digest.values()))
+        with self._lock:
+            self._fetching.update(by_digest)
+        future.add_done_callback(ended)
+        taken, over = 0, False
+        try:
+            while not over:
+                if budget is not None and not budget.wait(lambda: not arrived.empty()):
+                    self._complain("it does not answer in time; what is missing is compiled", "the budget is spent")
+                    self._store.count("remote failed")
+                    break
+                batch = _batch(arrived)
+                over = None in batch
+                taken += self._take([one for one in batch if one is not None], job)
+            if over and not future.cancelled() and (error := future.exception()) is not None:
+                self._complain("what it has cannot be fetched", error)
+        finally:
+            future.cancel()
+            with self._lock:
+                self._fetching.difference_update(by_digest)
+            self.budget.notify()
+        return taken
+
+    async def _content(self, artifact: Artifact) -> bytes | WarmstoreError:
+        """The bytes of an artifact, which are those that the signed manifest names; or why there are none."""
+        name = blob_name(artifact.digest)
+        try:
+            data = await self.objects.get_async(name, most=artifact.size, flowed=self.budget.flowed)
+        except BadArtifact as error:
+            self._bad.add(artifact.digest)
+            return error
+        except WarmstoreError as error:
+            return error
+        if data is None:
+            self._bad.add(artifact.digest)
+            return NoArtifact(f"{name} is in a manifest and not in the remote")
+        if len(data) != artifact.size or blake3(data).hexdigest() != artifact.digest:
+            self._bad.add(artifact.digest)
+            return BadArtifact(f"{name} is not what its signed manifest says")
+        return data
+
+    def _take(self, arrived: Sequence[_Arrived], job: str | None) -> int:
+        whole = [(artifact, content) for artifact, content in arrived if isinstance(content, bytes)]
+        for _, trouble in arrived:
+            if not isinstance(trouble, bytes):
+                self._store.count("remote failed")
+                self._complain("an artifact cannot be fetched, it is compiled", trouble)
+        if whole:
+            try:
+                self._store.take(whole, job)
+            except (OSError, ValueError) as error:
+                if isinstance(error, TooLarge) and len(whole) > 1:
+                    return sum(self._take([one], job) for one in whole)
+                self._complain("what it has cannot be kept here", error)
+                return 0
+            self._store.count("remote hit", len(whole))
+        with self._lock:
+            self._fetching.difference_update(artifact.digest for artifact, _ in arrived)
+        self.budget.notify()
+        return len(whole)
+
+    # Writing
+
+    def offer(self, artifact: Artifact) -> None:
+        """Publish an artifact of the local store some time later, unless it is published."""
+        if self._can_sign and not self._closing:
+            with self._changed:
+                self._offered[artifact.key] = artifact
+                self._changed.notify()
+
+    def close(self, used: Iterable[Artifact] = ()) -> None:
+        """Publish what is left, within the budget, and end. Closing twice is fine."""
+        if self._closing:
+            return
+        used = list(used)
+        for artifact in used:
+            self.offer(artifact)
+        with self._changed:
+            self._closing = True
+            size = sum(artifact.size for artifact in self._offered.values() if self._is_new(artifact))
+            self._changed.notify()
+        if size and not self.objects.breaker.is_open:
+            self.budget.allow(size / _SENT)
+            self.budget.wait(self._ended.is_set)
+        self.objects.close()
+        if self._thread.ident is not None:
+            self._thread.join(_LAST)
+
+    def leave(self) -> None:
+        """In a forked child: touch nothing."""
+        self._closing = True
+        self.objects.leave()
+
+    def _is_new(self, artifact: Artifact) -> bool:
+        index = self._index
+        if index is None:
+            return True
+        return not index.has(artifact) or artifact.digest in self._bad or artifact.key not in index.jobs[self._job]
+
+    # The thread
+
+    def _work(self) -> None:
+        try:
+            self._begin()
+            while self._wait_for_more():
+                self._publish()
+            if self._offered:
+                self._publish()
+        except (WarmstoreError, CancelledError) as error:
+            if not self._closing:
+                self._complain("it cannot be used", error)
+        except Exception as error:
+            self._complain("it cannot be used", error)
+        finally:
+            self._ready.set()
+            self._ended.set()
+            self.budget.notify()
+
+    def _begin(self) -> None:
+        """Read the manifests, and fetch what the job used and is not here."""
+        try:
+            self._learn(self.objects.run(self._load()))
+            assert self._index is not None
+            wanted = [one for one in self._index.job(self._job, self._environment) if not self._is_here(one)]
+            with self._lock:
+                self._fetching.update(one.digest for one in wanted)
+        except (WarmstoreError, ValueError) as error:
+            self._complain("it cannot be read; what is missing is compiled", error)
+            return
+        finally:
+            self._looked = time.monotonic()
+            self._ready.set()
+            self.budget.notify()
+        began = time.monotonic()
+        if brought := self._get(wanted, None, job=self._job):
+            _log.info(
+                "%d artifacts of job %s came from the remote in %.1f s", brought, self._job, time.monotonic() - began
+            )
+
+    def _wait_for_more(self) -> bool:
+        """Wait until something new was offered and nothing more came for a while; false at the end."""
+        with self._changed:
+            while not self._closing:
+                before = len(self._offered)
+                self._changed.wait(_QUIET if before else None)
+                if before and len(self._offered) == before:
+                    return True
+        return False
+
+    def _publish(self) -> None:
+        """Put what was offered into the remote: first the bytes, then a manifest that names them."""
+        with self._changed:
+            offered, self._offered = self._offered, {}
+        if self._index is None or not self._can_sign:
+            return
+        new = [one for one in offered.values() if self._is_new(one)]
+        if not new:
+            return
+        try:
+            sent = self.objects.run(self.objects.each(self._send, new))
+            self._sign([one for one, there in zip(new, sent, strict=True) if there], self._index)
+        except (OSError, ValueError) as error:
+            self._complain("what was compiled is not published; the next run tries again", error)
+            self._store.count("remote failed")
+
+    async def _send(self, artifact: Artifact) -> bool:
+        """Whether the bytes of an artifact are in the remote now."""
+        try:
+            data = self._store.read(artifact)
+        except (Damaged, NoArtifact):
+            return False
+        fresh = artifact.digest not in self._bad
+        if not fresh or self._index is None or not self._index.has(artifact):
+            if await self.objects.put_async(blob_name(artifact.digest), data, create=fresh):
+                self._store.count("remote put")
+            self.budget.flowed(0)
+        return True
+
+    def _sign(self, new: list[Artifact], known: RemoteIndex) -> None:
+        """Publish the next manifest of this host, with these artifacts too, and as what its job uses."""
+        writer = self._memory.writer()
+        keys = {one.key for one in new}
+        with self._memory.lock:
+            found = self.objects.run(load(self.objects, self._keyring, self._namespace, self._memory.objection))
+            mine = next((one for one in found.manifests if one.writer == writer), Manifest(self._namespace, writer, 0))
+            jobs = {name: sorted(used) for name, used in mine.jobs.items()}
+            jobs[self._job] = sorted(keys.union(jobs.get(self._job, ())))
+            artifacts = merged(mine.artifacts, (one for one in new if not known.has(one) or one.digest in self._bad))
+            last = max(mine.sequence, self._memory.sequence(self._namespace, writer))
+            for sequence in range(last + 1, last + 1 + _TRIES):
+                manifest = Manifest(self._namespace, writer, sequence, artifacts, jobs)
+                published = self.objects.run(publish(self.objects, self._keyring, manifest))
+                if published is not None:
+                    break
+            else:
+                raise RemoteUnavailable(f"{self.objects.location.url}: others create the manifests of this host")
+            self._memory.saw([published])
+            others = [one for one in found.manifests if one.writer != writer]
+            self._index = RemoteIndex([*others, published])
+            self._looked = time.monotonic()
+            old = [name for name in found.names if (parse_name(name) or ("", "", 0))[1] == writer]
+            with suppress(WarmstoreError):
+                self.objects.delete(sorted(old)[: -(_KEPT - 1)])
+
+    def _complain(self, what: str, why: object) -> None:
+        level = logging.DEBUG if what in self._complained else logging.WARNING
+        self._complained.add(what)
+        _log.log(level, "remote cache %s: %s: %s", self.objects.location.url, what, why)
+
+
+def _batch(arrived: SimpleQueue[_Arrived | None]) -> list[_Arrived | None]:
+    """What has arrived, at least one thing, waiting for it."""
+    batch = [arrived.get()]
+    with suppress(Empty):
+        while len(batch) < _AT_ONCE and batch[-1] is not None:
+            batch.append(arrived.get_nowait())
+    return batch

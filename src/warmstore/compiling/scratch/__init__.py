@@ -1,0 +1,1 @@
+"""The private folder that one process's compilers work in, its limit, and what is taken from it."""

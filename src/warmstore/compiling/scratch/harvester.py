@@ -1,0 +1,126 @@
+"""Takes what compilers make into the store: in the background while the program runs, and the rest at its end.
+
+Nothing that goes wrong here reaches a compiler; what cannot be kept is compiled again by the next process.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+
+from warmstore.compiling.scratch.compiler_files import is_rewritten, is_whole, kind_of, to_keep
+from warmstore.compiling.scratch.scratch_dir import LiveFolder
+from warmstore.compiling.scratch.scratch_quota import Workplace
+from warmstore.compiling.store.artifact import Artifact
+from warmstore.compiling.store.artifact_store import ArtifactStore
+from warmstore.compiling.warn_once import Complaints
+from warmstore.errors import TooLarge
+
+_LOOK_AGAIN = 30.0  # seconds between looks at the live folder, for compilers that tell nobody what they made
+
+# Later kinds refer to earlier ones: a graph to its libraries, a differentiated graph to its two graphs.
+_ORDER = {"fx_graph": 1, "aot_autograd": 2, "package": 3}
+
+
+class Harvester:
+    """Looks at the folders of a process.
+
+    Args:
+        store: Takes the files.
+        workplace: Has them.
+        put: Stores one artifact, of a path, a kind and bytes.
+        landed: Is told of each path that was said to be made, once it is stored.
+        complain: Is told of what goes wrong.
+    """
+
+    def __init__(
+        self,
+        store: ArtifactStore,
+        workplace: Workplace,
+        put: Callable[[str, str, bytes], Artifact],
+        landed: Callable[[str], None],
+        complain: Complaints,
+    ) -> None:
+        self.kept = 0
+        self._store = store
+        self._workplace = workplace
+        self._put = put
+        self._landed = landed
+        self._complain = complain
+        self._known: dict[str, tuple[int, int]] = {}
+        self._harvesting = threading.RLock()
+        self._wake = threading.Condition()
+        self._made: list[str] = []
+        self._closing = False
+        self._thread = threading.Thread(target=self._keep_harvesting, name="warmstore-harvest", daemon=True)
+        self._thread.start()
+
+    def knows(self, path: str, status: os.stat_result) -> None:
+        """A file that needs no harvest, by its whole path: it was brought, or taken in, and did not change since."""
+        self._known[path] = (status.st_size, status.st_mtime_ns)
+
+    def made(self, path: str | None) -> None:
+        """There is something new; look soon. The path, if any, has `landed` then."""
+        with self._wake:
+            if path is not None:
+                self._made.append(path)
+            self._wake.notify()
+
+    def close(self) -> None:
+        """Take in what is left."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        self._thread.join()
+        self.harvest()
+
+    def harvest(self) -> None:
+        """Store every file that is new and whole, if the store can be written."""
+        if not self._store.read_only:
+            with self._harvesting:
+                for folder in list(self._workplace.kept):
+                    self._harvest(folder)
+                self._workplace.look()
+
+    def _keep_harvesting(self) -> None:
+        while True:
+            with self._wake:
+                if not self._made and not self._closing:
+                    self._wake.wait(_LOOK_AGAIN)
+                if self._closing:
+                    return
+                made, self._made = self._made, []
+            self.harvest()
+            for path in made:
+                self._landed(path)
+
+    def _harvest(self, folder: LiveFolder) -> None:
+        try:
+            new = [
+                (path, status)
+                for path, status in folder.files()
+                if self._known.get(f"{folder.path}/{path}") != (status.st_size, status.st_mtime_ns)
+            ]
+            # Entries that refer to others come last, so that whoever finds an entry finds what it needs.
+            for path, status in sorted(new, key=lambda found: _ORDER.get(kind_of(found[0]) or "", 0)):
+                kind = kind_of(path)
+                if kind is not None:
+                    try:
+                        self._keep(folder, path, kind, status)
+                    except TooLarge as error:
+                        self.knows(f"{folder.path}/{path}", status)
+                        self._complain("%s is not kept", path, error)
+        except Exception as error:
+            self._complain("what was compiled cannot be kept in %s", str(self._store.folder), error)
+
+    def _keep(self, folder: LiveFolder, path: str, kind: str, status: os.stat_result) -> None:
+        try:
+            data = (folder.path / path).read_bytes()
+        except FileNotFoundError:
+            return
+        if not is_whole(path, data) or len(data) != status.st_size:
+            return  # still being written; the next look finds it whole
+        self._put(path, kind, to_keep(path, data, str(folder.path)) if is_rewritten(path) else data)
+        self.knows(f"{folder.path}/{path}", status)
+        self.kept += 1

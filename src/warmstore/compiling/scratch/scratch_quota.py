@@ -1,0 +1,158 @@
+"""Where the compilers of one process work: a private folder whose bytes count in the store's quota.
+
+Bytes are reserved in the store before anything is brought, and a step ahead of what compilers write, which they do
+without asking. Where the quota or the disk has no room, compilers are sent elsewhere, and the program goes on.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from warmstore.compiling.scratch.scratch_dir import LiveFolder, has_room, other_places, sweep_folder
+from warmstore.compiling.store.artifact_store import ArtifactStore
+from warmstore.errors import TooLarge, WarmstoreError
+from warmstore.storage.disk_usage import BLOCK, folder_bytes, on_disk
+
+_log = logging.getLogger("warmstore")
+
+_AHEAD = 32 << 20  # bytes booked beyond what is there, where the limit is large
+_SHARE = 16  # else the limit divided by this
+_SHORTLY = 2.0  # seconds that a compiler waits for the store's lock
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
+
+
+class Workplace:
+    """The live folder of a process, and those that it has left.
+
+    Args:
+        store: Whose limit holds.
+        live: The first folder.
+        moved: Is told of the folder where compilers work from now on.
+    """
+
+    def __init__(self, store: ArtifactStore, live: LiveFolder, moved: Callable[[Path], None] | None = None) -> None:
+        self.live = live
+        self.kept = [live]
+        self._all = [live]
+        self._store = store
+        self._moved = moved
+        self._ahead = max(1 << 18, min(_AHEAD, store.limit // _SHARE))
+        self._there = 0
+        self._booked = 0
+        self._lock = threading.RLock()
+        if not store.read_only:
+            with suppress(WarmstoreError):
+                self._forget_the_dead()
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether what compilers make is worth keeping; not where the limit has no room for it."""
+        return self.live is self.kept[-1]
+
+    def book(self, size: int) -> bool:
+        """Reserve the bytes of a file in the quota; false where there is no room."""
+        needed = on_disk(size) + 4 * BLOCK  # and folders
+        with self._lock:
+            if not self._reserve(needed):
+                return False
+            self._there += needed
+            return True
+
+    def look(self) -> bool:
+        """Count what compilers wrote meanwhile, and book a step ahead of it. Returns whether there is room for one."""
+        with self._lock:
+            if self.is_kept and not self._store.read_only:
+                self._there = folder_bytes(self.live.path)
+            return self._reserve(self._ahead // 2)
+
+    def prepare(self, *, compiling: bool) -> bool:
+        """Have compilers work where there is room on the disk and, if they are about to compile, within the limit.
+
+        Returns whether they were sent elsewhere.
+        """
+        with self._lock:
+            if not has_room(self.live.path):
+                return self.move()
+            if not compiling or self.look():
+                return False
+            _log.warning(
+                "compile cache: what this program compiles has no room within the limit of %s bytes; from now on it is "
+                "compiled in another folder and not kept. Raise max_size", f"{self._store.limit:,}",
+            )  # fmt: skip
+            return self.move(kept=False)
+
+    def move(self, *, kept: bool = True) -> bool:
+        """Send compilers to another disk, or, where nothing is `kept`, out of the store. Returns whether they went."""
+        with self._lock:
+            here = self.live.path.parent
+            try:
+                live = LiveFolder.create([place for place in other_places() if place != here or not kept])
+            except OSError as error:
+                _log.warning("compile cache: %s has no room, and elsewhere %s", here, error)
+                return False
+            _log.warning("compile cache: %s has no room; compilers now work in %s", here, live.path)
+            if kept and self.is_kept:
+                self.kept.append(live)
+            self._all.append(live)
+            self.live, self._there, self._booked = live, 0, 0
+            if self._moved is not None:
+                self._moved(live.path)
+            return True
+
+    def is_to_blame(self, error: BaseException) -> bool:
+        """Whether an error of a compiler comes from where it works, and not from what it compiles."""
+        seen: set[int] = set()
+        one: BaseException | None = error
+        while one is not None and id(one) not in seen:
+            if isinstance(one, OSError) and one.errno in _FULL:
+                return True
+            seen.add(id(one))
+            one = one.__cause__ or one.__context__
+        return not self.live.path.exists() or not has_room(self.live.path)
+
+    def close(self) -> None:
+        """Remove the folders, then give back their room."""
+        for folder in self._all:
+            folder.remove()
+        if not self._store.read_only:
+            with suppress(WarmstoreError):
+                for folder in self.kept:
+                    self._store.release(_name(folder), _SHORTLY)
+
+    def leave(self) -> None:
+        """In a forked child: all of it is the parent's."""
+        self._lock = threading.RLock()
+        for folder in self._all:
+            folder.leave()
+
+    def _reserve(self, more: int) -> bool:
+        if self._store.read_only or not self.is_kept or self._there + more <= self._booked:
+            return True
+        for ahead in (self._ahead, 0):
+            wanted = self._there + more + ahead
+            try:
+                self._store.reserve(_name(self.live), wanted, _SHORTLY)
+            except TooLarge:
+                continue
+            except WarmstoreError as error:
+                _log.debug("compile cache: no room can be booked: %s", error)
+                return True  # the disk is the limit now
+            self._booked = wanted
+            return True
+        return False
+
+    def _forget_the_dead(self) -> None:
+        """Give back what killed processes had booked, once their folders are gone."""
+        for name in self._store.reserved():
+            kind, _, path = name.partition(" ")
+            if kind == "live" and path != str(self.live.path) and sweep_folder(Path(path)):
+                self._store.release(name, _SHORTLY)
+
+
+def _name(folder: LiveFolder) -> str:
+    return f"live {folder.path}"

@@ -1,0 +1,1 @@
+"""The artifact store: blobs by content, an index of them, and a byte limit."""

@@ -1,0 +1,379 @@
+"""A content-addressed store of compiled artifacts in one folder, within a byte limit that holds at every moment.
+
+Blobs are files named by their BLAKE3; what is known of them is in SQLite. What is read is verified first, and what
+turns out to be damaged is dropped: to whoever asks it is a miss.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import math
+import os
+import platform
+import sqlite3
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from blake3 import blake3
+
+from warmstore.compiling.environment import Environment
+from warmstore.compiling.rules import choose
+from warmstore.compiling.store.artifact import Artifact
+from warmstore.compiling.store.artifact_index import Index
+from warmstore.compiling.store.artifact_quota import LEAST, ArtifactQuota
+from warmstore.compiling.store.blobs import Blobs
+from warmstore.compiling.store.index_rows import Rows
+from warmstore.compiling.store.shared_index import WAIT, SharedIndex
+from warmstore.compiling.store.store_stats import StoreStats, stats_of
+from warmstore.compiling.store.transactions import Changes, as_json
+from warmstore.errors import BadArtifact, Closed, Damaged, NoArtifact, ReadOnly, TooLarge, WriteFailed
+from warmstore.storage.atomic import replace_file
+from warmstore.storage.humanize import parse_size
+from warmstore.storage.lifecycle import Owner
+
+_SHORTLY = 1.0  # seconds that whoever reads waits to tell of what is damaged
+
+_log = logging.getLogger("warmstore")
+
+
+class ArtifactStore(Owner):
+    """Compiled artifacts by key, kind and environment. Threads and processes may share it; forked children too.
+
+    Args:
+        folder: where it lies; made, for this user alone, when it is not there.
+        max_size: bytes, or a string such as "100GB". Everything in the folder counts, in whole blocks, and what others
+            claimed. At least 8 MiB.
+        eviction: what goes first when it is full: "lru" unused for longest, "lfu" used least often, "size" largest,
+            "age" oldest.
+
+    A folder that cannot be written, or not made, is a store to read from: `read_only` is True, changes raise ReadOnly.
+
+    Raises:
+        ValueError: a limit or an eviction that makes no sense.
+        NewerFormat: a newer warmstore made the store.
+    """
+
+    has_rows = False
+
+    def __init__(self, folder: str | os.PathLike[str], max_size: int | str = "100GB", eviction: str = "lru") -> None:
+        self.folder = Path(folder).expanduser()
+        self.limit = parse_size(max_size)
+        if self.limit < LEAST:
+            raise ValueError(f"max_size {max_size!r} is less than the {LEAST:,} bytes that a store needs")
+        self._blobs = Blobs(self.folder / "blobs")
+        self._quota = ArtifactQuota(self.folder, self._blobs, self.limit, eviction)
+        self._changes = Changes(self._blobs, self._quota, lambda number: self.count("evicted", number))
+        self._counting = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        self._rows = Rows()
+        self._index = SharedIndex(self.folder, self._blobs, read_only=not _writable(self.folder))
+        if not self.read_only:
+            try:
+                self._index.ask(self._fits)
+            except (WriteFailed, ReadOnly) as error:
+                _log.warning("the compile cache %s is only read: %s", self.folder, error)
+                self._index.close()
+                self._index = SharedIndex(self.folder, self._blobs, read_only=True)
+        if self.read_only:
+            self._index.ask(lambda db: None)
+        self.closed = False
+        self.own()
+
+    @property
+    def read_only(self) -> bool:
+        """Whether nothing can be stored."""
+        return self._index.read_only
+
+    # Reading
+
+    def find(self, key: str, kind: str | Sequence[str] | None, environment: Environment) -> Artifact | None:
+        """The most specific artifact of a key that may be used in an environment; None is a counted miss.
+
+        `kind` is one kind, several, or None for any. `explain` says why there was none.
+        """
+        return self.explain(key, kind, environment)[0]
+
+    def explain(
+        self, key: str, kind: str | Sequence[str] | None, environment: Environment
+    ) -> tuple[Artifact | None, list[str]]:
+        """What `find` finds, and why each other candidate may not be used. No candidates, no reasons."""
+        kinds = None if kind is None else (kind,) if isinstance(kind, str) else tuple(kind)
+        # In a damaged index a key may lead to the whole row of another one.
+        rows = [one for one in self._select("a.key = ?", key) if one.key == key]
+        candidates = [one for one in rows if kinds is None or one.kind in kinds]
+        best, reasons = choose(candidates, environment)
+        self.count("hit" if best else "incompatible" if candidates else "miss")
+        return best, reasons
+
+    def below(self, path: str, environment: Environment) -> Iterator[tuple[Artifact | None, list[str]]]:
+        """What `explain` finds for every key that is `path`, or that starts with it where it ends with a slash.
+
+        Nothing is counted.
+        """
+        until = path[:-1] + "0" if path.endswith("/") else path + "\0"
+        rows = [one for one in self._select("a.key >= ? AND a.key < ?", path, until) if path <= one.key < until]
+        for _, group in groupby(rows, key=lambda one: one.key):
+            yield choose(group, environment)
+
+    def all(self, job: str | None = None, kind: str | None = None) -> list[Artifact]:
+        """Every artifact, or those of a job, or of a kind; by key."""
+        wanted = {"a.key IN (SELECT key FROM jobs WHERE job = ?)": job, "a.kind = ?": kind}
+        conditions = {condition: value for condition, value in wanted.items() if value is not None}
+        return self._select(" AND ".join(conditions) or "1", *conditions.values())
+
+    def newest(self, kind: str, below: str, count: int, *, job: str | None = None) -> list[Artifact]:
+        """The artifacts of a kind that were made last, at most `count`, whose key starts with `below`, a path with a
+        slash at its end; of one job or of any."""
+        condition, values = "a.kind = ? AND a.key >= ? AND a.key < ?", [kind, below, below[:-1] + "0"]
+        if job is not None:
+            condition, values = f"{condition} AND a.key IN (SELECT key FROM jobs WHERE job = ?)", [*values, job]
+        order = f"a.created DESC LIMIT {count}"
+        self._check_open()
+        return self._index.ask(lambda db: self._rows.select(db, condition, tuple(values), order))
+
+    def job(self, name: str) -> list[str]:
+        """The keys that a job used, whether they are still here or not. Empty for a job nobody recorded."""
+        self._check_open()
+        rows = self._index.ask(
+            lambda db: db.execute("SELECT key FROM jobs WHERE job = ? ORDER BY key", (name,)).fetchall()
+        )
+        return [key for (key,) in rows]
+
+    def read(self, artifact: Artifact) -> bytes:
+        """The bytes of an artifact, verified.
+
+        Raises:
+            Damaged: they are not what was put. The artifact was dropped: it is a miss from now on.
+            NoArtifact: it was evicted meanwhile.
+        """
+        self._check_open()
+        what = f"the artifact {artifact.key!r} ({artifact.kind})"
+        try:
+            data = self._blobs.read(artifact.digest)
+        except FileNotFoundError:
+            self._drop(artifact.digest)
+            raise NoArtifact(f"{what} was evicted from {self.folder}") from None
+        except OSError as error:
+            raise Damaged(error.errno, f"{what} cannot be read: {error.strerror}", str(error.filename)) from error
+        if data is None:
+            self.count("damaged")
+            self._drop(artifact.digest)
+            path = self._blobs.path(artifact.digest)
+            raise Damaged(errno.EIO, f"{what} was damaged and is dropped; it will be compiled again", str(path))
+        return data
+
+    def copy_to(self, artifact: Artifact, path: str | os.PathLike[str]) -> None:
+        """Make a file of the artifact's bytes, which are verified before anything is seen at `path`.
+
+        Raises:
+            Damaged, NoArtifact: as `read`.
+            OSError: the file cannot be written.
+        """
+        data = self.read(artifact)
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, data, durable=False)
+
+    def stats(self) -> StoreStats:
+        """What is in the store, and the counters."""
+        self._check_open()
+        with self._counting:
+            unwritten = Counter(self._counts)
+        return self._index.ask(lambda db: stats_of(db, self.folder, self._quota, unwritten, read_only=self.read_only))
+
+    # Changing
+
+    def put(
+        self,
+        key: str,
+        kind: str,
+        data: bytes | Path,
+        *,
+        environment: Environment,
+        seconds: float = 0.0,
+        job: str | None = None,
+        requirements: Mapping[str, Any] | None = None,
+    ) -> Artifact:
+        """Store an artifact, in place of what the same environment stored for that key, kind and requirements.
+
+        Args:
+            key: what was compiled.
+            kind: into what, one of `rules.KINDS` or a name of one's own.
+            data: its bytes, or the file that has them.
+            environment: what it was made in.
+            seconds: what it took to make.
+            job: a job that uses it.
+            requirements: values for fields of the environment that it needs instead of those it was made in, as JSON.
+
+        Raises:
+            TooLarge: the limit has no room for it, were it alone.
+            WriteFailed: the disk refused, or another process held the store too long. Nothing was stored.
+            ReadOnly: the folder cannot be written.
+            BadArtifact: requirements that JSON cannot say.
+        """
+        self._check_open()
+        content = data.read_bytes() if isinstance(data, Path) else bytes(data)
+        try:
+            wanted = as_json(requirements or {})
+        except (TypeError, ValueError) as error:
+            raise BadArtifact(f"the requirements of {key!r} cannot be written as JSON: {error}") from error
+        digest, now, host = blake3(content).hexdigest(), time.time(), platform.node()
+        row = (key, kind, environment.digest, wanted, digest, len(content), now, host, float(seconds))
+        self._index.change(lambda index: self._changes.put(index, row, content, environment, job))
+        self.count("put")
+        return Artifact(
+            key, kind, digest, len(content), environment, json.loads(wanted), now, host, float(seconds), 0, now
+        )
+
+    def adopt(self, artifacts: Sequence[Artifact], jobs: Mapping[str, Sequence[str]], name: str) -> None:
+        """Take artifacts whose blobs were staged and verified, all at once, in place of what a name had reserved."""
+        self._check_open()
+        self._index.change(lambda index: self._changes.adopt(index, artifacts, jobs, name))
+
+    def take(self, found: Sequence[tuple[Artifact, bytes]], job: str | None = None) -> None:
+        """Store what was made elsewhere, a few artifacts and their verified bytes, as it is known there.
+
+        Raises:
+            TooLarge, WriteFailed, ReadOnly: as `put`.
+        """
+        self._check_open()
+        self._index.change(lambda index: self._changes.take(index, found, job))
+
+    def used(self, artifacts: Iterable[Artifact]) -> None:
+        """Count one use now of each artifact, in few changes. Nothing happens in a store that cannot be written."""
+        self._check_open()
+        if self.read_only:
+            return
+        now = time.time()
+        uses = [(n, now, *what) for what, n in Counter((one.key, one.kind, one.digest) for one in artifacts).items()]
+        self._index.change(lambda index: self._changes.count_uses(index, uses))
+        self._flush_counts(WAIT)
+
+    def record_job(self, job: str, keys: Iterable[str]) -> None:
+        """Remember that a job uses these keys, in the store or not. What it has not used for 90 days is forgotten."""
+        self._check_open()
+        used = list(keys)
+        self._index.change(lambda index: self._changes.record_job(index, job, used))
+
+    def reserve(self, name: str, size: int, wait: float = WAIT) -> None:
+        """Count `size` bytes outside of this folder too, in place of what the same name had reserved; 0 is none.
+
+        Raises:
+            TooLarge: there is not so much room in all; what was reserved before stays.
+            WriteFailed: the disk refused, or another process held the store for more than `wait` seconds.
+        """
+        self._check_open()
+        self._index.change(lambda index: self._changes.reserve(index, name, size), wait)
+
+    def release(self, name: str, wait: float = WAIT) -> None:
+        """Give back what a name has reserved.
+
+        Raises:
+            WriteFailed: as `reserve`.
+        """
+        self.reserve(name, 0, wait)
+
+    def reserved(self) -> list[str]:
+        """The names that have reserved something."""
+        self._check_open()
+        return self._index.ask(lambda db: [name for (name,) in db.execute("SELECT name FROM claims")])
+
+    def count(self, name: str, times: int = 1) -> None:
+        """Add to a counter of `stats`; written with the next uses, or at `close`."""
+        with self._counting:
+            self._counts[name] += times
+
+    def clear(self, *, job: str | None = None, kind: str | None = None, unused_for: float | None = None) -> int:
+        """Remove everything, or what is of a job, of a kind, unused for so many seconds. Returns how many artifacts.
+
+        What a job shares with others goes with it; the others compile it again.
+        """
+        self._check_open()
+        if job is None and kind is None and unused_for is None:
+            removed = self._index.change(self._changes.forget_everything)
+            with self._counting:
+                self._counts.clear()
+            return removed
+        until = math.inf if unused_for is None else time.time() - unused_for
+
+        def forget(index: Index) -> int:
+            gone = {(one.key, one.kind) for one in self.all(job, kind) if one.last_used <= until}
+            rows = index.connection().execute("SELECT id, key, kind FROM artifacts").fetchall()
+            ids = [row for row, *which in rows if tuple(which) in gone]
+            self._changes.forget(index, ids, job)
+            return len(ids)
+
+        return self._index.change(forget)
+
+    def verify(self) -> list[str]:
+        """Read every blob. What is damaged, missing or belongs to nothing is dropped; returns what that was."""
+        self._check_open()
+        said = []
+        for artifact in self.all():
+            try:
+                self.read(artifact)
+            except (Damaged, NoArtifact) as error:
+                said.append(str(error))
+        if not self.read_only and (swept := self._index.change(self._changes.sweep)):
+            said.append(f"{swept} files that belonged to no artifact were removed")
+        return said
+
+    def close(self) -> None:
+        """Write the counters and let go of the files. Closing twice is fine."""
+        if self.closed:
+            return
+        if not self.read_only:
+            with suppress(WriteFailed, ReadOnly):
+                self._flush_counts(_SHORTLY)
+        self.closed = True
+        self.disown()
+        self._index.close()
+
+    def _after_fork(self) -> None:
+        self._counting = threading.Lock()
+        self._counts.clear()
+        self._index.after_fork()
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise Closed(f"the artifact store {self.folder} is closed")
+
+    def _fits(self, db: sqlite3.Connection) -> None:
+        """Have the limit hold from the start: it may be lower than that of whoever was here before."""
+        if not self._quota.is_right(db):
+            self._index.change(self._quota.recount)
+        if self._quota.is_over(db):
+            with suppress(TooLarge):  # of others' claims; then nothing is kept, and what is here is read
+                self._index.change(lambda index: self._changes.make_room(index, 0, "the store"))
+
+    def _select(self, condition: str, *values: object) -> list[Artifact]:
+        self._check_open()
+        return self._index.ask(lambda db: self._rows.select(db, condition, values))
+
+    def _drop(self, digest: str) -> None:
+        """Forget a blob that is gone or damaged, and all artifacts made of it."""
+        with suppress(WriteFailed, ReadOnly):
+            self._index.change(lambda index: self._changes.drop(index, digest), _SHORTLY)
+
+    def _flush_counts(self, wait: float) -> None:
+        with self._counting:
+            self._counts["rebuilt"] += self._index.take_rebuilt()
+            counts, self._counts = +self._counts, Counter()
+        if counts:
+            self._index.change(lambda index: self._changes.add_counts(index, counts), wait)
+
+
+def _writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK | os.X_OK)

@@ -1,0 +1,198 @@
+"""How threads and processes share the index of a store: any number read it, one changes it, a damaged one is made anew.
+
+Readers have a connection of their own, so that they never wait for a writer. Writers hold a lock file; whatever
+a killed one left undone, the next removes before it begins.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from filelock import FileLock, Timeout
+
+from warmstore.compiling.store.artifact_index import Index, IndexDamaged, is_refusal
+from warmstore.compiling.store.blobs import Blobs
+from warmstore.compiling.store.index_rows import COLUMNS, insert, insert_environment, salvaged
+from warmstore.errors import ReadOnly, WriteFailed
+
+WAIT = 30.0
+"""Seconds to wait for the lock of a store before a change is given up."""
+
+_T = TypeVar("_T")
+_log = logging.getLogger("warmstore")
+
+
+class SharedIndex:
+    """The index of a store's folder. With `read_only` it cannot be changed."""
+
+    def __init__(self, folder: Path, blobs: Blobs, *, read_only: bool) -> None:
+        self.folder = folder
+        self.read_only = read_only
+        self._rebuilt = 0
+        self._blobs = blobs
+        self._reader = Index(folder, read_only=read_only)
+        self._writer = Index(folder)
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        """Inherit nothing from the parent process, whose threads may hold locks that nobody here lets go of."""
+        self._reader.forget()
+        self._writer.forget()
+        self._reading = threading.RLock()
+        self._writing = threading.RLock()
+        self._depth = 0
+        self._file_lock = FileLock(self.folder / "lock", thread_local=False)
+
+    def take_rebuilt(self) -> int:
+        """How often the index was made anew since this was asked last."""
+        rebuilt, self._rebuilt = self._rebuilt, 0
+        return rebuilt
+
+    def close(self) -> None:
+        """Let go of the files."""
+        with self._reading:
+            self._reader.close()
+        with self._writing:
+            self._writer.close()
+
+    def ask(self, question: Callable[[sqlite3.Connection], _T]) -> _T:
+        """The answer of a function that reads from a connection.
+
+        Raises:
+            WriteFailed: the index cannot be read.
+        """
+        try:
+            return self._ask(question)
+        except sqlite3.Error as error:
+            if self.read_only or not self._reader.is_damage(error):
+                raise self._failed(error) from error
+            reason = error
+        try:
+            self._rebuild(self._reader.opened, reason)
+            return self._ask(question)
+        except sqlite3.Error as error:
+            raise self._failed(error) from error
+
+    def _ask(self, question: Callable[[sqlite3.Connection], _T]) -> _T:
+        with self._reading:
+            return _sound(lambda: question(self._reader.connection()))
+
+    @contextmanager
+    def alone(self, wait: float = WAIT) -> Iterator[Index]:
+        """Hold the store alone among threads and processes; what is inside may change it. Nests.
+
+        Raises:
+            ReadOnly: it cannot be written.
+            WriteFailed: the disk refused, or another process holds the store for longer than `wait` seconds.
+        """
+        if self.read_only:
+            raise ReadOnly(errno.EROFS, "this compile cache cannot be written; choose another folder", str(self.folder))
+        with self._locked(wait):
+            self._depth += 1
+            try:
+                if self._depth == 1:
+                    self._twice(lambda: self._clean_up(self._writer))
+                yield self._writer
+            except sqlite3.Error as error:
+                raise self._failed(error) from error
+            except (WriteFailed, ReadOnly):
+                raise
+            except OSError as error:
+                raise WriteFailed(error.errno, f"{error.strerror}; nothing was stored", str(self.folder)) from error
+            finally:
+                self._depth -= 1
+
+    def change(self, work: Callable[[Index], _T], wait: float = WAIT) -> _T:
+        """What a function returns that is called while the store is held alone; a second time where the index, found
+        damaged by the first, was made anew.
+
+        Raises:
+            ReadOnly, WriteFailed: as `alone`.
+        """
+        with self.alone(wait) as index:
+            return self._twice(lambda: work(index))
+
+    @contextmanager
+    def _locked(self, wait: float) -> Iterator[None]:
+        with self._writing:
+            try:
+                held = self._file_lock.acquire(timeout=wait, poll_interval=0.005)
+            except Timeout as error:
+                raise WriteFailed(
+                    errno.ETIMEDOUT, f"another process has held the lock for {wait:.0f} s", str(self.folder / "lock")
+                ) from error
+            except OSError as error:
+                refused = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+                raise (ReadOnly if refused else WriteFailed)(
+                    error.errno, f"{error.strerror}", str(self.folder / "lock")
+                ) from error
+            with held:
+                yield
+
+    def _twice(self, work: Callable[[], _T]) -> _T:
+        try:
+            return _sound(work)
+        except sqlite3.Error as error:
+            if not self._writer.is_damage(error):
+                raise
+            self._rebuild(self._writer.opened, error)
+            return work()
+
+    def _clean_up(self, index: Index) -> None:
+        """Remove what writers left that were killed before their blobs were whole."""
+        left = index.connection().execute("SELECT digest FROM blobs WHERE NOT ready").fetchall()
+        if left:
+            for (digest,) in left:
+                self._blobs.remove(digest)
+            with index.transaction() as db:
+                db.executemany("DELETE FROM blobs WHERE digest = ?", left)
+
+    def _rebuild(self, damaged: tuple[int, int] | None, reason: sqlite3.Error) -> None:
+        """Move the damaged file aside and make one of the rows that are whole. Blobs without a row go."""
+        with self._locked(WAIT):
+            index = self._writer
+            if index.identity() != damaged:
+                return  # somebody else has done so
+            new = damaged is None and not self._blobs.folder.exists()
+            index.close()
+            index.move_aside()
+            rows = salvaged(index.aside) if damaged else []
+            kept = [row for row in rows if self._blobs.has(row["digest"], row["size"])]
+            self._blobs.sweep({row["digest"] for row in kept})
+            index.create()
+            with index.transaction() as db:
+                for row in kept:
+                    insert_environment(db, row["environment"], row["record"])
+                    db.execute("INSERT OR IGNORE INTO blobs VALUES (?, ?, 1)", (row["digest"], row["size"]))
+                    insert(db, *(row[name] for name in COLUMNS))
+        if not new:
+            self._rebuilt += 1
+            _log.warning(
+                "the index of the compile cache %s could not be read (%s) and was made anew; of %d artifacts found in "
+                "the old one, %s, %d are kept", self.folder, reason, len(rows), index.aside, len(kept),
+            )  # fmt: skip
+
+    def _failed(self, error: sqlite3.Error) -> WriteFailed | ReadOnly:
+        if is_refusal(error):
+            return ReadOnly(
+                errno.EACCES, f"the index of the compile cache cannot be written ({error})", str(self.folder)
+            )
+        full = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL
+        return WriteFailed(
+            errno.ENOSPC if full else errno.EIO, f"the index of the compile cache failed: {error}", str(self.folder)
+        )
+
+
+def _sound(work: Callable[[], _T]) -> _T:
+    """What a function returns; where it meets text that is none, the index is damaged."""
+    try:
+        return work()
+    except UnicodeDecodeError as error:
+        raise IndexDamaged(f"{error}") from error

@@ -1,0 +1,177 @@
+"""What changes a store of artifacts, step by step; every method is called while the store is held alone.
+
+The order of the steps is what a kill at any moment relies on: room is booked before a file is written, and given back
+after it is gone; a row is seen once its blob is whole.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from warmstore.compiling.environment import Environment
+from warmstore.compiling.store.artifact import Artifact
+from warmstore.compiling.store.artifact_index import Index
+from warmstore.compiling.store.artifact_quota import ArtifactQuota
+from warmstore.compiling.store.blobs import Blobs
+from warmstore.compiling.store.index_rows import insert, insert_environment, remove
+from warmstore.storage.disk_usage import on_disk
+
+_AT_ONCE = 256  # rows updated in one transaction
+
+
+class Changes:
+    """The changes of one store. `evicted` is told how many artifacts each of them drove out."""
+
+    def __init__(self, blobs: Blobs, quota: ArtifactQuota, evicted: Callable[[int], None]) -> None:
+        self._blobs = blobs
+        self._quota = quota
+        self._evicted = evicted
+
+    def put(
+        self, index: Index, row: tuple[Any, ...], content: bytes, environment: Environment, job: str | None
+    ) -> None:
+        """Add an artifact, its row in the table's order."""
+        key, digest, now = row[0], row[4], row[6]
+        self._store_blob(index, digest, content, f"the artifact {key!r}")
+        with index.transaction() as db:
+            db.execute("UPDATE blobs SET ready = 1 WHERE digest = ?", (digest,))
+            insert_environment(db, environment.digest, environment.to_json())
+            self._quota.forget_blobs(db, insert(db, *row))
+            if job is not None:
+                db.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?)", (job, key, now))
+
+    def adopt(self, index: Index, artifacts: Sequence[Artifact], jobs: Mapping[str, Sequence[str]], name: str) -> None:
+        """Take artifacts whose blobs were staged, in place of what a name had reserved."""
+        db = index.connection()
+        known = {digest for (digest,) in db.execute("SELECT digest FROM blobs")}
+        new = {one.digest: one.size for one in artifacts if one.digest not in known}
+        with index.transaction():
+            db.executemany("INSERT INTO blobs VALUES (?, ?, 0)", new.items())
+            db.execute("DELETE FROM claims WHERE name = ?", (name,))
+        for digest in new:
+            self._blobs.take_staged(digest)
+        with index.transaction():
+            for one in artifacts:
+                self._insert(db, one)
+            now = time.time()
+            for job, keys in jobs.items():
+                db.executemany("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?)", [(job, key, now) for key in keys])
+            db.execute("UPDATE blobs SET ready = 1 WHERE NOT ready")
+
+    def take(self, index: Index, found: Sequence[tuple[Artifact, bytes]], job: str | None) -> None:
+        """Add a few artifacts that were made elsewhere, with their bytes."""
+        for one, content in found:
+            self._store_blob(index, one.digest, content, f"the artifact {one.key!r}")
+        now = time.time()
+        with index.transaction() as db:
+            for one, _ in found:
+                self._insert(db, one)
+                db.execute("UPDATE blobs SET ready = 1 WHERE digest = ?", (one.digest,))
+                if job is not None:
+                    db.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?)", (job, one.key, now))
+
+    def count_uses(self, index: Index, uses: Sequence[tuple[int, float, str, str, str]]) -> None:
+        """Each use: how many, when, and the key, kind and digest of what was used."""
+        self.make_room(index, 0, "the index")
+        for first in range(0, len(uses), _AT_ONCE):
+            with index.transaction() as db:
+                db.executemany(
+                    "UPDATE uses SET hits = hits + ?, last_used = max(last_used, ?) WHERE id IN "
+                    "(SELECT id FROM artifacts WHERE key = ? AND kind = ? AND digest = ?)",
+                    uses[first : first + _AT_ONCE],
+                )
+
+    def record_job(self, index: Index, job: str, keys: Sequence[str]) -> None:
+        """Have a job know keys that it uses now, and forget those that it has not used for long."""
+        now = time.time()
+        rows = [(job, key, now) for key in keys]
+        self.make_room(index, 200 * len(rows), f"the job {job!r}")
+        for first in range(0, len(rows), _AT_ONCE):
+            with index.transaction() as db:
+                db.executemany("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?)", rows[first : first + _AT_ONCE])
+                self._quota.forget_old_jobs(db)
+
+    def reserve(self, index: Index, name: str, size: int) -> None:
+        """Reserve so many bytes elsewhere in place of what the name had; 0 releases them, which needs no room."""
+        if size:
+            self.make_room(index, size, f"the claim of {name!r}", name=name)
+        with index.transaction() as db:
+            db.execute("DELETE FROM claims WHERE name = ?", (name,))
+            if size:
+                db.execute("INSERT INTO claims VALUES (?, ?)", (name, on_disk(size)))
+
+    def forget(self, index: Index, ids: list[int], job: str | None) -> None:
+        """Remove rows by their ids, and a job's name if one is told."""
+        self._quota.evict(index, ids)
+        with index.transaction() as db:
+            db.execute("DELETE FROM jobs WHERE job = ?", (job,))
+            db.execute("DELETE FROM environments WHERE digest NOT IN (SELECT environment FROM artifacts)")
+        index.shrink()
+
+    def forget_everything(self, index: Index) -> int:
+        """Remove all there is; returns how many artifacts."""
+        ids = [row for (row,) in index.connection().execute("SELECT id FROM artifacts")]
+        with index.transaction() as db:
+            db.execute("DELETE FROM jobs")
+            db.execute("DELETE FROM counters")
+        self.forget(index, ids, None)
+        self._blobs.sweep(())
+        index.aside.unlink(missing_ok=True)
+        return len(ids)
+
+    def drop(self, index: Index, digest: str) -> None:
+        """Forget a blob that is gone or damaged, and all artifacts made of it, unless somebody stored it again."""
+        with suppress(OSError):
+            if self._blobs.read(digest) is not None:
+                return
+        with index.transaction() as db:
+            ids = [row for (row,) in db.execute("SELECT id FROM artifacts WHERE digest = ?", (digest,))]
+            self._quota.forget_blobs(db, remove(db, ids) or [digest])
+
+    def sweep(self, index: Index) -> int:
+        """Set the totals right and remove files that belong to no blob; returns how many."""
+        self._quota.recount(index)
+        return self._blobs.sweep({digest for (digest,) in index.connection().execute("SELECT digest FROM blobs")})
+
+    def add_counts(self, index: Index, counts: Mapping[str, int]) -> None:
+        """Add to counters by name."""
+        with index.transaction() as db:
+            db.executemany(
+                "INSERT INTO counters VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = value + excluded.value",
+                counts.items(),
+            )
+
+    def make_room(self, index: Index, size: int, what: str, *, name: str | None = None) -> None:
+        """`ArtifactQuota.make_room`, with the evicted counted."""
+        if evicted := self._quota.make_room(index, size, what, name=name):
+            self._evicted(evicted)
+
+    def _insert(self, db: sqlite3.Connection, one: Artifact) -> None:
+        insert_environment(db, one.environment.digest, one.environment.to_json())
+        row = (one.key, one.kind, one.environment.digest, as_json(one.requirements), one.digest, one.size)
+        self._quota.forget_blobs(db, insert(db, *row, one.created, one.host, one.seconds))
+
+    def _store_blob(self, index: Index, digest: str, content: bytes, what: str) -> None:
+        """Have the blob's file whole on the disk, its room booked before."""
+        known = index.connection().execute("SELECT 1 FROM blobs WHERE digest = ?", (digest,)).fetchone()
+        if known and self._blobs.has(digest, len(content)):
+            return
+        if not known:
+            self.make_room(index, len(content), what)
+            with index.transaction() as db:
+                db.execute("INSERT INTO blobs VALUES (?, ?, 0)", (digest, len(content)))
+        self._blobs.write(digest, content)
+
+
+def as_json(requirements: Mapping[str, Any]) -> str:
+    """Requirements as they stand in a row.
+
+    Raises:
+        TypeError, ValueError: JSON cannot say them.
+    """
+    return json.dumps(dict(requirements), sort_keys=True, separators=(",", ":"))

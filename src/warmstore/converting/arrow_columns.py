@@ -1,0 +1,346 @@
+"""The values of Arrow columns as encoded rows, straight from Arrow's buffers: no Python object per value.
+
+Foreign files carry no checksum of ours, so every column is validated in full before its buffers are read.
+"""
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from warmstore.converting.arrow_types import field_of_column, is_file, is_list, is_variable_tensor
+from warmstore.converting.record_source import BATCH_BYTES, BATCH_ROWS, Batch, Request
+from warmstore.errors import BadSource, Damaged, SchemaMismatch
+from warmstore.records.arrow.arrow_elements import nulls_of
+from warmstore.records.arrow.arrow_schema import DESCRIPTION, stored_field, typed
+from warmstore.records.arrow.arrow_table import rows_of_stored, rows_of_typed
+from warmstore.records.format.encoded_rows import Rows, spread
+from warmstore.records.format.fields import CHECKSUM, Array, Bytes, Field, Fields, Json, Ragged, Text, columns_of
+from warmstore.records.format.value_encoding import encode
+
+
+def fields_of_schema(request: Request, schema: pa.Schema, beside: Fields | None = None) -> Fields:
+    """The fields of a table with this schema, and of those `beside` it."""
+    beside = beside or {}
+    names = _field_names(schema)
+    if len(set(names)) < len(names):
+        raise BadSource(f"two columns have one name: {', '.join(schema.names)}")
+
+    def infer(name: str) -> Field:
+        if name in beside:
+            return beside[name]
+        return stored_field(schema, name) or field_of_column(schema.field(name))
+
+    return request.choose([*names, *beside], infer)
+
+
+def _field_names(schema: pa.Schema) -> list[str]:
+    """The columns with values, and fields of which a chunk has only checksums; without what goes with the values."""
+    names = []
+    for name in schema.names:
+        base, separator, _ = name.partition("::")
+        if not separator or not _is_described(schema, base):
+            names.append(name)
+        elif base not in schema.names:
+            names.append(base)
+    return names
+
+
+def _is_described(schema: pa.Schema, name: str) -> bool:
+    """Whether the columns of this name are those that warmstore made."""
+    if name in schema.names:
+        return typed(schema.field(name)) is not None or stored_field(schema, name) is not None
+    return DESCRIPTION in (schema.field(name + CHECKSUM).metadata or {}) if name + CHECKSUM in schema.names else False
+
+
+def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """A batch in parts of a few megabytes; nothing is copied."""
+    step = min(max(1, batch.num_rows * BATCH_BYTES // max(batch.nbytes, 1)), BATCH_ROWS)
+    for first in range(0, batch.num_rows, step):
+        yield batch.slice(first, step)
+
+
+def batch_of(fields: Fields, table: pa.RecordBatch, done: int | None = None) -> Batch:
+    """The chosen columns of some records, encoded."""
+    columns = {name: _column(fields[name], table, name) for name in fields}
+    return Batch(columns, done)
+
+
+def _column(field: Field, table: pa.RecordBatch, name: str) -> Rows:
+    told = stored_field(table.schema, name)
+    if told is None:
+        return rows_of(table.schema.field(name), field, table.column(name))
+    if not same_values(told, field):
+        raise SchemaMismatch(f"column {name!r} is one of a chunk and holds {told}; it cannot be read as {field}")
+    for column in columns_of(name, told)[:-1]:
+        _validate(name, table.column(column.name))
+    try:
+        return rows_of_stored(name, told, table)
+    except Damaged as error:
+        raise BadSource(
+            f"column {name!r} of a chunk: {error}. If the field's codec has a trained dictionary, that stands in "
+            "store.json: convert what export wrote"
+        ) from error
+
+
+def rows_of(column: pa.Field, field: Field, values: pa.Array, shapes: Any = None) -> Rows:
+    """One column of a batch as rows of `field`; where it is null, the record has no value.
+
+    Args:
+        shapes: int64 [n, ndim], for ragged values that come as flat lists: of the records that have a value.
+
+    Raises:
+        BadSource: nulls inside of values, or bytes that are not what the column's type says. SchemaMismatch: another
+        type than the field's.
+    """
+    name = column.name
+    _validate(name, values)
+    told = typed(column)
+    if isinstance(field, Array | Ragged) and told is not None and same_values(told.field, field):
+        return rows_of_typed(name, field, values, told.form)
+    is_tensor = isinstance(field, Ragged) and is_variable_tensor(column)
+    values = _unwrapped(values)
+    absent = nulls_of(values)
+    if absent is not None:
+        values = _without_nulls(values)
+    if is_tensor:
+        values, shapes = _tensor_parts(name, values)
+    rows = _present_rows(column, field, values, shapes)
+    return rows if absent is None else spread(field, rows, absent)
+
+
+def same_values(field: Field, other: Field) -> bool:
+    """Whether two fields differ in their codecs at most."""
+    return replace(field, codec="raw", dictionary=None) == replace(other, codec="raw", dictionary=None)
+
+
+def _validate(name: str, values: pa.Array) -> None:
+    try:
+        values.validate(full=True)
+    except pa.ArrowException as error:
+        raise BadSource(f"column {name!r}: {error}") from None
+
+
+def _tensor_parts(name: str, struct: pa.Array) -> tuple[pa.Array, np.ndarray[Any, np.dtype[np.int64]]]:
+    """The lists of the elements of variable-shape tensors, and their shapes, int64 [n, ndim]. No tensor is null."""
+    lists, sizes = struct.field("data"), struct.field("shape")
+    check_nulls(name, lists)
+    check_nulls(name, sizes)
+    ndim = sizes.type.list_size
+    return lists, numbers(name, fixed_values(name, sizes, (ndim,))).astype(np.int64).reshape(-1, ndim)
+
+
+def _without_nulls(values: pa.Array) -> pa.Array:
+    if isinstance(values.type, pa.FixedShapeTensorType):
+        return pa.ExtensionArray.from_storage(values.type, values.storage.drop_null())
+    return values.drop_null()
+
+
+def _present_rows(column: pa.Field, field: Field, values: pa.Array, shapes: Any) -> Rows:
+    name = column.name
+    if isinstance(field, Json):
+        listed = values.to_pylist()
+        told = typed(column)
+        parsed = told is not None and isinstance(told.field, Json)
+        return encode(
+            name, field, [json.loads(text) for text in listed] if parsed else [_jsonable(value) for value in listed]
+        )
+    if isinstance(field, Bytes) and is_file(values.type):
+        return _files(name, values)
+    if isinstance(field, Array):
+        flat = _unpermuted(name, field, values)
+        if flat is None:
+            flat = numbers(name, fixed_values(name, values, field.shape))
+        return _array_rows(name, field, flat, len(values))
+    if isinstance(field, Ragged):
+        return _ragged_rows(name, field, values, shapes)
+    target = pa.large_string() if isinstance(field, Text) else pa.large_binary()
+    try:
+        values = values.cast(target)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise SchemaMismatch(f"column {name!r} is {values.type}; it does not fit {field}") from None
+    _, edges, data = values.buffers()
+    return _varying(edges, data, values.offset, len(values))
+
+
+def check_nulls(name: str, values: pa.Array) -> None:
+    """Raise BadSource where values inside of those of a column are null: numbers of lists, for example."""
+    if values.null_count:
+        first = int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
+        raise BadSource(
+            f"column {name!r} holds nulls inside of its values: {values.null_count:,} of the {len(values):,} that were "
+            f"read at once, the first at number {first:,} of them. Fill them first, keep them as JSON null with "
+            f"fields={{{name!r}: ws.Json(), ...}}, or leave the column out with fields=[...]"
+        )
+
+
+def fixed_values(name: str, values: pa.Array, shape: tuple[int, ...]) -> pa.Array:
+    """The flat numbers of a column whose every value has `shape`, whatever nesting of lists says so."""
+    count = len(values)
+    if isinstance(values.type, pa.FixedShapeTensorType):
+        values = values.storage
+        if values.type.list_size == math.prod(shape):
+            shape = (math.prod(shape),)
+    for size in shape:
+        values = _unwrapped(values)
+        if pa.types.is_fixed_size_list(values.type):
+            lengths_fit = values.type.list_size == size
+        elif is_list(values.type):
+            lengths_fit = bool((np.diff(_offsets(values)) == size).all())
+        else:
+            lengths_fit = False
+        if not lengths_fit:
+            raise SchemaMismatch(f"column {name!r} holds values that are not all of the shape {shape}")
+        values = values.flatten()
+        check_nulls(name, values)
+    if is_list(values.type) or pa.types.is_fixed_size_list(values.type):
+        raise SchemaMismatch(f"column {name!r} holds lists; its field has {len(shape)} dimensions, which are too few")
+    assert len(values) == count * math.prod(shape)
+    return values
+
+
+def _unpermuted(name: str, field: Array, values: pa.Array) -> np.ndarray[Any, Any] | None:
+    """The numbers of tensors whose dimensions are stored in another order, in theirs; None for other columns."""
+    order = values.type.permutation if isinstance(values.type, pa.FixedShapeTensorType) else None
+    if order is None:
+        return None
+    shape = tuple(values.type.shape)
+    if tuple(shape[axis] for axis in order) != field.shape:
+        raise SchemaMismatch(f"column {name!r} holds values that are not all of the shape {field.shape}")
+    flat = numbers(name, fixed_values(name, values, shape)).reshape(len(values), *shape)
+    return flat.transpose(0, *(1 + axis for axis in order)).reshape(-1)
+
+
+def numbers(name: str, values: pa.Array) -> np.ndarray[Any, Any]:
+    """A flat column of numbers, bools or times without nulls as NumPy has them."""
+    kind = values.type
+    if pa.types.is_boolean(kind):
+        return np.asarray(values.to_numpy(zero_copy_only=False))
+    if pa.types.is_date32(kind):
+        return np.array(values.cast(pa.int32()).cast(pa.int64()).to_numpy()).view("M8[D]")
+    if pa.types.is_temporal(kind) and not pa.types.is_time(kind):
+        unit = "ms" if pa.types.is_date64(kind) else kind.unit
+        letter = "m8" if pa.types.is_duration(kind) else "M8"
+        return np.array(values.view(pa.int64()).to_numpy()).view(f"{letter}[{unit}]")
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        raise SchemaMismatch(f"column {name!r} holds {kind}, which are not numbers")
+    return np.asarray(values.to_numpy())
+
+
+def _array_rows(name: str, field: Array, flat: np.ndarray[Any, Any], count: int) -> Rows:
+    flat = _exact(name, field, flat, field.numpy)
+    return Rows(count, np.ascontiguousarray(flat).view(np.uint8).reshape(count, field.width))
+
+
+def _exact(name: str, field: Field, flat: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Numbers in exactly the field's dtype; the bits that stand for one that Arrow does not know are it."""
+    if flat.dtype == dtype:
+        return flat
+    foreign = dtype.kind in "VcbmM" or dtype.num >= 256  # what a store keeps as bits
+    if foreign and flat.dtype.kind == "u" and dtype.itemsize in (flat.dtype.itemsize, 2 * flat.dtype.itemsize):
+        return flat.view(dtype)
+    raise SchemaMismatch(f"column {name!r} holds {flat.dtype}, not what {field} says. Nothing is converted on the way")
+
+
+def _ragged_rows(name: str, field: Ragged, values: pa.Array, shapes: Any) -> Rows:
+    dtype = np.dtype(Array(field.dtype).numpy)
+    if pa.types.is_fixed_size_list(values.type):
+        values = values.cast(pa.large_list(values.type.value_type))
+    if not is_list(values.type):
+        raise SchemaMismatch(f"column {name!r} is {values.type}; it does not fit {field}")
+    if shapes is None and field.ndim > 1 and not pa.types.is_fixed_size_list(values.type.value_type):
+        _check_leaves(name, field, values)
+        return encode(name, field, [_nested(name, field, value) for value in values.to_pylist()])
+    offsets = _offsets(values)
+    inner = values.flatten()
+    check_nulls(name, inner)
+    tail: tuple[int, ...] = ()
+    while pa.types.is_fixed_size_list(inner.type):
+        tail = (*tail, inner.type.list_size)
+        inner = inner.flatten()
+        check_nulls(name, inner)
+    flat = np.ascontiguousarray(_exact(name, field, numbers(name, inner), dtype)).view(np.uint8)
+    per_item = len(flat) // max(int(offsets[-1]), 1)
+    lengths = np.diff(offsets)
+    if shapes is None and not tail:
+        shapes = lengths[:, None]
+    elif shapes is None:
+        shapes = np.concatenate([lengths[:, None], np.tile(np.array(tail, np.int64), (len(lengths), 1))], axis=1)
+    if shapes.shape[1] != field.ndim:
+        raise SchemaMismatch(
+            f"column {name!r} holds lists of {shapes.shape[1]} dimensions; its field says {field.ndim}"
+        )
+    if not np.array_equal(shapes.prod(axis=1) * dtype.itemsize, lengths * per_item) or (shapes < 0).any():
+        raise BadSource(f"column {name!r}: lists and the shapes beside them differ in length")
+    return Rows(len(values), flat, offsets * per_item, np.ascontiguousarray(shapes, np.int64))
+
+
+def _check_leaves(name: str, field: Ragged, values: pa.Array) -> None:
+    """Raise unless nested lists hold numbers of the field's dtype, and no nulls."""
+    while is_list(values.type) or pa.types.is_fixed_size_list(values.type):
+        values = values.flatten()
+        check_nulls(name, values)
+    _exact(name, field, numbers(name, values), Array(field.dtype).numpy)
+
+
+def _nested(name: str, field: Ragged, value: Any) -> np.ndarray[Any, Any]:
+    try:
+        array = np.array(value, Array(field.dtype).numpy)
+    except (ValueError, TypeError) as error:
+        raise SchemaMismatch(f"column {name!r}: {value!r:.80} is no array of {field}: {error}") from None
+    return array if array.size else array.reshape(*array.shape, *(0,) * (field.ndim - array.ndim))
+
+
+def _files(name: str, values: pa.Array) -> Rows:
+    """Files, by their bytes or else by the path where they are."""
+    content, paths = values.field("bytes").to_pylist(), values.field("path").to_pylist()
+    for at, (data, path) in enumerate(zip(content, paths, strict=True)):
+        if data is None:
+            if path is None:
+                raise BadSource(f"column {name!r} has a record with neither bytes nor a path")
+            try:
+                content[at] = Path(path).read_bytes()
+            except OSError as error:
+                raise BadSource(f"column {name!r} names a file that cannot be read: {error}") from None
+    return encode(name, Bytes(), content)
+
+
+def _varying(edges: pa.Buffer | None, data: pa.Buffer | None, offset: int, count: int) -> Rows:
+    if not count or edges is None:
+        return Rows(count, np.zeros(0, np.uint8), np.zeros(count + 1, np.int64))
+    offsets = np.frombuffer(edges, np.int64)[offset : offset + count + 1]
+    content = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+    return Rows(count, content[offsets[0] : offsets[-1]], offsets - offsets[0])
+
+
+def _offsets(values: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """int64 [n + 1]: where each list starts in `values.flatten()`. There are no nulls."""
+    lengths = np.asarray(values.value_lengths().to_numpy(zero_copy_only=False), np.int64)
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+
+
+def _unwrapped(values: pa.Array) -> pa.Array:
+    """An array without dictionary and extension around it, but for fixed-shape tensors."""
+    while True:
+        if pa.types.is_dictionary(values.type):
+            values = values.dictionary_decode()
+        elif isinstance(values.type, pa.BaseExtensionType) and not isinstance(values.type, pa.FixedShapeTensorType):
+            values = values.storage
+        elif "list_view" in str(values.type)[:16]:
+            values = values.cast(pa.large_list(values.type.value_type))
+        else:
+            return values
+
+
+def _jsonable(value: Any) -> Any:
+    """What Arrow makes of a value in Python, with lists for the pairs of a map."""
+    if isinstance(value, dict):
+        return {key: _jsonable(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_jsonable(one) for one in value]
+    return value

@@ -1,0 +1,155 @@
+"""`export`: the records of a store into files that other programs read, a few megabytes at a time.
+
+A file appears whole under its name or not at all.
+"""
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from warmstore.converting.export_targets import TARGETS, Block
+from warmstore.converting.record_source import BATCH_BYTES, BATCH_ROWS
+from warmstore.errors import SchemaMismatch, TargetExists, UnknownFormat
+from warmstore.records.format.fields import Fields
+from warmstore.records.format.value_encoding import raw_rows
+from warmstore.records.store import RecordStore
+from warmstore.storage.progress import progress_bar
+
+_SUFFIXES = {
+    ".npy": "npy",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".ipc": "arrow",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+}
+_REOPEN = 128 << 20
+"""Bytes after which the store is opened anew: what was read stays mapped, and counted as ours, until then."""
+
+
+def export(
+    store: RecordStore | str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    format: str | None = None,
+    fields: Sequence[str] | None = None,
+    overwrite: bool = False,
+    progress: bool | None = None,
+) -> Path:
+    """Write the committed records of a store to a file, or to a folder of .npy files. Every row is checked on the way.
+
+    Pending rows of a store that is open for appending are flushed first.
+
+    Args:
+        store: an open store or its folder.
+        target: a file that ends in .npy (one Array field), .arrow, .feather or .parquet; or a folder, in which each
+            Array field becomes a file FIELD.npy.
+        format: "npy", "arrow" or "parquet", where the name of the target does not say.
+        fields: names of the fields to export; all by default.
+        overwrite: replace a target that is there already.
+        progress: show a progress bar; by default only on a terminal.
+
+    Returns:
+        The target. Values only: no checksum columns. In .npy [n, *shape] of the field's dtype, bfloat16 and float8 as
+        the bits NumPy knows (`V2`, `V1`). In Arrow and Parquet the columns of `RecordStore.to_arrow`, except that a
+        NaT of a field without a shape is not null but the least integer, so that it differs from no value. Parquet has
+        no timestamps in seconds (int64 there) and no lists of size 0 (lists of any length). `convert` makes all of them
+        what they were.
+
+    Raises:
+        UnknownFormat: the format is not known or cannot be told.
+        SchemaMismatch: no such field; for .npy one that is no Array, or has records without a value.
+        UnsupportedType: Arrow cannot hold the values of a field; the message names it.
+        TargetExists: the target is there already.
+        Damaged: a row does not match its checksum; the target is not made.
+    """
+    target = Path(target)
+    if isinstance(store, RecordStore):
+        if store.mode == "a":
+            store.flush()
+        store = store.path
+    kind = _format(target, format)
+    with RecordStore.open(store) as reader:
+        chosen = _chosen(reader.fields, fields, str(reader.path))
+        rows = len(reader)
+        name = reader.path.name
+        spans = list(_spans(reader))
+    if (target.exists() or target.is_symlink()) and not overwrite:
+        raise TargetExists(f"{target} is there already; name another target, or pass overwrite=True to replace it")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with progress_bar(rows, None, 0, name, progress) as advance, _draft(target) as draft:
+        TARGETS[kind](draft, target.suffix == ".npy", chosen, rows, _blocks(Path(store), chosen, spans, advance))
+    return target
+
+
+def _format(target: Path, format: str | None) -> str:
+    found = format if format is not None else _SUFFIXES.get(target.suffix.lower(), "" if target.suffix else "npy")
+    if found not in TARGETS:
+        what = f"there is no format {format!r} to export to" if format else f"{str(target)!r} does not say the format"
+        raise UnknownFormat(f"{what}; pass format=, one of {', '.join(TARGETS)}")
+    return found
+
+
+def _chosen(fields: Fields, names: Sequence[str] | None, what: str) -> Fields:
+    if names is None:
+        return fields
+    if isinstance(names, str) or not names:
+        raise SchemaMismatch(f"fields must be a list of names, not {names!r}")
+    for name in names:
+        if name not in fields:
+            raise SchemaMismatch(f"{what} has no field {name!r}; it has {list(fields)}")
+    return {name: fields[name] for name in names}
+
+
+def _spans(store: RecordStore) -> Iterator[tuple[int, int]]:
+    """Positions [first, last) that are read at once: a few megabytes, by what a record takes on average."""
+    step = int(min(max(BATCH_BYTES // _per_record(store), 1), BATCH_ROWS))
+    for first in range(0, len(store), step):
+        yield first, min(first + step, len(store))
+
+
+def _per_record(store: RecordStore) -> int:
+    """Bytes a record takes on average, at least 1."""
+    taken = sum(int(sizes.sum()) for sizes in store.snapshot.size)
+    return max(taken // max(store.snapshot.rows, 1), 1)
+
+
+def _blocks(folder: Path, fields: Fields, spans: list[tuple[int, int]], advance: Any) -> Iterator[Block]:
+    at = 0
+    while at < len(spans):
+        with RecordStore.open(folder) as store:
+            until = spans[at][0] + _REOPEN // _per_record(store) + 1
+            while at < len(spans) and spans[at][0] < until:
+                first, last = spans[at]
+                gathered = store.session.generation.read(fields, np.arange(first, last))
+                yield {
+                    name: raw_rows(field, rows) for (name, field), rows in zip(fields.items(), gathered, strict=True)
+                }
+                advance(last - first, None)
+                at += 1
+
+
+@contextmanager
+def _draft(target: Path) -> Iterator[Path]:
+    """A name beside the target that takes its place when all went well, and is gone when not."""
+    draft = target.parent / f".{target.name}.{secrets.token_hex(4)}.tmp"
+    try:
+        yield draft
+        if target.is_dir() and not target.is_symlink():
+            old = target.parent / f".{target.name}.{secrets.token_hex(4)}.old"
+            target.rename(old)
+            draft.rename(target)
+            shutil.rmtree(old)
+        else:
+            draft.replace(target)
+    finally:
+        if draft.is_dir():
+            shutil.rmtree(draft)
+        else:
+            draft.unlink(missing_ok=True)

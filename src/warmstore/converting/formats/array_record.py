@@ -1,0 +1,95 @@
+"""ArrayRecord files: records are byte strings, which `decode` may turn into dicts of values."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from warmstore.converting.formats.iterable import columns_of_records, fields_of_records, unknown_field
+from warmstore.converting.record_source import BATCH_BYTES, Batch, Request, Source, needed
+from warmstore.errors import BadSource
+from warmstore.records.format.fields import Fields
+
+_MODULE = "array_record.python.array_record_module"
+_GROUP = 64
+"""Records read at once until their size is known."""
+
+
+def open_source(request: Request, files: Sequence[Path]) -> Source:
+    reader_of = needed(_MODULE, "array_record", "convert").ArrayRecordReader
+    counts = []
+    group: list[bytes] = []
+    for path in files:
+        with _opened(reader_of, path) as reader:
+            counts.append(reader.num_records())
+            if not group and counts[-1]:
+                group = reader.read(0, min(_GROUP, counts[-1]))
+    if not group:
+        raise BadSource(f"{', '.join(map(str, files))}: no records")
+    decode = request.decode if callable(request.decode) else None
+    field = request.name if decode is None else ""
+
+    def record(data: bytes) -> dict[str, Any]:
+        values = {field: data} if decode is None else decode(data)
+        if not isinstance(values, dict):
+            raise BadSource(
+                f"decode must return a dict of field names to values; it returned a {type(values).__name__}"
+            )
+        return values
+
+    first = [record(data) for data in group]
+    fields = fields_of_records(request, first)
+
+    def checked(where: str, data: bytes) -> dict[str, Any]:
+        values = record(data)
+        if request.fields is None and not values.keys() <= fields.keys():
+            raise unknown_field(where, min(values.keys() - fields.keys()), len(first))
+        return values
+
+    def read(start: int) -> Iterator[Batch]:
+        before = 0
+        for path, count in zip(files, counts, strict=True):
+            if before + count > start:
+                with _opened(reader_of, path) as reader:
+                    yield from _batches(path, reader, max(start - before, 0), checked, fields)
+            before += count
+
+    return Source(fields, read, sum(counts))
+
+
+@contextmanager
+def _opened(reader_of: Any, path: Path) -> Iterator[Any]:
+    with _named(path):
+        reader = reader_of(str(path), options="readahead_buffer_size:0,max_parallelism:0")
+        if not reader.ok():
+            reader.close()  # raises what was wrong
+            raise ValueError("it is damaged")
+    try:
+        yield reader
+    finally:
+        reader.close()
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """What the library says of a file, with the file's name."""
+    try:
+        yield
+    except (OSError, RuntimeError, ValueError) as error:
+        raise BadSource(f"{path} cannot be read as an ArrayRecord file: {error}") from None
+
+
+def _batches(path: Path, reader: Any, first: int, record: Any, fields: Fields) -> Iterator[Batch]:
+    at_once = _GROUP
+    count = reader.num_records()
+    while first < count:
+        last = min(first + at_once, count)
+        with _named(path):
+            group = reader.read(first, last)
+        if len(group) < last - first:
+            raise BadSource(f"{path}: record {first + len(group)} of {count} cannot be read: the file is damaged")
+        records = [record(f"{path}: record {number:,}", data) for number, data in enumerate(group, first)]
+        yield columns_of_records(records, fields)
+        average = max(sum(map(len, group)) // len(group), 64)
+        at_once = max(1, min(BATCH_BYTES // average, 4 * at_once, 1 << 14))
+        first = last

@@ -1,0 +1,61 @@
+"""Arrays in memory (NumPy, torch, memory maps, lists): a dict with one per field, or a single one."""
+
+import mmap
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from warmstore.converting.field_inference import column_field, native
+from warmstore.converting.formats.iterable import nbytes_of
+from warmstore.converting.record_source import Batch, Request, Source, equal_lengths, rows_at_once
+from warmstore.errors import BadSource
+from warmstore.records.format.fields import Field, Fields
+
+
+def open_source(request: Request, files: Sequence[Path]) -> Source:
+    given = request.source
+    arrays = dict(given) if isinstance(given, Mapping) else {request.name: given}
+    fields = request.choose(list(arrays), lambda name: column_field(name, arrays[name]))
+    arrays = {name: arrays[name] for name in fields}
+    rows = equal_lengths("the source", {name: _length(name, array) for name, array in arrays.items()})
+
+    def read(start: int) -> Iterator[Batch]:
+        return slices(fields, arrays, rows, rows_at_once(sum(map(_nbytes, arrays.values())) / rows), start)
+
+    # Arrays in memory have no name or time to know them by: what is there already is compared.
+    return Source(fields, read, rows, skippable=False)
+
+
+def _nbytes(values: Any) -> int:
+    return sum(map(nbytes_of, values)) if isinstance(values, list | tuple) else int(values.nbytes)
+
+
+def slices(fields: Fields, arrays: dict[str, Any], rows: int, step: int, start: int) -> Iterator[Batch]:
+    """Arrays of `rows` records, `step` at a time."""
+    for first in range(start, rows, step):
+        part = slice(first, min(first + step, rows))
+        yield Batch({name: _values(array[part], fields[name]) for name, array in arrays.items()})
+        for array in arrays.values():
+            drop_pages(array)
+
+
+def drop_pages(array: Any) -> None:
+    """Give the pages of a read-only memory map back; what is read again comes from the page cache."""
+    mapped = getattr(array, "_mmap", None)
+    if isinstance(mapped, mmap.mmap) and not array.flags.writeable:
+        mapped.madvise(mmap.MADV_DONTNEED)
+
+
+def _values(values: Any, field: Field) -> Any:
+    if isinstance(values, np.ma.MaskedArray):
+        return native(values, field)
+    return native(np.asarray(values), field) if isinstance(values, np.ndarray) else values
+
+
+def _length(name: str, values: Any) -> int:
+    try:
+        return len(values)
+    except TypeError:
+        raise BadSource(f"field {name!r} is a single {type(values).__name__}, not one value per record") from None

@@ -1,0 +1,147 @@
+"""CSV and TSV files through `pyarrow.csv`, with types that hold for all rows of all files.
+
+A first pass reads every cell as text and finds which types fit all of them: bool, int64, float64, date, time, else
+Text. Cells that would not come back are text: `007`, and ints among floats that float64 does not have. An empty cell,
+or one of `NA`, `N/A`, `#N/A`, `NULL` and `null`, is absent in columns of anything else; in a column of text it is
+that text.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+
+from warmstore.converting.arrow_columns import batch_of, pieces
+from warmstore.converting.arrow_types import field_of_column
+from warmstore.converting.formats.parquet import check_schema
+from warmstore.converting.record_source import Batch, Request, Source, reading
+from warmstore.errors import BadSource, SchemaMismatch
+from warmstore.records.arrow.arrow_schema import field_type
+from warmstore.records.format.fields import Array, Bytes, Field, Text
+
+_ABSENT = ["", "NA", "N/A", "#N/A", "NULL", "null"]
+_INTEGER = r"^(0|-?[1-9][0-9]*)$"
+_FLOAT = r"^-?(([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[nN]a[nN]|-?inf)$"
+_PADDED = r"^-?0[0-9]"
+_DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
+_TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}(:[0-9]{2})?$"
+_FRACTION = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?$"
+_EXACT = 1 << 53
+
+
+def open_source(request: Request, files: Sequence[Path]) -> Source:
+    schema: pa.Schema = None
+    columns: dict[str, _Column] = {}
+    rows = 0
+    for path in files:
+        with reading(path):
+            reader = _opened(path, None)
+            if schema is None:
+                schema = reader.schema
+                columns = {name: _Column() for name in schema.names}
+            check_schema(schema, reader.schema, path)
+            for batch in reader:
+                rows += batch.num_rows
+                for name, column in columns.items():
+                    column.look(batch.column(name))
+    if not rows:
+        raise BadSource(f"{', '.join(map(str, files))}: no records")
+    fields = request.choose(list(columns), lambda name: field_of_column(pa.field(name, columns[name].type)))
+    types = {name: _type_of(name, fields[name], columns[name].type) for name in fields}
+
+    def read(start: int) -> Iterator[Batch]:
+        before = 0
+        for path in files:
+            with reading(path):
+                for batch in _opened(path, types):
+                    skip = min(max(start - before, 0), batch.num_rows)
+                    before += batch.num_rows
+                    for piece in pieces(batch.slice(skip)):
+                        yield batch_of(fields, piece)
+
+    return Source(fields, read, rows)
+
+
+def _opened(path: Path, types: dict[str, pa.DataType] | None) -> pa.RecordBatchReader:
+    """A file's rows: every column as text, or those of `types`."""
+    delimiter = "\t" if ".tsv" in path.suffixes[-2:] else ","
+    parse = pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    read = pacsv.ReadOptions(use_threads=False)
+    if types is None:
+        with pacsv.open_csv(path, read_options=read, parse_options=parse) as reader:
+            names = reader.schema.names
+        if len(set(names)) < len(names):
+            raise BadSource(f"{path}: two columns have one name: {', '.join(names)}")
+        types = dict.fromkeys(names, pa.string())
+    convert = pacsv.ConvertOptions(
+        column_types=types, include_columns=list(types), null_values=_ABSENT, strings_can_be_null=False
+    )
+    return pacsv.open_csv(path, read_options=read, parse_options=parse, convert_options=convert)
+
+
+def _type_of(name: str, told: Field, inferred: pa.DataType) -> pa.DataType:
+    """The Arrow type to read a column as, for its field."""
+    if isinstance(told, Text):
+        return pa.string()
+    if isinstance(told, Bytes):
+        return pa.binary()
+    if isinstance(told, Array) and not told.shape and told.numpy.kind in "biufmM" and told.numpy.num < 256:
+        return inferred if field_of_column(pa.field(name, inferred)) == told else field_type(told)
+    raise SchemaMismatch(f"field {name!r} is {told}; a cell of a CSV file is text, bytes, a number, a bool or a time")
+
+
+def _matches(pattern: str) -> Callable[[pa.Array], bool]:
+    return lambda cells: bool(pc.all(pc.match_substring_regex(cells, pattern), min_count=0).as_py())
+
+
+def _casts(cells: pa.Array, kind: pa.DataType) -> bool:
+    try:
+        cells.cast(kind)
+    except pa.ArrowException:
+        return False
+    return True
+
+
+def _is_float(cells: pa.Array) -> bool:
+    """Whether cells are floats, and those that are ints are ones that float64 has."""
+    if not _matches(_FLOAT)(cells) or pc.any(pc.match_substring_regex(cells, _PADDED)).as_py():
+        return False
+    infinite = pc.and_(pc.is_inf(cells.cast(pa.float64())), pc.invert(pc.match_substring(cells, "inf")))
+    if pc.any(infinite).as_py():
+        return False
+    whole = cells.filter(pc.match_substring_regex(cells, r"^-?[0-9]+$"))
+    if not _casts(whole, pa.int64()):
+        return False
+    exact = pc.less_equal(pc.abs_checked(pc.max_element_wise(whole.cast(pa.int64()), -_EXACT - 1)), _EXACT)
+    return bool(pc.all(exact, min_count=0).as_py())
+
+
+_KINDS: list[tuple[pa.DataType, Callable[[pa.Array], bool]]] = [
+    (pa.bool_(), _matches(r"^(true|True|TRUE|false|False|FALSE)$")),
+    (pa.int64(), lambda cells: _matches(_INTEGER)(cells) and _casts(cells, pa.int64())),
+    (pa.float64(), _is_float),
+    (pa.date32(), lambda cells: _matches(_DATE)(cells) and _casts(cells, pa.date32())),
+    (pa.timestamp("s"), lambda cells: _matches(_TIME)(cells) and _casts(cells, pa.timestamp("s"))),
+    (pa.timestamp("ns"), lambda cells: _matches(_FRACTION)(cells) and _casts(cells, pa.timestamp("ns"))),
+]
+
+
+@dataclass
+class _Column:
+    """The types that fit every cell of a column so far, the first one best."""
+
+    kinds: list[tuple[pa.DataType, Callable[[pa.Array], bool]]] = field(default_factory=lambda: list(_KINDS))
+    has_values: bool = False
+
+    def look(self, cells: pa.Array) -> None:
+        cells = cells.filter(pc.invert(pc.is_in(cells, pa.array(_ABSENT))))
+        self.has_values = self.has_values or bool(len(cells))
+        if len(cells):
+            self.kinds = [(kind, fits) for kind, fits in self.kinds if fits(cells)]
+
+    @property
+    def type(self) -> pa.DataType:
+        return self.kinds[0][0] if self.has_values and self.kinds else pa.string()

@@ -1,0 +1,179 @@
+"""HDF5 files: a field per data set, called by its path (`group/name`), whose first axis counts the records.
+
+Strings are Text, variable-length arrays Ragged. Attributes stand in the store's metadata under "attributes", by the
+path of what they belong to; the paths of those that JSON cannot say stand under "attributes_left_out".
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from warmstore.converting.field_inference import array_field, native
+from warmstore.converting.record_source import Batch, Request, Source, equal_lengths, needed, reading, rows_at_once
+from warmstore.errors import BadSource, SchemaMismatch, UnsupportedType
+from warmstore.records.format.fields import Array, Field, Ragged, Text, dtype_name
+
+_VARYING = 256
+"""Bytes that a value of varying length is taken to have where only the file knows."""
+
+
+def open_source(request: Request, files: Sequence[Path]) -> Source:
+    h5py = needed("h5py", "h5py", "convert")
+    counts = []
+    fields = None
+    metadata: dict[str, Any] = {}
+    width = 0.0
+    for path in files:
+        with _opened(h5py, path) as file:
+            datasets = _datasets(h5py, path, file, request)
+            inferred = request.choose(list(datasets), lambda name, held=datasets: _field(h5py, name, held[name]))  # type: ignore[misc]
+            if fields is not None and inferred != fields:
+                raise BadSource(f"{path} has the fields {inferred}, the first file {fields}")
+            fields = inferred
+            counts.append(equal_lengths(path, {name: _length(path, name, datasets[name]) for name in fields}))
+            metadata = metadata or _attributes(h5py, file, list(fields))
+            width = max(width, sum(_width(fields[name], datasets[name]) for name in fields))
+    assert fields is not None
+    chosen = fields
+
+    def read(start: int) -> Iterator[Batch]:
+        before = 0
+        step = rows_at_once(width)
+        for path, count in zip(files, counts, strict=True):
+            skip = min(max(start - before, 0), count)
+            before += count
+            with _opened(h5py, path) as file:
+                for first in range(skip, count, step):
+                    last = min(first + step, count)
+                    yield Batch({name: _values(path, file, name, field, first, last) for name, field in chosen.items()})
+
+    return Source(chosen, read, sum(counts), metadata=metadata)
+
+
+@contextmanager
+def _opened(h5py: Any, path: Path) -> Iterator[Any]:
+    with reading(path), h5py.File(path, "r") as file:
+        yield file
+
+
+def _datasets(h5py: Any, path: Path, file: Any, request: Request) -> dict[str, Any]:
+    """Every data set of a file by its path, those that only fields= names among them."""
+    found: dict[str, Any] = {}
+
+    def walk(group: Any, above: str, parents: tuple[Any, ...]) -> None:
+        for key in group:
+            name = f"{above}{key}"
+            if not isinstance(group.get(key, getlink=True), h5py.HardLink):
+                if request.fields is None:
+                    raise BadSource(
+                        f"{path}: {name!r} is a link to {_target(group, key)}. Choose fields with fields=[...], this "
+                        "one too if it is wanted"
+                    )
+                if name not in request.fields:
+                    continue
+                if not isinstance(_linked(group, key), h5py.Dataset):
+                    raise BadSource(f"{path}: {name!r} is a link to {_target(group, key)}, which is no data set")
+            item = group[key]
+            if isinstance(item, h5py.Dataset):
+                found[name] = item
+            elif isinstance(item, h5py.Group):
+                if item.id in parents:
+                    raise BadSource(f"{path}: the group {name!r} contains itself; choose fields with fields=[...]")
+                walk(item, f"{name}/", (*parents, item.id))
+
+    walk(file, "", (file.id,))
+    if not found:
+        raise BadSource(f"{path} holds no data sets")
+    return found
+
+
+def _linked(group: Any, key: str) -> Any:
+    try:
+        return group[key]
+    except (KeyError, OSError):
+        return None
+
+
+def _target(group: Any, key: str) -> str:
+    link = group.get(key, getlink=True)
+    return f"{getattr(link, 'filename', '')}{getattr(link, 'path', '')!r}"
+
+
+def _field(h5py: Any, name: str, dataset: Any) -> Field:
+    base = h5py.check_vlen_dtype(dataset.dtype)
+    if dataset.ndim > 1 and (base is not None or h5py.check_string_dtype(dataset.dtype) is not None):
+        raise UnsupportedType(
+            f"field {name!r} has {dataset.ndim - 1} dimensions of strings or of arrays of varying length per record, "
+            "which no field holds; leave it out with fields=[...]"
+        )
+    if h5py.check_string_dtype(dataset.dtype) is not None:
+        return Text()
+    if base is not None and base.kind in "biufc":
+        return Ragged(dtype_name(base.newbyteorder("=")))
+    if h5py.check_ref_dtype(dataset.dtype) is not None or base is not None:
+        raise UnsupportedType(
+            f"field {name!r} holds {dataset.dtype}, which no field holds; leave it out with fields=[...]"
+        )
+    return array_field(name, dataset.dtype, dataset.shape[1:])
+
+
+def _length(path: Path, name: str, dataset: Any) -> int:
+    if not dataset.shape:
+        raise BadSource(f"{path}: {name!r} is a single value, not one per record; choose the others with fields=[...]")
+    return int(dataset.shape[0])
+
+
+def _width(field: Field, dataset: Any) -> float:
+    return field.width if isinstance(field, Array) else max(_VARYING, dataset.dtype.itemsize)
+
+
+def _values(path: Path, file: Any, name: str, field: Field, first: int, last: int) -> Any:
+    dataset = file[name]
+    try:
+        if isinstance(field, Text):
+            return dataset.asstr("utf-8")[first:last].tolist()
+        values = dataset[first:last]
+    except (OSError, UnicodeDecodeError, RuntimeError) as error:
+        raise BadSource(f"{path}: {name!r} cannot be read in its rows {first:,} to {last - 1:,}: {error}") from None
+    except TypeError:
+        raise SchemaMismatch(f"{path}: {name!r} holds {dataset.dtype}, which does not fit {field}") from None
+    if isinstance(field, Ragged) and values.dtype.kind == "O":
+        return [native(value, field) for value in values]
+    if isinstance(field, Ragged):
+        return list(native(values, field))
+    return native(values, field)
+
+
+def _attributes(h5py: Any, file: Any, names: list[str]) -> dict[str, Any]:
+    """What the attributes of a file, of its groups and of some data sets say."""
+    groups = {above for name in names for above in _above(name)}
+    kept: dict[str, dict[str, Any]] = {}
+    left_out = []
+    for where in ["/", *sorted(groups), *names]:
+        for key, value in file[where].attrs.items():
+            plain = _plain(h5py, value)
+            if plain is None:
+                left_out.append(f"{where}@{key}")
+            else:
+                kept.setdefault(where, {})[key] = plain[0]
+    metadata: dict[str, Any] = {"attributes": kept} if kept else {}
+    return {**metadata, "attributes_left_out": left_out} if left_out else metadata
+
+
+def _above(name: str) -> list[str]:
+    parts = name.split("/")[:-1]
+    return ["/".join(parts[: at + 1]) for at in range(len(parts))]
+
+
+def _plain(h5py: Any, value: Any) -> tuple[Any] | None:
+    """An attribute as JSON says it, in a tuple; None where it cannot."""
+    plain = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+    try:
+        same = json.loads(json.dumps(plain, allow_nan=False)) == plain
+    except (TypeError, ValueError):
+        return None
+    return (plain,) if same else None

@@ -1,0 +1,138 @@
+"""A folder of images with a subfolder for each class, in the order of torchvision's ImageFolder.
+
+Fields: `image`, the file's bytes or its pixels; `label`, the number of its class; `path`, from the folder on. The
+names of the classes stand in the store's metadata under "classes".
+"""
+
+import io
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from warmstore.converting.formats.iterable import columns_of_records
+from warmstore.converting.known_formats import IMAGES
+from warmstore.converting.record_source import BATCH_BYTES, BATCH_ROWS, Batch, Request, Source, needed
+from warmstore.errors import BadSource, UnsupportedType
+from warmstore.records.format.fields import Array, Bytes, Field, Fields, Ragged, Text
+
+_CHANNELS = 3
+_DEEP = {"I", "F", "I;16", "I;16B", "I;16L", "I;16N"}
+_WORKERS = min(8, os.cpu_count() or 1)
+
+
+def list_files(folder: Path) -> list[Path]:
+    """Every image below every class, classes and files in the order of their names."""
+    found: list[Path] = []
+    for one in sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")):
+        for below, folders, names in os.walk(one, followlinks=True):
+            folders.sort()
+            found += [Path(below, name) for name in names if Path(name).suffix.lower() in IMAGES]
+    if not found:
+        raise BadSource(f"{folder} needs a subfolder with images for each class, such as {folder / 'cat' / '1.jpg'}")
+    beside = (path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+    loose = sorted(path for path in beside if path.suffix.lower() in IMAGES)
+    if loose:
+        raise BadSource(f"{loose[0]} lies in no subfolder, so it has no class; move it into one, or out of {folder}")
+    # torchvision walks folders in the order of their names, and files in a folder too.
+    return sorted(found, key=lambda path: (path.relative_to(folder).parts[0], str(path.parent), path.name))
+
+
+def open_source(request: Request, files: Sequence[Path]) -> Source:
+    assert request.paths
+    if len(request.paths) > 1:
+        raise BadSource(f"{len(request.paths)} folders of images; convert one, with a subfolder for each class")
+    folder = request.paths[0]
+    classes = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    numbers = {name: number for number, name in enumerate(classes)}
+    if request.decode:
+        needed("PIL.Image", "Pillow", "convert")
+
+    def infer(name: str) -> Field:
+        if name == "image":
+            return _image_field(request, files)
+        return Array("int64") if name == "label" else Text()
+
+    fields = request.choose(["image", "label", "path"], infer)
+
+    def record(file: Path) -> dict[str, Any]:
+        inside = file.relative_to(folder)
+        values = {"label": numbers[inside.parts[0]], "path": inside.as_posix()}
+        if "image" in fields:
+            values["image"] = _decoded(file, request.size) if request.decode else file.read_bytes()
+        return values
+
+    return Source(fields, lambda start: _read(files[start:], record, fields), len(files), metadata={"classes": classes})
+
+
+def _read(files: Sequence[Path], record: Any, fields: Fields) -> Iterator[Batch]:
+    group: list[dict[str, Any]] = []
+    size = 0
+    with ThreadPoolExecutor(_WORKERS) as pool:
+        # A few at a time: decoded images are large, and what is being decoded is in memory too.
+        for first in range(0, len(files), 2 * _WORKERS):
+            for values in pool.map(record, files[first : first + 2 * _WORKERS]):
+                group.append(values)
+                image = values.get("image", b"")
+                size += image.nbytes if isinstance(image, np.ndarray) else len(image)
+            if size >= BATCH_BYTES or len(group) >= BATCH_ROWS:
+                yield columns_of_records(group, fields)
+                group, size = [], 0
+    if group:
+        yield columns_of_records(group, fields)
+
+
+def _image_field(request: Request, files: Sequence[Path]) -> Field:
+    if not request.decode:
+        return Bytes()
+    if request.size is not None:
+        return Array("uint8", (*request.size, _CHANNELS))
+    with ThreadPoolExecutor(_WORKERS) as pool:
+        sizes = set(pool.map(lambda file: size_of(file.read_bytes(), str(file)), files))
+    return Array("uint8", (*sizes.pop(), _CHANNELS)) if len(sizes) == 1 else Ragged("uint8", 3)
+
+
+def size_of(data: bytes, where: str) -> tuple[int, int]:
+    """Height and width of an image file, from its header."""
+    with _opened(data, where) as image:
+        return image.height, image.width
+
+
+def _decoded(file: Path, size: tuple[int, int] | None) -> np.ndarray[Any, Any]:
+    """uint8 [height, width, 3]."""
+    return decoded(file.read_bytes(), str(file), size)
+
+
+def decoded(data: bytes, where: str, size: tuple[int, int] | None = None) -> np.ndarray[Any, Any]:
+    """The pixels of an image file, uint8 [height, width, 3], resized where a `size` is given.
+
+    Raises:
+        BadSource: it is broken; the message says `where` it is. UnsupportedType: its pixels have more than 8 bits.
+    """
+    from PIL import Image
+
+    with _opened(data, where) as image:
+        if image.mode in _DEEP:
+            raise UnsupportedType(
+                f"{where} has pixels of more than 8 bits (mode {image.mode}), which decode=True would cut. Convert the "
+                "file as it is, without decode"
+            )
+        try:
+            pixels = image.convert("RGB")
+        except Exception as error:  # what Pillow's readers of formats meet, they raise
+            raise BadSource(f"{where} cannot be decoded: {error}") from None
+        if size is not None and (pixels.height, pixels.width) != size:
+            pixels = pixels.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+        return np.asarray(pixels)
+
+
+def _opened(data: bytes, where: str) -> Any:
+    from PIL import Image
+
+    try:
+        return Image.open(io.BytesIO(data))
+    except Exception as error:  # what Pillow's readers of formats meet, they raise
+        raise BadSource(f"{where} is not an image that Pillow can read: {error}") from None

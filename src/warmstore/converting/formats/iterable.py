@@ -1,0 +1,152 @@
+"""Any iterable of records, or of batches with `batched=True`. Fields are those of the first records where not told."""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from warmstore.converting.field_inference import column_field, field_of, native
+from warmstore.converting.record_source import BATCH_BYTES, BATCH_ROWS, Batch, Request, Source
+from warmstore.errors import BadSource, SchemaMismatch
+from warmstore.records.format.array_interop import is_tensor
+from warmstore.records.format.encoded_rows import Rows, absent_rows, spread
+from warmstore.records.format.fields import Field, Fields, Json
+from warmstore.records.format.value_encoding import encode
+
+Record = dict[str, Any]
+_SMALL = 64  # about what a number or a short list takes
+
+
+def open_source(request: Request, files: Sequence[Path]) -> Source:
+    return source_of(request, lambda: iter(request.source))
+
+
+def source_of(request: Request, start: Callable[[], Iterator[Any]], **more: Any) -> Source:
+    """A source of the records, or batches, that the iterator `start()` yields."""
+    if request.batched:
+        return _source_of_batches(request, start(), **more)
+    groups = groups_of(map(_checked, start()))
+    first = next(groups, None)
+    if first is None:
+        raise BadSource("the source holds no records")
+    fields = fields_of_records(request, first)
+    # With fields= others are left out because the caller chose so.
+    known = fields.keys() if request.fields is None else None
+
+    def read(begin: int) -> Iterator[Batch]:
+        before = 0
+        for group in itertools.chain([first], groups):
+            for number, record in enumerate(group, before):
+                if known is not None and not record.keys() <= known:
+                    raise unknown_field(f"record {number:,}", min(record.keys() - known), len(first))
+            yield columns_of_records(group, fields)
+            before += len(group)
+
+    return Source(fields, read, skippable=False, **more)
+
+
+def groups_of(records: Iterator[Record]) -> Iterator[list[Record]]:
+    """Records in lists of a few megabytes."""
+    group: list[Record] = []
+    size = 0
+    for record in records:
+        group.append(record)
+        size += sum(map(nbytes_of, record.values()))
+        if size >= BATCH_BYTES or len(group) >= BATCH_ROWS:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def fields_of_records(
+    request: Request, records: Sequence[Record], infer: Callable[[str, Any], Field] = field_of
+) -> Fields:
+    """The fields of the first records of a source: of each that any of them has, the first value says what it is."""
+    names = list(dict.fromkeys(name for record in records for name in record))
+
+    def field(name: str) -> Field:
+        values = (record.get(name) for record in records)
+        return infer(name, next((value for value in values if value is not None), None))
+
+    return request.choose(names, field, open_ended=True)
+
+
+def unknown_field(where: str, name: str, looked_at: int) -> SchemaMismatch:
+    """What to raise for a record with a field that none of the first ones has."""
+    return SchemaMismatch(
+        f"{where} has the field {name!r}, which none of the first {looked_at:,} records has. Say what all fields are, "
+        f"with fields={{..., {name!r}: ...}}, or leave it out: fields=[...]"
+    )
+
+
+def columns_of_records(records: list[Record], fields: Fields, done: int | None = None) -> Batch:
+    """Records as one batch. A record that lacks a field has no value for it."""
+    return Batch({name: _column(name, field, records) for name, field in fields.items()}, done)
+
+
+def _column(name: str, field: Field, records: list[Record]) -> Rows:
+    if not isinstance(field, Json):
+        return encode(name, field, [record.get(name) for record in records])
+    absent = np.array([name not in record for record in records])
+    if absent.all():
+        return absent_rows(field, len(records))
+    rows = encode(name, field, [record[name] for record in records if name in record])  # where None is a value
+    return spread(field, rows, absent) if absent.any() else rows
+
+
+def _checked(record: Any) -> Record:
+    if not isinstance(record, dict):
+        raise SchemaMismatch(f"a record must be a dict of field names to values; the source yields {record!r:.80}")
+    return record
+
+
+def _source_of_batches(request: Request, batches: Iterator[Any], **more: Any) -> Source:
+    first = next(batches, None)
+    if first is None:
+        raise BadSource("the source holds no records")
+    _checked(first)
+    fields = request.choose(list(first), lambda name: column_field(name, first[name]))
+
+    def read(begin: int) -> Iterator[Batch]:
+        for batch in itertools.chain([first], batches):
+            _check_batch(_checked(batch), fields, request.fields is None)
+            columns = {name: batch[name] for name in fields}
+            counts = {name: len(values) for name, values in columns.items()}
+            if len(set(counts.values())) > 1:
+                raise SchemaMismatch(f"all fields of a batch need the same number of records; got {counts}")
+            count = next(iter(counts.values()))
+            step = max(1, count * BATCH_BYTES // max(sum(nbytes_of(values) for values in columns.values()), 1))
+            for start in range(0, count, min(step, BATCH_ROWS)):
+                part = slice(start, start + min(step, BATCH_ROWS))
+                yield Batch({name: _plain(values[part], fields[name]) for name, values in columns.items()})
+
+    return Source(fields, read, skippable=False, **more)
+
+
+def _check_batch(batch: dict[str, Any], fields: Fields, every: bool) -> None:
+    if not fields.keys() <= batch.keys() or (every and batch.keys() != fields.keys()):
+        raise SchemaMismatch(
+            f"a batch has the fields {sorted(fields)}; got {sorted(batch)}. A field that a batch lacks is a list of "
+            "None in it, and one that the first batch lacks is said with fields={...}"
+        )
+
+
+def _plain(values: Any, field: Field) -> Any:
+    return native(values, field) if hasattr(values, "dtype") and not is_tensor(values) else values
+
+
+def nbytes_of(value: Any) -> int:
+    """About how many bytes a value takes."""
+    size = getattr(value, "nbytes", None)
+    if isinstance(size, int):
+        return size
+    if isinstance(value, str | bytes | bytearray):
+        return len(value)
+    if isinstance(value, list | tuple | dict):
+        # Deep lists are rare and long ones common: the first item stands for the rest.
+        items = value.values() if isinstance(value, dict) else value
+        return _SMALL + len(value) * max(_SMALL, nbytes_of(next(iter(items), 0)))
+    return _SMALL

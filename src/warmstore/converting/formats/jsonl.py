@@ -1,0 +1,114 @@
+"""JSON Lines: an object a line, a record each. What a field is, all records of all files together say.
+
+Bools, ints, floats and str are Array and Text fields, lists and objects Json. Ints among floats are floats where that
+loses nothing. A key that a record lacks is absent; null is absent too, except in a Json field, where it is a value.
+"""
+
+import gzip
+import json
+import math
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from warmstore.converting.formats.iterable import columns_of_records, groups_of
+from warmstore.converting.record_source import Batch, Request, Source, reading
+from warmstore.errors import BadSource, SchemaMismatch, UnsupportedType
+from warmstore.records.format.fields import Array, Field, Json, Text
+
+_INT64 = range(-(1 << 63), 1 << 63)
+_EXACT = 1 << 53
+"""Up to here every int is a float64 too."""
+
+
+def open_source(request: Request, files: Sequence[Path]) -> Source:
+    kinds: dict[str, _Kinds] = {}
+    rows = 0
+    for where, record in _records(files):
+        rows += 1
+        for name, value in record.items():
+            if name not in kinds:
+                kinds[name] = _Kinds()
+            kinds[name].add(where, value)
+    if not rows:
+        raise BadSource(f"{', '.join(map(str, files))}: no records")
+    fields = request.choose(list(kinds), lambda name: kinds[name].field(name), open_ended=True)
+
+    def read(start: int) -> Iterator[Batch]:
+        for group in groups_of(record for _, record in islice(_records(files), start, None)):
+            yield columns_of_records(group, fields)
+
+    return Source(fields, read, rows)
+
+
+class _Kinds:
+    """Which types the values of one key have, and where each was met first."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, str] = {}
+
+    def add(self, where: str, value: Any) -> None:
+        kind = type(value).__name__
+        if kind == "int" and not -_EXACT <= value <= _EXACT:
+            kind = "large int" if value in _INT64 else "int of more than 64 bits"
+        if kind not in self._first:
+            self._first[kind] = where
+
+    def field(self, name: str) -> Field:
+        kinds = self._first.keys() - {"NoneType"}
+        if "int of more than 64 bits" in kinds:
+            raise UnsupportedType(
+                f"{self._first['int of more than 64 bits']}: {name!r} is an int beyond int64. Say what it is with "
+                f"fields={{..., {name!r}: ws.Json()}}"
+            )
+        if kinds == {"str"}:
+            return Text()
+        if kinds == {"bool"}:
+            return Array("bool")
+        if kinds and kinds <= {"int", "large int"}:
+            return Array("int64")
+        if kinds and kinds <= {"int", "float"}:
+            return Array("float64")
+        if kinds <= {"list", "dict"}:
+            return Json()
+        places = ", ".join(f"{kind} at {self._first[kind]}" for kind in sorted(kinds))
+        raise SchemaMismatch(
+            f"{name!r} is of several types: {places}. Keep them as they are with fields={{..., {name!r}: ws.Json()}}, "
+            "or leave it out with fields=[...]"
+        )
+
+
+def _records(files: Sequence[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every record, and where it is."""
+    for path in files:
+        with reading(path), open(path, "rb") as file, gzip.open(file) if path.suffix == ".gz" else file as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    where = f"{path}, line {number:,}"
+                    yield where, _parsed(where, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line)
+
+
+def _parsed(where: str, line: bytes) -> dict[str, Any]:
+    try:
+        record = json.loads(line.decode("utf-8"), object_pairs_hook=_object, parse_float=_float)
+    except (ValueError, RecursionError) as error:
+        raise BadSource(f"{where} cannot be read: {error}") from None
+    if not isinstance(record, dict):
+        raise BadSource(f"{where} is a {type(record).__name__}; a record is a JSON object")
+    return record
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} is there twice")
+    return found
+
+
+def _float(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text} is beyond float64")
+    return number

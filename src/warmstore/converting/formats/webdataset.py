@@ -1,0 +1,157 @@
+"""WebDataset tars: neighbouring files of one name are a record, what follows its first dot names the field.
+
+Of each field's extension the last part decides: .txt is Text, .json Json, .cls an int64, .npy an array, anything else
+Bytes. The names of the records are the field `__key__`. Tars are streamed, and nothing in them is unpickled.
+"""
+
+import io
+import json
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from warmstore.converting.field_inference import field_of, native, no_objects
+from warmstore.converting.formats.iterable import columns_of_records, fields_of_records, nbytes_of, unknown_field
+from warmstore.converting.record_source import BATCH_BYTES, BATCH_ROWS, Batch, Request, Source, total_bytes
+from warmstore.converting.tar_members import members_of
+from warmstore.errors import BadSource, SchemaMismatch, UnsupportedType
+from warmstore.records.format.fields import Array, Bytes, Field, Fields, Json, Ragged, Text
+
+KEY = "__key__"
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """One record: its files' bytes by field, where it is, and how many bytes of tars were read by then."""
+
+    files: dict[str, Any]
+    where: str
+    done: int
+
+
+def open_source(request: Request, files: Sequence[Path]) -> Source:
+    every = request.fields is None
+    with closing(_samples(files, every)) as samples:
+        first = next(_groups(samples), None)
+    if first is None:
+        raise BadSource(f"{', '.join(map(str, files))}: no records")
+
+    def infer(name: str, data: Any) -> Field:
+        where = next(sample.where for sample in first if sample.files.get(name) is data)
+        return field_of(name, _decoded(where, name, data, None))
+
+    fields = fields_of_records(request, [sample.files for sample in first], infer)
+
+    def read(start: int) -> Iterator[Batch]:
+        for group in _groups(islice(_samples(files, every), start, None)):
+            records = []
+            for sample in group:
+                if every and not sample.files.keys() <= fields.keys():
+                    raise unknown_field(sample.where, min(sample.files.keys() - fields.keys()), len(first))
+                records.append(_record(sample, fields))
+            yield columns_of_records(records, fields, group[-1].done)
+
+    return Source(fields, read, size=total_bytes(files))
+
+
+def _groups(samples: Iterator[_Sample]) -> Iterator[list[_Sample]]:
+    group: list[_Sample] = []
+    size = 0
+    for sample in samples:
+        group.append(sample)
+        size += sum(map(nbytes_of, sample.files.values()))
+        if size >= BATCH_BYTES or len(group) >= BATCH_ROWS:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _record(sample: _Sample, fields: Fields) -> dict[str, Any]:
+    """The values of those fields that a sample has a file for."""
+    return {
+        name: _decoded(sample.where, name, sample.files[name], field)
+        for name, field in fields.items()
+        if name in sample.files
+    }
+
+
+def _samples(files: Sequence[Path], every: bool) -> Generator[_Sample, None, None]:
+    """Records of all tars in order.
+
+    Args:
+        every: no member may be left out.
+    """
+    before = 0
+    for path in files:
+        key: str | None = None
+        sample: dict[str, Any] = {}
+        done = before
+        for member, data, position in members_of(path):
+            folder, slash, base = member.rpartition("/")
+            stem, dot, extension = base.partition(".")
+            if not stem or (stem.startswith("__") and not dot):
+                continue  # files of systems, such as ._0001.jpg, and of the format, such as __meta__
+            if not dot:
+                if every:
+                    raise BadSource(
+                        f"{path}: {member} has no extension, so it is no field of a record. Choose fields with "
+                        "fields=[...]"
+                    )
+                continue
+            name = f"{folder}{slash}{stem}"
+            if name != key:
+                if sample:
+                    yield _Sample(sample, f"{path}: {key}", done)
+                key, sample = name, {KEY: name}
+            extension = extension.lower()
+            if extension in sample:
+                raise BadSource(f"{path}: {name}.{extension} is there twice in a row")
+            sample[extension] = data
+            done = before + position
+        if sample:
+            yield _Sample(sample, f"{path}: {key}", done)
+        before += path.stat().st_size
+
+
+def _decoded(where: str, name: str, data: Any, field: Field | None) -> Any:
+    """The value of a sample's file."""
+    try:
+        return _value(name, data, field)
+    except UnsupportedType as error:
+        raise UnsupportedType(f"{where}.{name}: {error}") from None
+    except (SchemaMismatch, ValueError, EOFError) as error:
+        raise BadSource(f"{where}.{name} cannot be decoded: {error}") from None
+
+
+def _value(name: str, data: Any, field: Field | None) -> Any:
+    # A field that the caller chose otherwise gets the bytes.
+    kind = name.rpartition(".")[2]
+    if name == KEY or isinstance(field, Bytes):
+        return data
+    if kind == "txt" or isinstance(field, Text):
+        return data.decode("utf-8")
+    if kind == "json" or isinstance(field, Json):
+        return json.loads(data)
+    if kind == "cls":
+        return int(data)
+    if kind == "npy":
+        return _array(name, data, field)
+    return data
+
+
+def _array(name: str, data: bytes, field: Field | None) -> Any:
+    try:
+        array = np.load(io.BytesIO(data), allow_pickle=False)
+    except ValueError as error:
+        if "allow_pickle" not in str(error):
+            raise
+        raise no_objects(name) from None
+    if field is not None and isinstance(field, Array | Ragged) and array.dtype.kind != "O":
+        return native(array, field)
+    return array if array.dtype.isnative else native(array, Bytes())

@@ -1,0 +1,87 @@
+"""Hive partitions: folders named `year=2024` give every record of the files below them a value of a field `year`."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from warmstore.errors import BadSource
+from warmstore.records.format.encoded_rows import Rows
+from warmstore.records.format.fields import Array, Field, Fields, Text
+from warmstore.records.format.value_encoding import encode
+
+_ABSENT = "__HIVE_DEFAULT_PARTITION__"
+_INT64 = range(-(1 << 63), 1 << 63)
+
+
+@dataclass(frozen=True)
+class Partitions:
+    """What the names of folders say of each file.
+
+    texts: per name one text a file, in the order of the files; None for no value.
+    fields: int64 where every text is an int as Python writes it, else Text.
+    """
+
+    texts: dict[str, list[str | None]] = field(default_factory=dict)
+    fields: Fields = field(default_factory=dict)
+
+    def columns(self, fields: Fields, number: int, count: int) -> dict[str, Rows]:
+        """The columns of `count` records of file `number`, of those fields that are chosen."""
+        columns = {}
+        for name, texts in self.texts.items():
+            if name in fields:
+                text = texts[number]
+                value: Any = text if text is None or isinstance(fields[name], Text) else int(text)
+                columns[name] = encode(name, fields[name], [value] * count)
+        return columns
+
+
+def partitions_of(files: Sequence[Path], root: Path | None, columns: Sequence[str]) -> Partitions:
+    """The partitions that files are in.
+
+    Args:
+        root: folders below this one are looked at.
+        columns: the names of the files' own columns.
+
+    Raises:
+        BadSource: files are in other partitions than the first, or a partition has the name of a column.
+    """
+    if root is None:
+        return Partitions()
+    by_file = [_of_file(path, root) for path in files]
+    names = list(by_file[0])
+    for path, values in zip(files, by_file, strict=True):
+        if list(values) != names:
+            raise BadSource(
+                f"{path} is in the partitions {list(values)}, the first file in {names}. Convert files of the same "
+                "partitions at a time"
+            )
+    for name in names:
+        if name in columns:
+            raise BadSource(
+                f"{files[0]}: {name!r} is a column and the name of a partition, {name}={by_file[0][name]}. Rename the "
+                "one or the other, or convert the files by their names, without the folder"
+            )
+    texts = {name: [values[name] for values in by_file] for name in names}
+    return Partitions(texts, {name: _field(texts[name]) for name in names})
+
+
+def _of_file(path: Path, root: Path) -> dict[str, str | None]:
+    inside = os.path.relpath(path.absolute(), root)
+    values: dict[str, str | None] = {}
+    for part in Path(inside).parts[:-1]:
+        name, equals, text = part.partition("=")
+        if equals and name:
+            values[unquote(name)] = None if text == _ABSENT else unquote(text)
+    return values
+
+
+def _field(texts: Sequence[str | None]) -> Field:
+    return Array("int64") if all(text is None or _is_int(text) for text in texts) and any(texts) else Text()
+
+
+def _is_int(text: str) -> bool:
+    digits = text.removeprefix("-")
+    return digits.isascii() and digits.isdigit() and str(int(text)) == text and int(text) in _INT64

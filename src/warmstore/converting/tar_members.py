@@ -1,0 +1,91 @@
+"""The files in a tar, streamed, compressed or not, and whether the tar is whole.
+
+Python's tarfile takes a header that is broken for the end of the tar. Here it is an error, and so are an end without
+its marker, content behind it, and a checksum of the compression that does not match.
+"""
+
+import bz2
+import contextlib
+import gzip
+import lzma
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, Self
+
+import zstandard
+
+from warmstore.converting.record_source import reading
+from warmstore.errors import BadSource
+
+_BLOCK = 1 << 20
+_OPENERS: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
+_ZSTD = b"\x28\xb5\x2f\xfd"
+
+
+class _CutShort(tarfile.ReadError):
+    """A tar that ends, or whose headers end, before it should."""
+
+
+class _Member(tarfile.TarInfo):
+    """A header that is what it should be, or an error that tarfile does not take for the end."""
+
+    @classmethod
+    def fromtarfile(cls, tarfile_: tarfile.TarFile) -> Self:
+        at = tarfile_.offset
+        try:
+            return super().fromtarfile(tarfile_)
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
+            raise  # the marker of the end
+        except tarfile.HeaderError as error:
+            raise _CutShort(
+                f"the header at byte {at:,} of the tar is broken, or the tar was cut short: {error}"
+            ) from None
+
+
+def members_of(path: Path) -> Iterator[tuple[str, bytes, int]]:
+    """The names and contents of the files in a tar, in order, and how many bytes of it were read by then.
+
+    Raises:
+        BadSource: it is broken or cut short, or has links, whose content is elsewhere.
+    """
+    with reading(path), open(path, "rb") as file, _unpacked(file) as content, _opened(path, content) as tar:
+        for member in tar:
+            tar.members = []  # type: ignore[attr-defined]  # tarfile would keep every member it ever saw
+            if member.isdir():
+                continue
+            if not member.isfile():
+                raise BadSource(
+                    f"{path}: {member.name} is a link or a device, which has no content of its own. Write the tar "
+                    "anew, with the files themselves (tar --dereference --hard-dereference)"
+                )
+            data = tar.extractfile(member)
+            yield member.name, data.read() if data else b"", file.tell()
+        _check_end(path, tar)
+
+
+def _check_end(path: Path, tar: tarfile.TarFile) -> None:
+    stream: Any = tar.fileobj
+    while block := stream.read(_BLOCK):
+        if block.strip(b"\0"):
+            raise BadSource(
+                f"{path}: there is more behind the end of the tar; tars that were joined need one file each"
+            )
+
+
+def _opened(path: Path, content: IO[bytes]) -> tarfile.TarFile:
+    try:
+        return tarfile.open(fileobj=content, mode="r|", tarinfo=_Member)
+    except _CutShort as error:
+        raise BadSource(f"{path} is not a tar: {error}") from None
+
+
+def _unpacked(file: IO[bytes]) -> Any:
+    start = file.read(6)
+    file.seek(0)
+    if start.startswith(_ZSTD):
+        return zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+    for magic, opener in _OPENERS.items():
+        if start.startswith(magic):
+            return opener(file)
+    return contextlib.nullcontext(file)

@@ -1,0 +1,1 @@
+"""One training job, with and without caches: `warmstore demo` runs it."""

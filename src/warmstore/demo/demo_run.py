@@ -1,0 +1,136 @@
+"""One run of the demo's job in a process of its own, and the proof that several runs computed the same.
+
+Every loss travels as a hexadecimal float, which is exact: two runs are the same only if each loss of each step, each
+test accuracy and the hash of the trained weights are.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+PHASES = {
+    "plan": "profile + plan",
+    "decode": "decode + resize",
+    "features": "frozen features",
+    "compile": "compile the head",
+    "training": "training",
+}
+
+ENVIRONMENT = {
+    # MKL may round differently where an array happens to lie differently in memory, unless told not to.
+    "MKL_CBWR": "COMPATIBLE",
+    "MKL_DYNAMIC": "FALSE",
+    # Threads that wait by spinning make the encoder up to ten times slower on a busy machine, which would flatter the
+    # caches.
+    "OMP_WAIT_POLICY": "PASSIVE",
+    # Trying out the compiler, and its headers compiled ahead, take far longer than the head does.
+    "TORCHINDUCTOR_VEC_ISA_OK": "1",
+    "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
+}
+
+
+@dataclass(frozen=True)
+class CacheUse:
+    """One cache as a run left it: entries and bytes on disk, and how often this run found one or did not."""
+
+    name: str
+    entries: int
+    bytes: int
+    hits: int
+    misses: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run took (seconds) and computed (hexadecimal floats, a SHA-256); whether its head could be compiled."""
+
+    name: str
+    start_to_exit: float
+    epochs: tuple[dict[str, float], ...]
+    losses: tuple[str, ...]
+    accuracies: tuple[str, ...]
+    weights: str
+    compiled: bool
+    caches: tuple[CacheUse, ...]
+
+    @property
+    def seconds(self) -> float:
+        return sum(sum(phases.values()) for phases in self.epochs)
+
+
+def run_job(name: str, arguments: Sequence[str], listen: Callable[[dict[str, Any]], None]) -> Run:
+    """Run `python -m warmstore.demo.digits train` to its end; `listen` hears each of its messages.
+
+    Raises `subprocess.CalledProcessError`, with what the job wrote to stderr, if it fails.
+    """
+    start = time.perf_counter()
+    epochs: list[dict[str, float]] = []
+    result: dict[str, Any] = {}
+
+    def read(line: str) -> None:
+        message = json.loads(line)
+        if message["kind"] == "epoch":
+            epochs.append(message["seconds"])
+        elif message["kind"] == "result":
+            result.update(message)
+        listen(message)
+
+    call_digits(["train", *arguments], read)
+    return Run(
+        name=name,
+        start_to_exit=time.perf_counter() - start,
+        epochs=tuple(epochs),
+        losses=tuple(result["losses"]),
+        accuracies=tuple(result["accuracies"]),
+        weights=result["weights"],
+        compiled=bool(result["compiled"]),
+        caches=tuple(CacheUse(**cache) for cache in result["caches"]),
+    )
+
+
+def call_digits(arguments: Sequence[str], read: Callable[[str], None] = lambda line: None) -> None:
+    """Call `warmstore.demo.digits` in a fresh process and hand over each line of its stdout as it comes."""
+    command = [sys.executable, "-m", "warmstore.demo.digits", *arguments]
+    environment = {**os.environ, **ENVIRONMENT}
+    # stderr goes to a file: a second pipe that nobody reads meanwhile could fill up and stop the job.
+    with tempfile.TemporaryFile("w+", errors="replace") as errors:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment) as process:
+            assert process.stdout is not None
+            try:
+                for line in process.stdout:
+                    read(line)
+            except BaseException:
+                process.kill()
+                raise
+        errors.seek(0)
+        written = errors.read()
+    if process.returncode != 0:
+        raise subprocess.CalledProcessError(process.returncode, command, stderr=written)
+    sys.stderr.write(written)  # warnings
+
+
+def differences(runs: Sequence[Run]) -> list[str]:
+    """Where the runs did not compute the same as the first one, in words; empty if all is the same bit for bit."""
+    found = []
+    first = runs[0]
+    for run in runs[1:]:
+        for what, ours, theirs in (
+            ("loss", first.losses, run.losses),
+            ("test accuracy", first.accuracies, run.accuracies),
+            ("weights", (first.weights[:16],), (run.weights[:16],)),
+        ):
+            if len(ours) != len(theirs):
+                found.append(f"{what}: {len(ours)} of {first.name}, {len(theirs)} of {run.name}")
+            unequal = [i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b]
+            if unequal:
+                i = unequal[0]
+                where = f"{what} {i + 1} of {len(ours)}" if len(ours) > 1 else what
+                more = f", and {len(unequal) - 1} more" if len(unequal) > 1 else ""
+                found.append(f"{where}: {ours[i]} with {first.name}, {theirs[i]} with {run.name}{more}")
+    return found

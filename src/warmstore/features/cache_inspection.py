@@ -1,0 +1,136 @@
+"""What lies on the disk of a cache, told without its module: for the command line, and whoever looks after disks."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
+
+import numpy as np
+
+from warmstore.errors import Damaged, NotAStore, ReadOnly
+from warmstore.features.cache_stats import Usage, read_usage
+from warmstore.features.keyed.cache_store import is_cache, schema_of
+from warmstore.features.keyed.cache_versions import Fingerprint, id_name, version_paths
+from warmstore.features.outputs.output_schema import KEY, Schema
+from warmstore.records.format.manifest import NAME
+from warmstore.records.read.chunk_states import chunk_states
+from warmstore.records.store import RecordStore
+from warmstore.storage.files import Files
+
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class CacheState:
+    """One version of a cache.
+
+    id: what `FeatureCache` was given. entries: rows. evicted: rows that went since the last rebalance.
+    bytes: of the whole folder. created, written: of store.json and of the last commit, in seconds since 1970.
+    writers: live processes that have a chunk. usage: over all closed runs.
+    """
+
+    path: Path
+    id: str
+    entries: int
+    evicted: int
+    bytes: int
+    created: float
+    written: float
+    writers: int
+    usage: Usage
+    fingerprint: Fingerprint | None
+    schema: Schema
+
+    @property
+    def seconds_saved(self) -> float:
+        """Hits times what a sample has cost on average."""
+        return self.usage.hits * self.usage.per_sample
+
+
+def read_state(path: Path) -> CacheState:
+    """What stands in the folder of one version of a cache.
+
+    Raises:
+        NotAStore, Damaged, NewerFormat: as when a store is opened.
+        StoreExists: a store that is no cache.
+    """
+    with RecordStore.open(path) as store:
+        schema = schema_of(store)
+        return CacheState(
+            path=path,
+            id=unquote(id_name(path)),
+            entries=store.snapshot.length,
+            evicted=store.snapshot.gaps.count if store.snapshot.gaps is not None else 0,
+            bytes=store.nbytes,
+            created=(path / NAME).stat().st_mtime,
+            written=(path / store.manifest.generation_folder / "log").stat().st_mtime,
+            writers=sum(chunk.writing for chunk in chunk_states(path)),
+            usage=read_usage(path / "cost.json"),
+            fingerprint=store.metadata.get("fingerprint"),
+            schema=schema,
+        )
+
+
+def find_caches(path: Path) -> list[Path]:
+    """The versions that a path means: those of a cache, one version alone, or all caches in a folder of caches.
+
+    Raises:
+        NotAStore: there is no cache.
+        StoreExists: the path is a store that is no cache.
+    """
+    is_version = id_name(path) != path.name and (path / NAME).is_file()
+    found = [path] if is_version else version_paths(path.parent, path.name)
+    if found:
+        with RecordStore.open(found[0]) as store:
+            schema_of(store)  # raises
+        return found
+    found = list(_caches_in(path))
+    if not found:
+        raise NotAStore(
+            f"{path} is no feature cache and holds none; name the folder given to FeatureCache, or one in it"
+        )
+    return found
+
+
+def duplicates(store: RecordStore) -> int:
+    """Rows whose key another, later row has too. Takes 8 bytes of memory a row.
+
+    Raises:
+        Damaged: a key cannot be read.
+    """
+    snapshot = store.snapshot
+    folded = np.empty(snapshot.length, np.uint64)
+    for first in range(0, len(folded), _BLOCK):
+        last = min(first + _BLOCK, len(folded))
+        (gathered,) = store.gatherer.read_rows([KEY], snapshot.rows_at(np.arange(first, last, dtype=np.int64)))
+        if gathered.bad is not None:
+            raise Damaged(f"{store.path} has damaged rows; warmstore verify tells which")
+        assert gathered.data is not None
+        halves = gathered.data.reshape(-1).view(np.uint64).reshape(-1, 2)
+        # Ints have equal high halves and hashes are even: two keys of one sum are as rare as a collision of 64 bits.
+        folded[first:last] = halves[:, 0] + halves[:, 1] * np.uint64(0x9E3779B97F4A7C15)
+    return len(folded) - len(np.unique(folded))
+
+
+def clear(path: Path, files: Files | None = None) -> None:
+    """Remove one version of a cache, with everything in its folder. Others see all of it or nothing.
+
+    Raises:
+        StoreExists: the store is no cache.
+        ReadOnly: a live process is writing to it, or the folder cannot be changed.
+    """
+    files = files or Files()
+    state = read_state(path)
+    if state.writers:
+        raise ReadOnly(f"{path} is being written by {state.writers} live process(es); end them first")
+    gone = path.with_name(f".{path.name[:100]}.cleared.tmp")
+    files.rename(path, gone)
+    files.remove_folder(gone)
+
+
+def _caches_in(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if not path.name.startswith(".") and (path / NAME).is_file():
+            with RecordStore.open(path) as store:
+                if is_cache(store):
+                    yield path

@@ -1,0 +1,121 @@
+"""Merging caches: the rows of another one that this one lacks, read and written in blocks."""
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Union
+
+import numpy as np
+
+from warmstore.errors import ReadOnly, SchemaMismatch, StaleCache
+from warmstore.features.keyed.cache_reader import Reader, open_index, select
+from warmstore.features.keyed.cache_store import is_settled, schema_of
+from warmstore.features.keyed.cache_versions import Fingerprint, have_same_rules
+from warmstore.features.outputs.output_schema import KEY, Schema
+from warmstore.features.outputs.output_structure import Leaf, check_spec
+from warmstore.records.index.sample_keys import Keys
+from warmstore.records.store import RecordStore
+from warmstore.storage.files import Files
+from warmstore.storage.progress import progress_bar
+
+if TYPE_CHECKING:
+    from warmstore.features.cache import FeatureCache
+
+_BLOCK_BYTES = 32_000_000
+_BLOCK_ROWS = 1 << 16
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What `FeatureCache.merge` did, in samples.
+
+    added: now here too. present: here already, and left as they were. damaged: rows of the other cache that do not
+    match their checksums, and were left out.
+    """
+
+    added: int
+    present: int
+    damaged: int
+
+
+def merge_caches(
+    cache: "FeatureCache", other: Union["FeatureCache", str, os.PathLike[str]], progress: bool | None
+) -> Merged:
+    """See `FeatureCache.merge`."""
+    if not cache.writes:
+        raise ReadOnly(f"the cache {cache.path} is only read by this process; open it for writing to merge into it")
+    if isinstance(other, str | os.PathLike):
+        path = Path(other)
+    else:
+        other.flush()
+        path = other.path
+    with RecordStore.open(path) as store:
+        schema = schema_of(store)
+        target = _target(cache, path, store.metadata.get("fingerprint"))
+        if target.path.absolute() == store.path:
+            raise ValueError(f"{path} cannot be merged into itself; name another cache")
+        check_same(target.session.expect(schema, settled=is_settled(store.metadata)), schema)
+        index = open_index(store, Files())
+        try:
+            index.catch_up(store.snapshot.rows)
+            merged = _copy(target, store, Reader(store, index, schema), schema, progress)
+        finally:
+            index.close()
+    target.flush()
+    return merged
+
+
+def check_same(known: Schema, given: Schema) -> None:
+    """Raise SchemaMismatch where two caches do not hold the same."""
+    check_spec(known.structure, given.structure)
+    for path, field in known.fields.items():
+        if replace(given.fields[path], codec="raw", dictionary=None) != replace(field, codec="raw", dictionary=None):
+            raise SchemaMismatch(
+                f"leaf {path!r} is {field} here and {given.fields[path]} in the other cache; only equal outputs merge"
+            )
+
+
+def _target(cache: "FeatureCache", path: Path, fingerprint: Fingerprint | None) -> "FeatureCache":
+    known = cache.fingerprint
+    if known is not None and fingerprint is not None and not have_same_rules(known, fingerprint):
+        raise StaleCache(
+            f"{path} was filled under other rules of identity than {cache.path}, so nothing says that its outputs are "
+            "those of the same module. Merge it into a cache of its own, or call put_batch with its values"
+        )
+    if fingerprint is not None:
+        return cache.bind(fingerprint)
+    if cache.fingerprint is not None:
+        raise StaleCache(
+            f"{path} was filled by put_batch alone, so nothing says that its outputs are those of the module that "
+            f"filled {cache.path}. Merge it into a cache of its own, or call put_batch with its values"
+        )
+    return cache
+
+
+def _copy(target: "FeatureCache", store: RecordStore, reader: Reader, schema: Schema, progress: bool | None) -> Merged:
+    snapshot = store.snapshot
+    rows = snapshot.length
+    step = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES * rows // max(store.nbytes, 1)))
+    added = present = damaged = 0
+    with progress_bar(rows, None, 0, target.id, progress) as advance:
+        for first in range(0, rows, step):
+            numbers = snapshot.rows_at(np.arange(first, min(first + step, rows), dtype=np.int64))
+            (own,) = store.gatherer.read_rows([KEY], numbers)
+            assert own.data is not None
+            keys = Keys.of_halves(own.data.reshape(-1).view(np.uint64).reshape(-1, 2))
+            damaged += 0 if own.bad is None else int(own.bad.sum())
+            # Of a key that the other cache holds twice, only the row that it would give itself.
+            latest = np.flatnonzero(reader.find(keys) == numbers)
+            missing = latest[target.session.missing(keys.take(latest))]
+            present += len(latest) - len(missing)
+            values, bad, _ = reader.values(keys.take(missing), numbers[missing])
+            if bad is not None:
+                damaged += int(bad.sum())
+                missing = missing[~bad]
+                values = {path: select(value, ~bad) for path, value in values.items()}
+            if len(missing):
+                leaves = tuple(Leaf(path, values[path]) for path in schema.fields)
+                target.session.accept(keys.take(missing), leaves)
+            added += len(missing)
+            advance(len(numbers), None)
+    return Merged(added, present, damaged)

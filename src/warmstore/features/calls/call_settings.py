@@ -1,0 +1,81 @@
+"""Settings of calls: arguments, or parts of them, that are the same for all samples, and what decides what they do."""
+
+import os
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+
+from warmstore.identity import Identity
+from warmstore.identity.identity import walk_over
+from warmstore.identity.memory import Recorded, memory_of
+from warmstore.identity.named_files import Places
+from warmstore.identity.patches import Patches
+from warmstore.identity.plain import atom_text
+from warmstore.identity.torch_kinds import tensor_text
+from warmstore.identity.walk import Walk
+from warmstore.identity.watch import Watch
+
+_PLACES = Places()
+
+
+class CallSettings:
+    """What is known of the settings that a module is called with. Objects among them are watched, not looked at anew.
+
+    Args:
+        version: stands for what cannot be told.
+        ignore: places that do not count.
+    """
+
+    def __init__(self, version: str | None, ignore: Collection[str]) -> None:
+        self._version = version
+        self._ignore = frozenset(ignore)
+        self._known: dict[str, tuple[Any, Recorded]] = {}  # by the name of the argument, the last object
+
+    def text(self, name: str, value: Any) -> str:
+        """A text that differs where the identities of such settings do. Asked for in every call."""
+        text = atom_text(value)
+        if text is not None:
+            return text + (_PLACES.stamp(str(value)) if isinstance(value, str | os.PathLike) else "")
+        if type(value) is torch.Tensor:
+            return tensor_text(value)
+        if type(value) is dict:
+            return repr([(atom_text(key) or key, self.text(f"{name}[{key!r}]", child)) for key, child in value.items()])
+        if type(value) is list:
+            return repr([self.text(f"{name}[{at}]", child) for at, child in enumerate(value)])
+        return self._recorded(name, value).refresh(exactly=True).digest
+
+    def identity(self, name: str, value: Any) -> Identity:
+        """The identity of a setting.
+
+        Raises:
+            NoFingerprint: it cannot be told whether it changes.
+        """
+        recorded = self._recorded(name, value)
+        recorded.refresh(again=True)
+        found = recorded.found
+        return found.identity(self._version if found.unknown else None).require()
+
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        """While the module is called by us: what it changes of its settings meanwhile is their memory."""
+        with ExitStack() as stack:
+            for _, recorded in list(self._known.values()):
+                stack.enter_context(recorded.calling())
+            yield
+
+    def _recorded(self, name: str, value: Any) -> Recorded:
+        known = self._known.get(name)
+        if known is None or known[0] is not value:
+            look = partial(_look, name, value, self._ignore)
+            known = self._known[name] = value, Recorded(look, memory=memory_of(value, (name, self._ignore)))
+        return known[1]
+
+    def __reduce__(self) -> Any:
+        return CallSettings, (self._version, self._ignore)
+
+
+def _look(name: str, value: Any, ignore: Collection[str], watch: Watch) -> Walk:
+    return walk_over(value, name=name, ignore=ignore, called=False, watch=watch, patches=Patches())

@@ -1,0 +1,1 @@
+"""One version of a cache on the disk: rows found by key, within a limit, some of them kept in memory."""

@@ -1,0 +1,111 @@
+"""The record store under a cache: making one, opening one, and telling a cache's store from any other."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from warmstore.errors import ReadOnly, StoreExists
+from warmstore.features.calls.call_arguments import Roles
+from warmstore.features.keyed.cache_quota import CacheQuota
+from warmstore.features.keyed.cache_versions import Fingerprint
+from warmstore.features.outputs.output_schema import KEY, Schema
+from warmstore.records.store import RecordStore
+from warmstore.records.write.upgrade import upgrade
+from warmstore.storage.files import Files, is_read_only
+
+_BATCHES, _OF_ONE = "batches", "of one"  # in the metadata of a cache that was filled in batches of one at first
+SETTLED = "settled"
+"""In the metadata of such a cache, once a batch of several was computed."""
+
+
+def open_store(
+    path: Path,
+    files: Files,
+    *,
+    read_only: bool,
+    must_write: bool,
+    quota: CacheQuota | None = None,
+    threads: int | None = None,
+) -> RecordStore:
+    """Open a cache's store, for writing where that may be, within a quota if there is one.
+
+    Raises:
+        ReadOnly: it cannot be written, and `must_write` says that it must.
+    """
+    if not read_only:
+        try:
+            store = RecordStore.open(path, "a", files=files, **_writing(quota, threads))
+            if quota is not None:
+                upgrade(path, files, wait=True)
+            return store
+        except ReadOnly as error:
+            if must_write:
+                raise _read_only(error, path) from error
+    return RecordStore.open(path, files=files)
+
+
+def create_store(
+    path: Path,
+    schema: Schema,
+    fingerprint: Fingerprint | None,
+    files: Files,
+    quota: CacheQuota | None = None,
+    threads: int | None = None,
+    *,
+    roles: Roles | None = None,
+    settled: bool = True,
+) -> RecordStore:
+    """Make a cache's store.
+
+    Args:
+        roles: what the arguments of the module are that fills it.
+        settled: whether it is known where samples lie in outputs.
+
+    Raises:
+        StoreExists: the folder holds something already, maybe since another process was first.
+        ReadOnly: the folder cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        metadata: dict[str, Any] = {"structure": schema.structure, "fingerprint": fingerprint}
+        if roles is not None and len(roles) > 1:  # one argument is the input
+            metadata["arguments"] = dict(roles)
+        if not settled:
+            metadata[_BATCHES] = _OF_ONE
+        return RecordStore.create(
+            path, schema.store_fields(), metadata=metadata, files=files, **_writing(quota, threads)
+        )
+    except OSError as error:
+        if is_read_only(error):
+            raise _read_only(error, path.parent) from error
+        raise
+
+
+def _writing(quota: CacheQuota | None, threads: int | None) -> dict[str, Any]:
+    room = {} if quota is None else {"chunk_size": quota.chunk_size, "room": quota.reserve}
+    return {"writer_threads": threads, **room}
+
+
+def is_cache(store: RecordStore) -> bool:
+    """Whether a store is a feature cache."""
+    return store.metadata.get("structure") is not None and KEY in store.fields
+
+
+def is_settled(metadata: Mapping[str, Any]) -> bool:
+    """Whether it is known where samples lie in the outputs of a cache with such metadata."""
+    return metadata.get(_BATCHES) != _OF_ONE or bool(metadata.get(SETTLED))
+
+
+def schema_of(store: RecordStore) -> Schema:
+    """What a cache's store holds.
+
+    Raises:
+        StoreExists: the store is no feature cache.
+    """
+    if not is_cache(store):
+        raise StoreExists(f"{store.path} is a record store and no feature cache; use another folder or cache id")
+    return Schema.of_store(store.metadata["structure"], store.fields)
+
+
+def _read_only(error: OSError, path: Path) -> ReadOnly:
+    return ReadOnly(error.errno, "the cache's folder cannot be written; pass read_only=True to only read", str(path))

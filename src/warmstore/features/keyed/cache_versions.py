@@ -1,0 +1,149 @@
+"""Versions: the caches of one id that were filled by different weights, code or settings, side by side.
+
+The first version lies in the folder of the id. Every other one lies beside it, in a folder whose name ends with a hash
+of its fingerprint, so that every process finds the version of its module without asking anybody.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from warmstore.errors import WarmstoreError
+from warmstore.identity.identity import RULES, TOGETHER, Identity
+from warmstore.identity.identity import difference as facts_difference
+from warmstore.records.format.manifest import NAME, read_manifest
+from warmstore.records.store import RecordStore
+from warmstore.storage.files import Files
+
+Fingerprint = dict[str, Any]
+"""What decides the outputs in a cache. rules: version of the rules of identity. digest: 32 hexadecimal digits, equal
+for equal outputs. module: the part of the module. facts: what is where, for saying what differs. A cache from before
+these rules has hashes by what they cover instead, named "weights", "code", ..."""
+
+POLICIES = ("raise", "new", "ignore")
+SUFFIX = "@0123456789abcdef"  # as long as any; ids are quoted, so "@" stands in no other folder's name
+_MOST_FACTS = 2000
+_BELOW = re.compile(r"^([^.\[(]*[.\[(]?[^.\[(]*).*$", re.DOTALL)
+_VERSION = re.compile(r"(.*)@[0-9a-f]{16}")
+
+
+@dataclass(frozen=True)
+class CacheVersion:
+    """One version of a cache, as it lies on the disk.
+
+    name: of its folder. entries: rows. bytes: of the whole folder. fingerprint: what it was filled under, None for a
+    cache that was filled by `put_batch` alone.
+    """
+
+    name: str
+    entries: int
+    bytes: int
+    fingerprint: Fingerprint | None
+
+
+def fingerprint_of(module: Identity, arguments: Mapping[str, Identity], autocast: str) -> Fingerprint:
+    """The fingerprint of outputs.
+
+    Args:
+        arguments: those that are not per sample, by position or name.
+        autocast: device and dtype, "" for none.
+    """
+    facts = dict(module.facts)
+    whole = xxhash.xxh3_128(f"features {RULES} {module.digest} {autocast}".encode())
+    for name, argument in sorted(arguments.items()):
+        whole.update(f"{name!r} {argument.digest}".encode())
+        facts |= {place: text for place, text in argument.facts.items() if place not in facts}
+    facts = {place: text for place, text in facts.items() if text != "[]"} | {"autocast": autocast or "none"}
+    kept = facts if len(facts) <= _MOST_FACTS else _together(facts)
+    return {"rules": RULES, "digest": whole.hexdigest(), "module": module.digest, "facts": kept}
+
+
+def _together(facts: Mapping[str, str]) -> dict[str, str]:
+    """One fact for all that stand below one child of the module, or below one name in another place."""
+    groups: dict[str, list[str]] = {}
+    for place, text in sorted(facts.items()):
+        groups.setdefault(_BELOW.sub(r"\1", place), []).append(f"{place}={text}")
+    return {
+        place: group[0].partition("=")[2]
+        if len(group) == 1
+        else f"{TOGETHER}{xxhash.xxh3_64_hexdigest(chr(10).join(group).encode('utf-8', 'surrogatepass'))}"
+        for place, group in groups.items()
+    }
+
+
+def digest(fingerprint: Fingerprint) -> str:
+    """16 hexadecimal digits that name the version of a fingerprint."""
+    if "rules" in fingerprint:
+        return str(fingerprint["digest"])[:16]
+    return xxhash.xxh3_64_hexdigest(json.dumps(fingerprint, sort_keys=True, separators=(",", ":")).encode())
+
+
+def have_same_rules(known: Fingerprint, given: Fingerprint) -> bool:
+    """Whether two fingerprints were made by the same rules, so that one can be told from the other."""
+    return known.get("rules") == given.get("rules")
+
+
+def are_equal(known: Fingerprint, given: Fingerprint) -> bool:
+    """Whether two fingerprints stand for the same outputs."""
+    if "rules" not in known:
+        return known == given
+    return have_same_rules(known, given) and bool(known["digest"] == given["digest"])
+
+
+def difference(known: Fingerprint, given: Fingerprint) -> str:
+    """What tells `given` from `known`, in words; "" where nothing does."""
+    if are_equal(known, given):
+        return ""
+    if not have_same_rules(known, given):
+        return "it was filled under other rules of identity"
+    if "rules" not in known:
+        return " and ".join(f"the {part} changed" for part in {**known, **given} if known.get(part) != given.get(part))
+    facts = known["facts"], given["facts"]
+    if any(text.startswith(TOGETHER) for one in facts for text in one.values()):
+        facts = _together(facts[0]), _together(facts[1])
+    return facts_difference(*facts) or "something changed that no fact names"
+
+
+def version_folder(folder: Path, name: str, fingerprint: Fingerprint) -> Path:
+    """Where the version of a fingerprint lies when it is not the first one."""
+    return folder / f"{name}@{digest(fingerprint)}"
+
+
+def version_paths(folder: Path, name: str) -> list[Path]:
+    """The folders of all versions of the cache `name`, the first one first, the others by name."""
+    others = folder.iterdir() if folder.is_dir() else ()
+    found = [path for path in others if (match := _VERSION.fullmatch(path.name)) and match[1] == name]
+    return [path for path in (folder / name, *sorted(found)) if (path / NAME).is_file()]
+
+
+def id_name(path: Path) -> str:
+    """The folder name of the first version, given that of any."""
+    match = _VERSION.fullmatch(path.name)
+    return match[1] if match else path.name
+
+
+def read_version(path: Path) -> CacheVersion:
+    """What stands on the disk of one version.
+
+    Raises:
+        NotAStore, Damaged, NewerFormat: as when a store is opened.
+    """
+    with RecordStore.open(path) as store:
+        return CacheVersion(path.name, store.snapshot.length, store.nbytes, store.metadata.get("fingerprint"))
+
+
+def read_versions(folder: Path, name: str) -> tuple[CacheVersion, ...]:
+    """All versions that can be read; one that is damaged or was just removed is left out."""
+    found = []
+    for path in version_paths(folder, name):
+        try:
+            if "structure" in read_manifest(path, Files()).metadata:
+                found.append(read_version(path))
+        except (WarmstoreError, FileNotFoundError):
+            continue
+    return tuple(found)

@@ -1,0 +1,184 @@
+"""Memory for one leaf of many rows: in RAM, on a device, or as objects where rows vary. What is given out is a copy.
+
+Rows are kept as they come from the store, checked and decompressed and not decoded yet.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from warmstore.features.outputs.output_schema import Schema
+from warmstore.records.format.array_interop import torch_dtype
+from warmstore.records.format.fields import Array, Ragged
+from warmstore.storage.memory.buffer_pool import LARGE, take
+
+Int64 = np.ndarray[Any, np.dtype[np.int64]]
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+_WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.int8}
+_OBJECT = 64  # bytes that a `bytes` object takes beside its own, and the allocator for it
+
+
+@dataclass(frozen=True)
+class Varying:
+    """Rows of different lengths: bytes-likes, and their shapes, int64 [n, ndim], where there are any."""
+
+    views: Sequence[Any]
+    shapes: Int64 | None
+
+    def __len__(self) -> int:
+        return len(self.views)
+
+    def __getitem__(self, which: Int64) -> "Varying":
+        views = [self.views[at] for at in which.tolist()]
+        return Varying(views, None if self.shapes is None else self.shapes[which])
+
+
+Values = Any
+"""Some rows of a leaf: uint8 [n, width], a tensor [n, words] on a device, or `Varying`."""
+
+
+class InMemory:
+    """A leaf of one shape, in RAM."""
+
+    held = 0
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+        self._unit = next(unit for unit in (8, 4, 2, 1) if width % unit == 0)
+
+    def expected(self, sample: Values) -> int:
+        """Bytes that a place takes."""
+        return self._width
+
+    def make(self, places: int) -> None:
+        """Take memory."""
+        # NumPy asks for huge pages, in which random rows are found faster than in the pages of a file.
+        self._array = np.empty((places, self._width // self._unit), f"i{self._unit}")
+        self._tensor = torch.from_numpy(self._array)
+        self.nbytes = self._array.nbytes
+
+    def sizes(self, values: Values) -> Int64:
+        """Bytes each row takes beside its place."""
+        return np.zeros(len(values), np.int64)
+
+    def gather(self, at: Int64) -> Values:
+        """The rows at some places, copied."""
+        size, out = len(at) * self._width, None
+        if size >= LARGE:
+            out = torch.from_numpy(take(size).view(self._array.dtype).reshape(len(at), -1))
+        rows = torch.index_select(self._tensor, 0, torch.from_numpy(at), out=out)
+        return rows.numpy().view(np.uint8).reshape(len(at), self._width)
+
+    def put(self, at: Int64, values: Values) -> None:
+        """Keep rows at some places."""
+        self._array[at] = np.ascontiguousarray(values).view(self._array.dtype)
+
+    def overlaid(self, out: Values, at: Int64, values: Values) -> Values:
+        """What `gather` gave, with other rows at some positions."""
+        out[at] = values
+        return out
+
+    def forget(self, at: Int64) -> None:
+        """Let go of what a place holds beside its own bytes."""
+
+
+class OnDevice(InMemory):
+    """A leaf of one shape, on a device. Its values are tensors there, to be read by `decode_words`."""
+
+    def __init__(self, width: int, device: torch.device) -> None:
+        super().__init__(width)
+        self._device = device
+        self._stream: Any = None
+
+    def make(self, places: int) -> None:
+        self._tensor = torch.empty((places, self._width // self._unit), dtype=_WORDS[self._unit], device=self._device)
+        self.nbytes = self._tensor.nbytes
+
+    def gather(self, at: Int64) -> Values:
+        self._in_order()
+        return torch.index_select(self._tensor, 0, torch.from_numpy(at).to(self._device))
+
+    def put(self, at: Int64, values: Values) -> None:
+        self._in_order()
+        self._tensor.index_copy_(0, torch.from_numpy(at).to(self._device), self._words(values))
+
+    def overlaid(self, out: Values, at: Int64, values: Values) -> Values:
+        return out.index_copy_(0, torch.from_numpy(at).to(self._device), self._words(values))
+
+    def _words(self, values: Values) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(values).view(f"i{self._unit}")).to(self._device)
+
+    def _in_order(self) -> None:
+        # What one stream does comes in order; another thread may use another stream.
+        if self._device.type == "cuda":
+            stream = torch.cuda.current_stream(self._device)
+            if self._stream not in (None, stream):
+                torch.cuda.synchronize(self._device)
+            self._stream = stream
+
+
+def decode_words(field: Array, words: torch.Tensor) -> torch.Tensor:
+    """What `OnDevice` gathers, as [n, *shape] in the field's dtype."""
+    return words.view(torch_dtype(field.numpy)).reshape(len(words), *field.shape)
+
+
+class Objects(InMemory):
+    """A leaf whose rows vary, as one object a row, in RAM."""
+
+    def __init__(self, ndim: int) -> None:
+        self._ndim = ndim
+
+    def expected(self, sample: Values) -> int:
+        return 8 + 8 * self._ndim + int(np.ceil(self.sizes(sample).mean()))
+
+    def make(self, places: int) -> None:
+        self._rows: list[bytes | None] = [None] * places
+        self._shapes = np.zeros((places, self._ndim), np.int64)
+        self.nbytes = 8 * places + self._shapes.nbytes
+        self.held = 0
+
+    def sizes(self, values: Values) -> Int64:
+        return np.array([len(view) + _OBJECT for view in values.views], np.int64)
+
+    def gather(self, at: Int64) -> Values:
+        rows = self._rows
+        return Varying([rows[place] for place in at.tolist()], self._shapes[at] if self._ndim else None)
+
+    def put(self, at: Int64, values: Values) -> None:
+        self.forget(at)
+        if self._ndim:
+            self._shapes[at] = values.shapes
+        for place, view in zip(at.tolist(), values.views, strict=True):
+            self._rows[place] = bytes(view)
+        self.held += int(self.sizes(values).sum())
+
+    def overlaid(self, out: Values, at: Int64, values: Values) -> Values:
+        for place, view in zip(at.tolist(), values.views, strict=True):
+            out.views[place] = view
+        if self._ndim:
+            out.shapes[at] = values.shapes
+        return out
+
+    def forget(self, at: Int64) -> None:
+        for place in at.tolist():
+            row = self._rows[place]
+            if row is not None:
+                self._rows[place] = None
+                self.held -= len(row) + _OBJECT
+
+
+def columns_of(schema: Schema, device: torch.device) -> list[InMemory]:
+    """A column for each leaf. Tensors of one shape go to the device; all else stays in RAM."""
+    columns: list[InMemory] = []
+    for path, field in schema.fields.items():
+        node, per_sample = schema.nodes[path]
+        if not isinstance(field, Array):
+            columns.append(Objects(field.ndim if isinstance(field, Ragged) else 0))
+        elif device.type == "cpu" or node != "tensor" or per_sample or not field.width:
+            columns.append(InMemory(field.width))
+        else:
+            columns.append(OnDevice(field.width, device))
+    return columns

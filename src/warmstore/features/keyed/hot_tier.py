@@ -1,0 +1,324 @@
+"""The hot tier of a cache: rows in RAM or on a device, for this process alone and bounded in bytes.
+
+A row has one place, its number modulo the places there are, so finding it takes no table. The place says which row and
+which key lie there, and both must be the ones asked for. Who comes to a taken place gets it rarely, and only after a
+second chance for who is there: epochs visit every row once, so whoever stays is worth as much as whoever comes, and
+moving in costs a copy.
+"""
+
+import logging
+import threading
+import weakref
+from typing import Any, Protocol
+
+import numpy as np
+import psutil
+import torch
+
+from warmstore.features.keyed.hot_columns import InMemory, Values, columns_of
+from warmstore.features.outputs.output_schema import Schema
+from warmstore.records.index.sample_keys import Keys
+from warmstore.records.read.gather import Gatherer
+from warmstore.storage.humanize import parse_size
+
+_log = logging.getLogger("warmstore")
+
+Int64 = np.ndarray[Any, np.dtype[np.int64]]
+
+ALL = "all"
+_PLACE = 8 + 16 + 1  # bytes a place takes beside the row's values: its number, its key, its second chance
+_ADMITTED = 1 / 16
+_SPARE = 1.5  # places per row that there is now: caches grow
+_AVAILABLE = 0.8  # of the free memory, for a whole cache
+_BLOCK_BYTES = 32 << 20
+
+
+class Stored(Protocol):
+    """Rows on the disk."""
+
+    schema: Schema
+
+    @property
+    def gatherer(self) -> Gatherer:
+        """What reads now. Row numbers mean something in it alone."""
+
+    def stored(self, keys: Keys, rows: Int64) -> tuple[list[Values], Any]:
+        """The values by leaf of rows that should carry some keys; and which do and are sound, bool [n], or None."""
+
+    def keys_of(self, rows: Int64, gatherer: Gatherer) -> Keys:
+        """The keys that rows of a gatherer carry."""
+
+
+class HotTier:
+    """Rows of one cache that are read again and again. Safe to use from several threads.
+
+    Args:
+        size: bytes that it takes at most, everything included; or "all" for the whole cache, all rows loaded at once,
+            or nothing where that does not fit.
+        device: where leaves of one shape lie; others lie in RAM.
+
+    Raises:
+        ValueError: the device cannot be used.
+    """
+
+    def __init__(self, size: int | str, device: torch.device | str) -> None:
+        self._device = torch.device(device)
+        try:
+            torch.empty(1, device=self._device).cpu()
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
+            raise ValueError(f"hot_device is {str(device)!r}, which cannot be used here: {error}") from None
+        self._limit = None if size == ALL else parse_size(size)
+        self._sharers = 1
+        self._table: _Table | None = None
+        self._off = False
+        self._refused = 0  # rows of a cache that did not fit
+        self._lock = threading.Lock()
+        self.hits = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes it takes now."""
+        table = self._table
+        return 0 if table is None else table.nbytes
+
+    def share(self, sharers: int) -> None:
+        """Keep to this part of the bytes from now on: there are so many tiers. What is there is forgotten."""
+        with self._lock:
+            self._sharers, self._table = sharers, None
+
+    def close(self) -> None:
+        """Let go of the memory, for good."""
+        self._off, self._table = True, None
+
+    def after_fork(self) -> None:
+        """Off in a forked child: every child would take as much memory again, and devices do not survive a fork."""
+        self._inherited = self._table  # not freed here, where the device cannot be called
+        self._off, self._table, self._lock = True, None, threading.Lock()
+
+    def read(self, source: Stored, keys: Keys, rows: Int64) -> tuple[list[Values], Any]:
+        """`source.stored`, which is asked for those rows alone that are not hot.
+
+        Args:
+            rows: int64 [n], below `source.gatherer.snapshot.rows`.
+        """
+        gatherer = source.gatherer
+        if self._limit is None:
+            self._load_all(source, gatherer)
+        table = self._table
+        hot, values = _NOWHERE if table is None or not table.belongs_to(gatherer) else table.read(keys, rows)
+        if hot is None:
+            self.hits += len(rows)
+            return values, None
+        if table is None or not values:
+            values, good = source.stored(keys, rows)
+            self._keep(source, gatherer, keys, rows, values, good)
+            return values, good
+        cold = np.flatnonzero(~hot)
+        self.hits += len(rows) - len(cold)
+        late, sound = source.stored(keys.take(cold), rows[cold])
+        self._keep(source, gatherer, keys.take(cold), rows[cold], late, sound)
+        good = None
+        if sound is not None:
+            good = np.ones(len(rows), bool)
+            good[cold] = sound
+        return [
+            column.overlaid(one, cold, its) for column, one, its in zip(table.columns, values, late, strict=True)
+        ], good
+
+    def _keep(
+        self, source: Stored, gatherer: Gatherer, keys: Keys, rows: Int64, values: list[Values], good: Any
+    ) -> None:
+        # Who finds the lock taken goes on without: what it has read is there to be read again.
+        if self._off or not self._lock.acquire(blocking=False):
+            return
+        try:
+            which = np.arange(len(rows)) if good is None else np.flatnonzero(good)
+            table = self._room(source, gatherer, values) if len(which) else None
+            if table is not None:
+                table.insert(keys, rows, values, which)
+        finally:
+            self._lock.release()
+
+    def _room(self, source: Stored, gatherer: Gatherer, sample: list[Values]) -> "_Table | None":
+        """The table for a gatherer's rows, made anew where there is none or it is outgrown."""
+        table, total = self._table, gatherer.snapshot.rows
+        if table is not None and table.belongs_to(gatherer) and (total <= table.places or table.full_size):
+            return table
+        if self._limit is None:
+            return None
+        self._table = None  # before another is made: the two may be more than the limit
+        columns = columns_of(source.schema, self._device)
+        each, limit, wanted = _place_bytes(columns, sample), self._limit // self._sharers, int(total * _SPARE) + 1024
+        if limit < each:
+            if not self._refused:
+                _log.warning("a hot tier of %d bytes has no room for rows of %d bytes and stays empty", limit, each)
+            self._refused = total
+            return None
+        self._table = _Table(gatherer, columns, min(wanted, limit // each), limit, full_size=wanted >= limit // each)
+        return self._table
+
+    def _load_all(self, source: Stored, gatherer: Gatherer) -> None:
+        """Bring in all rows there are, if they fit and are not there."""
+        table, snapshot = self._table, gatherer.snapshot
+        if table is not None and table.belongs_to(gatherer) and snapshot.rows <= table.places:
+            return
+        if self._off or snapshot.rows <= self._refused or not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._table = table = None  # before another is made: the two may be more than the limit
+            rows = snapshot.rows_at(np.arange(snapshot.length))
+            columns = columns_of(source.schema, self._device)
+            sample = source.stored(source.keys_of(rows[:256], gatherer), rows[:256])[0]
+            each = _place_bytes(columns, sample)
+            available = int(_AVAILABLE * _free_bytes(self._device)) // self._sharers
+            places = min(int(snapshot.rows * _SPARE) + 1024, available // each)
+            fits = places >= snapshot.rows
+            if fits:
+                fits = self._load(source, gatherer, rows, columns, places, available, max(_BLOCK_BYTES // each, 1))
+            if not fits:
+                _log.warning(
+                    "hot_size='all': %d rows of about %d bytes do not fit into the %d MB that may be taken on %s; they "
+                    "are read from the disk. Give hot_size a size to keep a part of them",
+                    *(snapshot.rows, each, available >> 20, self._device),
+                )
+                self._refused = int(_SPARE * snapshot.rows)
+        finally:
+            self._lock.release()
+
+    def _load(
+        self,
+        source: Stored,
+        gatherer: Gatherer,
+        rows: Int64,
+        columns: list[InMemory],
+        places: int,
+        limit: int,
+        step: int,
+    ) -> bool:
+        try:
+            table = _Table(gatherer, columns, places, limit, full_size=False)
+            for first in range(0, len(rows), step):
+                part = rows[first : first + step]
+                keys = source.keys_of(part, gatherer)
+                values, good = source.stored(keys, part)
+                if not table.insert(keys, part, values, np.arange(len(part)) if good is None else np.flatnonzero(good)):
+                    return False
+        except (MemoryError, torch.OutOfMemoryError):
+            return False
+        self._table = table
+        return True
+
+
+_NOWHERE: tuple[Any, list[Values]] = np.zeros(0, bool), []
+
+
+class _Table:
+    """Places for rows. Written to under the tier's lock; readers take none, and see whether anything was written.
+
+    Args:
+        limit: bytes of all of it.
+        full_size: whether it has all places that the limit allows, so that rows contend for them.
+    """
+
+    def __init__(
+        self, gatherer: Gatherer, columns: list[InMemory], places: int, limit: int, *, full_size: bool
+    ) -> None:
+        self.places = places
+        self.full_size = full_size
+        self.columns = columns
+        self._gatherer = weakref.ref(gatherer)
+        self._limit = limit
+        self._rows = np.full(places, -1, np.int64)
+        self._keys = np.zeros(places, "V16")
+        self._seen = np.zeros(places, bool)
+        self._random = np.random.default_rng(0)
+        self._writes = 0
+        self._hand = 0
+        for column in columns:
+            column.make(places)
+        self._fixed = _PLACE * places + sum(column.nbytes for column in columns)
+
+    @property
+    def nbytes(self) -> int:
+        return self._fixed + sum(column.held for column in self.columns)
+
+    def belongs_to(self, gatherer: Gatherer) -> bool:
+        return self._gatherer() is gatherer
+
+    def read(self, keys: Keys, rows: Int64) -> tuple[Any, list[Values]]:
+        """Which rows are here, bool [n], or None for all; and the values, which mean nothing where a row is not."""
+        writes = self._writes
+        at = rows % self.places
+        there, own = self._rows[at], self._keys[at]
+        hot = None
+        if there.tobytes() != rows.tobytes() or own.tobytes() != keys.halves.tobytes():
+            hot = (there == rows) & (own.view(np.uint64).reshape(-1, 2) == keys.halves).all(axis=1)
+            if not hot.any():
+                return hot, []
+        values = [column.gather(at) for column in self.columns]
+        if self._writes != writes or writes & 1:
+            return np.zeros(len(rows), bool), []  # may be half of one row and half of another
+        if self.full_size:
+            self._seen[at if hot is None else at[hot]] = True
+        return hot, values
+
+    def insert(self, keys: Keys, rows: Int64, values: list[Values], which: Int64) -> bool:
+        """Take in some of the rows, those for which there is a place. False where a limit kept one out."""
+        at, first = np.unique(rows[which] % self.places, return_index=True)
+        which = which[first]
+        there, new = self._rows[at], rows[which]
+        taken = (there >= 0) & (there != new)
+        lucky = self._random.random(len(at)) < _ADMITTED
+        admitted = (there != new) & (~taken | (lucky & ~self._seen[at]))
+        self._seen[at[taken & lucky]] = False
+        at, which, lucky = at[admitted], which[admitted], lucky[admitted]
+        sizes = np.sum([column.sizes(one[which]) for column, one in zip(self.columns, values, strict=True)], axis=0)
+        # Even: nothing is being written. Odd: a reader that began before or during it must look elsewhere.
+        self._writes += 1
+        self._empty(at)
+        fits = self._make_room(sizes, lucky) if sizes.any() else np.ones(len(at), bool)
+        at, which = at[fits], which[fits]
+        for column, one in zip(self.columns, values, strict=True):
+            column.put(at, one[which])
+        self._keys[at] = keys.halves[which].view("V16")[:, 0]
+        self._rows[at] = rows[which]
+        self._writes += 1
+        return bool(fits.all())
+
+    def _empty(self, at: Int64) -> None:
+        self._rows[at] = -1
+        self._seen[at] = False
+        for column in self.columns:
+            column.forget(at)
+
+    def _make_room(self, sizes: Int64, lucky: Any) -> Any:
+        """Which rows of so many bytes there is room for, bool [n]; for the lucky others have to go, in turn."""
+        fits = np.zeros(len(sizes), bool)
+        room = self._limit - self.nbytes
+        for number, (size, presses) in enumerate(zip(sizes.tolist(), lucky.tolist(), strict=True)):
+            looked = 0
+            while size > room and presses and looked < 64:
+                looked += 1
+                place, self._hand = self._hand, (self._hand + 1) % self.places
+                if self._seen[place]:
+                    self._seen[place] = False
+                elif self._rows[place] >= 0:
+                    before = self.nbytes
+                    self._empty(np.array([place]))
+                    room += before - self.nbytes
+            fits[number] = size <= room
+            room -= size if size <= room else 0
+        return fits
+
+
+def _place_bytes(columns: list[InMemory], sample: list[Values]) -> int:
+    """Bytes that a row takes with all that belongs to it; those that vary about as many as in a sample."""
+    return _PLACE + sum(column.expected(one) for column, one in zip(columns, sample, strict=True))
+
+
+def _free_bytes(device: torch.device) -> int:
+    if device.type == "cpu":
+        return int(psutil.virtual_memory().available)
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return 1 << 62  # who asks for too much there gets an error, which is taken for an answer

@@ -1,0 +1,52 @@
+"""Arrays that are the same for all samples and in every batch: small ones, kept once, in a cache's metadata."""
+
+import base64
+import functools
+from typing import Any
+
+import numpy as np
+import torch
+
+from warmstore.errors import UnsupportedType
+from warmstore.records.format.array_interop import to_numpy, to_torch
+from warmstore.records.format.fields import numpy_dtype
+
+_LARGEST = 1 << 20  # bytes; store.json holds it, in base64
+
+
+def constant_array(name: str, dtype: str, value: Any) -> dict[str, Any]:
+    """An array or tensor as JSON.
+
+    Args:
+        name: of the part of the output, for messages.
+        dtype: its name.
+
+    Raises:
+        UnsupportedType: it has more than 1 MiB.
+    """
+    array = np.ascontiguousarray(to_numpy(value))
+    if array.nbytes > _LARGEST:
+        raise UnsupportedType(
+            f"{name} has {array.nbytes:,} bytes that are the same for all samples; at most {_LARGEST:,} are kept. "
+            "Leave it out of the cached module's output"
+        )
+    return {
+        "tensor": isinstance(value, torch.Tensor),
+        "dtype": dtype,
+        "shape": list(value.shape),
+        "data": base64.b64encode(array.tobytes()).decode(),
+    }
+
+
+def restored_array(array: dict[str, Any], device: torch.device | None) -> Any:
+    """The array or tensor that `constant_array` was given, in memory of its own; tensors on a device."""
+    values = _decoded(array["data"], array["dtype"]).reshape(array["shape"]).copy()
+    if not array["tensor"]:
+        return values
+    tensor = to_torch(values)
+    return tensor if device is None or device.type == "cpu" else tensor.to(device)
+
+
+@functools.lru_cache(maxsize=16)
+def _decoded(data: str, dtype: str) -> np.ndarray[Any, Any]:
+    return np.frombuffer(base64.b64decode(data), numpy_dtype(dtype))

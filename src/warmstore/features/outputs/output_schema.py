@@ -1,0 +1,215 @@
+"""What a cache holds: the structure of an output and the field of each leaf, fixed by what was committed first."""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+import torch
+
+from warmstore.errors import SchemaMismatch
+from warmstore.features.outputs.output_structure import Leaf, check_dims, paths_of, ragged_of, unflatten
+from warmstore.features.outputs.pickled_leaves import unpickled
+from warmstore.records.format.array_interop import to_torch
+from warmstore.records.format.encoded_rows import Rows
+from warmstore.records.format.fields import Array, Bytes, Field, Fields, Json, Ragged, numpy_dtype
+from warmstore.records.format.value_encoding import encode
+from warmstore.tree.spec import TreeSpec
+
+KEY = "key"
+"""The field that holds each row's 128-bit key. Leaf paths are prefixed, so that none can be called that."""
+
+_PREFIX = "leaf/"
+
+
+@dataclass(frozen=True)
+class Schema:
+    """structure: of a whole output. fields: by leaf path."""
+
+    structure: TreeSpec
+    fields: dict[str, Field]
+
+    @functools.cached_property
+    def nodes(self) -> dict[str, tuple[str, bool]]:
+        """By the path of every leaf: its node, and whether it comes as a list with one item per sample."""
+        return paths_of(self.structure)
+
+    @functools.cached_property
+    def is_one_array(self) -> bool:
+        """Whether a whole output is one array or tensor whose samples come first."""
+        return self.structure["node"] in ("tensor", "ndarray") and not self.structure.get("dim")
+
+    def store_fields(self) -> Fields:
+        """The fields of the cache's store."""
+        return {KEY: Array("uint64", (2,)), **{self.field_name(path): field for path, field in self.fields.items()}}
+
+    @classmethod
+    def of_store(cls, structure: TreeSpec, fields: Fields) -> "Schema":
+        """The inverse of `store_fields`."""
+        leaves = {unquote(name.removeprefix(_PREFIX)): field for name, field in fields.items() if name != KEY}
+        return cls(structure, leaves)
+
+    @classmethod
+    def of_leaves(cls, structure: TreeSpec, leaves: Sequence[Leaf], variable: bool, codec: str = "raw") -> "Schema":
+        """The schema that a first batch implies. `variable` makes every stacked leaf one of varying shape."""
+        fields = {leaf.path: replace(leaf.field(), codec=codec) for leaf in leaves}
+        if variable:
+            fields = {path: _varying(field) for path, field in fields.items()}
+        return cls(structure, fields)
+
+    def widened(self, leaves: Sequence[Leaf]) -> "Schema":
+        """This schema, with leaves of varying shape where a batch's shapes differ from it.
+
+        Raises:
+            SchemaMismatch: a dtype or number of dimensions differs.
+        """
+        fields = {}
+        for leaf in leaves:
+            mine = self.fields[leaf.path]
+            other = replace(leaf.field(), codec=mine.codec)
+            if mine != other and isinstance(mine, Array) and mine.shape and _varying(mine) == _varying(other):
+                mine = _varying(mine)
+            fields[leaf.path] = mine
+            _check(leaf, mine)
+        return Schema(self.structure, fields)
+
+    def check(self, leaves: Sequence[Leaf]) -> None:
+        """Raise SchemaMismatch, naming the leaf, where a batch does not fit."""
+        for leaf in leaves:
+            _check(leaf, self.fields[leaf.path])
+
+    def check_dims(self, out_dims: Any) -> None:
+        """Raise SchemaMismatch, naming the leaf, where `out_dims` says another dimension of the samples."""
+        ndims = {
+            path: field.ndim if isinstance(field, Ragged) else len(field.shape)
+            for path, field in self.fields.items()
+            if isinstance(field, Array | Ragged)
+        }
+        check_dims(self.structure, out_dims, lambda path: ndims[path] + 1)
+
+    def check_growth(self, leaves: Sequence[Leaf], count: int) -> None:
+        """Raise SchemaMismatch where a dimension that is not the samples' has grown from 1 to their number with them.
+
+        Args:
+            leaves: of a batch of `count` samples, where this schema is that of a batch of one.
+        """
+        for leaf in leaves:
+            field = self.fields[leaf.path]
+            if leaf.stacked and isinstance(field, Array):
+                shape = tuple(leaf.values.shape)
+                if (1, count) in zip(field.shape, shape[1:], strict=False):
+                    raise SchemaMismatch(
+                        f"leaf {leaf.path!r} has shape {shape} for {count} samples and {(1, *field.shape)} for one: "
+                        "nothing shows in which dimension its samples lie. Say it with CachedModule(out_dims=), and "
+                        "use another cache id, or leave it out of the cached module"
+                    )
+
+    def encode(self, leaves: Sequence[Leaf]) -> dict[str, Rows]:
+        """Leaves that nobody else writes to as rows of the store's fields."""
+        return {
+            self.field_name(leaf.path): encode(leaf.path, self.fields[leaf.path], leaf.values, own=leaf.stacked)
+            for leaf in leaves
+        }
+
+    def field_name(self, path: str) -> str:
+        """The store's name of a leaf's field."""
+        # Field names cannot hold "::"; keys of an output can.
+        return _PREFIX + path.replace("%", "%25").replace(":", "%3A")
+
+    def assemble(
+        self,
+        values: dict[str, Any],
+        pad_value: float | None,
+        device: torch.device | None,
+        *,
+        allow_pickle: bool = False,
+    ) -> Any:
+        """Put a batch together from NumPy values per leaf: [n, *shape] arrays, or lists of arrays, JSON or bytes.
+
+        Raises:
+            UnsupportedType: a leaf is pickled and `allow_pickle` is False.
+        """
+        nodes = self.nodes
+        if self.is_one_array and not isinstance(values["output"], list):  # as most are: nothing is unflattened
+            return _finish(values["output"], self.structure["node"], device)
+
+        def leaf(path: str) -> Any:
+            given, (node, per_sample) = values[path], nodes[path]
+            if node == "values":
+                return given
+            if node == "pickled":
+                return unpickled(path, given, allow_pickle=allow_pickle)
+            if per_sample:
+                return [_finish(np.asarray(one), node, device) for one in given]
+            if isinstance(given, list):
+                given = _stack(path, given, pad_value, self.fields[path])
+            return _finish(given, node, device)
+
+        return unflatten(self.structure, leaf, device)
+
+
+def _finish(array: Any, node: str, device: torch.device | None) -> Any:
+    if isinstance(array, torch.Tensor):  # of a hot tier
+        return array.to("cpu" if device is None else device)
+    if node == "ndarray":
+        return array
+    tensor = to_torch(array)
+    return tensor if device is None or device.type == "cpu" else tensor.to(device)
+
+
+def _stack(
+    path: str, arrays: list[np.ndarray[Any, Any]], pad_value: float | None, field: Field
+) -> np.ndarray[Any, Any]:
+    shapes = {array.shape for array in arrays}
+    if len(shapes) == 1:
+        return np.stack(arrays)
+    assert isinstance(field, Ragged)
+    if not arrays:
+        return np.zeros((0,) * (field.ndim + 1), numpy_dtype(field.dtype))
+    if pad_value is None:
+        few = ", ".join(map(str, sorted(shapes)[:3]))
+        raise SchemaMismatch(
+            f"leaf {path!r} has samples of different shapes in one batch ({few}), which do not stack. Pass "
+            "pad_value=0.0 to FeatureCache to pad them to the largest, or return a list with one tensor per sample "
+            "from the module"
+        )
+    largest = np.max(list(shapes), axis=0)
+    stacked = np.full((len(arrays), *largest), pad_value, numpy_dtype(field.dtype))
+    for row, array in zip(stacked, arrays, strict=True):
+        row[tuple(slice(size) for size in array.shape)] = array
+    return stacked
+
+
+def _varying(field: Field) -> Field:
+    return replace(ragged_of(field.dtype, len(field.shape)), codec=field.codec) if isinstance(field, Array) else field
+
+
+def _check(leaf: Leaf, field: Field) -> None:
+    if (
+        isinstance(field, Array)
+        and leaf.stacked
+        and (leaf.dtype, tuple(leaf.values.shape[1:])) == (field.dtype, field.shape)
+    ):
+        return  # as nearly always: no field is made for that
+    given = replace(leaf.field(), codec=field.codec)
+    if isinstance(field, Json) or isinstance(given, Json):
+        fits = type(given) is type(field)
+    elif isinstance(field, Array):
+        fits = given == field
+    else:
+        fits = _varying(given) == field
+    if not fits:
+        raise SchemaMismatch(
+            f"leaf {leaf.path!r} holds {_say(field)}; this batch has {_say(given)}. The first batches fixed what this "
+            "cache holds: pass variable=True to FeatureCache where shapes vary, or use another cache id"
+        )
+
+
+def _say(field: Field) -> str:
+    if isinstance(field, Array):
+        return f"{field.dtype} of shape {field.shape} per sample"
+    if isinstance(field, Ragged):
+        return f"{field.dtype} of {field.ndim} dimensions and any shape"
+    return "pickled objects" if isinstance(field, Bytes) else "JSON values"

@@ -1,0 +1,438 @@
+"""A batch of a module's outputs as a `TreeSpec` and per-sample leaves, and back.
+
+Each leaf becomes a field of the cache's store. What is no container, no array and not one value per sample is a
+constant: it is part of the spec and must be the same in every batch. So are arrays that `out_dims` marks with None.
+
+Beside containers the nodes of a spec are: tensor, ndarray, values and pickled, which are leaves; constant; and items, a
+list with one "item" per sample. "dim" of a tensor or ndarray is the dimension of its samples, where that is not 0.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from warmstore.errors import AmbiguousBatch, SchemaMismatch, UnsupportedType
+from warmstore.features.outputs.constant_arrays import constant_array, restored_array
+from warmstore.features.outputs.out_dims import UNTOLD, dimension, spread
+from warmstore.features.outputs.pickled_leaves import pickled, unpickled
+from warmstore.records.format.array_interop import to_numpy
+from warmstore.records.format.fields import Array, Bytes, Field, Json, Ragged, dtype_name
+from warmstore.tree import spec as tree
+from warmstore.tree.containers import Container, opened, under
+from warmstore.tree.spec import TreeSpec, children_of, keys_of, leaf_specs, spec_of
+
+ROOT = "output"
+"""The path of an output that is one leaf."""
+
+_CONSTANTS = frozenset((type(None), bool, int, float, str))
+
+Copy = Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
+"""Gives the same values, contiguous, in memory that nobody else writes to."""
+
+LISTS = ("auto", "structure", "per_sample")
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One per-sample part of a batch of outputs.
+
+    path: where it stands in the output, such as "hidden/0"; "output" for an output that is a single tensor.
+    values: an array or tensor [n, ...] whose samples come first, wherever they lie in the output; or a list of n
+    arrays, n JSON values, or n pickled objects as bytes.
+    """
+
+    path: str
+    values: Any
+
+    @property
+    def stacked(self) -> bool:
+        return not isinstance(self.values, list)
+
+    @property
+    def dtype(self) -> str:
+        """The dtype's name where the values are stacked.
+
+        Raises:
+            UnsupportedType: such a tensor cannot be stored.
+        """
+        return _dtype_of(self.path, self.values)
+
+    def to_host(self, copy: Copy) -> "Leaf":
+        """The same values as NumPy arrays that `copy` gave."""
+        if self.stacked:
+            return Leaf(self.path, copy(to_numpy(self.values)))
+        if self.values and is_array(self.values[0]):
+            return Leaf(self.path, [copy(to_numpy(value)) for value in self.values])
+        return self if self.is_pickled else Leaf(self.path, json.loads(json.dumps(self.values)))
+
+    def take(self, rows: "np.ndarray[Any, np.dtype[np.int64]]") -> "Leaf":
+        """The values of some samples."""
+        if isinstance(self.values, list):
+            return Leaf(self.path, [self.values[row] for row in rows.tolist()])
+        which = torch.from_numpy(rows).to(self.values.device) if isinstance(self.values, torch.Tensor) else rows
+        return Leaf(self.path, self.values[which])
+
+    def field(self) -> Field:
+        """The field that holds this leaf."""
+        if self.stacked:
+            return Array(self.dtype, tuple(self.values.shape[1:]))
+        if self.values and is_array(self.values[0]):
+            return ragged_of(_dtype_of(self.path, self.values[0]), self.values[0].ndim)
+        return Bytes() if self.is_pickled else Json()
+
+    @property
+    def is_pickled(self) -> bool:
+        return not self.stacked and bool(self.values) and isinstance(self.values[0], bytes)
+
+    def restored(self) -> Any:
+        """The values as the output had them."""
+        return unpickled(self.path, self.values, allow_pickle=True) if self.is_pickled else self.values
+
+
+def ragged_of(dtype: str, ndim: int) -> Field:
+    """A field of arrays whose shapes vary; scalars have no shape to vary."""
+    return Ragged(dtype, ndim) if ndim else Array(dtype)
+
+
+def flatten(
+    output: Any,
+    count: int,
+    known: TreeSpec | None,
+    lists: str,
+    *,
+    allow_pickle: bool = False,
+    out_dims: Any = UNTOLD,
+) -> tuple[TreeSpec, list[Leaf]]:
+    """Split a batch of outputs into its spec and its per-sample leaves.
+
+    Args:
+        output: what a module returned for `count` samples.
+        known: the spec that the cache has fixed already, which decides what could be read in two ways.
+        lists: what a list of `count` things is: one per sample, or structure; "auto" decides where it can.
+        allow_pickle: keep what is nothing else, one per sample, as pickled objects.
+        out_dims: the dimension of each array's samples, as a pytree prefix; `UNTOLD` for those of `known`, else 0.
+
+    Raises:
+        SchemaMismatch: the output has another structure than `known` or `out_dims`, or a part that is not per sample.
+        AmbiguousBatch: a list may be one value per sample or a fixed structure, and nothing tells which.
+        UnsupportedType: a part that cannot be stored.
+    """
+    flattener = _Flattener(count, lists, allow_pickle)
+    spec, leaves = flattener.batch(output, "", known, out_dims), flattener.leaves
+    if known is not None:
+        check_spec(known, spec)
+    paths = [leaf.path for leaf in leaves]
+    if len(set(paths)) < len(paths):
+        twice = next(path for path in paths if paths.count(path) > 1)
+        raise UnsupportedType(f"two parts of the output are both called {twice!r}; rename a key of its dicts")
+    if not leaves:
+        raise SchemaMismatch(f"the output of type {type(output).__name__} holds nothing with one value per sample")
+    return spec, leaves
+
+
+def check_spec(known: TreeSpec, given: TreeSpec) -> None:
+    """Raise SchemaMismatch, saying where, when an output's spec is not the known one."""
+    difference = _difference(known, given, "")
+    if difference:
+        raise SchemaMismatch(
+            f"the module's output changed: {difference}. The first batch fixed what this cache holds; "
+            "use another cache id for another kind of output"
+        )
+
+
+def check_dims(spec: TreeSpec, dims: Any, ndim: Callable[[str], int], path: str = "") -> None:
+    """Raise SchemaMismatch where `out_dims` says other dimensions of the samples than a spec has.
+
+    Args:
+        ndim: gives the number of dimensions of the array at a path, that of the samples included.
+    """
+    name, node = path or ROOT, spec["node"]
+    if "children" in spec:
+        each = spread(dims, keys_of(spec), name, positional=node != "dict")
+        for (below, child), told in zip(children_of(spec, path), each, strict=True):
+            check_dims(child, told, ndim, below)
+        return
+    if node == "constant":
+        has, told = None, dims if "array" in spec else None
+    elif node == "items":
+        has, told = 0, dims
+    else:
+        has, told = spec.get("dim", 0), dims if dims is None else dimension(dims, ndim(name), name)
+    if has != told:
+        raise SchemaMismatch(
+            f"{name} has its samples in {_dimension(told)} by out_dims, and this cache was filled with them in "
+            f"{_dimension(has)}: use another cache id, or the out_dims that it was filled with"
+        )
+
+
+def _dimension(dim: int | None) -> str:
+    return "no dimension" if dim is None else f"dimension {dim}"
+
+
+def unflatten(spec: TreeSpec, leaf: Callable[[str], Any], device: torch.device | None = None) -> Any:
+    """The inverse of `flatten`.
+
+    Args:
+        leaf: gives the values of the leaf at a path, its samples first; of per-sample lists a list.
+        device: where tensors that are constants are wanted; the CPU if None.
+    """
+
+    def part(spec: TreeSpec, path: str) -> Any:
+        if spec["node"] == "items":
+            return tree.unflatten(spec["item"], lambda _, below: list(leaf(below or ROOT)), path, _containers)
+        if spec["node"] == "constant":
+            return restored_array(spec["array"], device) if "array" in spec else spec["value"]
+        return _moved(leaf(path or ROOT), 0, spec.get("dim", 0))
+
+    return tree.unflatten(spec, part)
+
+
+def _containers(spec: TreeSpec, columns: Sequence[Any]) -> list[Any]:
+    """One container per sample, of columns with the children of all samples."""
+    return [tree.container_of(spec, children) for children in zip(*columns, strict=True)]
+
+
+def paths_of(spec: TreeSpec) -> dict[str, tuple[str, bool]]:
+    """By the path of every leaf, in order: its node, and whether it comes as a list with one item per sample."""
+    found = {}
+    for path, part in leaf_specs(spec):
+        if part["node"] == "items":
+            found.update({below or ROOT: (leaf["node"], True) for below, leaf in leaf_specs(part["item"], path)})
+        elif part["node"] != "constant":
+            found[path or ROOT] = (part["node"], False)
+    return found
+
+
+@dataclass(frozen=True)
+class _Flattener:
+    """Flattens the outputs of `count` samples into `leaves`; the other attributes are arguments of `flatten`."""
+
+    count: int
+    lists: str
+    allow_pickle: bool
+    leaves: list[Leaf] = field(default_factory=list)
+
+    def batch(self, value: Any, path: str, known: TreeSpec | None, dims: Any) -> TreeSpec:
+        """The spec of a part of the output that holds all samples."""
+        name = path or ROOT
+        if is_array(value):
+            return self._array(value, name, known, dims)
+        if isinstance(value, list) and self._is_per_sample(value, name, known, dims):
+            return self._items(value, path, known)
+        container = opened(value)
+        if container is None:
+            return _constant(value, name)
+        _check_keys(container, name)
+        told = spread(dims, container.keys, name, positional=container.kind != "dict")
+        children = [
+            self.batch(child, under(path, key), _child(known, at), told[at])
+            for at, (key, child) in enumerate(container.items())
+        ]
+        return spec_of(value, container, children, name)
+
+    def _array(self, value: Any, name: str, known: TreeSpec | None, dims: Any) -> TreeSpec:
+        if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+            raise SchemaMismatch(
+                f"{name} is a masked array, and a cache keeps no masks. Fill it with values.filled(...), or return the "
+                "mask beside it"
+            )
+        if dims is UNTOLD and known is not None:
+            dims = None if "array" in known else known.get("dim", 0)
+        if dims is None:
+            return {"node": "constant", "array": constant_array(name, _dtype_of(name, value), value)}
+        dim = dimension(dims, value.ndim, name) if value.ndim else 0
+        if value.ndim == 0 or value.shape[dim] != self.count:
+            raise SchemaMismatch(_not_per_sample(name, tuple(value.shape), self.count, dim, known is not None))
+        self.leaves.append(Leaf(name, _moved(value, dim, 0)))
+        return {"node": _node_of_array(value), **({"dim": dim} if dim else {})}
+
+    def _items(self, value: list[Any], path: str, known: TreeSpec | None) -> TreeSpec:
+        """The spec of a list with one item per sample."""
+        name = path or ROOT
+        if len(value) != self.count:
+            raise SchemaMismatch(
+                f"{name} is a list of {len(value)} items for {self.count} samples; it held one per sample"
+            )
+        # One spec for all samples; each sample's leaf becomes one entry of the leaf's list.
+        samples: list[list[Leaf]] = []
+        item, before = None, known["item"] if known is not None else None
+        for sample in value:
+            samples.append([])
+            spec = self._item(sample, path, samples[-1], item or before)
+            if item is not None and spec != item:
+                raise SchemaMismatch(
+                    f"{name} is a list with one item per sample, but its items differ: {item} and {spec}"
+                )
+            item = spec
+        self.leaves.extend(Leaf(same[0].path, [leaf.values for leaf in same]) for same in zip(*samples, strict=True))
+        return {"node": "items", "item": item}
+
+    def _item(self, value: Any, path: str, leaves: list[Leaf], other: TreeSpec | None) -> TreeSpec:
+        """One sample's own output: every leaf in it belongs to that sample alone. `other` is the spec of another's."""
+        name = path or ROOT
+        if not (self.allow_pickle and other is not None and other["node"] == "pickled"):
+            if is_array(value):
+                leaves.append(Leaf(name, value))
+                return {"node": _node_of_array(value), "dtype": str(value.dtype), "ndim": value.ndim}
+            if isinstance(value, dict) or (isinstance(value, tuple) and not hasattr(value, "_fields")):
+                container = opened(dict(value) if isinstance(value, dict) else value)
+                assert container is not None
+                _check_keys(container, name)
+                children = [
+                    self._item(child, under(path, key), leaves, _child(other, at))
+                    for at, (key, child) in enumerate(container.items())
+                ]
+                return spec_of(value, container, children, name)
+            if _is_json(value):
+                leaves.append(Leaf(name, value))
+                return {"node": "values"}
+            if not self.allow_pickle:
+                raise UnsupportedType(
+                    f"{name} holds a {type(value).__name__} per sample; tensors, dicts, tuples and JSON values can be "
+                    "kept, and lists of JSON values. Other values would not come back as they were, unless "
+                    "FeatureCache is given allow_pickle=True"
+                )
+        leaves.append(Leaf(name, pickled(name, value)))
+        return {"node": "pickled"}
+
+    def _is_per_sample(self, value: list[Any], name: str, known: TreeSpec | None, dims: Any) -> bool:
+        if dims is not UNTOLD and dims != 0:
+            return False  # dimensions of its parts were told
+        if known is not None:
+            return bool(known["node"] == "items")
+        if self.lists != "auto" or len(value) != self.count:
+            return self.lists == "per_sample" and len(value) == self.count
+        arrays = list(arrays_in(value))
+        if arrays and any(array.ndim == 0 or len(array) != self.count for array in arrays):
+            return True
+        if not value:
+            return False
+        raise AmbiguousBatch(
+            f"{name} is a list of {len(value)} for {self.count} samples: it may hold one item per sample or be part of "
+            "the output's structure (one entry per layer, say). Pass lists='per_sample' or lists='structure' to "
+            "FeatureCache"
+        )
+
+
+def _node_of_array(value: Any) -> str:
+    return "tensor" if isinstance(value, torch.Tensor) else "ndarray"
+
+
+def _constant(value: Any, name: str) -> TreeSpec:
+    if type(value) in _CONSTANTS:
+        return {"node": "constant", "value": value}
+    raise UnsupportedType(
+        f"{name} is a {type(value).__name__}; outputs may hold tensors, arrays, dicts, lists, tuples, dataclasses, "
+        "None, bool, int, float and str. With allow_pickle=True a list may hold any object per sample"
+    )
+
+
+def _not_per_sample(name: str, shape: tuple[int, ...], count: int, dim: int, known: bool) -> str:
+    fitting = [at for at, size in enumerate(shape) if size == count]
+    hint = f" (dimension {fitting[0]} has {count} entries)" if fitting else ""
+    told = ". What the cache holds was taken for that: fill another cache id" if known else ""
+    return (
+        f"{name} has shape {shape} for {count} samples: it is not one value per sample in dimension {dim}, so it "
+        f"cannot be cached. Say with CachedModule(out_dims=) where its samples lie{hint}, return per-sample values, or "
+        f"leave it out of the cached module{told}"
+    )
+
+
+def _check_keys(container: Container, name: str) -> None:
+    for key in container.keys:
+        if type(key) not in (str, int):
+            raise UnsupportedType(f"{name} has the key {key!r}; keys of output dicts must be str or int")
+
+
+def _is_json(value: Any) -> bool:
+    """Whether a value comes back from JSON as it was."""
+    if type(value) is list:
+        return all(map(_is_json, value))
+    if type(value) is dict:
+        return all(type(key) is str and _is_json(child) for key, child in value.items())
+    return type(value) in _CONSTANTS
+
+
+def _moved(array: Any, source: int, target: int) -> Any:
+    """An array with one dimension moved. Samples that lie elsewhere than first come contiguous."""
+    if source == target:
+        return array
+    if isinstance(array, torch.Tensor):
+        moved = array.movedim(source, target)
+        return moved.contiguous() if target else moved
+    moved = np.moveaxis(array, source, target)
+    return np.ascontiguousarray(moved) if target else moved
+
+
+def _difference(known: TreeSpec, given: TreeSpec, path: str) -> str:
+    if known == given and known["node"] in ("tensor", "ndarray"):
+        return ""  # as nearly always
+    name = path or ROOT
+    if known["node"] != given["node"]:
+        return f"{name} was {_say(known)} and is {_say(given)}"
+    if known["node"] == "items":
+        return _difference(known["item"], given["item"], path)
+    if known.get("dim", 0) != given.get("dim", 0):
+        return f"{name} had its samples in dimension {known.get('dim', 0)} and has them in {given.get('dim', 0)}"
+    if known.get("array") != given.get("array"):
+        return f"{name} was the same for all samples (out_dims had None for it) and has other values now"
+    for part in ("value", "dtype", "ndim", "type", "keys"):
+        if known.get(part) != given.get(part) or type(known.get(part)) is not type(given.get(part)):
+            return f"{name} had {part} {known.get(part)!r} and has {given.get(part)!r}"
+    children, others = children_of(known, path), given.get("children", ())
+    if len(children) != len(others):
+        return f"{name} had {len(children)} entries and has {len(others)}"
+    differences = (_difference(child, other, below) for (below, child), other in zip(children, others, strict=True))
+    return next((text for text in differences if text), "")
+
+
+def _say(spec: TreeSpec) -> str:
+    node = spec["node"]
+    return {
+        "items": "a list with one item per sample",
+        "values": "a value",
+        "pickled": "a pickled object",
+        "constant": "the same array for all samples" if "array" in spec else repr(spec.get("value")),
+    }.get(node, f"a {node}")
+
+
+def _child(known: TreeSpec | None, at: int) -> TreeSpec | None:
+    children = known.get("children", []) if known is not None else []
+    return children[at] if at < len(children) else None
+
+
+def nbytes_of(values: Any) -> int:
+    """Bytes of a leaf's values, guessed where they are no arrays."""
+    if isinstance(values, list):
+        return sum(len(value) if isinstance(value, bytes) else getattr(value, "nbytes", 64) for value in values)
+    return int(values.nbytes)
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value is a tensor or a NumPy array."""
+    return isinstance(value, torch.Tensor | np.ndarray)
+
+
+def arrays_in(value: Any) -> Iterator[Any]:
+    if is_array(value):
+        yield value
+    elif isinstance(value, dict):
+        for child in value.values():
+            yield from arrays_in(child)
+    elif isinstance(value, list | tuple):
+        for child in value:
+            yield from arrays_in(child)
+
+
+def _dtype_of(path: str, value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        if not value.dtype.isnative:
+            raise UnsupportedType(f"{path} is an array of {value.dtype.str}; only native byte order can be cached")
+        return dtype_name(value.dtype)
+    if value.is_quantized or value.is_sparse or value.layout != torch.strided:
+        raise UnsupportedType(f"{path} is a {value.layout} {value.dtype} tensor; only dense ones can be cached")
+    return str(value.dtype).removeprefix("torch.")

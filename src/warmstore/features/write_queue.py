@@ -1,0 +1,240 @@
+"""Batches of outputs that were accepted and are not committed yet, found by key and written in the background.
+
+A block is found here from the moment it is accepted until the index finds its rows, so a lookup that asks here first
+and the index second misses nothing. The queue is bounded in bytes: whoever brings more waits for the disk.
+"""
+
+import bisect
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from warmstore.errors import SchemaMismatch, StaleCache
+from warmstore.features.outputs.output_structure import Leaf, nbytes_of
+from warmstore.records.index.sample_keys import Keys
+
+_log = logging.getLogger("warmstore")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some samples' keys and leaves, in memory of their own."""
+
+    keys: Keys
+    leaves: tuple[Leaf, ...]
+    nbytes: int
+
+    @classmethod
+    def of(cls, keys: Keys, leaves: tuple[Leaf, ...]) -> "Block":
+        """A block of leaves that nobody else writes to."""
+        return cls(keys, leaves, sum(nbytes_of(leaf.values) for leaf in leaves))
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+Commit = Callable[[Sequence[Block]], None]
+
+
+class Blocks:
+    """The queue and, where `background` says so, the thread that empties it.
+
+    Args:
+        commit: a method that writes blocks for good. It raises with nothing lost when it cannot, and is called again
+            later. It is held weakly: the thread must not keep a forgotten cache from being closed.
+        flush_every: samples that make a commit due.
+        limit: bytes that may wait.
+    """
+
+    def __init__(self, commit: Commit, flush_every: int, limit: int, background: bool) -> None:
+        self._commit = weakref.WeakMethod(commit)
+        self._flush_every = flush_every
+        self._limit = limit
+        self._background = background
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        """Start empty, also in a forked child, whose parent keeps the blocks and the thread."""
+        self._queue: list[Block] = []
+        self._firsts: list[int] = []  # the number of each block's first sample
+        self._accepted = 0  # samples so far, which number them
+        # The number of a key's sample: in blocks that wait, and in those being committed, which go at once.
+        # Numbers, not tuples: these are no work for the garbage collector.
+        self._found: dict[bytes, int] = {}
+        self._going: dict[bytes, int] = {}
+        self._samples = 0
+        self._nbytes = 0
+        self._wanted = False  # a commit is due though few samples wait
+        self._error: BaseException | None = None  # of a commit in the background
+        self._lost: BaseException | None = None  # of a commit in the background that gave blocks up
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self._changed = threading.Condition()
+        self._committing = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._found) + len(self._going)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that wait."""
+        return self._nbytes
+
+    def find(self, keys: Keys) -> dict[int, tuple[Block, int]]:
+        """The block and row of every key that waits, by the key's place."""
+        if not self._found and not self._going:
+            return {}
+        packed = keys.packed
+        with self._changed:
+            # In this order: what is newer counts.
+            found = [one for one in (self._going, self._found) if not one.keys().isdisjoint(packed)]
+            numbers = [(at, number) for one in found for at, number in enumerate(map(one.get, packed))]
+            return {at: self._sample(number) for at, number in numbers if number is not None}
+
+    def _sample(self, number: int) -> tuple[Block, int]:
+        at = bisect.bisect_right(self._firsts, number) - 1
+        return self._queue[at], number - self._firsts[at]
+
+    def put(self, block: Block) -> None:
+        """Accept a block, waiting for room if need be.
+
+        Raises:
+            Exception: what the last commit in the background raised. The block was accepted, unless there is no room
+                for it since nothing can be written.
+        """
+        with self._changed:
+            while self._background and self._queue and self._nbytes + block.nbytes > self._limit:
+                self._raise_locked()
+                self._start()
+                self._wanted = True
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._error is not None or not self._wanted)
+            self._queue.append(block)
+            self._samples += len(block)
+            self._nbytes += block.nbytes
+            numbers = range(self._accepted, self._accepted + len(block))
+            self._found.update(zip(block.keys.packed, numbers, strict=True))
+            self._firsts.append(self._accepted)
+            self._accepted += len(block)
+            due = self._samples >= self._flush_every or (not self._background and self._nbytes > self._limit)
+            if due and self._background:
+                self._start()
+                self._changed.notify_all()
+        if due and not self._background:
+            self._drain_now()
+        self.raise_error()
+
+    def flush(self, commit: Commit) -> None:
+        """Commit everything accepted so far.
+
+        Args:
+            commit: the method that the constructor was given. While its owner is collected the weak reference to it
+                may be dead already.
+
+        Raises:
+            Exception: what a commit raised. Nothing is lost, and the next flush tries again, but for blocks that
+                could never be written.
+        """
+        self._drain(commit)
+        with self._changed:
+            # Whatever failed before is written now, unless it was given up.
+            lost, self._lost, self._error = self._lost, None, None
+        if lost is not None:
+            raise lost
+
+    def stop(self) -> None:
+        """End the thread. What waits stays."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is threading.current_thread():
+            return  # the last reference to the cache died in the thread, which ends with it
+        if thread is not None:
+            thread.join()
+        self._thread = None
+        self._stopping = False
+
+    def raise_error(self) -> None:
+        """Raise, once, what failed in the background."""
+        if self._error is not None:
+            with self._changed:
+                self._raise_locked()
+
+    def _raise_locked(self) -> None:
+        error, self._error = self._error, None
+        self._lost = None
+        if error is not None:
+            raise error
+
+    def waiting(self) -> list[Block]:
+        """The blocks that wait, oldest first."""
+        with self._changed:
+            return list(self._queue)
+
+    def _drain_now(self) -> None:
+        commit = self._commit()
+        if commit is not None:
+            self._drain(commit)
+
+    def _drain(self, commit: Commit) -> None:
+        with self._committing:
+            with self._changed:
+                blocks = list(self._queue)
+                self._going, self._found = self._found, {}
+            if not blocks:
+                return
+            try:
+                commit(blocks)
+            except (SchemaMismatch, StaleCache) as error:
+                self._forget(blocks)  # another process filled the cache with something else: these never fit
+                if threading.current_thread() is self._thread:
+                    self._lost = error  # also for a flush that comes before the thread has told
+                raise
+            except BaseException:
+                with self._changed:  # they wait on
+                    self._going, self._found = {}, {**self._going, **self._found}
+                raise
+            self._forget(blocks)
+
+    def _forget(self, blocks: Sequence[Block]) -> None:
+        with self._changed:
+            del self._queue[: len(blocks)], self._firsts[: len(blocks)]
+            self._samples -= sum(map(len, blocks))
+            self._nbytes -= sum(block.nbytes for block in blocks)
+            gone, self._going = self._going, {}
+            self._changed.notify_all()
+        del gone  # not while others wait for the lock
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="warmstore-writer", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: (
+                        self._stopping
+                        or (
+                            self._error is None
+                            and bool(self._queue)
+                            and (self._samples >= self._flush_every or self._wanted)
+                        )
+                    )
+                )
+                if self._stopping:
+                    return
+            try:
+                # The last reference to a cache may die here, which closes it: not while a lock is held.
+                self._drain_now()
+            except Exception as error:
+                _log.warning("writing cached features failed, they wait in memory: %s", error)
+                with self._changed:
+                    self._error = error
+            with self._changed:
+                self._wanted = False
+                self._changed.notify_all()

@@ -1,0 +1,157 @@
+"""Where batches go: NumPy arrays as they are, torch tensors, JAX arrays, or a device, ahead of their use.
+
+Everything here maps over the leaves of a batch. What is no array (text, bytes, numbers, JSON values) stays what it is.
+"""
+
+import sys
+from abc import ABC, abstractmethod
+from typing import Any
+
+from warmstore.errors import SchemaMismatch
+from warmstore.records.format.array_interop import is_tensor
+from warmstore.records.framework_arrays import host_array_of, imported, jax_array_of, mapped, tensor_of
+
+
+class DeviceTransfer(ABC):
+    """Brings batches to where they are used."""
+
+    ahead = False  # whether it is worth a thread of its own
+
+    @abstractmethod
+    def send(self, batch: Any) -> Any:
+        """Called where the batch was made, perhaps in a worker thread, some time before its use."""
+
+    def receive(self, sent: Any) -> Any:
+        """Called where the batch is used, in the caller's thread, just before."""
+        return sent
+
+
+def transfer_to(to: Any) -> DeviceTransfer | None:
+    """What a user's `to=` means; None where batches stay as they are.
+
+    Args:
+        to: "numpy", "torch", "jax", a torch device or its name such as "cuda:0", or a JAX device or sharding.
+
+    Raises:
+        NotInstalled: torch or JAX is needed and not there.
+        ValueError: something else.
+    """
+    if to == "numpy" or to is None:
+        return None
+    if isinstance(to, str):
+        if to == "jax":
+            return ToJax(None)
+        torch = imported("torch")
+        if to == "torch":
+            return ToTorch()
+        try:
+            return _to_device(torch.device(to))
+        except RuntimeError as error:
+            raise ValueError(
+                f"to must be 'numpy', 'torch', 'jax' or a device such as 'cuda:0'; got {to!r}: {error}"
+            ) from None
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(to, torch.device):
+        return _to_device(to)
+    if type(to).__module__.split(".")[0] in ("jax", "jaxlib"):
+        return ToJax(to)
+    raise ValueError(f"to must be 'numpy', 'torch', 'jax', a device or a JAX sharding; got {to!r:.80}")
+
+
+class ToTorch(DeviceTransfer):
+    """Tensors over the same memory. Only what is read-only is copied, as torch has no read-only tensors."""
+
+    def send(self, batch: Any) -> Any:
+        return mapped(tensor_of, batch)
+
+
+class ToDevice(DeviceTransfer):
+    """Tensors on a device that copies from memory at once, such as the CPU."""
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+
+    def send(self, batch: Any) -> Any:
+        return mapped(lambda value, name: tensor_of(value, name).to(self._device), batch)
+
+
+class ToCuda(DeviceTransfer):
+    """Tensors on a GPU, copied from pinned memory on a stream of their own.
+
+    `receive` makes the caller's current stream wait for the copy, not the caller; and tells the allocator which stream
+    uses the tensors, so that their memory is not given to the next copy too early.
+    """
+
+    ahead = True
+
+    def __reduce__(self) -> Any:
+        return ToCuda, (self._device,)  # streams belong to their process
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+        self._cuda = imported("torch").cuda
+        self._stream = self._cuda.Stream(device)
+
+    def send(self, batch: Any) -> Any:
+        with self._cuda.stream(self._stream):
+            moved = mapped(self._move, batch)
+            copied = self._cuda.Event()
+            copied.record(self._stream)
+        return moved, copied
+
+    def receive(self, sent: Any) -> Any:
+        batch, copied = sent
+        current = self._cuda.current_stream(self._device)
+        current.wait_event(copied)
+        return mapped(lambda value, name: _used_by(value, current), batch)
+
+    def _move(self, value: Any, name: str) -> Any:
+        tensor = tensor_of(value, name)
+        # The allocator of pinned memory waits for the copy before it hands the memory out again.
+        pinned = tensor if tensor.device.type != "cpu" else tensor.pin_memory()
+        return pinned.to(self._device, non_blocking=True)
+
+
+class ToJax(DeviceTransfer):
+    """JAX arrays on the default device, or on the device or sharding given.
+
+    Where a sharding has devices of other processes, a batch is this process's part of a global array: all processes'
+    rows one after the other (`jax.make_array_from_process_local_data`).
+    """
+
+    ahead = True
+
+    def __reduce__(self) -> Any:
+        return ToJax, (self._where,)
+
+    def __init__(self, where: Any) -> None:
+        self._jax = imported("jax")
+        self._where = where
+        self._is_shared = not getattr(where, "is_fully_addressable", True)
+
+    def send(self, batch: Any) -> Any:
+        return mapped(self._put, batch)
+
+    def _put(self, value: Any, name: str) -> Any:
+        try:
+            if self._is_shared:
+                return self._jax.make_array_from_process_local_data(self._where, host_array_of(self._jax, value, name))
+            return jax_array_of(self._jax, value, name, self._where)
+        except ValueError as error:
+            if "divisible" not in str(error):
+                raise
+            raise SchemaMismatch(
+                f"{name or 'the batch'} has {len(value):,} rows here, which the sharding cannot split evenly: {error}. "
+                'With uneven="full" every batch has batch_size rows, the repeated ones marked; with "drop" the rest is '
+                "left out. The batch_size must be a multiple of this process's devices"
+            ) from None
+
+
+def _used_by(value: Any, stream: Any) -> Any:
+    if is_tensor(value) and value.is_cuda:
+        value.record_stream(stream)
+    return value
+
+
+def _to_device(device: Any) -> DeviceTransfer:
+    return ToCuda(device) if device.type == "cuda" else ToDevice(device)

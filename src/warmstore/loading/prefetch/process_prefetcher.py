@@ -1,0 +1,140 @@
+"""Worker processes that make batches ahead of their use, by torch's DataLoader: for samples that Python code makes.
+
+They live from the first epoch on until the loader is closed. Batches come back in shared memory.
+"""
+
+import warnings
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain, repeat
+from typing import Any
+
+import numpy as np
+
+from warmstore.loading.dataset import owned
+from warmstore.loading.prefetch.batch_builder import BatchBuilder, Built, Task
+from warmstore.loading.prefetch.shared_memory import SHARED, tensor_of, torch_has
+from warmstore.records.framework_arrays import imported, mapped
+
+_inherited: list[Any] = []
+
+
+class ProcessPrefetcher:
+    """So many processes. `close` ends them.
+
+    Args:
+        workers: at least 1. prefetch: batches made ahead at most, rounded up to a multiple of the workers.
+        start_method: "fork", "spawn", "forkserver", or None for Python's own choice.
+
+    Raises:
+        NotInstalled: torch is not there.
+    """
+
+    def __init__(self, workers: int, make: BatchBuilder, prefetch: int, start_method: str | None) -> None:
+        self._tasks = _Tasks(workers)
+        torch = imported("torch")
+        with _without_advice():
+            self._loader: Any = imported("torch.utils.data").DataLoader(
+                _Batches(make),
+                batch_size=None,
+                sampler=self._tasks,
+                collate_fn=_as_it_is,
+                num_workers=workers,
+                prefetch_factor=-(-prefetch // workers),
+                persistent_workers=True,
+                multiprocessing_context=start_method,
+                generator=torch.Generator(),  # the program's own would be drawn from
+            )
+
+    def ahead(self, tasks: Iterator[Task]) -> Generator[tuple[Task, Built], None, None]:
+        """Yield every task with its batch, in order."""
+        self._tasks.begin(tasks)
+        with _without_advice():
+            made = iter(self._loader)
+        for built, notes in made:
+            for note in notes:
+                warnings.warn(note, RuntimeWarning, stacklevel=5)
+            task = self._tasks.drawn.popleft()
+            if task is not None:
+                yield task, built._replace(batch=mapped(_as_array, built.batch))
+            del built
+
+    def close(self) -> None:
+        """End the processes, after they have finished what they do."""
+        loader, self._loader = self._loader, None
+        running = getattr(loader, "_iterator", None)
+        if running is not None:  # a `for` or the traceback of an error may hold it still
+            running._shutdown_workers()
+
+    def forget(self) -> None:
+        """In a forked child: leave the processes alone. Collecting torch's loader there would end them."""
+        _inherited.append(self._loader)
+        self._loader = None
+
+
+class _Tasks:
+    """What torch's DataLoader takes for a sampler: the tasks of one iteration, then one None for every worker."""
+
+    def __init__(self, workers: int) -> None:
+        self.drawn: deque[Task | None] = deque()
+        self._workers = workers
+        self._tasks: Iterable[Task] = ()
+
+    def begin(self, tasks: Iterator[Task]) -> None:
+        self.drawn.clear()
+        self._tasks = tasks
+
+    def __iter__(self) -> Iterator[Task | None]:
+        # They go to the workers in turn, so each gets one of the last.
+        for task in chain(self._tasks, repeat(None, self._workers)):
+            self.drawn.append(task)
+            yield task
+
+
+class _Batches:
+    """What torch's DataLoader takes for a data set: batches by their task."""
+
+    def __init__(self, make: BatchBuilder) -> None:
+        self._make = make
+
+    def __getitem__(self, task: Task | None) -> tuple[Built | None, list[str]]:
+        source = self._make.source
+        if task is None:
+            source.finish()
+            return None, source.notes()
+        built = self._make(task)
+        return built._replace(batch=mapped(_as_shared, owned(built.batch))), source.notes()
+
+
+@contextmanager
+def _without_advice() -> Iterator[None]:
+    with warnings.catch_warnings():
+        # It thinks that more workers than cores are a mistake.
+        warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
+        yield
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+class _Shared:
+    """An array on its way from one process to another, as a tensor, whose memory torch moves where both have it."""
+
+    device = dtype = None  # what `mapped` takes for an array has these
+
+    def __init__(self, tensor: Any) -> None:
+        self.tensor = tensor
+
+
+def _as_shared(value: Any, name: str) -> Any:
+    if type(value) is not np.ndarray or value.nbytes < SHARED or not torch_has(value.dtype):
+        return value
+    if (tensor := tensor_of(value)) is not None:
+        return _Shared(tensor)
+    return _Shared(imported("torch").from_numpy(value if value.flags.writeable else value.copy()))
+
+
+def _as_array(value: Any, name: str) -> Any:
+    return value.tensor.numpy() if isinstance(value, _Shared) else value

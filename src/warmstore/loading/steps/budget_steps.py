@@ -1,0 +1,116 @@
+"""BudgetSteps: which places of an epoch a rank takes at which step where batches vary in size.
+
+The order is cut into batches one after the other, each as long as its rule allows, and a global step takes as many
+batches as there are ranks. A cut depends only on where it begins, so any place between two steps is a place to resume.
+"""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, final
+
+import numpy as np
+
+from warmstore.loading.batch_sizes import BatchSize
+from warmstore.loading.samplers.counter_rng import Int64
+from warmstore.loading.samplers.samplers import Sampler
+from warmstore.loading.steps.epoch_steps import EpochSteps
+from warmstore.loading.steps.shard import Shard, Step
+
+_BLOCK = 16_384  # places cut at once
+
+
+@final
+class BudgetSteps(EpochSteps):
+    """One rank's steps under a rule that cuts batches.
+
+    The ranks that the last batches of an epoch do not reach get, by the shard's `uneven`: a batch of one repeated
+    sample ("pad", "full"); no step ("allow"); or these batches are left out for all ("drop").
+
+    Raises:
+        ValueError: a rule over another number of samples.
+    """
+
+    def __init__(self, sampler: Sampler, shard: Shard, rule: BatchSize, samples: int) -> None:
+        if len(rule.lengths) != samples:
+            raise ValueError(f"one length for each sample: got {len(rule.lengths):,} lengths for {samples:,} samples")
+        self._rule = rule
+        self._sampler = sampler
+        self.shuffles = sampler.shuffles
+        self._shard = shard
+        self._counted: tuple[int, int, int] | None = None  # samples, epoch, and its batches on this rank
+
+    def places(self, samples: int | None) -> int:
+        assert samples is not None
+        return self._sampler.length(samples)
+
+    def is_over(self, samples: int | None, place: int) -> bool:
+        return place >= self.places(samples)
+
+    def describe(self) -> dict[str, Any]:
+        return {"sampler": self._sampler.describe(), "batches": self._rule.describe()}
+
+    def after(self, samples: int | None, epoch: int, place: int, count: int) -> int | None:
+        for number, (step, _) in enumerate(self.steps(samples, epoch, place), 1):
+            if step.is_last:
+                break
+            if number == count:
+                return step.after
+        return None
+
+    def rows(self, samples: int | None, epoch: int) -> int:
+        return sum(len(positions) for _, positions in self.steps(samples, epoch, 0))
+
+    def padded(self, samples: int | None, epoch: int, place: int) -> int:
+        return sum(step.padded for step, _ in self.steps(samples, epoch, place))
+
+    def count(self, samples: int | None, epoch: int) -> int:
+        """Batches of this rank in an epoch. O(samples) the first time for each epoch."""
+        assert samples is not None
+        if self._counted is None or self._counted[:2] != (samples, epoch):
+            batches = sum(1 for _ in self._batches(samples, epoch, 0))
+            whole, rest = divmod(batches, self._shard.world_size)
+            self._counted = samples, epoch, whole + self._shard.has_rest(rest)
+        return self._counted[2]
+
+    def steps(self, samples: int | None, epoch: int, place: int) -> Iterator[tuple[Step, Int64]]:
+        assert samples is not None
+        found: tuple[Step, Int64] | None = None  # held back until it is known whether it is the last
+        for following in self._steps(samples, epoch, place):
+            if found is not None:
+                yield found
+            found = following
+        if found is not None:
+            yield found[0]._replace(is_last=True), found[1]
+
+    def _steps(self, samples: int, epoch: int, place: int) -> Iterator[tuple[Step, Int64]]:
+        world, rank = self._shard.world_size, self._shard.rank
+        group: list[tuple[int, Int64]] = []
+        for first, positions in self._batches(samples, epoch, place):
+            group.append((first, positions))
+            if len(group) == world:
+                after = first + len(positions)
+                mine, taken = group[rank]
+                yield Step(mine, mine + len(taken), after), taken
+                group = []
+        if not self._shard.has_rest(len(group)):
+            return
+        after = group[-1][0] + len(group[-1][1])
+        if rank < len(group):
+            mine, taken = group[rank]
+            yield Step(mine, mine + len(taken), after), taken
+        else:
+            yield Step(after, after, after, (0, 1)), self._sampler.indices(0, 1, samples, epoch)
+
+    def _batches(self, samples: int, epoch: int, place: int) -> Iterator[tuple[int, Int64]]:
+        """The batches of all ranks in order: the place of the first sample, and the positions."""
+        length = self._sampler.length(samples)
+        waiting = np.empty(0, np.int64)
+        reached = place
+        while reached < length or len(waiting):
+            upto = min(reached + max(_BLOCK, self._rule.limit), length)
+            waiting = np.concatenate((waiting, self._sampler.indices(reached, upto, samples, epoch)))
+            reached = upto
+            ends = self._rule.cut(self._rule.lengths[waiting], final=reached == length)
+            for first, last in pairwise([0, *ends.tolist()]):
+                yield reached - len(waiting) + first, waiting[first:last]
+            waiting = waiting[int(ends[-1]) if len(ends) else 0 :]

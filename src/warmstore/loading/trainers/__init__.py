@@ -1,0 +1,1 @@
+"""What torch's DataLoader and trainers take instead of a loader."""

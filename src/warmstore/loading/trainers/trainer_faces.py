@@ -1,0 +1,96 @@
+"""What trainers take a loader apart into: positions that know their batch, a data set, and a sampler with epochs.
+
+A trainer that resumes in the middle of an epoch makes torch's DataLoader anew of a loader's `dataset`, `batch_sampler`
+and `collate_fn`. Its batches must be those of the loader, so each list of positions carries what its batch is made of.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from hashlib import blake2b
+from typing import Any, final
+
+import numpy as np
+
+from warmstore.loading.prefetch.batch_builder import BatchBuilder, Task
+from warmstore.loading.samplers.samplers import Sampler
+from warmstore.loading.steps.cursor import EpochCursor
+from warmstore.loading.steps.shard import Step
+from warmstore.records.sample_batch import Samples
+
+
+class BatchPositions(list[int]):
+    """The positions of a batch, in a list as torch has them, with the epoch and the step it is of.
+
+    marks: whether batches that are dicts get a mask of repeated rows.
+    """
+
+    def __init__(self, positions: Iterable[int], epoch: int, step: Step, marks: bool) -> None:
+        super().__init__(positions)
+        self.epoch = epoch
+        self.step = step
+        self.marks = marks
+
+    @property
+    def valid(self) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
+        """The mask of rows that are not repeated, bool [rows]; None where there are never any."""
+        return np.arange(len(self)) < self.step.last - self.step.first if self.marks else None
+
+    def __reduce__(self) -> Any:
+        return BatchPositions, (list(self), self.epoch, self.step, self.marks)
+
+
+@final
+class LoaderDataset:
+    """A loader's samples as a map-style data set. A batch of `BatchPositions` comes as the loader makes it."""
+
+    def __init__(self, build: BatchBuilder) -> None:
+        self._build = build
+
+    def __len__(self) -> int:
+        return len(self._build.source)
+
+    def __getitem__(self, position: int) -> Any:
+        """One sample, before any transform."""
+        return self._build.source.sample(position)
+
+    def __getitems__(self, positions: Any) -> Samples:
+        """The batch at some positions."""
+        at = np.asarray(positions, np.int64)
+        if isinstance(positions, BatchPositions):
+            return Samples(self._build(Task(positions.epoch, positions.step, at)).batch, len(at))
+        # Somebody has joined or cut batches: which rows are repeated is not known, and what is random depends on them.
+        first = int.from_bytes(blake2b(at.tobytes(), digest_size=7).digest())
+        build = replace(self._build, marks=False)
+        return Samples(build(Task(0, Step(first, first + len(at), first + len(at)), at)).batch, len(at))
+
+
+@final
+class EpochSampler:
+    """The order of a loader or batch sampler, as trainers look for it: they set its epoch.
+
+    Its other attributes are those of the `Sampler`.
+    """
+
+    def __init__(self, sampler: Sampler, cursor: EpochCursor, set_epoch: Callable[[int], None] | None) -> None:
+        self._sampler = sampler
+        self._cursor = cursor
+        self._set_epoch = set_epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Name the epoch that begins next; of no effect where epochs that were left are gone on with."""
+        if self._set_epoch is not None:
+            self._set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[int]:
+        return self._cursor.positions()
+
+    def __len__(self) -> int:
+        return self._cursor.rows()
+
+    def __repr__(self) -> str:
+        return repr(self._sampler)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._sampler, name)

@@ -1,0 +1,86 @@
+"""What a value is, told by its class: no library is imported to find out that a value is not one of its own."""
+
+import inspect
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from warmstore.loading.sources.source import Source
+from warmstore.records.field_views import FieldsView, FieldView
+from warmstore.records.format.array_interop import is_jax_array, is_tensor
+from warmstore.records.framework_arrays import Formatted
+from warmstore.records.store import RecordStore
+
+POLARS_SERIES = ("polars", "Series")
+MANY = (("datasets", "DatasetDict"),)
+"""What is a dict, but of data sets that do not belong together."""
+
+_WITH_ROWS = (("torch", "DataLoader"), ("warmstore", "Loader"), ("warmstore", "FeatureCache"), ("polars", "LazyFrame"))
+_FRAMES = (("pandas", "DataFrame"), ("polars", "DataFrame"))
+_HUGGING_FACE = ("datasets.arrow_dataset", "Dataset")
+_COLUMNS = (("pandas", "Series"), ("pandas", "Index"), POLARS_SERIES)
+
+
+def is_of(value: Any, *classes: tuple[str, str]) -> bool:
+    """Whether a value's class is, or derives from, one of some: (package, name)."""
+    return any((kind.__module__.partition(".")[0], kind.__name__) in classes for kind in type(value).__mro__)
+
+
+def is_frame(value: Any) -> bool:
+    """Whether a value is a data frame of pandas or polars, or a table of pyarrow."""
+    return isinstance(value, pa.Table | pa.RecordBatch) or is_of(value, *_FRAMES)
+
+
+def is_column(value: Any) -> bool:
+    """Whether a value is a column of pandas or polars, or an array of pyarrow."""
+    return isinstance(value, pa.Array | pa.ChunkedArray) or is_of(value, *_COLUMNS)
+
+
+def is_hugging_face(value: Any) -> bool:
+    """Whether a value is a `datasets.Dataset`."""
+    # Many a project has a package `datasets` of its own.
+    return any((kind.__module__, kind.__name__) == _HUGGING_FACE for kind in type(value).__mro__)
+
+
+def is_torch_set(value: Any, *names: str) -> bool:
+    """Whether a value is a data set of torch's own, and none that derives from it and may give other samples."""
+    return type(value).__module__ == "torch.utils.data.dataset" and type(value).__name__ in names
+
+
+def is_stream(value: Any) -> bool:
+    """Whether a value gives samples one after the other, and has none by position.
+
+    torch's IterableDataset may know its length, and derives from a class that has `__getitem__`.
+    """
+    if isinstance(value, Iterator) or is_of(value, ("torch", "IterableDataset")):
+        return True
+    if isinstance(value, Source | set | frozenset) or hasattr(value, "as_source") or is_of(value, *_WITH_ROWS):
+        return False
+    has_rows = hasattr(value, "__len__") and (hasattr(value, "__getitems__") or hasattr(value, "__getitem__"))
+    return not has_rows and (inspect.isroutine(value) or isinstance(value, partial) or hasattr(value, "__iter__"))
+
+
+def is_aligned(value: Any) -> bool:
+    """Whether a tuple holds sources to be read side by side, rather than samples.
+
+    It does where every member is an array of samples (an array, tensor or column of one dimension and more, a store, a
+    field of one, a frame, a data set, a `Source`) or a list, and not all of them are lists.
+    """
+    return (
+        isinstance(value, tuple)
+        and all(isinstance(one, list) or _is_source(one) for one in value)
+        and not all(isinstance(one, list) for one in value)
+    )
+
+
+def _is_source(value: Any) -> bool:
+    if isinstance(value, np.ndarray) or is_tensor(value) or is_jax_array(value):
+        return bool(value.ndim)
+    if isinstance(value, Source | RecordStore | FieldView | FieldsView | Formatted):
+        return True
+    if hasattr(value, "as_source") or hasattr(value, "selection"):  # data sets of ours
+        return True
+    return is_column(value) or is_frame(value) or is_hugging_face(value)

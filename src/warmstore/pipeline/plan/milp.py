@@ -1,0 +1,200 @@
+"""The integer program: how many samples to cache where, for one number of workers, so that epochs are shortest.
+
+Variables are the numbers of samples per candidate and bucket, the seconds T of an epoch, and the seconds y that makers
+of samples wait for the disks. Of large data sets the linear program is solved and rounded down: a solution has no more
+broken numbers than there are constraints, a handful of samples. Solved by HiGHS (Huangfu and Hall, "Parallelizing the
+dual revised simplex method", Mathematical Programming Computation 10, 2018) through scipy.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from warmstore.errors import NotInstalled
+from warmstore.pipeline.plan.cost_model import Candidate, Cost, Floats, Load, cost
+
+Counts = np.ndarray[Any, np.dtype[np.int64]]
+_WHOLE = 200  # up to so many samples the numbers are whole in the program itself
+_SECONDS = 0.3  # for one solution; the best found by then counts. They take a few milliseconds
+_SLACK = 1.005  # how much longer an epoch may take for the sake of fewer bytes
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is to be placed: counts of samples per bucket, candidates, budgets in bytes, a load, and how many epochs.
+
+    forced: which candidates belong to steps that must be cached: as many samples as fit go there before all else.
+    closed: which candidates must stay empty. whole: every sample must be cached. at_least: numbers of samples that are
+    placed already, or None.
+    """
+
+    counts: Counts
+    candidates: Sequence[Candidate]
+    memory: float
+    disk: float
+    load: Load
+    epochs: int
+    forced: tuple[bool, ...] = ()
+    closed: tuple[bool, ...] = ()
+    whole: bool = False
+    at_least: Counts | None = None
+
+    def total(self, solution: "Solution") -> float:
+        """Seconds of all epochs and of the build."""
+        return solution.cost.epoch * self.epochs + solution.cost.build
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Samples per candidate and bucket, int64 [candidates, buckets], and what an epoch costs then."""
+
+    counts: Counts
+    cost: Cost
+
+
+def solve(problem: Problem) -> Solution | None:
+    """The counts with the least E * T + build, and among those nearly as good the ones with the fewest bytes.
+
+    Returns:
+        None where the samples do not fit and `whole` says that they must.
+
+    Raises:
+        NotInstalled: scipy is not there.
+    """
+    nothing = np.zeros((len(problem.candidates), len(problem.counts)), np.int64)
+    if not problem.candidates:
+        return None if problem.whole else Solution(nothing, cost(problem.load, (), nothing))
+    program = _Program(problem)
+    rows = [program.room()]
+    if any(problem.forced):
+        chosen = np.repeat(np.asarray(problem.forced, float), len(problem.counts)) * program.unit
+        most = program.minimise(program.of_counts(-chosen), rows)
+        if most is not None:
+            rows.append(program.at_least(chosen, float(most[:-2] @ chosen)))
+    best = program.minimise(program.objective, rows)
+    if best is None:
+        return None
+    # The second goal must not cost more than its slack, in the epoch and in all.
+    in_all = program.objective[None], -np.inf, _SLACK * float(program.objective @ best)
+    in_epoch = program.of_epoch[None], -np.inf, _SLACK * float(program.of_epoch @ best)
+    fewest = program.minimise(program.of_counts(program.nbytes), [*rows, in_all, in_epoch])
+    counts = _filled(problem, program.samples(best if fewest is None else fewest))
+    return Solution(counts, cost(problem.load, problem.candidates, counts))
+
+
+Row = tuple[Floats, Any, Any]
+
+
+class _Program:
+    """The arrays that scipy wants. The last two variables are T and y; the unit of time is all the work of an epoch."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        candidates, load = problem.candidates, problem.load
+        buckets, places = len(problem.counts), len(candidates)
+        on_disk = np.repeat([one.placement.tier == "disk" for one in candidates], buckets)
+        unit = max(load.cpu + load.wait + load.fixed, 1e-9)
+        self._whole = problem.counts.sum() <= _WHOLE
+        own = np.ones(buckets) if self._whole else np.maximum(problem.counts, 1).astype(float)
+        self.unit = share = np.tile(own, places)  # of large data sets a variable is a share: solvers drop tiny factors
+        saved = np.concatenate([one.saved for one in candidates]) * share / unit
+        wait_saved = np.concatenate([one.wait_saved for one in candidates]) * share / unit
+        build = np.concatenate([one.build for one in candidates]) * share / unit
+        self.nbytes = np.concatenate([one.nbytes for one in candidates]) * share
+        self._on_disk = on_disk
+        disk_bytes = self.nbytes * on_disk
+        alone = disk_bytes * np.repeat(load.disk_alone, buckets) / unit
+        together = disk_bytes * np.repeat(load.disk_together, buckets) / unit
+        self.of_epoch = self.of_counts(np.zeros(len(saved)), seconds=1.0)
+        self.objective = self.of_counts(
+            build / load.cores + disk_bytes * load.write / unit, seconds=float(problem.epochs)
+        )
+        self._rows: list[Row] = [
+            # T >= (cpu left + y) / lanes + serial, T >= (cpu left + others) / cores, T >= disk, T >= fixed
+            (self.of_counts(saved, load.lanes, -1.0), (load.cpu + load.serial * load.lanes) / unit, np.inf),
+            (self.of_counts(saved, load.cores), (load.cpu + load.others) / unit, np.inf),
+            (self.of_counts(-together, 1.0), -load.held_together / unit, np.inf),
+            (self.of_counts(wait_saved - alone, 0.0, 1.0), (load.wait - load.held_alone) / unit, np.inf),
+        ]
+        for bucket, count in enumerate(problem.counts):
+            row = np.zeros((places, buckets))
+            row[:, bucket] = own[bucket]
+            self._rows.append((self.of_counts(row.reshape(-1)), count if problem.whole else 0, count))
+        low = np.zeros((places, buckets)) if problem.at_least is None else problem.at_least
+        self._low = np.concatenate((low.reshape(-1) / share, [load.fixed / unit, 0.0]))
+        high = np.tile(problem.counts, places) / share
+        high[np.repeat(problem.closed or (False,) * places, buckets)] = 0
+        self._high = np.concatenate((high, [np.inf, np.inf]))
+
+    def of_counts(self, values: Floats, seconds: float = 0.0, waiting: float = 0.0) -> Floats:
+        """Coefficients of all variables."""
+        return np.concatenate((values, [seconds, waiting]))
+
+    def room(self) -> Row:
+        """The budgets."""
+        memory = self.of_counts(self.nbytes * ~self._on_disk)
+        disk = self.of_counts(self.nbytes * self._on_disk)
+        return np.stack((memory, disk)), -np.inf, np.array([self._problem.memory, self._problem.disk])
+
+    def at_least(self, values: Floats, bound: float) -> Row:
+        """A row that keeps what an earlier goal reached."""
+        return self.of_counts(values)[None], bound, np.inf
+
+    def samples(self, found: Floats) -> Counts:
+        """A solution as samples, int64 [candidates, buckets]: rounded down, and up again where there is room."""
+        problem, exact = self._problem, found[:-2] * self.unit
+        counts = np.floor(exact + 1e-5).astype(np.int64)
+        each, left = self.nbytes / self.unit, problem.counts - counts.reshape(-1, len(problem.counts)).sum(0)
+        room = [
+            budget - float(counts @ (each * mine))
+            for mine, budget in ((~self._on_disk, problem.memory), (self._on_disk, problem.disk))
+        ]
+        broken = np.flatnonzero(exact - counts > 1e-5)
+        for at in broken[np.argsort(counts[broken] - exact[broken])]:
+            tier, bucket = int(self._on_disk[at]), at % len(left)
+            if left[bucket] and each[at] <= room[tier]:
+                counts[at] += 1
+                left[bucket] -= 1
+                room[tier] -= each[at]
+        return counts.reshape(-1, len(left))
+
+    def minimise(self, objective: Floats, more: Sequence[Row]) -> Floats | None:
+        """The variables for which an objective is least, or None where nothing fits."""
+        try:
+            from scipy.optimize import Bounds, LinearConstraint, milp
+        except ImportError:
+            raise NotInstalled("planning needs scipy; pip install 'warmstore[pipeline]'") from None
+        constraints = [_scaled(row) for row in (*self._rows, *more)]
+        whole = np.full(len(objective), int(self._whole))
+        whole[-2:] = 0
+        found = milp(
+            objective / (np.abs(objective).max() or 1.0),
+            integrality=whole,
+            bounds=Bounds(self._low, self._high),
+            constraints=[LinearConstraint(np.atleast_2d(rows), low, high) for rows, low, high in constraints],
+            options={"time_limit": _SECONDS, "mip_rel_gap": 1e-6},
+        )
+        return None if found.x is None else np.asarray(found.x)
+
+
+def _scaled(row: Row) -> Row:
+    """A constraint whose largest coefficient is one: bytes and seconds lie too far apart for a solver's tolerances."""
+    rows = np.atleast_2d(row[0])
+    by = np.abs(rows).max(1)
+    by[by == 0] = 1.0
+    return rows / by[:, None], np.broadcast_to(row[1], by.shape) / by, np.broadcast_to(row[2], by.shape) / by
+
+
+def _filled(problem: Problem, counts: Counts) -> Counts:
+    """Counts within the budgets to the byte: a solver's tolerance may have let in a sample too many."""
+    for tier, budget in (("memory", problem.memory), ("disk", problem.disk)):
+        places = [number for number, one in enumerate(problem.candidates) if one.placement.tier == tier]
+        for number in reversed(places):
+            for bucket in range(len(problem.counts)):
+                taken = sum(float(counts[at] @ problem.candidates[at].nbytes) for at in places)
+                if taken > budget and counts[number, bucket]:
+                    each = max(problem.candidates[number].nbytes[bucket], 1e-9)
+                    counts[number, bucket] -= min(counts[number, bucket], int(-(-(taken - budget) // each)))
+    return counts

@@ -1,0 +1,137 @@
+"""What a pipeline caches where: so many samples after this step in memory, so many after that one on the disk.
+
+Which samples those are follows from a fixed permutation of their indices. So every process knows without asking, the
+next run finds what this one cached, and whatever order an epoch has, every stretch of it meets all tiers in proportion.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from warmstore.loading.samplers.counter_rng import Int64, UInt64, derive_keys
+from warmstore.loading.samplers.permutation import permuted
+from warmstore.pipeline.profile.profile import Codec, Profile, Tier
+from warmstore.pipeline.steps import Step
+
+_KIND = "pipeline plan"
+
+
+@dataclass(frozen=True, order=True)
+class Placement:
+    """A place for samples: as they are after `step` steps (0: the source's raw value), in a tier, under a codec."""
+
+    step: int
+    tier: Tier
+    codec: Codec
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Plan:
+    """A plan. Make one with `Pipeline.plan`; `print` it, or `plot` it.
+
+    placements, counts: the places, and how many samples each gets of each bucket of the profile.
+    samples: how many there are. buckets: int8 [samples], the bucket of each, or None where there is one.
+    memory, disk: budgets in bytes, never exceeded. folder: of the disk tier. workers: processes that make batches;
+    0 for none. direct_io: the disk tier is read past the page cache. batch_size: what was planned for.
+    world_size: ranks on this machine that share the budgets; each has as many workers.
+    strategy: how the plan was found. epochs: over how many the build was to pay.
+    epoch_seconds: of a steady epoch, predicted; uncached_seconds: of one without caches. build_seconds: what the first
+    epoch takes beyond an uncached one, predicted. limits: what bounds a steady epoch, in seconds of it, by name.
+    memory_used, disk_used, worker_bytes: bytes planned for both tiers and for the workers with their batches.
+    notes: what a reader should know, such as why a step cannot be cached. reasons: a word per stage.
+    measured: seconds of the steady epochs that were run, added by the loader.
+    """
+
+    placements: tuple[Placement, ...]
+    counts: tuple[tuple[int, ...], ...]
+    samples: int
+    buckets: np.ndarray[Any, np.dtype[np.int8]] | None
+    memory: int
+    disk: int
+    folder: Path | None
+    workers: int
+    direct_io: bool
+    batch_size: int
+    world_size: int
+    strategy: str
+    epochs: int
+    epoch_seconds: float
+    uncached_seconds: float
+    build_seconds: float
+    limits: dict[str, float]
+    memory_used: int
+    disk_used: int
+    worker_bytes: int
+    steps: tuple[Step, ...]
+    profile: Profile
+    reasons: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    measured: list[float] = field(default_factory=list)
+
+    def assignment(self, indices: Int64 | Sequence[int]) -> Int64:
+        """The number of the placement of each sample, int64 [n] for int64 [n] indices; -1 for those not cached.
+
+        The same in every process and for every plan of equal counts; over all samples the counts are exact.
+        """
+        at = np.asarray(indices, np.int64)
+        if at.size and (at.min() < 0 or at.max() >= self.samples):
+            raise IndexError(f"sample {int(at.min() if at.min() < 0 else at.max())} of a plan for {self.samples:,}")
+        return self._table[at].astype(np.int64)
+
+    def samples_in(self, placement: int) -> int:
+        """How many samples a placement gets, all buckets together."""
+        return sum(self.counts[placement])
+
+    def nbytes_of(self, placement: int) -> float:
+        """Bytes a placement is planned to take."""
+        place = self.placements[placement]
+        return float(np.dot(self.counts[placement], self.profile.stages[place.step].stored[place.codec].nbytes))
+
+    @cached_property
+    def _table(self) -> np.ndarray[Any, np.dtype[np.int16]]:
+        table = np.full(self.samples, -1, np.int16)
+        for bucket in range(len(self.counts[0]) if self.counts else 0):
+            members = np.arange(self.samples) if self.buckets is None else np.flatnonzero(self.buckets == bucket)
+            ends = np.cumsum([counts[bucket] for counts in self.counts])
+            places = _ranks(len(members), bucket)
+            numbers = np.searchsorted(ends, places, side="right").astype(np.int16)
+            numbers[numbers == len(ends)] = -1
+            table[members] = numbers
+        return table
+
+    def __repr__(self) -> str:
+        places = ", ".join(
+            f"{self.samples_in(number):,} after step {place.step} in {place.tier} ({place.codec})"
+            for number, place in enumerate(self.placements)
+        )
+        return f"Plan({self.samples:,} samples: {places or 'none cached'}; {self.workers} workers)"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_table"}  # a byte or two per sample
+
+    def __str__(self) -> str:
+        from warmstore.pipeline.plan.plan_table import as_text
+
+        return as_text(self)
+
+    def plot(self, path: str | os.PathLike[str]) -> Path:
+        """Draw the plan into a PNG, SVG or PDF file: a row per step with its time and bytes, and what is cached where.
+
+        Raises:
+            NotInstalled: matplotlib is not there.
+        """
+        from warmstore.pipeline.plan.plot import draw
+
+        return draw(self, Path(path))
+
+
+def _ranks(count: int, bucket: int) -> UInt64:
+    """Where each of a bucket's samples stands in the fixed permutation that deals them out."""
+    if not count:
+        return np.empty(0, np.uint64)
+    return permuted(np.arange(count, dtype=np.uint64), count, derive_keys(_KIND, 0, bucket, count))

@@ -1,0 +1,108 @@
+"""A plan as a table: per step its time and bytes, what is kept of it where, and why the rest is not."""
+
+import statistics
+from io import StringIO
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from warmstore.pipeline.plan.plan import Plan
+from warmstore.storage.humanize import format_duration, format_size
+
+_WIDTH = 140
+
+
+def as_text(plan: Plan) -> str:
+    """The table as plain text, at most 140 characters wide."""
+    console = Console(file=StringIO(), width=_WIDTH, highlight=False, color_system=None)
+    show(plan, console)
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue().rstrip()
+
+
+def show(plan: Plan, console: Console) -> None:
+    """Print the table, the budgets, the epoch, and what else a reader should know."""
+    shown = Table(box=box.SIMPLE_HEAD, title=_title(plan), title_justify="left", title_style="bold", pad_edge=False)
+    for name in ("step", ">time", ">±", ">bytes in", ">bytes out", ">all of it", ">zstd", "kept"):
+        shown.add_column(name.removeprefix(">"), justify="right" if name[0] == ">" else "left")
+    before = None
+    for k, stage in enumerate(plan.profile.stages):
+        nbytes = mean(plan, stage.nbytes)
+        squeezed = stage.stored.get("zstd")
+        shown.add_row(
+            Text(stage.name if not k else f"{k} {stage.name}"),
+            format_duration(mean(plan, stage.seconds) + mean(plan, stage.wait)),
+            format_duration(stage.spread),
+            "" if before is None else format_size(before),
+            format_size(nbytes),
+            format_size(nbytes * plan.samples),
+            f"{mean(plan, squeezed.nbytes) / max(nbytes, 1):.0%}" if squeezed else "",
+            Text("\n".join(kept(plan, k)) or reason(plan, k), style="" if kept(plan, k) else "dim"),
+        )
+        before = nbytes
+    console.print(shown)
+    for line in summary(plan):
+        console.print(line, soft_wrap=True)
+    for note in plan.notes:
+        console.print(Text(f"Note: {note}"))
+
+
+def kept(plan: Plan, step: int) -> list[str]:
+    """What is kept of a step's results, a line per placement: `1,200 in memory, 48 MB`."""
+    return [
+        f"{plan.samples_in(number):,} ({plan.samples_in(number) / plan.samples:.0%}) "
+        f"{'in memory' if place.tier == 'memory' else 'on disk'}, {format_size(plan.nbytes_of(number))}"
+        f"{'' if place.codec == 'raw' else ', ' + place.codec}"
+        for number, place in enumerate(plan.placements)
+        if place.step == step
+    ]
+
+
+def reason(plan: Plan, step: int) -> str:
+    """Why nothing is kept of a step's results."""
+    told = plan.reasons[step] if step < len(plan.reasons) else ""
+    return f"no: {told}" if told else "no: others save more for the bytes there are"
+
+
+def summary(plan: Plan) -> list[str]:
+    """Budgets and epochs, in sentences."""
+    lines = []
+    if plan.memory:
+        workers = f" and {format_size(plan.worker_bytes)} for workers" if plan.worker_bytes else ""
+        lines.append(f"Memory: {format_size(plan.memory_used)} for samples{workers}, of {format_size(plan.memory)}.")
+    if plan.disk:
+        direct = ", read past the page cache" if plan.direct_io else ""
+        lines.append(f"Disk: {format_size(plan.disk_used)} of {format_size(plan.disk)} in {plan.folder}{direct}.")
+    ranks = f" on each of {plan.world_size} ranks" if plan.world_size > 1 else ""
+    lines.append(f"Workers: {plan.workers or 'none'}{ranks}; batches of {plan.batch_size}.")
+    lines.append(
+        f"Epoch: {format_duration(plan.epoch_seconds)} predicted, bounded by {bound(plan)}; "
+        f"{format_duration(plan.uncached_seconds)} without caches "
+        f"({plan.uncached_seconds / max(plan.epoch_seconds, 1e-9):.1f}x); "
+        f"the first one takes {format_duration(plan.build_seconds)} more."
+    )
+    if plan.measured:
+        took = statistics.median(plan.measured)
+        lines.append(
+            f"Measured: {format_duration(took)}, {took / max(plan.epoch_seconds, 1e-9) - 1:+.0%} of what was predicted "
+            f"(median of {len(plan.measured)})."
+        )
+    return lines
+
+
+def bound(plan: Plan) -> str:
+    """What a steady epoch takes its time for."""
+    return max(plan.limits, key=plan.limits.__getitem__) if plan.limits else "nothing"
+
+
+def mean(plan: Plan, values: tuple[float, ...]) -> float:
+    """The mean over all samples of a figure per bucket."""
+    return float(np.dot(plan.profile.counts, values)) / max(plan.samples, 1)
+
+
+def _title(plan: Plan) -> str:
+    how = "" if plan.strategy == "joint" else f", by the rule {plan.strategy!r}"
+    return f"Plan for {plan.samples:,} samples, {plan.profile.samples:,} of them measured{how}"

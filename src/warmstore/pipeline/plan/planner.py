@@ -1,0 +1,382 @@
+"""Planning: from a profile and budgets to a plan, jointly or by the rules that it is compared with.
+
+For each number of workers that was measured, the memory left by them is dealt out by the integer program; the number of
+workers whose plan costs least is taken.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+import psutil
+
+from warmstore.errors import BadRank
+from warmstore.pipeline.plan.budgets import disk_budget, memory_budget, room_on_disk
+from warmstore.pipeline.plan.cost_model import Candidate, Load, candidates_of, seconds_per_byte
+from warmstore.pipeline.plan.milp import Problem, Solution, solve
+from warmstore.pipeline.plan.plan import Plan
+from warmstore.pipeline.profile.profile import TIERS, Profile
+from warmstore.pipeline.profile.source_sizes import buckets_of
+from warmstore.pipeline.steps import deterministic
+
+if TYPE_CHECKING:
+    import os
+
+    from warmstore.pipeline.pipeline import Pipeline
+
+_log = logging.getLogger("warmstore")
+
+Strategy = Literal["joint", "sequential", "single", "presto", "page-cache", "none"]
+PREFETCH = 2  # batches a worker makes ahead: torch's default
+STORE_BYTES = 1 << 20  # of a tier's own: its log, its description, the last chunk's rest
+_WORTH = 1.03  # how much faster a mixed plan must be, at the least, than one step in one codec
+_CACHE_SHARE = 0.8  # of the memory that is free: what the page cache can be counted on to keep
+
+
+def plan(
+    pipe: "Pipeline",
+    profile: Profile | None = None,
+    *,
+    memory: int | str | None = None,
+    disk: int | str | None = None,
+    folder: "str | os.PathLike[str] | None" = None,
+    workers: int | None = None,
+    epochs: int = 30,
+    consumer: float = 0.0,
+    world_size: int = 1,
+    direct_io: bool = False,
+    strategy: Strategy = "joint",
+) -> Plan:
+    """The plan with the shortest epochs that budgets allow.
+
+    Args:
+        pipe, profile: the pipeline, and what was measured of it; None measures it now, or finds it in the folder.
+        memory: bytes for samples kept in memory and for the workers with their batches; None or 0: no such tier, and
+            workers are not counted.
+        disk: bytes on the disk of `folder`; None or 0: no such tier. Both are this machine's, for all its ranks
+            together.
+        folder: where the disk tier lies.
+        workers: processes that make batches, per rank; None: as many as pay.
+        epochs: how many epochs the building of the tiers must pay for itself in.
+        consumer: seconds that training takes per batch; no epoch can be shorter than that.
+        world_size: ranks on this machine. They share tiers, disk and cores, and each makes its part of the epoch.
+        direct_io: whether the disk tier is read past the page cache.
+        strategy: "joint": one program for both tiers. To compare with: "sequential", memory first, and the disk for the
+            rest (HyCache, 2025); "single", all that is cached is cached after one step in one codec; "presto", all
+            samples so, or none (Isenko et al., "Where Is My Training Bottleneck?", SIGMOD 2022); "page-cache", nothing
+            but what the system caches; "none", not even that.
+
+    Raises:
+        BadBudget: a budget below zero, above the device's, or on a disk without a folder.
+        NoFingerprint: a step is to be kept, and it cannot be told whether it changes.
+        ValueError: another number out of range, or the profile is of another pipeline.
+        NotInstalled: scipy is not there.
+    """
+    where = None if folder is None else Path(folder)
+    _check(workers, epochs, consumer, world_size, strategy)
+    budget = _Budget(memory_budget(memory), disk_budget(disk, where))
+    if profile is None:
+        from warmstore.pipeline.profile.profiler import profile as measured
+
+        profile = measured(pipe, folder=where)
+    _check_profile(pipe, profile)
+    notes: list[str] = []
+    if where is not None and (room := room_on_disk(where, budget.disk)) < budget.disk:
+        notes.append(f"The disk has room for {room:,} bytes only; the plan uses no more.")
+        budget = replace(budget, disk=room)
+    identities = pipe.identities
+    identities.refresh(patches=True)
+    for at, step in enumerate(pipe.steps[: pipe.cacheable], 1):
+        if step.cache in TIERS:
+            identities.require(at)
+    if identities.trouble:
+        notes.append(identities.trouble)
+    candidates, reasons = candidates_of(profile, pipe.steps, identities.keepable)
+    rule = _RULES[strategy]
+    found: list[_Choice] = []
+    for count in _worker_counts(profile, workers, world_size):
+        load = _load(profile, candidates, count, world_size, consumer, budget, direct_io, strategy)
+        taken = count * world_size * _worker_bytes(profile, count)
+        if budget.counts_workers and taken > budget.memory and count:
+            continue
+        problem = Problem(
+            np.array(profile.counts, np.int64),
+            candidates,
+            max(0.0, budget.memory - taken - STORE_BYTES),
+            max(0.0, budget.disk - STORE_BYTES),
+            load,
+            epochs,
+            tuple(_is_forced(one, pipe.steps) for one in candidates),
+        )
+        found.append(_Choice(count, taken, load, problem, rule(problem)))
+        if workers is not None:
+            break
+    best = min(found, key=lambda one: one.problem.total(one.solution) * (1 + 0.01 * one.workers))
+    notes += _notes(profile, best, workers, budget, world_size)
+    notes += _notes_of_varying(profile, deterministic(pipe.steps))
+    return _as_plan(pipe, profile, best, budget, where, epochs, world_size, direct_io, strategy, reasons, notes)
+
+
+@dataclass(frozen=True)
+class _Budget:
+    memory: int
+    disk: int
+
+    @property
+    def counts_workers(self) -> bool:
+        return self.memory > 0
+
+
+@dataclass(frozen=True)
+class _Choice:
+    workers: int
+    worker_bytes: int
+    load: Load
+    problem: Problem
+    solution: Solution
+
+
+def joint(problem: Problem) -> Solution:
+    """One program for both tiers; or one step in one codec where that is as good.
+
+    A mixed plan rests on more measurements, each of them noisy: it has to be worth it.
+    """
+    best = _solved(problem)
+    if any(problem.forced):
+        return best
+    plain = single(problem)
+    return plain if problem.total(plain) <= _WORTH * problem.total(best) else best
+
+
+def sequential(problem: Problem) -> Solution:
+    """Memory as if there were no disk, and then the disk for the samples that are left."""
+    first = _solved(replace(problem, disk=0.0))
+    return _solved(replace(problem, forced=(), at_least=first.counts))
+
+
+def single(problem: Problem) -> Solution:
+    """Samples after one step alone, raw or compressed, as many as fit, in both tiers."""
+    return _best(problem, [_only(problem, form) for form in _forms(problem)])
+
+
+def presto(problem: Problem) -> Solution:
+    """All samples after one step, raw or compressed, in both tiers, or none."""
+    return _best(problem, [replace(_only(problem, form), whole=True) for form in _forms(problem)])
+
+
+def nothing(problem: Problem) -> Solution:
+    """No caches."""
+    found = solve(replace(problem, candidates=()))
+    assert found is not None
+    return Solution(np.zeros((len(problem.candidates), len(problem.counts)), np.int64), found.cost)
+
+
+_RULES: dict[str, Callable[[Problem], Solution]] = {
+    "joint": joint,
+    "sequential": sequential,
+    "single": single,
+    "presto": presto,
+    "page-cache": nothing,
+    "none": nothing,
+}
+
+
+def _solved(problem: Problem) -> Solution:
+    found = solve(problem)
+    return found if found is not None else nothing(problem)
+
+
+def _forms(problem: Problem) -> list[tuple[int, str]]:
+    return sorted({(one.placement.step, one.placement.codec) for one in problem.candidates})
+
+
+def _only(problem: Problem, form: tuple[int, str]) -> Problem:
+    """The problem in which nothing but that step's results under that codec may be cached."""
+    closed = tuple((one.placement.step, one.placement.codec) != form for one in problem.candidates)
+    return replace(problem, closed=closed, forced=())
+
+
+def _best(problem: Problem, ways: Sequence[Problem]) -> Solution:
+    found = [nothing(problem), *(solution for way in ways if (solution := solve(way)) is not None)]
+    return min(found, key=problem.total)
+
+
+def _is_forced(candidate: Candidate, steps: Any) -> bool:
+    step = candidate.placement.step
+    return bool(step) and steps[step - 1].cache in TIERS
+
+
+def _worker_counts(profile: Profile, workers: int | None, world_size: int) -> list[int]:
+    """Numbers of workers to plan for; of a number that was asked for, and what to fall back to, the first that fits."""
+    if workers is not None:
+        return [workers, *(workers // 2**power for power in range(1, workers.bit_length() + 1))]
+    return sorted({0, *(one.workers // world_size for one in profile.scaling)})
+
+
+def _worker_bytes(profile: Profile, workers: int) -> int:
+    """Bytes of one worker and of the batches it makes ahead."""
+    if not workers:
+        return 0
+    batch = profile.batch_size * float(np.dot(profile.counts, profile.stages[-1].nbytes)) / max(profile.total, 1)
+    return int(profile.at(workers).nbytes + PREFETCH * batch)
+
+
+def _load(
+    profile: Profile,
+    candidates: Sequence[Candidate],
+    workers: int,
+    world_size: int,
+    consumer: float,
+    budget: _Budget,
+    direct_io: bool,
+    strategy: str,
+) -> Load:
+    counts = np.array(profile.counts, float)
+    steps = float(sum(counts @ np.array(stage.seconds) for stage in profile.stages))
+    waits = float(sum(counts @ np.array(stage.wait) for stage in profile.stages))
+    total, batches = profile.total, profile.total / profile.batch_size
+    free = max(0.0, _CACHE_SHARE * (psutil.virtual_memory().available - budget.memory))
+    if strategy != "none" and profile.source_nbytes <= free:
+        waits = 0.0
+    processes = workers * world_size
+    alone = seconds_per_byte(profile, candidates, profile.disk, 1)
+    together = seconds_per_byte(profile, candidates, profile.disk, max(processes, world_size))
+    kept = 0.0 if direct_io else free
+    makes = steps + total * (profile.overhead if workers else profile.alone)
+    per_rank = batches * consumer / world_size
+    delivery = total * profile.delivery / world_size if workers else 0.0
+    return Load(
+        cpu=makes,
+        wait=waits,
+        others=total * profile.delivery if workers else 0.0,
+        lanes=_lanes(profile, processes) if workers else float(world_size),
+        cores=_cores(profile) if workers else max(1.0, min(float(world_size), _cores(profile))),
+        fixed=max(per_rank, delivery),
+        serial=0.0 if workers else per_rank,
+        disk_alone=alone,
+        disk_together=together,
+        held_alone=kept * float(alone.min()) if len(alone) else 0.0,
+        held_together=kept * float(together.min()) if len(together) else 0.0,
+        write=0.0 if profile.disk is None else 1 / profile.disk.write,
+    )
+
+
+def _per_sample(profile: Profile) -> float:
+    """CPU seconds an uncached sample costs a worker."""
+    steps = sum(np.dot(profile.counts, stage.seconds) for stage in profile.stages) / max(profile.total, 1)
+    return float(steps) + profile.overhead
+
+
+def _lanes(profile: Profile, processes: int) -> float:
+    """To how many unhindered workers so many come; measured with the uncached pipeline.
+
+    A batch is one worker's work: an epoch of few batches leaves some without one at its end.
+    """
+    batches = profile.total / profile.batch_size
+    busy = batches / (max(1, -(-batches // processes)) * processes)
+    return max(profile.at(processes).rate * _per_sample(profile) * min(busy, 1.0), 1e-9)
+
+
+def _cores(profile: Profile) -> float:
+    """CPU seconds the machine gives a second, of workers and main process."""
+    several = [one for one in profile.scaling if one.workers]
+    return max([1.0, *(one.rate * (_per_sample(profile) + profile.delivery) for one in several)])
+
+
+def _check(workers: int | None, epochs: int, consumer: float, world_size: int, strategy: str) -> None:
+    if strategy not in get_args(Strategy):
+        raise ValueError(f"strategy={strategy!r}; it must be one of {', '.join(get_args(Strategy))}")
+    if workers is not None and workers < 0:
+        raise ValueError(f"workers={workers!r}; it must be 0 or more, or None for as many as pay")
+    if epochs < 1:
+        raise ValueError(f"epochs={epochs!r}; it must be 1 or more")
+    if not consumer >= 0:
+        raise ValueError(f"consumer={consumer!r}; it must be seconds per batch, 0 or more")
+    if world_size < 1:
+        raise BadRank(f"world_size={world_size!r}; it must be 1 or more")
+
+
+def _check_profile(pipe: "Pipeline", profile: Profile) -> None:
+    if profile.total != len(pipe):
+        raise ValueError(f"the profile is of {profile.total:,} samples, and the pipeline has {len(pipe):,}: measure it")
+    if len(profile.stages) != len(pipe.steps) + 1:
+        measured = ", ".join(stage.name for stage in profile.stages[1:])
+        raise ValueError(f"the profile is of other steps ({measured}), not of {pipe!r}: measure it")
+
+
+def _notes(profile: Profile, best: _Choice, workers: int | None, budget: _Budget, world_size: int) -> list[str]:
+    notes = []
+    most = max(one.workers for one in profile.scaling) // world_size if workers is None else workers
+    each = _worker_bytes(profile, most)
+    if budget.counts_workers and most * world_size * each > budget.memory:
+        ranks = f" on each of {world_size} ranks" if world_size > 1 else ""
+        notes.append(
+            f"A worker with its batches takes {each:,} bytes: the memory budget cannot hold {most}{ranks}, "
+            f"so the plan takes {best.workers or 'none'}."
+        )
+    return notes
+
+
+def _notes_of_varying(profile: Profile, last: int) -> list[str]:
+    """A word on what is taken for deterministic and is not."""
+    varying = next((k for k, stage in enumerate(profile.stages[: last + 1]) if stage.varies), None)
+    if varying is None:
+        return []
+    advice = "mark it random=True, or what is kept of it will be the same every epoch"
+    if not varying:
+        advice = "if a step changes its argument in place, have it copy first"
+    note = f"{profile.stages[varying].name!r} made two different values of one sample: {advice}."
+    _log.warning("%s", note)
+    return [note]
+
+
+def _as_plan(
+    pipe: "Pipeline",
+    profile: Profile,
+    best: _Choice,
+    budget: _Budget,
+    folder: Path | None,
+    epochs: int,
+    world_size: int,
+    direct_io: bool,
+    strategy: str,
+    reasons: tuple[str, ...],
+    notes: Sequence[str],
+) -> Plan:
+    candidates, solution = best.problem.candidates, best.solution
+    used = sorted((one.placement, number) for number, one in enumerate(candidates) if solution.counts[number].any())
+    taken = {
+        tier: sum(
+            float(solution.counts[number] @ candidates[number].nbytes) for place, number in used if place.tier == tier
+        )
+        for tier in TIERS
+    }
+    return Plan(
+        placements=tuple(place for place, _ in used),
+        counts=tuple(tuple(map(int, solution.counts[number])) for _, number in used),
+        samples=profile.total,
+        buckets=buckets_of(pipe.source, profile.edges),
+        memory=budget.memory,
+        disk=budget.disk,
+        folder=folder,
+        workers=best.workers,
+        direct_io=direct_io,
+        batch_size=profile.batch_size,
+        world_size=world_size,
+        strategy=strategy,
+        epochs=epochs,
+        epoch_seconds=solution.cost.epoch,
+        uncached_seconds=nothing(best.problem).cost.epoch,
+        build_seconds=solution.cost.build,
+        limits=solution.cost.limits,
+        memory_used=int(taken["memory"]),
+        disk_used=int(taken["disk"]),
+        worker_bytes=best.worker_bytes,
+        steps=pipe.steps,
+        profile=profile,
+        reasons=reasons,
+        notes=tuple(notes),
+    )

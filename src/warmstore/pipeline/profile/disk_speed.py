@@ -1,0 +1,87 @@
+"""How fast a disk gives random pieces of a file back that the page cache does not hold."""
+
+import contextlib
+import io
+import mmap
+import os
+import secrets
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from warmstore.pipeline.profile.profile import Disk
+
+_BLOCK = 1 << 22
+_ALIGNED = 4096
+
+
+def measure_disk(folder: Path, requests: Sequence[int], seconds: float, most: int, readers: int) -> Disk:
+    """The disk of a folder, at some request sizes in bytes.
+
+    Args:
+        seconds: for all of it. most: bytes that may be written at most; nothing stays. readers: together.
+
+    Reads go past the page cache where the file system can (O_DIRECT), else what was read before is dropped from it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f".speed-{secrets.token_hex(4)}"
+    with open(path, "w+b", buffering=0) as file:
+        try:
+            descriptor, direct = _opened(path)
+        finally:
+            path.unlink()  # it goes with this process, however that ends
+        try:
+            size, write = _written(file, seconds / 3, most)
+            spans = sorted({max(1, min(one, size // 4)) for one in requests})
+            each = seconds * 2 / 3 / (2 * len(spans))
+            rates = [[_rate(descriptor, direct, size, span, each, count) for count in (1, readers)] for span in spans]
+        finally:
+            os.close(descriptor)
+    return Disk(tuple(spans), tuple(one for one, _ in rates), tuple(map(max, rates)), write)
+
+
+def _opened(path: Path) -> tuple[int, bool]:
+    with contextlib.suppress(OSError, AttributeError):
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT), True
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC), False
+
+
+def _written(file: io.FileIO, seconds: float, most: int) -> tuple[int, float]:
+    """Write for a while; bytes written, and how many a second with syncing."""
+    block = os.urandom(_BLOCK)
+    size, began = 0, time.perf_counter()
+    while size < most and (not size or time.perf_counter() - began < seconds / 2):
+        size += file.write(block[: most - size])
+    os.fsync(file.fileno())
+    return size, size / (time.perf_counter() - began)
+
+
+def _rate(descriptor: int, direct: bool, size: int, span: int, seconds: float, readers: int) -> float:
+    """Bytes a second of so many threads that read pieces of `span` bytes at random."""
+    if not direct and hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    until = time.perf_counter() + seconds
+    with ThreadPoolExecutor(readers) as pool:
+        began = time.perf_counter()
+        reads = list(pool.map(lambda number: _reads(descriptor, size, span, until, number), range(readers)))
+        return sum(reads) / (time.perf_counter() - began)
+
+
+def _reads(descriptor: int, size: int, span: int, until: float, number: int) -> int:
+    """Bytes asked for that were read until then; whole blocks are read, as the disk does."""
+    rng = np.random.default_rng(number)
+    places = rng.integers(0, max(1, (size - span) // _ALIGNED), 4096)
+    taken = 0
+    with mmap.mmap(-1, -(-span // _ALIGNED) * _ALIGNED + _ALIGNED) as buffer:  # aligned, as direct reads must be
+        view = memoryview(buffer)
+        length = -(-span // _ALIGNED) * _ALIGNED
+        for place in places.tolist():
+            os.preadv(descriptor, [view[:length]], place * _ALIGNED)
+            taken += span
+            if time.perf_counter() > until:
+                break
+        view.release()
+    return taken

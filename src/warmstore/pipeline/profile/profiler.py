@@ -1,0 +1,223 @@
+"""Profiling: a few hundred real samples, a disk and some workers are measured, within seconds, and remembered.
+
+A profile is kept in the plan's folder under a key of the steps' code, the source and the machine, and found again by
+the next run.
+"""
+
+import os
+import platform
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import psutil
+
+from warmstore.errors import BadSource
+from warmstore.loading.samplers.counter_rng import Int64, derive_keys
+from warmstore.loading.samplers.permutation import permuted
+from warmstore.pipeline.native_threads import native_threads
+from warmstore.pipeline.plan.cost_model import bucket_of
+from warmstore.pipeline.profile.disk_speed import measure_disk
+from warmstore.pipeline.profile.profile import Disk, Profile, Scaling, Stage
+from warmstore.pipeline.profile.source_sizes import sizes_of
+from warmstore.pipeline.profile.step_profiler import LAST, Run, run_steps, stage_of
+from warmstore.pipeline.profile.throughput import Ready, doubled, measure
+from warmstore.pipeline.step_identities import describe, identify_step, key_of
+from warmstore.pipeline.tiers.tier_folders import MemoryTier
+
+if TYPE_CHECKING:
+    from warmstore.pipeline.pipeline import Pipeline
+
+_BUCKETS = 4
+_VARIED = 0.1  # relative deviation of source sizes from which samples are put into buckets
+_DISK_BYTES = 256 << 20
+_SCRATCH = 4 << 20
+_KIND = "profile"
+_MOST_OFF = 1.5  # times that steps may take longer or shorter in a worker; beyond that something else is going on
+_SHARES = {"steps": 0.3, "stores": 0.2, "disk": 0.12}  # of the time; the rest is for workers
+
+
+def profile(
+    pipe: "Pipeline",
+    *,
+    samples: int | float = 400,
+    seconds: float = 12.0,
+    batch_size: int = 64,
+    folder: "str | os.PathLike[str] | None" = None,
+    most_workers: int | None = None,
+    cutoff: float = 0.1,
+    renew: bool = False,
+    progress: bool | None = None,
+) -> Profile:
+    """Measure a pipeline on this machine, or find what was measured before.
+
+    Args:
+        samples: to send through the steps at most, spread over the source; below 1 a share of it.
+        seconds: for all of it, about.
+        batch_size: of the batches that workers make.
+        folder: of the disk tier, whose disk is measured; the profile is kept there. None: no disk, nothing is kept.
+        most_workers: up to how many are tried; None: as many as there are cores.
+        cutoff: doubling the workers goes on while it brings this part more samples a second.
+        renew: measure again, whatever is kept.
+        progress: show a bar; None shows one on a terminal.
+
+    Raises:
+        BadSource: a source without samples.
+        ValueError: samples or seconds that are not above zero.
+        Exception: what a step raises.
+    """
+    if not len(pipe):
+        raise BadSource("the source of this pipeline has no samples")
+    if not samples > 0 or not seconds > 0:
+        raise ValueError(f"samples={samples!r} and seconds={seconds!r} must be above zero")
+    samples = int(samples) if samples >= 1 else -(-int(samples * len(pipe) * 1000) // 1000)
+    key = _key(pipe, batch_size)
+    kept = None if folder is None or not key else Path(folder) / f"profile-{key}.json"
+    if kept is not None and not renew and (found := Profile.load(kept, key)) is not None:
+        return found
+    made = _measured(pipe, key, samples, seconds, batch_size, folder, most_workers, cutoff, progress)
+    if kept is not None:
+        made.save(kept)
+    return made
+
+
+def _measured(
+    pipe: "Pipeline",
+    key: str,
+    samples: int,
+    seconds: float,
+    batch_size: int,
+    folder: Any,
+    most_workers: int | None,
+    cutoff: float,
+    progress: bool | None,
+) -> Profile:
+    from tqdm import tqdm
+
+    began = time.perf_counter()
+    total = len(pipe)
+    sizes = sizes_of(pipe.source)
+    edges = _edges(sizes)
+    counts = _counts(sizes, edges, total)
+    indices = _chosen(total, samples)
+    buckets: Sequence[int] = [0] * len(indices) if sizes is None else bucket_of(sizes[indices], edges).tolist()
+    stages = len(pipe.steps) + 1
+    bar = tqdm(
+        total=len(indices) + 2 * stages + 2, desc="profiling", disable=None if progress is None else not progress,
+        dynamic_ncols=True, leave=False,
+    )  # fmt: skip
+    with bar:
+        identities = pipe.identities
+        with native_threads(pipe.threads), identities.calling(), identities.states.making(indices):
+            run = run_steps(pipe, indices, buckets, began + _SHARES["steps"] * seconds, bar.update)
+        bar.update(len(indices) - len(run.buckets))
+        until = time.perf_counter() + _SHARES["stores"] * seconds
+        names = ["source", *(step.name for step in pipe.steps)]
+        room = 2 * max(stage.kept_bytes for stage in run.stages) + _SCRATCH
+        # A tier is cleared away by whoever comes next, should this process be killed.
+        with MemoryTier(f"profile-{secrets.token_hex(8)}", room) as scratch:
+            found = tuple(
+                stage_of(name, stage, run.buckets, len(counts), scratch.folder, until, bar.update)
+                for name, stage in zip(names, run.stages, strict=True)
+            )
+        disk = None if folder is None else _disk(Path(folder), found, counts, _SHARES["disk"] * seconds)
+        bar.update()
+        scaling, alone, overhead, delivery = _workers(
+            pipe, run, found, counts, batch_size, most_workers, cutoff, began + seconds
+        )
+        found = _in_stride(found, counts, scaling, overhead)
+        bar.update()
+    return Profile(
+        key, len(run.buckets), total, batch_size, edges, counts, found, scaling, alone, overhead, delivery, disk,
+        time.perf_counter() - began,
+    )  # fmt: skip
+
+
+def _workers(
+    pipe: "Pipeline",
+    run: Run,
+    stages: Sequence[Stage],
+    counts: Sequence[int],
+    batch_size: int,
+    most: int | None,
+    cutoff: float,
+    until: float,
+) -> tuple[tuple[Scaling, ...], float, float, float]:
+    """Scaling, and what a sample costs beside its steps: alone, a worker, and the main process with workers."""
+    ready = type(pipe)(Ready(run.last, max(len(run.last), 64 * batch_size)))
+    brief = max(0.3, 0.12 * (until - time.perf_counter()))
+    each = float(np.dot(counts, stages[-1].nbytes)) / max(sum(counts), 1)
+    ready_at_once = max(1, min(batch_size, int(LAST / max(each, 1.0))))
+    alone = measure(ready, ready_at_once, 0, brief)
+    steps = sum(float(np.dot(counts, stage.seconds)) for stage in stages) / max(sum(counts), 1)
+    scaling = [Scaling(0, 1 / max(steps + alone.own, 1e-9), 0)]
+    most = (os.cpu_count() or 1) if most is None else most
+    if not most:
+        return tuple(scaling), alone.own, 0.0, 0.0
+    handed = measure(ready, ready_at_once, 1, 2 * brief)
+    scaling += doubled(pipe, batch_size, steps, most, cutoff, until)
+    return tuple(scaling), alone.own, handed.others, handed.own
+
+
+def _in_stride(
+    stages: tuple[Stage, ...], counts: Sequence[int], scaling: Sequence[Scaling], overhead: float
+) -> tuple[Stage, ...]:
+    """Stages whose seconds add up to what one worker took, who does nothing but make samples, with warm caches."""
+    one = next((entry for entry in scaling if entry.workers == 1), None)
+    total = max(sum(counts), 1)
+    work = sum(float(np.dot(counts, stage.seconds)) for stage in stages) / total
+    waits = sum(float(np.dot(counts, stage.wait)) for stage in stages) / total
+    if one is None or not work:
+        return stages
+    share = float(np.clip((1 / one.rate - overhead - waits) / work, 1 / _MOST_OFF, _MOST_OFF))
+    return tuple(replace(stage, seconds=tuple(share * each for each in stage.seconds)) for stage in stages)
+
+
+def _disk(folder: Path, stages: Sequence[Stage], counts: Sequence[int], seconds: float) -> Disk:
+    means = [
+        int(np.dot(counts, stored.nbytes) / max(sum(counts), 1)) for stage in stages for stored in stage.stored.values()
+    ]
+    wanted = sorted({*np.quantile(means, [0, 0.5, 1]).astype(int).tolist()}) if means else [1 << 16]
+    return measure_disk(folder, wanted, seconds, _DISK_BYTES, os.cpu_count() or 1)
+
+
+def _edges(sizes: np.ndarray[Any, Any] | None) -> tuple[int, ...]:
+    """Sizes that part the samples into buckets of about as many bytes each; none where all are about the same."""
+    if sizes is None or len(sizes) < 8 * _BUCKETS or sizes.std() <= _VARIED * sizes.mean():
+        return ()
+    ordered = np.sort(sizes)
+    shares = np.cumsum(ordered) / ordered.sum()
+    at = np.searchsorted(shares, np.arange(1, _BUCKETS) / _BUCKETS)
+    return tuple(sorted({int(ordered[one]) for one in at} - {int(ordered[0])}))
+
+
+def _counts(sizes: np.ndarray[Any, Any] | None, edges: tuple[int, ...], total: int) -> tuple[int, ...]:
+    if sizes is None or not edges:
+        return (total,)
+    return tuple(np.bincount(bucket_of(sizes, edges), minlength=len(edges) + 1).tolist())
+
+
+def _chosen(total: int, samples: int) -> Int64:
+    """Indices spread over the source by a fixed permutation, int64 [n]."""
+    count = min(total, max(samples, 1))
+    return permuted(np.arange(count, dtype=np.uint64), total, derive_keys(_KIND, 0, 0, total)).astype(np.int64)
+
+
+def _key(pipe: "Pipeline", batch_size: int) -> str:
+    """What a profile depends on: code, source and machine; "" where that cannot be told."""
+    machine = {
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "memory": psutil.virtual_memory().total >> 30,
+        "python": platform.python_version(),
+    }
+    source = {"length": len(pipe), "name": pipe.identities.samples.name}
+    found = [identify_step(step, pipe) for step in pipe.steps]
+    if pipe.identities.samples.identity.unknown or any(one.unknown for one in found):
+        return ""
+    steps = [describe(step, one, pipe.threads) for step, one in zip(pipe.steps, found, strict=True)]
+    return key_of([*steps, {"machine": machine, "source": source, "batch": batch_size}])

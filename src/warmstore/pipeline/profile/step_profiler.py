@@ -1,0 +1,224 @@
+"""Measuring steps and their results: seconds per sample, bytes, and what storing and reading them costs."""
+
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from warmstore.errors import UnsupportedType
+from warmstore.loading.samplers.counter_rng import Int64
+from warmstore.pipeline.profile.profile import CODECS, Codec, Stage, Stored
+from warmstore.pipeline.tiers.sample_schema import Schema
+from warmstore.pipeline.tiers.sample_staging import block_of
+from warmstore.pipeline.tiers.sample_values import TreeSpec, flatten
+from warmstore.pipeline.trial import changes
+from warmstore.pipeline.write_watch import Watch
+from warmstore.records.format.encoded_rows import Rows
+from warmstore.records.format.fields import Fields
+from warmstore.records.format.record_batch import batch_size
+from warmstore.records.format.value_encoding import compressed
+from warmstore.records.store import RecordStore
+
+if TYPE_CHECKING:
+    from warmstore.pipeline.pipeline import Pipeline
+
+Tick = Callable[[int], object]
+_KEPT = 16 << 20  # bytes of results per stage that are kept to be stored
+LAST = 256 << 20
+"""Bytes of final values that are kept, about, to see what handing batches of them over costs."""
+
+_LEAST = 16  # samples that go through a step one after the other, and are measured however long they take
+_QUEUED = Path("/proc/thread-self/schedstat")
+_ROWS = 16  # records read at once: about what a batch has of one placement
+
+
+@dataclass
+class Measured:
+    """One stage of the samples measured so far: seconds of work and of waiting, buckets, and some of the results."""
+
+    seconds: list[float] = field(default_factory=list)
+    wait: list[float] = field(default_factory=list)
+    nbytes: list[int] = field(default_factory=list)
+    kept: list[tuple[int, TreeSpec, list[Any]]] = field(default_factory=list)  # bucket, structure, leaves
+    trouble: str = ""
+    varies: bool = False
+    room: int = _KEPT
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of `kept`."""
+        return _KEPT - self.room
+
+
+@dataclass
+class Run:
+    """Samples that went through the steps.
+
+    stages: one more than steps. buckets: of each sample. last: final values, of some.
+    """
+
+    stages: list[Measured]
+    buckets: list[int]
+    last: list[Any]
+
+
+def run_steps(pipe: "Pipeline", indices: Int64, buckets: Sequence[int], until: float, tick: Tick) -> Run:
+    """Send samples through the steps, as many as there is time for.
+
+    A step runs over a few samples before the next one does: a light step after a heavy one would be timed with the
+    caches full of the heavy one's data, as it never is where the heavy one's results are read instead.
+
+    Args:
+        indices, buckets: the samples, and the bucket of each. until: of `time.perf_counter`. tick: called with a number
+            of samples.
+    """
+    run = Run([Measured() for _ in range(len(pipe.steps) + 1)], [], [])
+    _compare(pipe, run, int(indices[0]))  # also what only the first call pays for
+    size = _LEAST
+    for first in range(0, len(indices), size):
+        if first and time.perf_counter() > until:
+            break
+        few = indices[first : first + size].tolist()
+        values: list[Any] = [None] * len(few)
+        watch = Watch(values, copies=True)
+        for k, stage in enumerate(run.stages):
+            queued, began, worked = _seconds_in_queue(), time.perf_counter(), time.process_time()
+            for at, index in enumerate(few):
+                started = time.process_time()
+                values[at] = pipe.source[index] if not k else pipe.run(values[at], index, first=k - 1, last=k)
+                stage.seconds.append(time.process_time() - started)
+            spent, took = time.process_time() - worked, time.perf_counter() - began
+            stage.wait += [max(0.0, took - spent - (_seconds_in_queue() - queued)) / len(few)] * len(few)
+            watch.look(k)
+            for at, bucket in enumerate(buckets[first : first + size]):
+                _keep(stage, bucket, values[at], pipe.cacheable >= k)
+        suspects = few if watch.written() else []
+        watch.restore()
+        for index in suspects:
+            _compare(pipe, run, index)
+        run.buckets += buckets[first : first + size]
+        if sum(run.stages[-1].nbytes[:first]) < LAST:
+            run.last += values[: len(few)]
+        tick(len(few))
+    return run
+
+
+def _compare(pipe: "Pipeline", run: Run, index: int) -> None:
+    """Note which stages are another value each time a sample is made, unless some were found already."""
+    if any(stage.varies or stage.trouble for stage in run.stages):
+        return
+    changed, reasons = changes(pipe, index)
+    for stage, differs, reason in zip(run.stages, changed, reasons, strict=True):
+        stage.trouble = stage.trouble or (reason if differs else "")
+    if any(changed) and not any(reasons):
+        run.stages[changed.index(True)].varies = True
+
+
+def _seconds_in_queue() -> float:
+    """How long this thread was ready to run while others had the cores: no waiting of ours. 0 where nobody counts."""
+    try:
+        return int(_QUEUED.read_text().split()[1]) * 1e-9
+    except (OSError, IndexError, ValueError):
+        return 0.0
+
+
+def _keep(stage: Measured, bucket: int, value: Any, cacheable: bool) -> None:
+    try:
+        structure, leaves = flatten(value)
+    except UnsupportedType as error:
+        stage.trouble = stage.trouble or str(error)
+        stage.nbytes.append(int(getattr(value, "nbytes", 0)))
+        return
+    nbytes = sum(leaf.nbytes if isinstance(leaf, np.ndarray) else len(leaf) for leaf in leaves)
+    stage.nbytes.append(nbytes)
+    if cacheable and stage.room > 0:
+        stage.kept.append((bucket, structure, leaves))
+        stage.room -= nbytes
+
+
+def stage_of(
+    name: str, measured: Measured, buckets: Sequence[int], count: int, folder: Path, until: float, tick: Tick
+) -> Stage:
+    """A stage's figures, its results stored and read under each codec in a store in `folder`, while there is time."""
+    where = np.array(buckets)
+    stored: dict[str, Stored] = {}
+    if measured.kept and not measured.trouble:
+        for codec in CODECS:
+            if codec == "raw" or time.perf_counter() < until:
+                stored[codec] = _stored(measured, count, codec, folder / codec)
+            tick(1)
+    seconds = np.array(measured.seconds)
+    return Stage(
+        name,
+        _means(seconds, where, count),
+        _means(np.array(measured.wait), where, count),
+        float(np.std(seconds)),
+        _means(np.array(measured.nbytes, float), where, count),
+        stored,
+        measured.trouble,
+        measured.varies,
+    )
+
+
+def _stored(measured: Measured, count: int, codec: Codec, folder: Path) -> Stored:
+    schema = Schema.of([(structure, leaves) for _, structure, leaves in measured.kept], codec) or Schema.of_bytes(codec)
+    figures: list[tuple[float, float, float]] = []
+    spread = []
+    own = [[one for one in measured.kept if one[0] == bucket] for bucket in range(count)]
+    for bucket, kept in enumerate(own):
+        values = [(structure, leaves) for _, structure, leaves in kept or measured.kept]
+        began = time.process_time()
+        block = _encoded(schema, values)
+        wrote = (time.process_time() - began) / len(values)
+        each = _record_bytes(schema.store_fields, block)
+        read, written = _read(schema, block, folder.with_name(f"{folder.name}-{bucket}"))
+        figures.append((float(each.mean()), read, wrote + written))
+        spread.append(float(each.std()) / max(len(each) - 1, 1) ** 0.5 / max(float(each.mean()), 1.0))
+    nbytes, read_all, write = (tuple(column) for column in zip(*figures, strict=True))
+    return Stored(nbytes, max(spread), read_all, write)
+
+
+def _encoded(schema: Schema, values: Sequence[tuple[TreeSpec, list[Any]]]) -> dict[str, Rows]:
+    return {name: compressed(schema.store_fields[name], rows, 1) for name, rows in block_of(schema, values).items()}
+
+
+def _record_bytes(fields: Fields, block: dict[str, Rows]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Bytes of each record, float64 [n]; what a batch has once is next to nothing in batches of megabytes."""
+    count = next(iter(block.values())).count
+    sizes = np.zeros(count)
+    for rows in block.values():
+        sizes += np.full(count, rows.nbytes / count) if rows.offsets is None else np.diff(rows.offsets)
+    once = batch_size(fields, block) - sum(rows.nbytes for rows in block.values())
+    return sizes + min(once / count, 8.5 * len(fields) + 16)
+
+
+def _read(schema: Schema, block: dict[str, Rows], folder: Path) -> tuple[float, float]:
+    """CPU seconds to read a record, and to write one that is encoded."""
+    count = next(iter(block.values())).count
+    with RecordStore.create(folder, schema.store_fields, writer_threads=1) as store:
+        began = time.process_time()
+        store.commit_rows(block)
+        wrote = time.process_time() - began
+        order = np.random.default_rng(0).permutation(count)
+        batches = [order[at : at + _ROWS] for at in range(0, count, _ROWS)]
+        for rows in batches:  # what is only checked the first time
+            schema.decode(store.gather(rows, schema.names))
+        spent = []
+        for _ in range(3):
+            began = time.process_time()
+            for rows in batches:
+                schema.decode(store.gather(rows, schema.names))
+            spent.append(time.process_time() - began)
+    shutil.rmtree(folder)  # memory has room for one at a time
+    return min(spent) / count, wrote / count
+
+
+def _means(values: np.ndarray[Any, Any], buckets: np.ndarray[Any, Any], count: int) -> tuple[float, ...]:
+    overall = float(values.mean()) if len(values) else 0.0
+    return tuple(
+        float(values[buckets == bucket].mean()) if (buckets == bucket).any() else overall for bucket in range(count)
+    )

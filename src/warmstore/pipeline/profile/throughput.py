@@ -1,0 +1,140 @@
+"""How a pipeline fares with more and more worker processes, and what handing batches over costs beside its steps."""
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import psutil
+
+from warmstore.pipeline.profile.profile import Scaling
+
+if TYPE_CHECKING:
+    from warmstore.pipeline.pipeline import Pipeline
+
+_SETTLE = 2  # batches per worker before the clock starts
+_LEAST = 0.4  # seconds of a measurement: a number of workers that was left out would be taken for no use
+_WINDOWS = 4  # stretches of a measurement
+_BATCH = 0.05  # seconds of work in a batch at most, while it is measured
+
+
+@dataclass(frozen=True)
+class Pace:
+    """A loader in its stride. rate: samples a second. own, others: CPU seconds a sample, of this process and workers.
+
+    nbytes: memory of one worker's own.
+    """
+
+    rate: float
+    own: float
+    others: float
+    nbytes: int
+
+
+def doubled(pipe: "Pipeline", batch_size: int, each: float, most: int, cutoff: float, until: float) -> list[Scaling]:
+    """Run the uncached pipeline with 1, 2, 4 ... workers until one doubling brings less than `cutoff` of the rate.
+
+    Args:
+        each: CPU seconds a sample takes, about. most: workers at most. until: of `time.perf_counter`, about.
+    """
+    found: list[Scaling] = []
+    count = 1
+    steps = max(1, int(math.log2(most)) + 1)
+    batch_size = max(1, min(batch_size, int(_BATCH / max(each, 1e-9))))
+    while count <= most:
+        left = until - time.perf_counter()
+        pace = measure(pipe, batch_size, count, max(_LEAST, left / max(1, steps - len(found))))
+        if found and pace.rate < found[-1].rate * (1 + cutoff):
+            if pace.rate > found[-1].rate:
+                found.append(Scaling(count, pace.rate, pace.nbytes))
+            break
+        found.append(Scaling(count, pace.rate, pace.nbytes))
+        count *= 2
+    return found
+
+
+def measure(pipe: "Pipeline", batch_size: int, workers: int, seconds: float) -> Pace:
+    """Take batches of the uncached pipeline for so many seconds, over as many epochs as that takes.
+
+    The median of a few stretches counts: something else that the machine does for a while is not the pipeline's.
+    """
+    batch_size = max(1, min(batch_size, len(pipe) // max(1, workers)))
+    others = _children()
+    with closing(pipe.loader(None, batch_size=batch_size, workers=workers, seed=0)) as loader:
+        batches = _endless(loader)
+        for _ in range(_SETTLE * max(workers, 1)):
+            next(batches)
+        until = time.perf_counter() + seconds
+        mine = _children() - others
+        paces = [_pace(batches, seconds / _WINDOWS, mine)]
+        while time.perf_counter() < until:
+            paces.append(_pace(batches, seconds / _WINDOWS, mine))
+        nbytes = _memory_of(mine)
+    return replace(sorted(paces, key=lambda pace: pace.rate)[len(paces) // 2], nbytes=nbytes)
+
+
+def _pace(batches: Iterator[Any], seconds: float, workers: set[psutil.Process]) -> Pace:
+    own, others = time.process_time(), _cpu_of(workers)
+    began, samples = time.perf_counter(), 0
+    while not samples or time.perf_counter() - began < seconds:
+        samples += _length(next(batches))
+    took = time.perf_counter() - began
+    own, others = time.process_time() - own, _cpu_of(workers) - others
+    return Pace(samples / took, own / samples, max(others, 0.0) / samples, 0)
+
+
+def _endless(loader: Any) -> Any:
+    while True:
+        yield from loader
+
+
+def _length(batch: Any) -> int:
+    if isinstance(batch, dict):
+        return _length(next(iter(batch.values())))
+    return _length(batch[0]) if isinstance(batch, tuple) else len(batch)
+
+
+def _children() -> set[psutil.Process]:
+    """The processes that come of this one, also by way of a server that forks them."""
+    return set(psutil.Process().children(recursive=True))
+
+
+def _cpu_of(workers: set[psutil.Process]) -> float:
+    total = 0.0
+    for child in workers:
+        try:
+            times = child.cpu_times()
+        except psutil.Error:
+            continue
+        total += times.user + times.system
+    return total
+
+
+def _memory_of(workers: set[psutil.Process]) -> int:
+    """Bytes of the worker that has most of its own; 0 of none."""
+    most = 0
+    for child in workers:
+        try:
+            most = max(most, int(child.memory_full_info().uss))
+        except psutil.Error:
+            continue
+    return most
+
+
+class Ready:
+    """Samples that are there already: a source for what a loader costs beside the steps."""
+
+    identity = "ready"  # nobody need look at the samples to tell it from others
+
+    def __init__(self, values: list[Any], count: int) -> None:
+        self._values = values
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> Any:
+        return self._values[int(np.int64(index)) % len(self._values)]

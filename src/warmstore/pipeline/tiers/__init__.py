@@ -1,0 +1,1 @@
+"""The tiers of a plan: folders in memory and on the disk, and the samples in them."""

@@ -1,0 +1,157 @@
+"""What the records of kept samples look like: a field for each leaf of their value where samples are alike.
+
+Samples that are not like the others, in structure or shape, are kept as one byte string each.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from warmstore.pipeline.tiers.sample_values import TreeSpec, dtype_of, from_bytes, leaves_of, ordered, unflatten
+from warmstore.records.format.fields import (
+    Array,
+    Bytes,
+    Field,
+    Fields,
+    Ragged,
+    Text,
+    arrow_schema,
+    dtype_name,
+    fields_from_json,
+    fields_to_json,
+)
+
+SAMPLE = "sample"
+"""The field of every record that says whose it is: the sample's index, and the hash of what it was made from."""
+
+SAMPLE_FIELD = Array("uint64", (2,))
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Records with a field per leaf; without a structure records of a byte string each.
+
+    structure: of every value. fields: of the leaves, or of the byte string.
+    """
+
+    structure: TreeSpec | None
+    fields: tuple[Field, ...]
+
+    @classmethod
+    def of(cls, examples: Sequence[tuple[TreeSpec, list[Any]]], codec: str) -> "Schema | None":
+        """The schema of samples like these; None where they are not alike."""
+        if not examples or any(structure != examples[0][0] for structure, _ in examples):
+            return None
+        nodes = leaves_of(examples[0][0])
+        if not nodes:
+            return None
+        columns = zip(*(leaves for _, leaves in examples), strict=True)
+        return cls(
+            examples[0][0], tuple(_field(node, column, codec) for node, column in zip(nodes, columns, strict=True))
+        )
+
+    @classmethod
+    def of_bytes(cls, codec: str) -> "Schema":
+        """The schema of samples of any kind."""
+        return cls(None, (Bytes(codec),))
+
+    @cached_property
+    def store_fields(self) -> Fields:
+        """Of the store."""
+        return {SAMPLE: SAMPLE_FIELD, **dict(zip(self.names, self.fields, strict=True))}
+
+    @cached_property
+    def head_bytes(self) -> int:
+        """Bytes that each chunk of the store begins with."""
+        return int(arrow_schema(self.store_fields).serialize().size)
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Of the fields with values."""
+        return [f"value{number}" if number else "value" for number in range(len(self.fields))]
+
+    @cached_property
+    def width(self) -> int:
+        """Bytes of a record's arrays of fixed shape."""
+        return sum(field.width for field in self.fields if isinstance(field, Array))
+
+    def fits(self, structure: TreeSpec, leaves: Sequence[Any]) -> bool:
+        """Whether a flattened value can be a record of these fields."""
+        if self.structure is None:
+            return True
+        return structure == self.structure and all(
+            not isinstance(field, Array) or leaf.shape == field.shape
+            for field, leaf in zip(self.fields, leaves, strict=True)
+        )
+
+    def decode(self, columns: dict[str, Any]) -> list[Any]:
+        """The values of some records, each in memory of its own; a `Marked` where the structure marks parts.
+
+        Args:
+            columns: as a gather of `names` gives them.
+        """
+        if self.structure is None:
+            return [from_bytes(data) for data in columns["value"]]
+        leaves = [_leaves(columns[name]) for name in self.names]
+        structure = self.structure
+        if structure[0] == "array" and not structure[4]:
+            return [ordered(leaf, structure) for leaf in leaves[0]]
+        return [unflatten(structure, iter(each).__next__) for each in zip(*leaves, strict=True)]
+
+    def stacked(self, columns: dict[str, Any]) -> Any:
+        """The batch that `stack` makes of the values of some records, without unflattening them; None if it cannot."""
+        if self.structure is None or any(not isinstance(columns[name], np.ndarray) for name in self.names):
+            return None
+        return _stacked(self.structure, iter([columns[name] for name in self.names]))
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON keeps it."""
+        return {"structure": self.structure, "fields": fields_to_json(dict(zip(self.names, self.fields, strict=True)))}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> "Schema":
+        """The inverse of `to_json`."""
+        return cls(content["structure"], tuple(fields_from_json(content["fields"]).values()))
+
+
+def _field(node: TreeSpec, column: Sequence[Any], codec: str) -> Field:
+    dtype = dtype_of(node)
+    if dtype is None:
+        return Text(codec) if node[0] == "str" else Bytes(codec)
+    name = dtype_name(dtype)
+    # A codec costs more than it gains on a handful of bytes.
+    codec = codec if column[0].nbytes >= 64 else "raw"
+    if all(leaf.shape == column[0].shape for leaf in column):
+        return Array(name, column[0].shape, codec)
+    return Ragged(name, column[0].ndim, codec)
+
+
+def _leaves(column: Any) -> list[Any]:
+    if isinstance(column, np.ndarray):
+        return [column[at, ...] for at in range(len(column))]
+    # Views of the mapped file are read-only.
+    return [
+        value if isinstance(value, str) else bytes(value) if isinstance(value, memoryview) else np.array(value)
+        for value in column
+    ]
+
+
+def _stacked(structure: TreeSpec, columns: Any) -> Any:
+    kind = structure[0]
+    if kind in ("array", "tensor"):
+        return np.ascontiguousarray(ordered(next(columns), structure))
+    if kind in ("scalar", "number", "numbers"):
+        column = next(columns)
+        return column if column.dtype.num < 256 else None  # scalars of ml_dtypes are a list for `stack`
+    if kind == "outside":
+        next(columns)
+        return _stacked(structure[-1][0], columns)
+    if kind not in ("dict", "tuple"):
+        return None
+    parts = [_stacked(child, columns) for child in structure[-1]]
+    if any(part is None for part in parts):
+        return None
+    return tuple(parts) if kind == "tuple" else dict(zip(structure[2], parts, strict=True))

@@ -1,0 +1,107 @@
+"""Samples on their way into a store. Arrays of fixed shape are copied once: as they come, into what is written."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from warmstore.loading.samplers.counter_rng import Int64
+from warmstore.pipeline.tiers.sample_schema import SAMPLE, SAMPLE_FIELD, Schema
+from warmstore.pipeline.tiers.sample_values import TreeSpec, to_bytes
+from warmstore.records.format.encoded_rows import Bools, Rows
+from warmstore.records.format.fields import Array
+from warmstore.records.format.value_encoding import encode
+from warmstore.storage.memory.buffer_pool import take
+
+
+class Staging:
+    """Samples of one schema, `most` at a time. nbytes: of those it has."""
+
+    def __init__(self, schema: Schema, most: int) -> None:
+        self._schema = schema
+        self._most = most
+        self.clear()
+
+    def __len__(self) -> int:
+        return len(self._whose)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it has to be emptied before another sample is added."""
+        return len(self) == self._most
+
+    @property
+    def indices(self) -> Int64:
+        """Of the samples, int64 [n]."""
+        return np.array([index for index, _ in self._whose], np.int64)
+
+    def clear(self) -> None:
+        """Forget the samples."""
+        self.nbytes = 0
+        self._whose: list[tuple[int, int]] = []
+        self._sizes: list[int] = []
+        self._columns: list[Any] = []
+
+    def add(self, index: int, identity: int, structure: TreeSpec, leaves: Sequence[Any]) -> None:
+        """Copy a sample that fits the schema.
+
+        Args:
+            index, identity: see `SAMPLE`.
+            structure, leaves: its value, flattened.
+        """
+        at = len(self)
+        self._columns = columns = self._columns or self._new_columns()
+        if self._schema.structure is None:
+            leaves = [to_bytes(structure, leaves)]
+        for column, leaf in zip(columns, leaves, strict=True):
+            if isinstance(column, np.ndarray):
+                column[at] = leaf
+            else:  # over what an interrupted call may have left
+                column[at:] = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf]
+        self._sizes.append(64 + sum(leaf.nbytes if isinstance(leaf, np.ndarray) else len(leaf) for leaf in leaves))
+        self.nbytes += self._sizes[-1]
+        self._whose.append((index, identity))
+
+    def drop(self, index: int) -> None:
+        """Forget the sample that was added last, if it is this one."""
+        if self._whose and self._whose[-1][0] == index:
+            self._whose.pop()
+            self.nbytes -= self._sizes.pop()
+
+    def take(self, wanted: Bools | None = None) -> dict[str, Rows]:
+        """The samples as rows of every field, not compressed; none are left.
+
+        Args:
+            wanted: bool [n], which of them, at least one; None: all.
+        """
+        at = np.arange(len(self)) if wanted is None else np.flatnonzero(wanted)
+        whose = np.array(self._whose, np.uint64).reshape(-1, 2)[at]
+        block = {SAMPLE: encode(SAMPLE, SAMPLE_FIELD, whose)}
+        for name, field, column in zip(self._schema.names, self._schema.fields, self._columns, strict=True):
+            if isinstance(field, Array):
+                data = column[: len(self)] if len(at) == len(self) else column[at]
+                block[name] = Rows(len(at), data.reshape(len(at), math.prod(field.shape)).view(np.uint8))
+            else:
+                block[name] = encode(name, field, [column[one] for one in at.tolist()])
+        self.clear()
+        return block
+
+    def _new_columns(self) -> list[Any]:
+        columns: list[Any] = []
+        for field in self._schema.fields:
+            if isinstance(field, Array):
+                # In memory that was used before: touching new pages costs more than the copy.
+                data = take(self._most * field.width)
+                columns.append(data.view(field.numpy).reshape(self._most, *field.shape))
+            else:
+                columns.append([])
+        return columns
+
+
+def block_of(schema: Schema, values: Sequence[tuple[TreeSpec, Sequence[Any]]]) -> dict[str, Rows]:
+    """Flattened values that fit, at least one, as rows of every field, not compressed."""
+    staging = Staging(schema, len(values))
+    for index, (structure, leaves) in enumerate(values):
+        staging.add(index, 0, structure, leaves)
+    return staging.take()

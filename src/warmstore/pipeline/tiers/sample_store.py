@@ -1,0 +1,385 @@
+"""A shelf: the samples after one step in one tier, as one process finds, reads and adds them.
+
+It is two record stores: one with a field per leaf for samples that are alike, and one for the others, made when the
+first of them comes. Which samples are there is read from the stores, by everybody for himself.
+"""
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from warmstore.errors import Damaged, StoreExists, UnsupportedType, WarmstoreError
+from warmstore.loading.samplers.counter_rng import Int64, UInt64
+from warmstore.pipeline.tiers.sample_schema import SAMPLE, Schema
+from warmstore.pipeline.tiers.sample_staging import Staging
+from warmstore.pipeline.tiers.sample_values import TreeSpec, flatten, marked_alike
+from warmstore.pipeline.tiers.tier_quota import QuotaFiles, is_quota_exceeded
+from warmstore.records.format.encoded_rows import Bools, Rows
+from warmstore.records.format.record_batch import batch_size
+from warmstore.records.format.value_encoding import compressed
+from warmstore.records.store import RecordStore
+from warmstore.records.write.write_buffer import largest_record
+from warmstore.storage.lease import UsageLease
+from warmstore.storage.memory.address_space import SLOT
+from warmstore.storage.quota import ByteQuota
+
+_log = logging.getLogger("warmstore")
+
+FLUSH = 12 << 20
+"""Bytes of samples that a process gathers before it writes them, at most; less for small budgets."""
+
+_LEAST_FLUSH = 1 << 20
+_PARTS = 64
+_LEAST_SAMPLE = 1 << 12  # bytes that samples are taken to have: no room is kept for millions of smaller ones
+
+_AT_ONCE = 4 << 20  # bytes of fixed size that are read before they go through the steps that are left
+_UNCACHED_AGAIN = 32 << 20
+_MOST_ROWS = 1 << 30
+_ENTRY = 64
+_PAGES = 3 * 4096  # what rounding up to pages may add: of the chunk, of the log, and a new chunk's first
+_MANIFEST = 8 * 4096  # a store without a record
+
+
+class Lost:
+    """In the place of a value that was kept and cannot be read."""
+
+
+LOST = Lost()
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a shelf is, for any process.
+
+    number: of the placement. step: samples are kept as they are after so many. name: what to call it. folder: of the
+    version. quota: of the tier. schema: of samples that are alike; None where none are. codec: of their values.
+    direct: keep what is read out of the page cache.
+    """
+
+    number: int
+    step: int
+    name: str
+    folder: Path
+    quota: ByteQuota
+    schema: Schema | None
+    codec: str
+    direct: bool
+
+
+class Shelf:
+    """One process's view of a shelf; not for several threads.
+
+    Args:
+        rows: int32 [samples], where each sample of this shelf is: 2 * row in the store, and 1 more if it is the one of
+            the others; -1 where it is not. Shared with the other shelves, and written here.
+        mine: bool [samples], which samples belong here.
+        identities: uint64 [samples], hashes of what each sample is made from.
+        may_write: of samples that wait, int64 [n], those that may be written, bool [n]: they and their steps are what
+            they were.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        rows: np.ndarray[Any, np.dtype[np.int32]],
+        mine: Any,
+        identities: UInt64,
+        may_write: Callable[[Int64], Bools],
+    ) -> None:
+        self.place = place
+        self.notes: list[str] = []
+        self.writes = True
+        self._refuses = False
+        self.stale = 0  # records of samples that have changed since, or belong elsewhere now
+        self.records = 0
+        self._rows = rows
+        self._mine = mine
+        self._identities = identities
+        self._may_write = may_write
+        self._waiting: set[int] = set()
+        self._read_since = 0
+        self._lease = UsageLease(place.folder)
+        schemas = (place.schema, Schema.of_bytes(place.codec))
+        self._schemas: tuple[Schema | None, Schema] = schemas
+        self._limit = min(FLUSH, max(_LEAST_FLUSH, place.quota.limit // _PARTS))
+        self._staged = [
+            None if schema is None else Staging(schema, -(-self._limit // max(schema.width, _LEAST_SAMPLE)))
+            for schema in schemas
+        ]
+        width = 0 if place.schema is None else place.schema.width
+        self.at_once = max(1, _AT_ONCE // max(width, 1))  # how many samples had better be read at once, at most
+        self._stores: list[RecordStore | None] = [None, None]
+        self._known = [0, 0]
+        try:
+            self.look()
+        except BaseException:
+            self.abandon()
+            raise
+
+    def look(self) -> None:
+        """See what others have added."""
+        if self._refuses:
+            return
+        for kind, schema in enumerate(self._schemas):
+            store = self._stores[kind]
+            if store is None and schema is not None:
+                store = self._stores[kind] = self._open(kind)
+            if store is not None:
+                store.refresh()
+                self._take_in(kind, store)
+
+    def read(self, rows: Int64) -> list[Any]:
+        """The values at some `rows`, each in memory of its own; `LOST` for what is damaged.
+
+        A `Marked` stands for a value of which parts lay in memory from outside its sample.
+        """
+        values: list[Any] = [LOST] * len(rows)
+        for kind, (store, schema) in enumerate(zip(self._stores, self._schemas, strict=True)):
+            at = np.flatnonzero((rows & 1) == kind)
+            if not len(at) or store is None or schema is None:
+                continue
+            try:
+                found = schema.decode(store.gather(rows[at] >> 1, schema.names))
+            except Damaged as error:
+                found = self._read_whole(store, schema, rows[at] >> 1, error)
+            for place, value in zip(at.tolist(), found, strict=True):
+                values[place] = value
+        self._after_reading(len(rows))
+        return values
+
+    def read_stacked(self, rows: Int64) -> Any:
+        """The same values stacked as a batch, or None where they do not stack without being taken apart."""
+        store, schema = self._stores[0], self._schemas[0]
+        if store is None or schema is None or (rows & 1).any():
+            return None
+        try:
+            batch = schema.stacked(store.gather(rows >> 1, schema.names))
+        except Damaged:
+            return None
+        if batch is not None:
+            self._after_reading(len(rows))
+        return batch
+
+    def wants(self, index: int) -> bool:
+        """Whether a sample is to be added when it has been computed."""
+        return self.writes and index not in self._waiting
+
+    def add(self, index: int, value: Any) -> None:
+        """Take a sample's value in. It is copied here and now, and written with others later."""
+        try:
+            taken = flatten(value, copy=False)
+        except UnsupportedType as error:
+            self.leave_out(index, error)
+        else:
+            self.add_taken(index, *taken)
+
+    def leave_out(self, index: int, error: UnsupportedType) -> None:
+        """Have a sample computed every time."""
+        self._note(f"{self.place.name}: sample {index:,} cannot be kept, so it is computed every time: {error}")
+        self._waiting.add(index)
+
+    def refuse(self, reason: object) -> None:
+        """Keep nothing from now on, and forget what was kept."""
+        self.writes = False
+        self._refuses = True
+        self._forget()
+        self._rows[self._mine] = -1
+        self._note(f"{self.place.name}: nothing is kept here, and samples are computed every time: {reason}")
+
+    def add_taken(self, index: int, structure: TreeSpec, leaves: list[Any]) -> None:
+        """Take in a flattened sample. The leaves are copied here and now."""
+        alike = self._schemas[0]
+        if alike is not None and alike.structure is not None:
+            structure, leaves = marked_alike(alike.structure, structure, leaves)
+        staging = self._staged[0 if alike is not None and alike.fits(structure, leaves) else 1]
+        assert staging is not None
+        if staging.is_full or sum(one.nbytes for one in self._staged if one is not None) >= self._limit:
+            self.flush()
+        staging.add(index, int(self._identities[index]), structure, leaves)
+        self._waiting.add(index)
+
+    def replace(self, index: int, structure: TreeSpec, leaves: list[Any]) -> None:
+        """Take in the sample that was added last as another value."""
+        for staging in self._staged:
+            if staging is not None:
+                staging.drop(index)
+        self.add_taken(index, structure, leaves)
+
+    def flush(self) -> None:
+        """Write what was taken in, as far as there is room."""
+        if not any(self._staged):
+            return
+        try:
+            if self.writes:
+                self.look()
+            for kind, staging in enumerate(self._staged):
+                if not staging or not self.writes:
+                    continue
+                indices = staging.indices
+                allowed = self._may_write(indices)
+                self._waiting.difference_update(indices[~allowed].tolist())
+                fresh = (self._rows[indices] < 0) & allowed  # others may have been faster
+                if fresh.any():
+                    self._write(kind, staging.take(fresh))
+        except (OSError, WarmstoreError) as error:
+            self.writes = False
+            self._note(
+                f"{self.place.name}: nothing more is kept here, and what is missing is computed every time: {error}"
+            )
+        finally:
+            self._forget()
+
+    def _forget(self) -> None:
+        for staging in self._staged:
+            if staging is not None:
+                staging.clear()
+
+    def close(self) -> None:
+        """Write what was taken in, and let go. Twice is fine."""
+        self.flush()
+        for store in self._stores:
+            if store is not None:
+                store.close(seal=False)
+        self._stores = [None, None]
+        self._lease.release()
+
+    def abandon(self) -> None:
+        """Let go without writing: a forked child has no business with its parent's files."""
+        self._forget()
+        for store in self._stores:
+            if store is not None:
+                store.session.generation.let_go()
+                store.closed = True
+        self._stores = [None, None]
+        self._lease.release()
+
+    def _write(self, kind: int, block: dict[str, Rows]) -> None:
+        schema = self._schemas[kind]
+        assert schema is not None
+        fields = schema.store_fields
+        block = {name: compressed(fields[name], rows, 1) for name, rows in block.items()}
+        while count := block[SAMPLE].count:
+            store = self._stores[kind] or self._create(kind, schema)
+            if store is None:
+                return
+            if largest_record(block) > SLOT // 2:
+                self._note(f"{self.place.name}: samples larger than 512 MiB are not kept")
+                return
+            size = batch_size(fields, block) + _ENTRY + _PAGES + schema.head_bytes
+            left = self.place.quota.free(size)
+            fitting = count if size <= left else count * max(left - _PAGES, 0) // size
+            if not fitting:
+                self._full()
+                return
+            try:
+                store.commit_rows(_part(block, 0, fitting))
+            except OSError as error:
+                if not is_quota_exceeded(error):
+                    raise
+                block = _part(block, 0, count // 2)  # somebody else was faster
+                continue
+            self._take_in(kind, store)
+            block = _part(block, fitting, count)
+
+    def _full(self) -> None:
+        self.writes = False
+        _log.info("%s: the budget of %s bytes is taken", self.place.name, f"{self.place.quota.limit:,}")
+
+    def _take_in(self, kind: int, store: RecordStore) -> None:
+        """Learn whose the records are that have come."""
+        total = min(store.snapshot.length, _MOST_ROWS)
+        known = self._known[kind]
+        if total <= known:
+            return
+        rows = np.arange(known, total)
+        (gathered,) = store.gatherer.read_rows([SAMPLE], rows)
+        assert gathered.data is not None
+        whose = gathered.data.view(np.uint64).reshape(-1, 2)
+        index = np.minimum(whose[:, 0], len(self._rows) - 1).astype(np.int64)
+        good = (whose[:, 0] < len(self._rows)) & (self._identities[index] == whose[:, 1]) & self._mine[index]
+        if gathered.bad is not None:
+            good &= ~gathered.bad
+        self._rows[index[good]] = 2 * rows[good] + kind
+        self._known[kind] = total
+        self.records += len(rows)
+        self.stale += len(rows) - int(good.sum())
+
+    def _open(self, kind: int) -> RecordStore | None:
+        path = self._path(kind)
+        if not path.exists():
+            return None
+        store = RecordStore.open(path, "a", writer_threads=1, files=QuotaFiles(self.place.quota))
+        store.entrust()  # it is closed by us, after the last flush
+        return store
+
+    def _create(self, kind: int, schema: Schema) -> RecordStore | None:
+        if self.place.quota.free(_MANIFEST) < _MANIFEST:
+            self._full()
+            return None
+        files = QuotaFiles(self.place.quota)
+        with contextlib.suppress(StoreExists):
+            RecordStore.create(self._path(kind), schema.store_fields, files=files).close(seal=False)
+        self._stores[kind] = self._open(kind)
+        return self._stores[kind]
+
+    def _path(self, kind: int) -> Path:
+        return self.place.folder / ("others" if kind else "alike")
+
+    def _read_whole(self, store: RecordStore, schema: Schema, rows: Int64, error: Damaged) -> list[Any]:
+        """Values one by one, those that can be read."""
+        self._note(f"{self.place.name}: some kept samples are damaged; they are computed anew: {error}")
+        values = []
+        for row in rows.tolist():
+            try:
+                values += schema.decode(store.gather([row], schema.names))
+            except Damaged:
+                values.append(LOST)
+        return values
+
+    def lose(self, index: int) -> None:
+        """Forget a sample, so that it is computed and added again."""
+        self._rows[index] = -1
+        self._waiting.discard(index)
+
+    def _after_reading(self, count: int) -> None:
+        if not self.place.direct:
+            return
+        self._read_since += count
+        if self._read_since * self._width() >= _UNCACHED_AGAIN:
+            self._read_since = 0
+            self.drop_pages()
+
+    def _width(self) -> int:
+        return max(1, self.place.quota.used() // max(self.records, 1))
+
+    def drop_pages(self) -> None:
+        """Give back the pages of what was read, to this process and to the page cache."""
+        for path in self._chunks():
+            with contextlib.suppress(OSError):
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    os.fdatasync(descriptor)  # only what is on the disk can go
+                    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+                finally:
+                    os.close(descriptor)
+
+    def _chunks(self) -> Iterator[Path]:
+        for store in self._stores:
+            if store is not None:
+                generation = store.session.generation
+                generation.batches.chunks.drop_pages()
+                yield from sorted(generation.folder.glob("*.arrow"))
+
+    def _note(self, text: str) -> None:
+        _log.warning("%s", text)
+        self.notes.append(text)
+
+
+def _part(block: dict[str, Rows], first: int, last: int) -> dict[str, Rows]:
+    return {name: rows.slice(first, last) for name, rows in block.items()}

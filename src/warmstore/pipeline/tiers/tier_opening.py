@@ -1,0 +1,178 @@
+"""A plan brought to life: its placements found or made, so that a source can read and fill them."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from warmstore.errors import UnsupportedType
+from warmstore.pipeline.pipeline_source import Kept, PipelineSource
+from warmstore.pipeline.plan.plan import Placement, Plan
+from warmstore.pipeline.step_identities import key_of
+from warmstore.pipeline.tiers.sample_schema import Schema
+from warmstore.pipeline.tiers.sample_store import Place
+from warmstore.pipeline.tiers.tier_folders import MemoryTier, Wanted, disk_folder, open_place
+from warmstore.pipeline.tiers.tier_quota import tier_quota
+from warmstore.pipeline.trial import examples
+from warmstore.storage.lease import UsageLease, remove_unused
+from warmstore.storage.quota import ByteQuota
+
+if TYPE_CHECKING:
+    from warmstore.pipeline.pipeline import Pipeline
+
+_log = logging.getLogger("warmstore")
+
+_EXAMPLES = 8  # samples that are computed to see what a new shelf's records look like
+_TOO_STALE = 4  # a shelf of which one record in so many is of no use is begun anew
+
+
+def source_of(pipe: "Pipeline", plan: Plan | None, seed: int) -> PipelineSource:
+    """The samples of a pipeline, kept and read as a plan says.
+
+    Raises:
+        ValueError: the plan is for other samples or steps.
+    """
+    pipe.identities.refresh(patches=True)
+    samples = pipe.identities.states.look()
+    name = samples.name
+    if plan is None:
+        return PipelineSource(pipe, seed, name)
+    _check(pipe, plan)
+    opening = _Opening(pipe, plan, name)
+    places = opening.places()
+    kept = Kept(
+        tuple(places),
+        opening.assignment,
+        samples.each.copy(),
+        opening.steps[: max((place.step for place in places), default=0)],
+    )
+    source = PipelineSource(pipe, seed, name, kept, opening.held)
+    if opening.renewed(source, places):
+        source.close_shelves()
+        kept = replace(kept, places=tuple(opening.places()))
+        source = PipelineSource(pipe, seed, name, kept, opening.held)
+    for note in opening.notes:
+        source.tell(note)
+    return source
+
+
+class _Opening:
+    """Opens the placements of one plan. held: what must be closed when they are not used any longer."""
+
+    def __init__(self, pipe: "Pipeline", plan: Plan, source: str) -> None:
+        self.held: list[MemoryTier | UsageLease] = []
+        self.notes: list[str] = []
+        self.assignment = plan.assignment(np.arange(len(pipe))).astype(np.int16)
+        self._pipe = pipe
+        self._plan = plan
+        self.steps = pipe.identities.descriptions()
+        self._lineage = key_of([{"source": source, "steps": [step["name"] for step in self.steps]}])
+        if pipe.identities.trouble:
+            self.notes.append(pipe.identities.trouble)
+        self._tiers: dict[str, tuple[Path, ByteQuota]] = {}
+
+    def places(self) -> list[Place]:
+        """Those that can be had; why others cannot is in `notes`."""
+        found = [self._place(number, placement) for number, placement in enumerate(self._plan.placements)]
+        places = [place for place in found if place is not None]
+        self.held += [UsageLease(place.folder) for place in places]
+        return places
+
+    def renewed(self, source: PipelineSource, places: list[Place]) -> bool:
+        """Remove the shelves that hold too much of no use; say whether any was."""
+        shelves = source.open_shelves()
+        assert shelves is not None
+        stale = {number: (shelf.stale, shelf.records) for number, shelf in shelves.by_number.items()}
+        stale |= dict.fromkeys(shelves.broken, (1, 1))
+        if not any(count for count, _ in stale.values()):
+            return False
+        source.close_shelves()
+        for lease in [lease for lease in self.held if isinstance(lease, UsageLease)]:
+            lease.release()
+            self.held.remove(lease)
+        for place in places:
+            count, records = stale.get(place.number, (0, 0))
+            if count:
+                _log.warning(
+                    "%s: %s of %s kept samples are of files or values that have changed, the plan has them elsewhere, "
+                    "or they are damaged; they are computed anew",
+                    place.name,
+                    f"{count:,}",
+                    f"{records:,}",
+                )
+            if count * _TOO_STALE > records:
+                remove_unused(place.folder)
+        return True
+
+    def _place(self, number: int, placement: Placement) -> Place | None:
+        tier = placement.tier
+        keepable = self._pipe.identities.keepable
+        for step in range(min(placement.step, keepable), min(placement.step, 1) - 1, -1):
+            name = f"{tier} after {self._pipe.steps[step - 1].name!r}" if step else f"{tier} of the source"
+            wanted = Wanted(number, step, name, placement.codec, self.steps[:step], self._schema_of(placement, step))
+            try:
+                place, reason = open_place(
+                    wanted, *self._tier(tier), direct=self._plan.direct_io and placement.tier == "disk"
+                )
+            except UnsupportedType as error:
+                self.notes.append(f"what {self._said(step)} cannot be kept, so its samples are kept before it: {error}")
+                continue
+            except OSError as error:
+                self.notes.append(f"{name}: nothing is kept there, and samples are computed every time: {error}")
+                return None
+            if reason:
+                _log.warning("%s: %s, so samples are computed anew", name, reason)
+            return place
+        return None
+
+    def _said(self, step: int) -> str:
+        return f"step {self._pipe.steps[step - 1].name!r} returns" if step else "the source holds"
+
+    def _tier(self, tier: str) -> tuple[Path, ByteQuota]:
+        """The folder and the quota of a tier."""
+        if tier not in self._tiers:
+            plan = self._plan
+            if tier == "memory":
+                mine = [one for one in plan.placements if one.tier == tier]
+                wanted = {"of": self._lineage, "kept": [[one.step, one.codec] for one in mine], "limit": plan.memory}
+                key = key_of([wanted, *self.steps[: max(one.step for one in mine)]])
+                memory = MemoryTier(key, max(0, plan.memory - plan.worker_bytes))
+                self.held.append(memory)
+                self.notes += memory.notes
+                folder, limit = memory.folder, memory.limit
+            else:
+                assert plan.folder is not None
+                # The program may go to another folder meanwhile.
+                folder, limit = disk_folder(plan.folder.absolute(), self._lineage), plan.disk
+            self._tiers[tier] = folder, tier_quota(folder, limit)
+        return self._tiers[tier]
+
+    def _schema_of(self, placement: Placement, step: int) -> Any:
+        def schema() -> Schema | None:
+            number = self._plan.placements.index(placement)
+            members = np.flatnonzero(self.assignment == number)
+            chosen = members[np.linspace(0, len(members) - 1, min(_EXAMPLES, len(members)), dtype=np.int64)]
+            identities = self._pipe.identities
+            with identities.calling(), identities.states.making(chosen):
+                found = list(examples(self._pipe, chosen.tolist(), step))
+            return Schema.of(found, placement.codec)
+
+        return schema
+
+
+def _check(pipe: "Pipeline", plan: Plan) -> None:
+    if plan.samples != len(pipe):
+        raise ValueError(f"the plan is for {plan.samples:,} samples, and the pipeline has {len(pipe):,}: plan again")
+    last = max((placement.step for placement in plan.placements), default=0)
+    planned, steps = ([step.name for step in one.steps[:last]] for one in (plan, pipe))
+    for placement in plan.placements:
+        if placement.step > pipe.cacheable:
+            random = pipe.steps[pipe.cacheable].name if pipe.cacheable < len(pipe.steps) else None
+            why = f"{random!r} is random" if random else f"the pipeline has {len(pipe.steps)} steps"
+            raise ValueError(f"the plan keeps samples after {placement.step} steps, but {why}: plan again")
+        if placement.tier == "disk" and plan.folder is None:
+            raise ValueError("the plan keeps samples on the disk and names no folder; plan again with folder=")
+    if planned != steps:
+        raise ValueError(f"the plan is for the steps {planned}, and the pipeline has {steps}: plan again")

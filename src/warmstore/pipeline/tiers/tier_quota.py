@@ -1,0 +1,96 @@
+"""The quota of a pipeline's tier: versions that nobody uses go, oldest first, when a newer one needs their bytes."""
+
+import contextlib
+import errno
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from warmstore.storage.disk_usage import BLOCK, folder_bytes, on_disk
+from warmstore.storage.files import HUGE_PAGE, Buffer, Files
+from warmstore.storage.lease import SUFFIX, remove_unused
+from warmstore.storage.locks import ReentrantFileLock
+from warmstore.storage.quota import ByteQuota
+
+
+class QuotaExceeded(OSError):
+    """A write would take a tier over its quota."""
+
+
+def is_quota_exceeded(error: BaseException | None) -> bool:
+    """Whether that is why a write failed."""
+    while error is not None and not isinstance(error, QuotaExceeded):
+        error = error.__cause__
+    return error is not None
+
+
+@dataclass(frozen=True)
+class TierVersions:
+    """The versions in a tier's folder, each with its usage lease beside it. Bytes are counted in whole blocks."""
+
+    folder: Path
+    limit: int
+
+    def nbytes(self) -> int:
+        return folder_bytes(self.folder)
+
+    def evict(self, excess: int) -> bool:
+        removed = 0
+        for lock in sorted(self.folder.glob("*" + SUFFIX), key=_modified):
+            version = lock.with_suffix("")
+            if removed >= excess or not version.is_dir():
+                continue
+            size = folder_bytes(version)
+            with contextlib.suppress(OSError):
+                removed += size if remove_unused(version) else 0
+        return removed > 0
+
+    def refusal(self, size: int) -> Exception:
+        return QuotaExceeded(errno.ENOSPC, f"the tier's budget of {self.limit:,} bytes is taken", str(self.folder))
+
+
+def tier_quota(folder: Path, limit: int) -> ByteQuota:
+    """The quota of a tier: `limit` bytes for its folder and everything in it."""
+    return ByteQuota(limit, TierVersions(folder, limit), ReentrantFileLock(folder / "room.lock", Files()).held)
+
+
+class QuotaFiles(Files):
+    """Files that reserve what they grow by, and leave it to the kernel when they reach the disk.
+
+    What a power failure leaves half written is found by its checksums, and computed again.
+    """
+
+    def __init__(self, quota: ByteQuota) -> None:
+        self.quota = quota
+
+    def write(self, descriptor: int, buffers: Sequence[Buffer], offset: int) -> int:
+        with self._growing(descriptor, offset + sum(map(len, buffers))):
+            return super().write(descriptor, buffers, offset)
+
+    def allocate(self, descriptor: int, offset: int, length: int) -> None:
+        with self._growing(descriptor, offset + length):
+            super().allocate(descriptor, offset, length)
+
+    def extend(self, descriptor: int, offset: int) -> bool:
+        with self._growing(descriptor, offset + HUGE_PAGE):
+            return super().extend(descriptor, offset)
+
+    def make_folder(self, folder: Path) -> None:
+        with self.quota.reserve(BLOCK):
+            super().make_folder(folder)
+
+    def sync(self, descriptor: int) -> None:
+        """Nothing: see the class."""
+
+    def sync_folder(self, folder: Path) -> None:
+        """Nothing: see the class."""
+
+    def _growing(self, descriptor: int, end: int) -> contextlib.AbstractContextManager[None]:
+        growth = on_disk(end) - on_disk(self.size(descriptor))
+        return self.quota.reserve(growth) if growth > 0 else contextlib.nullcontext()
+
+
+def _modified(path: Path) -> float:
+    with contextlib.suppress(FileNotFoundError):
+        return path.stat().st_mtime
+    return 0.0

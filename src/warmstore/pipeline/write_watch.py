@@ -1,0 +1,193 @@
+"""Whether parts of a sample in memory from outside are written, and how they are put back."""
+
+from dataclasses import dataclass
+from operator import is_
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from warmstore.pipeline.outside_memory import Objects, are_private
+from warmstore.records.format.array_interop import is_tensor, to_numpy
+from warmstore.tree.shared_buffers import bounds
+
+_BLOCK = 1 << 16  # bytes
+_LARGE = 16 << 20  # bytes of a part from which it is compared for a few samples only
+
+
+@dataclass
+class _Seen:
+    """A part as it was.
+
+    at: in the watch's list. stage: the number of steps after which it was first seen. content: None where it is not
+    compared.
+    """
+
+    at: int
+    stage: int
+    content: "_Bits | _Entries | None"
+
+    def differs(self, part: Any) -> bool:
+        """Whether the part holds something else now."""
+        return self.content is not None and self.content.differs(part)
+
+
+class Watch:
+    """Parts in memory from outside, as they were when they were first seen.
+
+    values: to be looked at, to which the watch appends the parts: so it knows of every reference that is its own.
+    has_large: whether a part of many bytes was seen.
+
+    Args:
+        beside: what can be reached from the list of raw values that the sample's is one of.
+        large: whether parts of many bytes are compared too.
+        copies: whether the parts can be restored.
+    """
+
+    def __init__(
+        self,
+        values: list[Any],
+        beside: Objects | None = None,
+        *,
+        large: bool = True,
+        copies: bool = False,
+    ) -> None:
+        self.values = values
+        self.has_large = False
+        self._beside = beside
+        self._large = large
+        self._copies = copies
+        self._seen: dict[int, _Seen] = {}
+        self._bounds: list[tuple[int, int]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._seen)
+
+    def look(self, stage: int) -> None:
+        """See what the values share with the outside after so many steps."""
+        if not are_private(self.values, self._beside):
+            self.add(stage, list(Objects(self.values, self._beside).parts()))
+
+    def add(self, stage: int, parts: list[Any]) -> None:
+        """Watch parts."""
+        for part in parts:
+            if id(part) not in self._seen:
+                content = _content(part, self._copies) if self._is_compared(part) else None
+                self._seen[id(part)] = _Seen(len(self.values), stage, content)
+                self.values.append(part)
+
+    def _is_compared(self, part: Any) -> bool:
+        """Whether to compare a part: not if its memory is within that of another one, and not always if it is large."""
+        if not (isinstance(part, np.ndarray) or is_tensor(part)):
+            return True
+        array = _array(part)
+        low, high = bounds(array)
+        is_large = array.nbytes >= _LARGE
+        self.has_large |= is_large
+        if (is_large and not self._large) or any(first <= low and high <= last for first, last in self._bounds):
+            return False
+        if array.size and array.flags.c_contiguous and not array.dtype.hasobject:
+            self._bounds.append((low, high))
+        return True
+
+    @property
+    def parts(self) -> list[Any]:
+        """Those that are watched."""
+        return [self.values[seen.at] for seen in self._seen.values()]
+
+    def written(self) -> list[int]:
+        """The numbers of steps after which parts were first seen that have been written since, in ascending order."""
+        return sorted({seen.stage for seen in self._seen.values() if seen.differs(self.values[seen.at])})
+
+    def now(self) -> "Watch":
+        """A watch of the same parts as they are now, which can restore them."""
+        watch = Watch([], copies=True)
+        watch.add(0, self.parts)
+        return watch
+
+    def restore(self) -> None:
+        """Make all parts what they were when they were first seen."""
+        for seen in reversed(self._seen.values()):
+            part = self.values[seen.at]
+            if seen.content is not None and seen.content.differs(part):
+                seen.content.restore(part)
+
+
+class _Bits:
+    """What an array, tensor or bytearray holds: a hash of it, and a copy if there is to be one."""
+
+    def __init__(self, part: Any, copy: bool) -> None:
+        array = _array(part)
+        self._hash = _hash(array)
+        self._copy = array.copy() if copy else None
+
+    def differs(self, part: Any) -> bool:
+        """Whether it holds something else now."""
+        return _hash(_array(part)) != self._hash
+
+    def restore(self, part: Any) -> None:
+        """Write the copy back."""
+        assert self._copy is not None
+        if isinstance(part, bytearray):
+            part[:] = self._copy.tobytes()
+        else:
+            _array(part)[...] = self._copy
+
+
+class _Entries:
+    """The very objects that a container refers to, and their names where they have any."""
+
+    def __init__(self, part: Any) -> None:
+        self._names, self._entries = _entries(part)
+
+    def differs(self, part: Any) -> bool:
+        """Whether it refers to other objects now."""
+        names, entries = _entries(part)
+        return len(entries) != len(self._entries) or names != self._names or not all(map(is_, entries, self._entries))
+
+    def restore(self, part: Any) -> None:
+        """Have it refer to the same objects again."""
+        if isinstance(part, np.ndarray):
+            for at, entry in enumerate(self._entries):
+                part.flat[at] = entry
+        elif isinstance(part, list):
+            part[:] = self._entries
+        elif isinstance(part, set):
+            part.clear()
+            part.update(self._entries)
+        else:
+            held = part if isinstance(part, dict) else vars(part)
+            held.clear()
+            held.update(zip(self._names, self._entries, strict=True))
+
+
+def _content(part: Any, copy: bool) -> _Bits | _Entries:
+    if is_tensor(part) or isinstance(part, bytearray) or (isinstance(part, np.ndarray) and not part.dtype.hasobject):
+        return _Bits(part, copy)
+    return _Entries(part)
+
+
+def _entries(part: Any) -> tuple[list[Any], list[Any]]:
+    if isinstance(part, np.ndarray):
+        return [], part.ravel().tolist()
+    if isinstance(part, list | set):
+        return [], list(part)
+    held = part if isinstance(part, dict) else vars(part)
+    return list(held), list(held.values())
+
+
+def _array(part: Any) -> np.ndarray[Any, Any]:
+    """The memory of an array, tensor or bytearray."""
+    return to_numpy(part.detach() if is_tensor(part) else part)
+
+
+def _hash(array: np.ndarray[Any, Any]) -> int:
+    """Of the bits of an array; block by block where they do not lie together, since a copy of all would cost more."""
+    if array.flags.c_contiguous:
+        return xxhash.xxh3_64_intdigest(array.reshape(-1).view(np.uint8).data)
+    array = array.transpose(sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis])))
+    digest = xxhash.xxh3_64()
+    rows = max(1, _BLOCK * len(array) // max(array.nbytes, 1))
+    for first in range(0, len(array), rows):
+        digest.update(np.ascontiguousarray(array[first : first + rows]).reshape(-1).view(np.uint8).data)
+    return digest.intdigest()

@@ -1,0 +1,1 @@
+"""Fields as typed Arrow columns, and back."""

@@ -1,1 +1,0 @@
-"""Other formats into a store and out of one. One file a format; `conversion` and `export` are the two ways."""

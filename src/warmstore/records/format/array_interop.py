@@ -1,0 +1,174 @@
+"""Arrays from anywhere (NumPy, PyTorch, JAX, lists) as NumPy arrays of an exact dtype, and back to torch."""
+
+import functools
+import sys
+from typing import Any
+
+import numpy as np
+
+from warmstore.errors import SchemaMismatch, UnsupportedType
+from warmstore.records.format.fields import dtype_name, numpy_dtype
+
+_NUMBERS = {bool, int, float, complex}
+_SAME_WIDTH = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether a value is a torch tensor; torch is not imported to find out."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def is_jax_array(value: Any) -> bool:
+    """Whether a value is a JAX array; JAX is not imported to find out."""
+    return isinstance(value, getattr(sys.modules.get("jax"), "Array", ()))
+
+
+def to_numpy(value: Any) -> np.ndarray[Any, Any]:
+    """An array or tensor as a NumPy array of the same dtype, on the CPU, sharing memory where it can.
+
+    Raises:
+        UnsupportedType: the dtype has no counterpart in NumPy or ml_dtypes (quantised tensors, for example).
+    """
+    if not is_tensor(value):
+        return np.asarray(value)
+    try:
+        return value.numpy()  # type: ignore[no-any-return]
+    except (RuntimeError, TypeError):
+        pass  # it carries a gradient, is conjugated, lies elsewhere, or NumPy lacks the dtype
+    tensor = value.detach().cpu().resolve_conj().resolve_neg()
+    name = str(tensor.dtype).removeprefix("torch.")
+    try:
+        return tensor.numpy()  # type: ignore[no-any-return]
+    except TypeError:
+        pass
+    import torch
+
+    dtype = numpy_dtype(name)
+    bits = tensor.view(getattr(torch, _SAME_WIDTH[tensor.element_size()])).numpy()
+    return bits.view(dtype)  # type: ignore[no-any-return]
+
+
+def to_torch(array: np.ndarray[Any, Any]) -> Any:
+    """A NumPy array as a torch tensor of the same dtype, sharing memory.
+
+    Raises:
+        UnsupportedType: torch has no such dtype (times, for example).
+    """
+    import torch
+
+    dtype = torch_dtype(array.dtype)
+    if array.dtype.num < 256:  # not one of ml_dtypes
+        return torch.from_numpy(array)
+    return torch.from_numpy(array.view(_SAME_WIDTH[array.dtype.itemsize])).view(dtype)
+
+
+@functools.lru_cache
+def torch_dtype(dtype: np.dtype[Any]) -> Any:
+    """The torch dtype that is a NumPy dtype.
+
+    Raises:
+        UnsupportedType: there is none.
+    """
+    import torch
+
+    name = dtype_name(dtype)
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise UnsupportedType(f"torch has no dtype {name!r}; read the field as NumPy")
+    return found
+
+
+def exact_array(name: str, values: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """A fresh, contiguous [n, *shape] array of exactly `dtype`.
+
+    Arrays and tensors must have the dtype already. Python numbers take it where no integer changes its value.
+
+    Raises:
+        SchemaMismatch: dtype or shape differ.
+    """
+    listed = isinstance(values, list | tuple)
+    if listed:
+        array = array_of_numbers(name, values, dtype) if len(values) else np.empty((0, *shape), dtype)
+    else:
+        array = _of_dtype(name, values, dtype)
+    if array.ndim != len(shape) + 1 or array.shape[1:] != shape:
+        raise SchemaMismatch(
+            f"field {name!r} holds arrays of shape {shape} per record; got a batch of shape {array.shape}"
+        )
+    return np.ascontiguousarray(array) if listed else np.array(array, order="C", copy=True)
+
+
+def array_of_numbers(name: str, values: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Nested lists as a fresh array of exactly `dtype`: of Python numbers, or of arrays that have the dtype already.
+
+    Raises:
+        SchemaMismatch: a value does not fit, or values at one level have several shapes.
+    """
+    try:
+        if not _is_python(values):
+            parts = [
+                array_of_numbers(name, value, dtype)
+                if _is_python(value) or isinstance(value, list | tuple)
+                else _of_dtype(name, value, dtype)
+                for value in values
+            ]
+            return np.stack(parts)
+        given = np.asarray(values)
+        with np.errstate(over="ignore"):
+            array = np.array(values, dtype)
+    except SchemaMismatch:
+        raise
+    except (OverflowError, TypeError, ValueError) as error:
+        raise SchemaMismatch(f"field {name!r} holds {dtype_name(dtype)}: {error}") from None
+    if given.size and not (_fits(given, array) and _integers_fit(values, given, array)):
+        raise SchemaMismatch(f"field {name!r} holds {dtype_name(dtype)}; {values!r:.100} does not fit without change")
+    return array
+
+
+def _of_dtype(name: str, values: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """An array or tensor, which must have the dtype."""
+    array = to_numpy(values)
+    if array.dtype != dtype:
+        raise SchemaMismatch(
+            f"field {name!r} holds {dtype_name(dtype)}; got {array.dtype}. "
+            f"Nothing is converted on the way: pass values.astype({dtype_name(dtype)!r}) if that is what you mean"
+        )
+    return array
+
+
+def _is_python(values: Any) -> bool:
+    """Whether there are no arrays, tensors or NumPy scalars in nested lists: these have a dtype of their own."""
+    if isinstance(values, list | tuple):
+        kinds = set(map(type, values))
+        return kinds <= _NUMBERS or all(map(_is_python, values))
+    return not hasattr(values, "dtype")
+
+
+def _integers_fit(values: Any, given: np.ndarray[Any, Any], array: np.ndarray[Any, Any]) -> bool:
+    """Whether integers among floats keep their values: NumPy makes floats of all of them before they are compared."""
+    if given.dtype.kind not in "fc":
+        return True
+    numbers = np.asarray(values, object).ravel()
+    whole = np.fromiter((isinstance(number, int) for number in numbers.tolist()), bool, len(numbers))
+    if not whole.any():
+        return True
+    if any(isinstance(number, bool) for number in numbers[whole].tolist()):
+        return False
+    wide = np.complex128 if array.dtype.kind == "c" else np.float64
+    kept = array.ravel()[whole] if array.dtype.kind in "iu" else array.ravel()[whole].astype(wide)
+    return bool((kept.astype(object) == numbers[whole]).all())
+
+
+def _fits(given: np.ndarray[Any, Any], array: np.ndarray[Any, Any]) -> bool:
+    """Whether Python values keep what they say in another dtype."""
+    kinds = given.dtype.kind + array.dtype.kind
+    if kinds == "bb":
+        return True
+    if "b" in kinds or given.dtype.kind in "USV":  # NumPy would parse strings
+        return False
+    if kinds in ("ff", "fc", "fV"):
+        # A Python float has no precision of its own to lose, but it must not become infinite, or NaN in a float8.
+        return bool((np.isfinite(array) == np.isfinite(given)).all())
+    back = array.astype(given.dtype)
+    return bool(((back == given) | ((back != back) & (given != given))).all())

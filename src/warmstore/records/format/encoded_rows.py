@@ -1,0 +1,191 @@
+"""One field's values for some records as bytes, on their way into a store or just read from one.
+
+`Rows` holds fixed-width values as a byte matrix and varying ones as one byte string with offsets. What the bytes mean
+is the business of value_encoding.py.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from warmstore.records.format.fields import Array, Field, Ragged
+from warmstore.storage.memory.address_space import AddressSpace
+from warmstore.storage.memory.buffer_pool import LARGE, Allocate, take, together
+
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Int64 = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One field of `count` records.
+
+    data: uint8 [count, width] where `offsets` is None, else uint8 [bytes].
+    offsets: int64 [count + 1], or None.
+    shapes: int64 [count, ndim] for ragged fields, else None.
+    absent: bool [count], records without a value (their bytes are zeros or none), or None where all have one.
+    """
+
+    count: int
+    data: np.ndarray[Any, np.dtype[np.uint8]]
+    offsets: np.ndarray[Any, np.dtype[np.int64]] | None = None
+    shapes: np.ndarray[Any, np.dtype[np.int64]] | None = None
+    absent: Bools | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.nbytes for part in (self.data, self.offsets, self.shapes) if part is not None)
+
+    def views(self) -> list[memoryview]:
+        """One read-only view a row."""
+        flat = self.data.reshape(-1).data.toreadonly()
+        if self.offsets is None:
+            width = self.data.shape[1]
+            return (
+                [flat[at : at + width] for at in range(0, self.count * width, width)] if width else [flat] * self.count
+            )
+        edges = self.offsets.tolist()
+        return [flat[first:last] for first, last in itertools.pairwise(edges)]
+
+    def slice(self, first: int, last: int) -> "Rows":
+        """Rows [first, last), without a copy of the data."""
+        shapes = None if self.shapes is None else self.shapes[first:last]
+        absent = None if self.absent is None else self.absent[first:last]
+        if self.offsets is None:
+            return Rows(last - first, self.data[first:last], None, shapes, absent)
+        edges = self.offsets[first : last + 1]
+        return Rows(last - first, self.data[edges[0] : edges[-1]], edges - edges[0], shapes, absent)
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Where values of varying length lie in the mapped files.
+
+    starts, lengths: int64 [n], byte addresses in `space`, and bytes.
+    """
+
+    space: AddressSpace
+    starts: np.ndarray[Any, np.dtype[np.int64]]
+    lengths: np.ndarray[Any, np.dtype[np.int64]]
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def views(self) -> list[memoryview]:
+        """One read-only view a value, which keeps the mapping alive."""
+        return self.space.spans(self.starts, self.lengths)
+
+    def in_memory(self) -> tuple[Bytes, Int64, Int64]:
+        """Memory, and where in it the values start and how long they are: where they lie, or in a copy."""
+        if self.space.is_all_here:
+            return self.space.memory, np.ascontiguousarray(self.starts), np.ascontiguousarray(self.lengths)
+        copy = self.copied()
+        assert copy.offsets is not None
+        return copy.data, copy.offsets[:-1], np.diff(copy.offsets)
+
+    def copied(self, allocate: Allocate = take) -> "Rows":
+        """The values one after the other in memory from `allocate`."""
+        offsets = np.zeros(len(self) + 1, np.int64)
+        np.cumsum(self.lengths, out=offsets[1:])
+        data = allocate(int(offsets[-1]))
+        self.space.gather_spans(self.starts, self.lengths, data)
+        return Rows(len(self), data, offsets)
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """Some rows of one field, in the order asked for.
+
+    data: uint8 [n, width] for fields of fixed width, else None.
+    spans: where the rows lie otherwise, else None.
+    shapes: int64 [n, ndim] for ragged fields.
+    bad: bool [n], rows that are damaged or missing, or None when all are well.
+    absent: bool [n], records without a value, or None when all have one.
+
+    Values of a field with a codec are compressed still.
+    """
+
+    data: np.ndarray[Any, np.dtype[np.uint8]] | None
+    spans: Spans | None
+    shapes: np.ndarray[Any, np.dtype[np.int64]] | None
+    bad: Bools | None
+    absent: Bools | None = None
+
+
+def join(parts: Sequence[Rows]) -> Rows:
+    """Rows of one field one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    count = sum(part.count for part in parts)
+    shape = (sum(len(part.data) for part in parts), *parts[0].data.shape[1:])
+    data = together([part.data for part in parts])
+    if data is None:
+        data = take(math.prod(shape))
+        np.concatenate([part.data for part in parts], out=data.reshape(shape))
+    data = data.reshape(shape)
+    edges = [part.offsets for part in parts if part.offsets is not None]
+    shapes = [part.shapes for part in parts if part.shapes is not None]
+    offsets = None
+    if edges:
+        offsets = np.zeros(count + 1, np.int64)
+        np.cumsum(np.concatenate([np.diff(edge) for edge in edges]), out=offsets[1:])
+    absent = None
+    if any(part.absent is not None for part in parts):
+        absent = np.concatenate([np.zeros(part.count, bool) if part.absent is None else part.absent for part in parts])
+    return Rows(count, data, offsets, np.concatenate(shapes) if shapes else None, absent)
+
+
+def absent_rows(field: Field, count: int) -> Rows:
+    """Records that have no value for a field."""
+    absent = np.ones(count, bool)
+    if isinstance(field, Array):
+        return Rows(count, np.zeros((count, field.width), np.uint8), absent=absent)
+    shapes = np.zeros((count, field.ndim), np.int64) if isinstance(field, Ragged) else None
+    return Rows(count, np.zeros(0, np.uint8), np.zeros(count + 1, np.int64), shapes, absent)
+
+
+def spread(field: Field, some: Rows, absent: Bools) -> Rows:
+    """Rows of `len(absent)` records: `some` holds those that have a value, in order.
+
+    Args:
+        absent: bool [n], the records without a value.
+    """
+    there = ~absent
+    rows = absent_rows(field, len(absent))
+    if some.offsets is None:
+        rows.data[there] = some.data
+        return Rows(len(absent), rows.data, absent=absent)
+    lengths = np.zeros(len(absent), np.int64)
+    lengths[there] = np.diff(some.offsets)
+    if rows.shapes is not None and some.shapes is not None:
+        rows.shapes[there] = some.shapes
+    return Rows(len(absent), some.data, np.concatenate(([0], np.cumsum(lengths))), rows.shapes, absent)
+
+
+def packed(
+    views: Sequence[Any], shapes: np.ndarray[Any, np.dtype[np.int64]] | None = None, allocate: Allocate = take
+) -> Rows:
+    """Bytes-likes one after the other, in memory from `allocate`."""
+    offsets = np.zeros(len(views) + 1, np.int64)
+    np.cumsum([len(view) for view in views], out=offsets[1:])
+    total = int(offsets[-1])
+    if total < LARGE and allocate is take:
+        return Rows(len(views), np.frombuffer(b"".join(views), np.uint8), offsets, shapes)
+    data = allocate(total)
+    target = data.data
+    for first, last, view in zip(offsets[:-1].tolist(), offsets[1:].tolist(), views, strict=True):
+        target[first:last] = view
+    return Rows(len(views), data, offsets, shapes)
+
+
+def stored_rows(gathered: Gathered) -> Rows:
+    """Gathered rows as rows, values of a field with a codec compressed as they were."""
+    if gathered.data is not None:
+        return Rows(len(gathered.data), gathered.data, absent=gathered.absent)
+    assert gathered.spans is not None
+    return replace(gathered.spans.copied(), shapes=gathered.shapes, absent=gathered.absent)

@@ -1,0 +1,381 @@
+"""The fields of a record: what a value may be, and how it lies in Arrow columns.
+
+Every field becomes one or more Arrow columns: its data, for ragged fields also its shapes, and always `NAME::xxh3`, a
+checksum per row. Values keep their dtype bit for bit: what Arrow does not know (bfloat16, float8, complex, bool as
+bytes) is stored as the bits in an integer type of the same width, with the true dtype in the field's metadata.
+"""
+
+import base64
+import contextlib
+import dataclasses
+import difflib
+import functools
+import json
+import math
+import operator
+import sys
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import ml_dtypes
+import numpy as np
+import pyarrow as pa
+
+from warmstore.errors import NewerFormat, SchemaMismatch, UnsupportedType
+from warmstore.records.format.codecs import parse_codec
+
+CHECKSUM = "::xxh3"
+SHAPE = "::shape"
+LARGEST_RECORD = 1 << 29
+"""Bytes of the values of one record at most, before any codec: a chunk of 1 GiB holds it beside what goes with it."""
+
+_ML_DTYPES = {
+    name: np.dtype(getattr(ml_dtypes, name))
+    for name in (
+        "bfloat16",
+        "float8_e3m4",
+        "float8_e4m3",
+        "float8_e4m3b11fnuz",
+        "float8_e4m3fn",
+        "float8_e4m3fnuz",
+        "float8_e5m2",
+        "float8_e5m2fnuz",
+        "float8_e8m0fnu",
+    )
+    if hasattr(ml_dtypes, name)
+}
+ARROW_NATIVE = {
+    name: pa.from_numpy_dtype(name)
+    for name in [
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "float16",
+        "float32",
+        "float64",
+    ]
+}
+_WIDTHS: dict[Any, str] = {int: "'int64' or 'int32'", float: "'float32' or 'float64'", complex: "'complex64'"}
+_OTHER_FIELDS: dict[Any, str] = {
+    str: "Text",
+    bytes: "Bytes",
+    bytearray: "Bytes",
+    object: "Json",
+    dict: "Json",
+    list: "Json",
+}
+_ABSTRACT = {
+    *(np.generic, np.number, np.integer, np.signedinteger, np.unsignedinteger),
+    *(np.inexact, np.floating, np.complexfloating, np.flexible, np.character),
+}
+ARROW_BITS = {1: pa.uint8(), 2: pa.uint16(), 4: pa.uint32(), 8: pa.uint64()}
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The NumPy dtype of a field's dtype name, `ml_dtypes` ones included.
+
+    Raises:
+        UnsupportedType: no fixed-width number, bool or time of that name exists.
+    """
+    dtype: np.dtype[Any]
+    if name in _ML_DTYPES:
+        dtype = _ML_DTYPES[name]
+        return dtype
+    try:
+        dtype = np.dtype(name)
+    except TypeError:
+        raise UnsupportedType(
+            f"there is no dtype {name!r}; use a NumPy name such as 'float32', or 'bfloat16'"
+        ) from None
+    if dtype.kind not in "biufcmM" or dtype.itemsize > 16 or not dtype.isnative or dtype.char in "gG":
+        raise UnsupportedType(
+            f"dtype {name!r} cannot be kept bit for bit. Arrays hold numbers, bools and times in native byte order up "
+            "to 128 bits; use ws.Text(), ws.Bytes() or ws.Json() for strings and objects"
+        )
+    return dtype
+
+
+def _named_dtype(dtype: Any) -> str:
+    """The name of a dtype however a user gives it: a name, or a dtype or scalar type of NumPy, ml_dtypes, JAX or torch.
+
+    Raises:
+        UnsupportedType: it cannot be kept, or says no width: NumPy, torch and JAX disagree on that of Python's int,
+            float and complex.
+    """
+    if isinstance(dtype, type) and dtype in _WIDTHS:
+        raise UnsupportedType(f"dtype {dtype.__name__} says no width; name one, such as {_WIDTHS[dtype]}")
+    if isinstance(dtype, type) and dtype in _OTHER_FIELDS:
+        raise UnsupportedType(f"dtype {dtype.__name__} is none of arrays; use ws.{_OTHER_FIELDS[dtype]}()")
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(dtype, torch.dtype):
+        return dtype_name(numpy_dtype(str(dtype).removeprefix("torch.")))
+    if isinstance(dtype, type) and dtype not in _ABSTRACT:
+        with contextlib.suppress(TypeError):  # the name of another type says what it is
+            dtype = np.dtype(dtype)
+    return dtype_name(numpy_dtype(str(dtype)))
+
+
+@functools.cache
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """The inverse of `numpy_dtype`."""
+    return dtype.str[1:] if dtype.kind in "mM" else dtype.name
+
+
+@dataclass(frozen=True)
+class Array:
+    """Arrays of one dtype and one shape: an int64 label is `Array("int64")`, an image `Array("uint8", (96, 96, 3))`.
+
+    dtype: a name, or a dtype or scalar type of NumPy, ml_dtypes, JAX or torch; a name afterwards. Python's int, float
+    and complex say no width and are refused.
+    """
+
+    dtype: str
+    shape: tuple[int, ...] = ()
+    codec: str = "raw"
+    dictionary: bytes | None = dataclasses.field(default=None, repr=False, kw_only=True)
+    kind: ClassVar[str] = "array"
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            dtype: Any,
+            shape: int | Sequence[int] = (),
+            codec: str = "raw",
+            *,
+            dictionary: bytes | None = None,
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        _check_codec(self)
+        object.__setattr__(self, "dtype", _named_dtype(self.dtype))
+        try:
+            shape = (self.shape,) if isinstance(self.shape, int) else tuple(map(operator.index, self.shape))
+        except TypeError:
+            raise SchemaMismatch(f"Array shape is {self.shape!r}; it must be a tuple of ints") from None
+        if any(size < 0 for size in shape):
+            raise SchemaMismatch(f"Array shape {shape} has a negative size")
+        object.__setattr__(self, "shape", shape)
+
+    @functools.cached_property
+    def width(self) -> int:
+        """Bytes per row."""
+        return math.prod(self.shape) * self.numpy.itemsize
+
+    @functools.cached_property
+    def numpy(self) -> np.dtype[Any]:
+        """The NumPy dtype."""
+        return numpy_dtype(self.dtype)
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Arrays of one dtype and one number of dimensions, each record with its own shape; dtypes are those of `Array`."""
+
+    dtype: str
+    ndim: int = 1
+    codec: str = "raw"
+    dictionary: bytes | None = dataclasses.field(default=None, repr=False, kw_only=True)
+    kind: ClassVar[str] = "ragged"
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self, dtype: Any, ndim: int = 1, codec: str = "raw", *, dictionary: bytes | None = None
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        _check_codec(self)
+        object.__setattr__(self, "dtype", _named_dtype(self.dtype))
+        if not isinstance(self.ndim, int) or not 1 <= self.ndim <= 32:
+            raise SchemaMismatch(f"Ragged ndim is {self.ndim!r}; it must be an int, 1 to 32 (a scalar is an Array)")
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """Byte strings of any length. They come back as read-only memoryviews."""
+
+    codec: str = "raw"
+    dictionary: bytes | None = dataclasses.field(default=None, repr=False, kw_only=True)
+    kind: ClassVar[str] = "bytes"
+
+    def __post_init__(self) -> None:
+        _check_codec(self)
+
+
+@dataclass(frozen=True)
+class Text:
+    """Unicode strings of any length."""
+
+    codec: str = "raw"
+    dictionary: bytes | None = dataclasses.field(default=None, repr=False, kw_only=True)
+    kind: ClassVar[str] = "text"
+
+    def __post_init__(self) -> None:
+        _check_codec(self)
+
+
+@dataclass(frozen=True)
+class Json:
+    """Whatever JSON can say: None, bool, int, float, str, lists, dicts with str keys. Nothing is ever unpickled."""
+
+    codec: str = "raw"
+    dictionary: bytes | None = dataclasses.field(default=None, repr=False, kw_only=True)
+    kind: ClassVar[str] = "json"
+
+    def __post_init__(self) -> None:
+        _check_codec(self)
+
+
+Field = Array | Ragged | Bytes | Text | Json
+"""Every field takes `codec`, one of "raw", "deflate", "zstd" and "lz4", applied to each record by itself, with ":level"
+where another than the default is wanted; and for zstd a trained `dictionary`."""
+Fields = dict[str, Field]
+_KINDS: dict[str, type[Field]] = {cls.kind: cls for cls in (Array, Ragged, Bytes, Text, Json)}
+
+
+@dataclass(frozen=True)
+class Column:
+    """One Arrow column. `width` is its bytes per row, or None where rows vary in length."""
+
+    name: str
+    type: pa.DataType
+    width: int | None
+
+
+def columns_of(name: str, field: Field) -> list[Column]:
+    """The Arrow columns of a field: data first, then shapes where it has them, its checksums last."""
+    checksum = Column(name + CHECKSUM, pa.uint64(), 8)
+    if isinstance(field, Array) and not field.width:
+        return [checksum]  # rows of no bytes need no column; Arrow cannot hold one either
+    if isinstance(field, Ragged):
+        shape = Column(name + SHAPE, pa.list_(pa.int64(), field.ndim), 8 * field.ndim)
+        return [Column(name, pa.large_binary(), None), shape, checksum]
+    if isinstance(field, Array) and field.codec == "raw":
+        return [Column(name, _array_type(field), field.width), checksum]
+    text = isinstance(field, Text | Json) and field.codec == "raw"
+    return [Column(name, pa.large_string() if text else pa.large_binary(), None), checksum]
+
+
+def field_has_bytes(field: Field) -> bool:
+    """Whether a field has a data column at all."""
+    return not isinstance(field, Array) or field.width > 0
+
+
+def arrow_schema(fields: Fields) -> pa.Schema:
+    """The schema of every chunk of a store with these fields."""
+    return pa.schema(
+        [
+            pa.field(column.name, column.type, nullable=column.name == name, metadata=metadata)
+            for name, field in fields.items()
+            for metadata in [column_metadata(field)]
+            for column in columns_of(name, field)
+        ]
+    )
+
+
+def check_fields(fields: Any) -> Fields:
+    """Fields as a user gave them, checked.
+
+    Raises:
+        SchemaMismatch: none at all, a name that cannot be, something that is not a field, or records too large for any
+            chunk.
+    """
+    if not isinstance(fields, dict) or not fields:
+        raise SchemaMismatch(f'fields must be a non-empty dict such as {{"label": ws.Array("int64")}}, not {fields!r}')
+    for name, field in fields.items():
+        if not isinstance(name, str) or not name or "::" in name or any("\ud800" <= one <= "\udfff" for one in name):
+            raise SchemaMismatch(f"field name {name!r} must be a non-empty str of valid Unicode without '::'")
+        if not isinstance(field, Field):
+            raise SchemaMismatch(f"field {name!r} is {field!r}; it must be ws.Array, Ragged, Bytes, Text or Json")
+    widths = {name: field.width for name, field in fields.items() if isinstance(field, Array)}
+    if sum(widths.values()) > LARGEST_RECORD:
+        widest = max(widths, key=widths.__getitem__)
+        raise SchemaMismatch(
+            f"a record of {sum(widths.values()):,} bytes is too large: one holds at most {LARGEST_RECORD:,}. Split it, "
+            f"such as field {widest!r}, which takes {widths[widest]:,}"
+        )
+    return dict(fields)
+
+
+def check_known(where: Any, names: Iterable[str], fields: Collection[str]) -> None:
+    """Raise KeyError for the first name that is none of the fields; `where` is what has them, for the message."""
+    if isinstance(names, str):
+        raise TypeError(f"fields must be a list of names, such as [{names!r}]; got {names!r:.80}")
+    for name in names:
+        if name not in fields:
+            raise KeyError(f"{where} has no field {name!r}{suggestion(name, fields)}; it has {list(fields)}")
+
+
+def suggestion(name: Any, fields: Collection[str]) -> str:
+    """What a misspelt field name may have meant, as the middle of a message; empty where nothing is like it."""
+    close = difflib.get_close_matches(name, fields, 1) if isinstance(name, str) else []
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def fields_to_json(fields: Fields) -> list[dict[str, Any]]:
+    """Fields as they stand in store.json, in their order."""
+    return [{"name": name, **_describe(field)} for name, field in fields.items()]
+
+
+def fields_from_json(described: list[dict[str, Any]]) -> Fields:
+    """The inverse of `fields_to_json`.
+
+    Raises:
+        NewerFormat: a kind of field that this version does not know.
+    """
+    fields: Fields = {}
+    for entry in described:
+        options = dict(entry)
+        name, kind = options.pop("name"), options.pop("kind")
+        if kind not in _KINDS:
+            raise NewerFormat(f"field {name!r} is of kind {kind!r}, which this warmstore does not know; upgrade it")
+        if "shape" in options:
+            options["shape"] = tuple(options["shape"])
+        if "dictionary" in options:
+            options["dictionary"] = base64.b64decode(options["dictionary"])
+        fields[name] = _KINDS[kind](**options)
+    return fields
+
+
+def _describe(field: Field) -> dict[str, Any]:
+    options = {"kind": field.kind, **{one.name: getattr(field, one.name) for one in dataclasses.fields(field)}}
+    dictionary = options.pop("dictionary")
+    if dictionary is not None:
+        options["dictionary"] = base64.b64encode(dictionary).decode()
+    if field.codec == "raw":
+        del options["codec"]
+    if "shape" in options:
+        options["shape"] = list(options["shape"])  # as JSON gives it back
+    return options
+
+
+def column_metadata(field: Field) -> dict[str, str]:
+    """A field's description as the metadata of its columns."""
+    # The dictionary stands in store.json; in every chunk it would only take room.
+    described = _describe(field)
+    described.pop("dictionary", None)
+    return {"warmstore": json.dumps(described)}
+
+
+def _check_codec(field: Any) -> None:
+    kind, _ = parse_codec(field.codec)
+    if field.dictionary is not None and kind != "zstd":
+        raise SchemaMismatch(f"a dictionary goes with codec 'zstd', not {field.codec!r}")
+
+
+def _array_type(field: Array) -> pa.DataType:
+    dtype = numpy_dtype(field.dtype)
+    if dtype.itemsize == 16:  # complex128
+        value, shape = pa.uint64(), (*field.shape, 2)
+    else:
+        value, shape = ARROW_NATIVE.get(field.dtype, ARROW_BITS[dtype.itemsize]), field.shape
+    if not shape:
+        return value
+    return pa.fixed_shape_tensor(value, shape)

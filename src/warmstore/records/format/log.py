@@ -1,0 +1,436 @@
+"""The log of a store: 64-byte entries that say what is committed, and whose order is the order of the rows.
+
+A row exists once the log says so. An entry is written in one piece under the log's lock; a short or all-zero last
+entry is the tail of a write that never finished and is cut off by the next writer, any other bad entry is damage.
+Every entry stands in `log.copy` too, where it is written first: a damaged log is read through its copy, and the next
+writer mends it. docs/format.md draws the entry.
+"""
+
+import contextlib
+import errno
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import xxhash
+
+from warmstore.errors import NotAStore
+from warmstore.records.format.byte_repair import with_one_byte_changed
+from warmstore.records.format.log_entries import (
+    CLOSED,
+    ENTRY,
+    SIZE,
+    ZEROS,
+    Bools,
+    Entries,
+    damaged,
+    matches,
+)
+from warmstore.storage.files import COPY, Files, read_whole, write_all, write_failed
+
+_logger = logging.getLogger("warmstore")
+
+_SEQUENCE = 48
+"""The byte of an entry where its number begins."""
+_PER_SECTOR = 512 // SIZE
+
+
+class GenerationClosed(Exception):
+    """The log has ended: the store was rebalanced and goes on in a later generation."""
+
+
+class Log:
+    """One generation's log, opened for reading and, where the file allows it, for appending.
+
+    Args:
+        seed: of the entries' hashes, so that the log of another store or generation is not taken for this one's.
+        superseded: whether the store has gone on to a later generation. A `closed` entry counts only then: without it
+            the rebalance that wrote the entry died before its work was in place.
+        salvage: have entries that are damaged in the log and in its copy be of no kind, instead of raising; `lost` has
+            their numbers.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        files: Files,
+        seed: int,
+        *,
+        write: bool,
+        superseded: Callable[[], bool] = lambda: False,
+        salvage: bool = False,
+    ) -> None:
+        self.path = path
+        self.copy_path = path.with_name(path.name + COPY)
+        self.lost: list[int] = []
+        self.is_damaged = False  # entries were read from the copy, or all of it is
+        self._seed = seed
+        self._files = files
+        self._write = write
+        self._superseded = superseded
+        self._salvage = salvage
+        self._copy: int | None = None
+        self._refused: int | None = None  # entries from this number on stand in the copy alone, and do not count
+        self._guard = threading.RLock()
+        self._depth = 0
+        try:
+            self._descriptor = self._open(write)
+        except FileNotFoundError:
+            raise NotAStore(f"{path} is missing: the store's folder is incomplete; restore it from a copy") from None
+
+    def _open(self, write: bool) -> int:
+        try:
+            return self._files.open(self.path, write=write)
+        except FileNotFoundError:
+            if not write:
+                descriptor = self._files.open(self.copy_path)
+                self.is_damaged = True
+                _logger.warning("%s is missing; its copy is read. verify(repair=True) mends it", self.path)
+                return descriptor
+        data = read_whole(self._files, self.copy_path)
+        with contextlib.suppress(FileExistsError):
+            _create(self.path, data, self._files)
+            _logger.warning("%s was missing and is restored from its copy", self.path)
+        return self._files.open(self.path, write=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._files.close(self._descriptor)
+        if self._copy is not None:
+            self._files.close(self._copy)
+
+    def ends_with(self, entries: int, last: bytes) -> bool:
+        """Whether the log is still the one of so many entries whose last one is `last`."""
+        return self._files.size(self._descriptor) // SIZE == entries and self.continues(entries, last)
+
+    def continues(self, entries: int, last: bytes) -> bool:
+        """Whether the log begins with the one of so many entries; not so when a failing disk had one taken back."""
+        return not entries or self._files.read(self._descriptor, SIZE, (entries - 1) * SIZE) == last
+
+    def read(self, first: int) -> Entries:
+        """The committed entries from number `first` on; an empty array when there are none.
+
+        Raises:
+            Damaged: an entry that is not a torn tail does not match its hash, nor does its copy.
+        """
+        data = self._read_log(first)
+        ends_early = not first and self._copy_is_longer(len(data))
+        if ends_early:
+            with self._unless_written() as is_still:
+                data = self._read_log(0)
+                ends_early = is_still and self._copy_is_longer(len(data))
+        good = matches(data, self._seed, first)
+        if ends_early or not good.all():
+            data = self._mended(data, self._read_copy(first), good, first)
+        entries = np.frombuffer(data, ENTRY)
+        if len(entries) and entries["kind"][-1] == CLOSED and not self._superseded():
+            entries = entries[:-1]
+        return entries
+
+    @contextlib.contextmanager
+    def _unless_written(self) -> Iterator[bool]:
+        """Hold the log's lock, unless a writer does, who may be between the log and its copy; without waiting."""
+        with self._guard:
+            held = not self._depth and self._files.lock(self._descriptor, wait=False)
+            try:
+                yield held or bool(self._depth)
+            finally:
+                if held:
+                    self._files.unlock(self._descriptor)
+
+    def _read_log(self, first: int) -> bytes:
+        size = self._files.size(self._descriptor)
+        try:
+            data = self._files.read(self._descriptor, size - first * SIZE, first * SIZE)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            data = b""  # a bad sector: the copy has all of it
+        return data[: len(data) // SIZE * SIZE].removesuffix(ZEROS)
+
+    def _copy_is_longer(self, length: int) -> bool:
+        """Whether the copy has entries that the log lacks: its end is cut off, or a writer died between the two."""
+        if self._refused is not None:
+            return False
+        try:
+            return self.copy_path.stat().st_size >= length + SIZE
+        except OSError:
+            return False
+
+    def _read_copy(self, first: int) -> bytes:
+        try:
+            return read_whole(self._files, self.copy_path)[first * SIZE :]
+        except OSError:
+            return b""
+
+    def _mended(self, data: bytes, copy: bytes, good: Any, first: int) -> bytes:
+        """The log's bytes, where bad entries are those of the copy, and the copy's own end where that is longer."""
+        copy = copy[: len(copy) // SIZE * SIZE]
+        good_copy = matches(copy, self._seed, first)
+        whole = bytearray(data)
+        for number in np.flatnonzero(~good).tolist():
+            part = slice(number * SIZE, (number + 1) * SIZE)
+            entry = copy[part] if number < len(good_copy) and good_copy[number] else None
+            whole[part] = entry or self._searched(bytes(whole[part]), first + number) or ZEROS
+        count = len(data) // SIZE
+        more = self._committed(copy[len(data) :], good_copy[count:])
+        whole += more
+        lost = [number for number in np.flatnonzero(~good).tolist() if not any(whole[number * SIZE :][:SIZE])]
+        if lost and not self._salvage:
+            raise damaged(str(self.path), first + lost[0], first + count)
+        wrong = int(np.count_nonzero(~good)) + len(more) // SIZE
+        # A writer that died leaves one entry in the copy alone.
+        self.is_damaged |= bool(lost or wrong > (1 if good.all() else 0))
+        if self.is_damaged and not lost:
+            what = "they are mended" if self._write else "verify(repair=True) mends it"
+            _logger.warning(
+                "%s: %d entries are damaged or missing and are read from its copy; %s", self.path, wrong, what
+            )
+        if self._write and not lost and bytes(whole) != data:
+            self._mend(bytes(whole), first)
+        self.lost = [first + number for number in lost]
+        return bytes(whole)
+
+    def _committed(self, copy: bytes, good: Bools) -> bytes:
+        """Of entries that only the copy has those that belong to the log: not the trace of a rebalance that died."""
+        count = int(np.argmin(np.append(good, False)))
+        entries = np.frombuffer(copy, ENTRY, count)
+        if count and entries["kind"][-1] == CLOSED and not self._superseded():
+            count -= 1
+        return copy[: count * SIZE]
+
+    def _searched(self, entry: bytes, number: int) -> bytes | None:
+        """An entry of which one byte is wrong."""
+        return with_one_byte_changed(
+            entry,
+            lambda data: bool(matches(data, self._seed, number)[0]),
+            known=number.to_bytes(8, "little"),
+            at=_SEQUENCE,
+        )
+
+    def _mend(self, whole: bytes, first: int) -> None:
+        """Have the log hold these bytes from an entry on. Only entries that are wrong are written."""
+        with self.locked():
+            now = self._files.read(self._descriptor, len(whole), first * SIZE)
+            for at in range(0, len(whole), SIZE):
+                entry, there = whole[at : at + SIZE], now[at : at + SIZE]
+                if len(there) < SIZE or not matches(there, self._seed, first + at // SIZE)[0]:
+                    write_all(self._files, self._descriptor, [entry], first * SIZE + at)
+            self._files.sync(self._descriptor)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the log's lock; every append happens under it. It may be held already by this thread."""
+        with self._guard:
+            if not self._depth:
+                self._files.lock(self._descriptor)
+            self._depth += 1
+            try:
+                if self._write and self._depth == 1:
+                    self._roll_forward()
+                yield
+            finally:
+                self._depth -= 1
+                if not self._depth:
+                    self._files.unlock(self._descriptor)
+
+    def append(self, *entries: Entries) -> None:
+        """Commit entries, all or none of them: they are on the disk when this returns.
+
+        Raises:
+            WriteFailed: they are not; the log is as it was.
+            GenerationClosed: the store goes on in another generation.
+        """
+        try:
+            with self.locked():
+                self.append_locked(*entries)
+        except OSError as error:
+            raise write_failed(error, self.path) from error
+
+    def append_all(self, entries: Entries) -> None:
+        """Commit some entries, one behind the other; after a kill the first few of them may be there.
+
+        Raises:
+            WriteFailed: the disk refused.
+            GenerationClosed: the store goes on in another generation.
+        """
+        try:
+            with self.locked():
+                for number in range(len(entries)):
+                    self._append_locked(entries[number : number + 1].copy(), sync=number + 1 == len(entries))
+        except OSError as error:
+            raise write_failed(error, self.path) from error
+
+    def extend_locked(self, whole: bytes) -> bool:
+        """Go on as a longer log does, `whole`, by somebody who holds the lock; False where that is another log."""
+        length = self._committed_length() * SIZE
+        if self._files.read(self._descriptor, length, 0) != whole[:length]:
+            return False
+        for descriptor in (self._copy_descriptor(length), self._descriptor):
+            write_all(self._files, descriptor, [whole[length:]], length)
+        self._files.sync(self._descriptor)
+        return True
+
+    def append_locked(self, *entries: Entries) -> None:
+        """`append` by somebody who holds the lock.
+
+        Raises:
+            OSError: they are not on the disk; the log is as it was.
+        """
+        length = self._committed_length()
+        try:
+            for number, entry in enumerate(entries):
+                # Those of one sector reach the disk together. Of others the first are there before the last.
+                last = number + 1 == len(entries)
+                self._append_locked(entry, length + number, sync=last or not (length + number + 1) % _PER_SECTOR)
+        except BaseException as error:
+            if isinstance(error, OSError):
+                with contextlib.suppress(OSError):
+                    self._files.truncate(self._descriptor, length * SIZE)
+            else:  # an interrupt: what the log holds is committed
+                length = self._files.size(self._descriptor) // SIZE
+            if self._copy is not None:
+                with contextlib.suppress(OSError):
+                    self._files.truncate(self._copy, length * SIZE)
+            if self._copy_is_longer(length * SIZE):
+                self._refused = length
+            raise
+
+    def _append_locked(self, entry: Entries, length: int | None = None, *, sync: bool) -> None:
+        length = self._committed_length() if length is None else length
+        entry["sequence"] = length
+        entry["hash"] = xxhash.xxh3_64_intdigest(entry.tobytes()[:-8], self._seed)
+        # The copy is written first, and not synced: whoever dies leaves no entry without one.
+        write_all(self._files, self._copy_descriptor(length * SIZE), [entry.tobytes()], length * SIZE)
+        write_all(self._files, self._descriptor, [entry.tobytes()], length * SIZE)
+        if sync:
+            self._files.sync(self._descriptor)
+
+    def _copy_descriptor(self, length: int) -> int:
+        """The copy, open for writing and with all that stands in the first `length` bytes of the log."""
+        if self._copy is None:
+            try:
+                self._copy = self._files.open(self.copy_path, write=True)
+            except FileNotFoundError:
+                self._copy = self._files.create(self.copy_path)
+        size = self._files.size(self._copy)
+        if size < length:
+            first = size // SIZE * SIZE
+            missing = self._files.read(self._descriptor, length - first, first)
+            write_all(self._files, self._copy, [missing], first)
+        return self._copy
+
+    def prefix_hash(self) -> int:
+        """The xxh3-64 of all that is committed, by somebody who holds the lock: what a `merged` entry says of it."""
+        length = self._committed_length() * SIZE
+        return xxhash.xxh3_64_intdigest(self._files.read(self._descriptor, length, 0), self._seed)
+
+    def mend_copy(self) -> bool:
+        """Have the copy say what the log says; returns whether it did not."""
+        with self.locked():
+            length = self._committed_length() * SIZE
+            data = bytearray(self._files.read(self._descriptor, length, 0))
+            copy = self._copy_descriptor(0)
+            present = self._files.read(copy, length, 0)
+            good = matches(bytes(present[: len(present) // SIZE * SIZE]), self._seed)
+            # What is damaged in the log alone is not written over what is whole.
+            for number in np.flatnonzero(good & ~matches(bytes(data), self._seed)[: len(good)]).tolist():
+                part = slice(number * SIZE, (number + 1) * SIZE)
+                data[part] = present[part]
+            if present == data:
+                return False
+            write_all(self._files, copy, [data], 0)
+            self._files.sync(copy)
+            return True
+
+    def copy_differs(self) -> bool:
+        """Whether the copy lacks an entry that the log has, or has a damaged one."""
+        length = len(self._read_log(0)) // SIZE
+        copy = self._read_copy(0)
+        good = matches(copy[: len(copy) // SIZE * SIZE], self._seed)[:length]
+        return len(good) < length or not good.all()
+
+    def holds(self, entry: Entries) -> bool:
+        """Whether an entry given to `append` is committed: an interrupt may hide what became of it."""
+        at = int(entry["sequence"][0]) * SIZE
+        return self._files.read(self._descriptor, SIZE, at) == entry.tobytes()
+
+    def _is_closed(self, number: int) -> bool:
+        entry = np.frombuffer(self._files.read(self._descriptor, SIZE, number * SIZE), ENTRY)
+        return bool(entry["kind"][0] == CLOSED)
+
+    def _committed_length(self) -> int:
+        # A torn tail is overwritten in place: cut back to whole entries, and over an all-zero last one.
+        size = self._files.size(self._descriptor)
+        length = self._whole_entries(size)
+        if length and self._is_closed(length - 1):
+            if self._superseded():
+                raise GenerationClosed(str(self.path))
+            length -= 1  # a rebalance died before its new generation was in place
+        if size != length * SIZE:
+            self._files.truncate(self._descriptor, length * SIZE)
+        return length
+
+    def _whole_entries(self, size: int) -> int:
+        """Entries in a log of so many bytes, without a torn tail."""
+        length = size // SIZE
+        torn = length and self._files.read(self._descriptor, SIZE, (length - 1) * SIZE) == ZEROS
+        return length - 1 if torn else length
+
+    def _roll_forward(self) -> None:
+        """Have the log hold what a writer that died had written to the copy only: who opened it since has seen that."""
+        if self._refused is not None:
+            with contextlib.suppress(OSError):
+                # Not where somebody else took the entry for that of a writer that died.
+                if self._copy is not None and self._files.size(self._descriptor) <= self._refused * SIZE:
+                    self._files.truncate(self._copy, self._refused * SIZE)
+                self._refused = None
+        if not self._copy_is_longer(self._whole_entries(self._files.size(self._descriptor)) * SIZE):
+            return
+        try:
+            length = self._committed_length()
+        except GenerationClosed:
+            return
+        copy = self._read_copy(length)
+        copy = copy[: len(copy) // SIZE * SIZE]
+        entries = self._committed(copy, matches(copy, self._seed, length))
+        if entries:
+            write_all(self._files, self._descriptor, [entries], length * SIZE)
+            self._files.sync(self._descriptor)
+
+
+def create_log(folder: Path, files: Files, data: bytes = b"") -> None:
+    """Make a log and its copy in a new folder, empty or with entries; on the disk when this returns."""
+    for name in ("log", "log" + COPY):
+        _create(folder / name, data, files)
+    files.sync_folder(folder)
+
+
+def is_closed(folder: Path, files: Files) -> bool:
+    """Whether the log in a generation's folder ends with a `closed` entry, by the log or by its copy."""
+    for name in ("log", "log" + COPY):
+        try:
+            data = read_whole(files, folder / name)
+        except OSError:
+            continue
+        data = data[: len(data) // SIZE * SIZE]
+        if data and np.frombuffer(data[-SIZE:], ENTRY)["kind"][0] == CLOSED:
+            return True
+    return False
+
+
+def _create(path: Path, data: bytes, files: Files) -> None:
+    descriptor = files.create(path)
+    try:
+        write_all(files, descriptor, [data], 0)
+        files.sync(descriptor)
+    finally:
+        files.close(descriptor)

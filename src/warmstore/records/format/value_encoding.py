@@ -1,0 +1,312 @@
+"""What a user's values are as bytes, and back: the two ways through a field's dtype, shape and codec."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from warmstore.errors import Damaged, SchemaMismatch, UnsupportedType
+from warmstore.records.format.array_interop import array_of_numbers, exact_array, to_numpy
+from warmstore.records.format.codecs import codec_of
+from warmstore.records.format.encoded_rows import Bools, Gathered, Rows, packed, spread
+from warmstore.records.format.fields import Array, Bytes, Field, Json, Ragged, Text, field_has_bytes, numpy_dtype
+from warmstore.storage.memory.buffer_pool import Allocate, take
+
+
+def encode(name: str, field: Field, values: Any, *, own: bool = False) -> Rows:
+    """A user's values of one field, one per record, in memory of their own.
+
+    Args:
+        values: for an Array anything that is [n, *shape] in the field's dtype (or lists of Python numbers, converted
+            where that loses nothing); for a Ragged a sequence of arrays or of such lists; otherwise a sequence of
+            values. In a list None stands for no value; in a Json field it is one. What is masked as a whole is absent.
+        own: nobody else writes to `values`: an array of a fixed width is taken as it is.
+
+    Raises:
+        SchemaMismatch: dtype, shape or type differ from the field's, or a value is masked in part.
+    """
+    if isinstance(values, np.ma.MaskedArray):
+        return _encode_masked(name, field, values)
+    if isinstance(values, list | tuple) and any(isinstance(value, np.ma.MaskedArray) for value in values):
+        return _encode_masked_parts(name, field, values)
+    if isinstance(values, list | tuple) and not isinstance(field, Json) and any(value is None for value in values):
+        return _encode_with_absent(name, field, values)
+    if isinstance(field, Array):
+        fits = own and values.flags.c_contiguous and (values.dtype, values.shape[1:]) == (field.numpy, field.shape)
+        array = values if fits else exact_array(name, values, field.numpy, field.shape)
+        return Rows(len(array), array.reshape(-1).view(np.uint8).reshape(len(array), field.width))
+    if isinstance(field, Ragged):
+        return _encode_ragged(name, field, values)
+    if isinstance(values, str | bytes) or not hasattr(values, "__len__"):
+        raise SchemaMismatch(f"field {name!r} takes a list with one value per record, not {type(values).__name__}")
+    return packed([_encode_value(name, field, value) for value in values])
+
+
+def decode(
+    field: Field,
+    views: Sequence[Any],
+    shapes: np.ndarray[Any, Any] | None,
+    absent: Bools | None = None,
+) -> list[Any]:
+    """Values that come as lists: read-only arrays, bytes-likes, strings or JSON values; None where absent."""
+    if absent is not None and absent.any():
+        there = np.flatnonzero(~absent)
+        some = decode(field, [views[at] for at in there.tolist()], None if shapes is None else shapes[there])
+        values: list[Any] = [None] * len(views)
+        for at, value in zip(there.tolist(), some, strict=True):
+            values[at] = value
+        return values
+    if isinstance(field, Ragged):
+        assert shapes is not None
+        dtype = numpy_dtype(field.dtype)
+        return [np.frombuffer(view, dtype).reshape(shape) for view, shape in zip(views, shapes.tolist(), strict=True)]
+    if isinstance(field, Bytes):
+        return list(views)
+    if isinstance(field, Text):
+        return [str(view, "utf-8") for view in views]
+    return [json.loads(bytes(view)) for view in views]
+
+
+def decode_array(
+    field: Array, data: np.ndarray[Any, np.dtype[np.uint8]], absent: Bools | None = None
+) -> np.ndarray[Any, Any]:
+    """uint8 [n, width] seen as [n, *shape] in the field's dtype, no copy; a masked array where some are absent."""
+    if field.width:
+        array = data.view(field.numpy).reshape(len(data), *field.shape)
+    else:
+        array = np.zeros((len(data), *field.shape), field.numpy)
+    if absent is None or not absent.any():
+        return array
+    mask = np.broadcast_to(absent.reshape(-1, *(1,) * len(field.shape)), array.shape)
+    return np.ma.MaskedArray(array, mask)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """The values of some records one after the other in one array; `packed[i]` is the i-th.
+
+    values: one-dimensional; of the field's dtype for a Ragged field, else uint8.
+    offsets: int64 [n + 1]: value i is `values[offsets[i]:offsets[i + 1]]`; for one dimension these are `cu_seqlens`.
+    shapes: int64 [n, ndim] for a Ragged field, else None.
+    absent: bool [n], records without a value (theirs are empty), or None where all have one.
+    """
+
+    values: np.ndarray[Any, Any]
+    offsets: np.ndarray[Any, np.dtype[np.int64]]
+    shapes: np.ndarray[Any, np.dtype[np.int64]] | None = None
+    absent: Bools | None = None
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, at: int) -> np.ndarray[Any, Any]:
+        at = range(len(self))[at]
+        value = self.values[self.offsets[at] : self.offsets[at + 1]]
+        return value if self.shapes is None else value.reshape(self.shapes[at])
+
+
+def decode_rows(field: Field, rows: Rows) -> Any:
+    """What a user gets for rows in memory: an array, or a list."""
+    if isinstance(field, Array):
+        return decode_array(field, matrix(field, rows), rows.absent)
+    return decode(field, rows.views(), rows.shapes, rows.absent)
+
+
+def decode_gathered(field: Field, gathered: Gathered) -> Any:
+    """What a user gets for gathered rows: an array, or a list."""
+    if gathered.data is not None:
+        assert isinstance(field, Array)
+        return decode_array(field, gathered.data, gathered.absent)
+    assert gathered.spans is not None
+    if codec_of(field.codec, field.dictionary) is None:
+        return decode(field, gathered.spans.views(), gathered.shapes, gathered.absent)
+    return decode_rows(field, decompressed(field, gathered))
+
+
+def decompressed(field: Field, gathered: Gathered, allocate: Allocate = take) -> Rows:
+    """Gathered rows of varying width as they were before the field's codec, one after the other."""
+    assert gathered.spans is not None
+    codec = codec_of(field.codec, field.dictionary)
+    if codec is None:
+        return replace(gathered.spans.copied(allocate), shapes=gathered.shapes, absent=gathered.absent)
+    data, offsets = codec.decompress(*gathered.spans.in_memory(), allocate)
+    return Rows(len(gathered.spans), data, offsets, gathered.shapes, gathered.absent)
+
+
+def raw_rows(field: Field, gathered: Gathered) -> Rows:
+    """Gathered rows as they were before the field's codec; those of an Array have one width."""
+    if gathered.data is not None:
+        return Rows(len(gathered.data), gathered.data, absent=gathered.absent)
+    rows = decompressed(field, gathered)
+    return Rows(rows.count, matrix(field, rows), absent=rows.absent) if isinstance(field, Array) else rows
+
+
+def decode_packed(field: Field, rows: Rows) -> Packed:
+    """Rows of varying width as one array."""
+    assert rows.offsets is not None
+    absent = rows.absent if rows.absent is not None and rows.absent.any() else None
+    if not isinstance(field, Ragged):
+        return Packed(rows.data, rows.offsets, None, absent)
+    dtype = numpy_dtype(field.dtype)
+    return Packed(rows.data.view(dtype), rows.offsets // dtype.itemsize, rows.shapes, absent)
+
+
+def compressed(field: Field, rows: Rows, threads: int | None = None) -> Rows:
+    """Rows as they are stored: each value through the field's codec, in so many threads; absent ones stay empty."""
+    codec = codec_of(field.codec, field.dictionary)
+    if codec is None or not field_has_bytes(field):
+        return rows
+    values = rows.views()
+    if rows.absent is not None:
+        values = [view for view, absent in zip(values, rows.absent.tolist(), strict=True) if not absent]
+    results = iter(codec.compress(values, threads))
+    gone = np.zeros(rows.count, bool) if rows.absent is None else rows.absent
+    return replace(
+        packed([b"" if absent else next(results) for absent in gone.tolist()], rows.shapes), absent=rows.absent
+    )
+
+
+def matrix(field: Array, rows: Rows) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """uint8 [n, width] of rows of an Array field, also where a codec let their width vary; absent ones are zeros.
+
+    Raises:
+        Damaged: a row of another length.
+    """
+    if rows.offsets is None:
+        return rows.data
+    there = np.diff(rows.offsets)
+    if not np.isin(there, (0, field.width)).all():
+        raise Damaged(f"a record of {int(there.max())} bytes was read where the field has {field.width}")
+    if there.all():
+        return rows.data.reshape(rows.count, field.width)
+    data = np.zeros((rows.count, field.width), np.uint8)
+    data[there > 0] = rows.data.reshape(-1, field.width)
+    return data
+
+
+def _encode_masked(name: str, field: Field, values: np.ma.MaskedArray[Any, Any]) -> Rows:
+    """Rows of a masked array: those that are masked as a whole are absent."""
+    if values.mask is np.ma.nomask or not values.ndim or not len(values):
+        return encode(name, field, values.data)
+    if not values.size:
+        raise _unknown_absence(name, 0)
+    masks = np.ma.getmaskarray(values).reshape(len(values), -1)
+    absent = np.asarray(masks.all(axis=1))
+    partly = np.flatnonzero(masks.any(axis=1) & ~absent)
+    if len(partly):
+        raise _partly_masked(name, int(partly[0]))
+    return _with_absent(name, field, ~absent, values.data[~absent])
+
+
+def _encode_masked_parts(name: str, field: Field, values: Sequence[Any]) -> Rows:
+    """Rows of a list of which some values are masked arrays: those that are masked as a whole are absent."""
+    there = np.ones(len(values), bool)
+    for at, value in enumerate(values):
+        if isinstance(value, np.ma.MaskedArray):
+            there[at] = not _is_masked(name, value, at)
+        elif value is None and not isinstance(field, Json):
+            there[at] = False
+    present = [value for value, is_there in zip(values, there.tolist(), strict=True) if is_there]
+    plain = [value.data if isinstance(value, np.ma.MaskedArray) else value for value in present]
+    return _with_absent(name, field, there, plain)
+
+
+def _is_masked(name: str, value: np.ma.MaskedArray[Any, Any], at: int) -> bool:
+    """Whether the value of record `at` of a batch is masked as a whole."""
+    if value.mask is np.ma.nomask:
+        return False
+    if not value.size:
+        raise _unknown_absence(name, at)
+    mask = np.ma.getmaskarray(value)
+    if mask.any() and not mask.all():
+        raise _partly_masked(name, at)
+    return bool(mask.all())
+
+
+def _partly_masked(name: str, at: int) -> SchemaMismatch:
+    return SchemaMismatch(
+        f"field {name!r}: a part of the value of record {at} of the batch is masked; a value is absent as a whole or "
+        "not at all. Fill it first, with values.filled(...)"
+    )
+
+
+def _unknown_absence(name: str, at: int) -> SchemaMismatch:
+    return SchemaMismatch(
+        f"field {name!r}: the value of record {at} of the batch has no element, so no mask says whether it is absent; "
+        "pass a list with None for the absent ones, or the array without its mask (values.data)"
+    )
+
+
+def _encode_with_absent(name: str, field: Field, values: Sequence[Any]) -> Rows:
+    there = np.array([value is not None for value in values])
+    return _with_absent(name, field, there, [value for value in values if value is not None])
+
+
+def _with_absent(name: str, field: Field, there: Bools, present: Any) -> Rows:
+    """The rows of the values of some records, where the others are absent.
+
+    Args:
+        there: bool [n], which records have one of the `present` values, in their order.
+    """
+    return spread(field, encode(name, field, present), ~there)
+
+
+def _encode_ragged(name: str, field: Ragged, values: Any) -> Rows:
+    dtype = numpy_dtype(field.dtype)
+    if not hasattr(values, "__len__"):
+        raise SchemaMismatch(f"field {name!r} takes a list of arrays, not {type(values).__name__}")
+    try:
+        arrays = [
+            array_of_numbers(name, value, dtype) if isinstance(value, list | tuple) else to_numpy(value)
+            for value in values
+        ]
+    except ValueError as error:
+        if isinstance(error, SchemaMismatch):
+            raise
+        raise SchemaMismatch(f"field {name!r} holds {field.dtype} arrays: {error}") from None
+    for array in arrays:
+        if array.ndim != field.ndim or array.dtype != dtype:
+            raise SchemaMismatch(
+                f"field {name!r} holds {field.dtype} arrays of {field.ndim} dimensions; "
+                f"got {array.dtype} of shape {array.shape}"
+            )
+    shapes = np.array([array.shape for array in arrays], np.int64).reshape(len(arrays), field.ndim)
+    return packed([np.ascontiguousarray(array).reshape(-1).view(np.uint8).data for array in arrays], shapes)
+
+
+def _encode_value(name: str, field: Field, value: Any) -> bytes | memoryview:
+    if isinstance(field, Bytes):
+        try:
+            return memoryview(value).cast("B")
+        except TypeError:
+            raise SchemaMismatch(f"field {name!r} holds bytes; got {type(value).__name__}") from None
+    if isinstance(field, Text):
+        if not isinstance(value, str):
+            raise SchemaMismatch(f"field {name!r} holds str; got {type(value).__name__}")
+        text = value
+    else:
+        try:
+            text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+            back = json.loads(text)
+            kept = back == value or _same(back, value)
+        except (RecursionError, TypeError, ValueError) as error:
+            raise UnsupportedType(
+                f"field {name!r} holds JSON values; got a {type(value).__name__} it cannot: {error}"
+            ) from None
+        if not kept:
+            raise UnsupportedType(f"field {name!r}: {value!r:.100} would come back from JSON as {back!r:.100}")
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise UnsupportedType(f"field {name!r}: {value!r:.100} is not valid Unicode: {error}") from None
+
+
+def _same(back: Any, value: Any) -> bool:
+    """Equal, where NaN equals NaN at any depth."""
+    if isinstance(back, dict):
+        return isinstance(value, dict) and back.keys() == value.keys() and all(_same(back[k], value[k]) for k in back)
+    if isinstance(back, list):
+        return isinstance(value, list) and len(back) == len(value) and all(map(_same, back, value))
+    return bool(back == value or (back != back and value != value))

@@ -1,0 +1,397 @@
+"""The key index of a store: which row holds a key, in memory-mapped files that all processes of a host share.
+
+Two tables: small non-negative ints index an array directly, all other keys go through a hash table. The index is
+derived: it can be deleted at any time and is rebuilt from the key column. It only proposes rows; whoever reads one
+confirms it against the key stored with the row, so nothing in here needs to be believed.
+
+Whoever finds rows that the index does not cover adds them, under the index's lock. Lookups take no lock.
+"""
+
+import logging
+import os
+import secrets
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import xxhash
+
+from warmstore.records.index.key_table import BUCKET, PARTITIONS, KeyTable
+from warmstore.records.index.sample_keys import Keys
+from warmstore.records.read.gather import Column, Values
+from warmstore.storage.files import HUGE_PAGE, Files, file_lock, is_read_only
+from warmstore.storage.memory.mmap import Mapped
+from warmstore.storage.quota import Reserve
+
+_log = logging.getLogger("warmstore")
+
+Int64 = np.ndarray[Any, np.dtype[np.int64]]
+
+HEADER = np.dtype(
+    [
+        ("magic", "S8"),
+        ("store", "S32"),
+        ("generation", "<i8"),
+        ("token", "<i8"),  # the direct table's file carries the same
+        ("boot", "S40"),  # of the machine's last start; the numbers after it stay aligned
+        ("covered", "<i8"),  # rows [0, covered) are in the index
+        ("synced", "<i8"),  # rows that were on the disk when the index was last closed
+        ("direct", "<i8"),  # ints below this index the direct table
+        ("buckets", "<i8"),  # of the hash table, which may be written; the file may have room for more
+        ("hash", "<u8"),  # xxh3-64 of everything before
+    ]
+)
+_MAGIC = b"WSKEYS4"
+_PAGE = 4096
+_DIRECTORY = _PAGE
+_COUNTS = _DIRECTORY + 8 * PARTITIONS
+_BUCKETS = _COUNTS + 8 * PARTITIONS
+_BUCKET_BYTES = 8 * BUCKET
+_FIRST_BUCKETS = 64
+# The direct table takes ints below this in any case, and beyond it up to so many times the number of rows: shuffled
+# ids of a data set must not all arrive before they count as dense. That is 64 bytes a row at most, mostly unwritten.
+_ALWAYS_DIRECT = 1 << 21
+_DIRECT_SPARSITY = 8
+_BLOCK = 1 << 18
+_STEP = 4 * HUGE_PAGE  # bytes by which files grow that have as many
+
+ReadKeys = Callable[[int, int], tuple[Keys, Int64]]
+
+
+class KeyIndex:
+    """The index of one store on this host.
+
+    Args:
+        folder: the store's folder, where the files lie; or any other when that one cannot be written.
+        store, generation: what the index belongs to; another's is rebuilt.
+        read_keys: of committed rows [first, last) those that are there, as their keys and their numbers.
+        write: False never writes to the folder; an index that does not cover everything is then copied elsewhere.
+        room: asked before the files grow; held while keys are added.
+        largest: bytes that the direct table may take.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        store: str,
+        generation: int,
+        read_keys: ReadKeys,
+        files: Files,
+        *,
+        write: bool = True,
+        room: Reserve | None = None,
+        largest: int | None = None,
+    ) -> None:
+        self._place_in(folder)
+        self.generation = generation
+        self._room = room
+        self._largest = largest
+        self._identity = (store.encode(), generation)
+        self._read_keys = read_keys
+        self._files = files
+        self._thread_lock = threading.Lock()
+        self._write = write
+        self._private: tempfile.TemporaryDirectory[str] | None = None
+        self._opened: _Opened | None = None
+
+    def _place_in(self, folder: Path) -> None:
+        host = host_name()
+        self.path = folder / f"keys-{host}.index"
+        self._direct_path = folder / f"keys-{host}.direct"
+        self._lock_path = folder / f"keys-{host}.lock"
+
+    def lookup(self, keys: Keys) -> Int64:
+        """The row of each key, or -1: int64 [n]. A row may be wrong or not exist; confirm it."""
+        return self._find(keys, 0)[0]
+
+    def lookup_all(self, keys: Keys, limit: int) -> Int64 | None:
+        """`lookup` where every key has a row below `limit`, else None. This is what training does all day."""
+        rows, are_all = self._find(keys, limit)
+        return rows if are_all and len(rows) else None
+
+    def fetch(self, keys: Keys, columns: Sequence[Column]) -> list[Values] | None:
+        """The values of keys that all have a row which carries them: see `KeyTable.fetch`."""
+        opened = self._opened
+        return None if opened is None else opened.table.fetch(keys, opened.rows, opened.direct.item(), columns)
+
+    def _find(self, keys: Keys, limit: int) -> tuple[Int64, bool]:
+        opened = self._opened
+        if opened is None:
+            return np.full(len(keys), -1, np.int64), False
+        return opened.table.lookup(keys, limit, opened.rows, opened.direct.item())
+
+    @property
+    def covered(self) -> int:
+        """Rows [0, covered) are in the index."""
+        return int(self._opened.header["covered"][0]) if self._opened is not None else 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes the index takes on the disk."""
+        return sum(path.stat().st_size for path in (self.path, self._direct_path) if path.exists())
+
+    def catch_up(self, rows: int) -> None:
+        """Cover all of the store's `rows` committed rows. Does nothing when they are.
+
+        Raises:
+            OSError: the index cannot be written; what it covers stays as it was.
+        """
+        if self._is_current() and self.covered >= rows:
+            return
+        if not self._write:
+            self._catch_up_privately(rows)
+            return
+        try:
+            with self._having_room(0), self._thread_lock, self._locked():
+                if not self._is_current() and not self._open():
+                    self._rebuild(rows)
+                self._add(rows)
+        except OSError as error:
+            if not is_read_only(error):
+                raise
+            self._catch_up_privately(rows)
+
+    def _catch_up_privately(self, rows: int) -> None:
+        # The folder is not written: use the shared index while it covers everything, else one of our own.
+        with self._thread_lock:
+            if self._private is None:
+                if self._open(write=False) and self.covered >= rows:
+                    return
+                self._private = tempfile.TemporaryDirectory(prefix="warmstore-")
+                self._place_in(Path(self._private.name))
+                self._rebuild(rows)
+            self._add(rows)
+
+    def start_over(self, rows: int) -> None:
+        """Build the index anew: it claims rows that the store does not have, or holds more of them than not."""
+        with self._having_room(0), self._thread_lock, self._locked():
+            self._rebuild(rows)
+
+    def sync(self) -> None:
+        """Put the index on the disk, so that it outlives a power cut."""
+        opened = self._opened
+        if opened is None or not opened.table_file.write or self._private is not None:
+            return
+        with self._thread_lock, self._locked():
+            if self._is_current() and int(opened.header["synced"][0]) != self.covered:
+                opened.direct_file.sync()
+                opened.table_file.sync()
+                self._write_header(synced=self.covered)
+                opened.table_file.sync()
+
+    def is_crowded(self, rows: int) -> bool:
+        """Whether most keys in the hash table cannot be among the `rows` that are there: evicted ones stay in it."""
+        opened = self._opened
+        return opened is not None and opened.table.keys > 2 * rows + PARTITIONS
+
+    def close(self) -> None:
+        """Let go of the files; lookups find nothing from now on."""
+        self._opened = None
+        private, self._private = self._private, None
+        if private is not None:
+            private.cleanup()
+
+    def after_fork(self) -> None:
+        """In a forked child: another thread of the parent may have held the lock."""
+        self._thread_lock = threading.Lock()
+
+    def _add(self, rows: int) -> None:
+        opened = self._opened
+        assert opened is not None
+        for first in range(self.covered, rows, _BLOCK):
+            last = min(first + _BLOCK, rows)
+            keys, values = self._read_keys(first, last)
+            direct = self._direct_room(keys, rows)
+            numbers = keys.halves[:, 0]
+            near = keys.below(direct)
+            # Of equal numbers NumPy keeps the last, which is the newest row.
+            if near.all():
+                opened.rows[numbers] = values + 1
+            elif not near.any():
+                opened.table.insert(keys, values)
+            else:
+                opened.rows[numbers[near]] = values[near] + 1
+                far = np.flatnonzero(~near)
+                opened.table.insert(keys.take(far), values[far])
+            self._write_header(covered=last)
+
+    def _direct_room(self, keys: Keys, rows: int) -> int:
+        """How many ints the direct table holds, after it was enlarged for the keys if they are dense enough."""
+        opened = self._opened
+        assert opened is not None
+        direct = int(opened.header["direct"][0])
+        numbers = keys.halves[:, 0]
+        if not keys.small or not len(numbers):
+            return direct
+        limit = _DIRECT_SPARSITY * rows
+        if limit < _ALWAYS_DIRECT or 4 * int((numbers < limit).sum()) < len(numbers):
+            limit = _ALWAYS_DIRECT  # what lies beyond is not dense
+        if self._largest is not None:
+            limit = min(limit, self._largest // 8)
+        near = numbers[numbers < limit]
+        if not len(near) or int(near.max()) < direct:
+            return direct
+        least = int(near.max()) + 1
+        in_order = least - direct <= 2 * len(near)
+        size = _PAGE + 8 * max(2 * direct, least, 1 << 13)
+        if in_order and size > _STEP:  # all of it comes to be written
+            size = _stepped(_PAGE + 8 * least)
+        size = min(size, _PAGE + 8 * limit)
+        direct = (size - _PAGE) // 8
+        with self._having_room(size - opened.direct_file.size):
+            opened.direct_file.allocate(size, used=in_order)
+        self._write_header(direct=direct)
+        return direct
+
+    # Files
+
+    def _is_current(self) -> bool:
+        """Whether what is mapped is still the file under the index's name."""
+        if self._opened is None:
+            return False
+        try:
+            return self._opened.table_file.is_at(self.path)
+        except FileNotFoundError:
+            return False
+
+    def _open(self, *, write: bool = True) -> bool:
+        """Map the files if they are there and belong to this store; otherwise they must be rebuilt."""
+        self._opened = None
+        try:
+            table = Mapped(self.path, self._files, minimum=_BUCKETS + _BUCKET_BYTES, write=write)
+            direct = Mapped(self._direct_path, self._files, minimum=_PAGE, write=write)
+        except (FileNotFoundError, ValueError):
+            return False
+        opened = _Opened.over(table, direct, self._allocate)
+        header = opened.header[0]
+        same_boot = bytes(header["boot"]) == boot_id()
+        good = (
+            bytes(header["magic"]) == _MAGIC
+            and int(header["hash"]) == _hash(opened.header)
+            and (bytes(header["store"]), int(header["generation"])) == self._identity
+            and int(header["token"]) == int(direct.memory[:8].view(np.int64)[0])
+            and direct.size >= _PAGE + 8 * int(header["direct"])
+            and _FIRST_BUCKETS <= int(header["buckets"]) <= (table.size - _BUCKETS) // _BUCKET_BYTES
+            and (same_boot or int(header["synced"]) == int(header["covered"]))
+            and opened.table.is_sound(int(header["covered"]))
+        )
+        if good:
+            self._opened = opened
+            if write and not same_boot:
+                self._write_header(boot=boot_id())
+        return good
+
+    def _rebuild(self, rows: int) -> None:
+        if rows:
+            _log.info("%s: building the key index of %d rows", self.path, rows)
+        self._opened = None
+        token = secrets.randbits(62)
+        drafts = [path.with_name(f"{path.name}.{token:x}.tmp") for path in (self.path, self._direct_path)]
+        if self._room is not None:  # never room for two: what is there goes first, and drafts of the dead with it
+            for path in (self.path, self._direct_path):
+                for old in (path, *path.parent.glob(f"{path.name}.*.tmp")):
+                    self._files.remove(old)
+        try:
+            first = _BUCKETS + _FIRST_BUCKETS * _BUCKET_BYTES
+            with self._having_room(first + _PAGE):
+                table = Mapped(drafts[0], self._files, create=first)
+                direct = Mapped(drafts[1], self._files, create=_PAGE)
+            direct.memory[:8].view(np.int64)[0] = token
+            self._opened = _Opened.over(table, direct, self._allocate)
+            store, generation = self._identity
+            fixed = {"magic": _MAGIC, "store": store, "generation": generation, "token": token, "boot": boot_id()}
+            self._write_header(**fixed, buckets=_FIRST_BUCKETS)
+            self._add(rows)
+            self._files.rename(drafts[1], self._direct_path)
+            self._files.rename(drafts[0], self.path)
+        except BaseException:
+            self._opened = None
+            for draft in drafts:
+                self._files.remove(draft)
+            raise
+
+    def _write_header(self, **values: Any) -> None:
+        assert self._opened is not None
+        header = self._opened.header.copy()
+        for name, value in values.items():
+            header[name] = value
+        header["hash"] = _hash(header)
+        self._opened.header[:] = header
+
+    def _allocate(self, buckets: int) -> None:
+        """Have so many buckets in the hash table."""
+        opened = self._opened
+        assert opened is not None
+        size = _BUCKETS + buckets * _BUCKET_BYTES
+        before = opened.table_file.size
+        if size > before:
+            size = _stepped(size) if size > _STEP else size
+            with self._having_room(size - before):
+                opened.table_file.allocate(size, used=True)
+        self._write_header(buckets=buckets)
+
+    def _having_room(self, size: int) -> AbstractContextManager[object]:
+        return nullcontext() if self._room is None or self._private is not None else self._room(size)
+
+    def _locked(self) -> AbstractContextManager[bool]:
+        return file_lock(self._lock_path, self._files)
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """Both files, mapped. Replaced as a whole, so that a lookup in another thread never sees parts of two."""
+
+    table_file: Mapped
+    direct_file: Mapped
+    header: Any
+    direct: Int64  # [1], the header's
+    rows: Int64  # by small int: the row that holds it, plus one
+    table: KeyTable
+
+    @classmethod
+    def over(cls, table: Mapped, direct: Mapped, allocate: Callable[[int], None]) -> "_Opened":
+        memory = table.memory
+        whole = (len(memory) - _BUCKETS) // _BUCKET_BYTES * _BUCKET_BYTES
+        header = memory[: HEADER.itemsize].view(HEADER)
+        return cls(
+            table,
+            direct,
+            header,
+            header["direct"],
+            direct.memory[_PAGE:].view(np.int64),
+            KeyTable(
+                memory[_DIRECTORY:_COUNTS].view(np.int64),
+                memory[_COUNTS:_BUCKETS].view(np.int64),
+                memory[_BUCKETS : _BUCKETS + whole].view(np.uint64),
+                lambda: int(header["buckets"][0]),
+                allocate,
+            ),
+        )
+
+
+def _stepped(size: int) -> int:
+    """The size to which a file grows that has to have at least `size` bytes."""
+    return -(-size // _STEP) * _STEP
+
+
+def host_name() -> str:
+    """What this host's index is called by."""
+    return os.uname().nodename.replace("/", "_")
+
+
+def _hash(header: Any) -> int:
+    return xxhash.xxh3_64_intdigest(header.tobytes()[: -HEADER["hash"].itemsize])
+
+
+def boot_id() -> bytes:
+    """What tells this start of the machine from all others, at most 40 bytes."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_bytes()[:36]
+    except OSError:
+        return str(int(psutil.boot_time())).encode()

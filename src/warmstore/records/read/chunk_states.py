@@ -1,0 +1,83 @@
+"""What a store's folder holds, told without reading its rows: chunks, what is committed in each, who is writing."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from warmstore.records.format.fields import columns_of
+from warmstore.records.format.log_entries import DELETE, EVICTED, SEALED
+from warmstore.records.format.manifest import read_manifest
+from warmstore.records.generation_log import open_log, open_numbers
+from warmstore.records.read.live_batches import live_batches
+from warmstore.records.store import RecordStore
+from warmstore.storage.files import Files, is_locked
+
+
+@dataclass(frozen=True)
+class ChunkState:
+    """One chunk's file.
+
+    nbytes: of the file. state: "sealed", "open" (no footer: any Arrow reader but warmstore needs one), "missing", or
+    "uncommitted" (nothing in it is committed yet).
+    writing: a live process holds it.
+    """
+
+    name: str
+    records: int
+    batches: int
+    nbytes: int
+    state: str
+    writing: bool
+
+
+def chunk_states(path: Path) -> list[ChunkState]:
+    """The chunks of a store's current generation, by number.
+
+    Raises:
+        NotAStore, Damaged: as when the store is opened.
+    """
+    files = Files()
+    manifest = read_manifest(path, files)
+    folder = path / manifest.generation_folder
+    with open_log(path, manifest, files, write=False) as log:
+        entries = log.read(0)
+    evicted = entries["chunk"][entries["kind"] == EVICTED]
+    live = live_batches(entries, 0, open_numbers(path, manifest, files)).entries
+    batches = entries[np.union1d(live, np.flatnonzero(entries["kind"] == DELETE))]
+    batches = batches[~np.isin(batches["chunk"], evicted)]
+    sealed = set(entries["chunk"][entries["kind"] == SEALED].tolist())
+    on_disk = {int(file.stem): file for file in folder.glob("*.arrow")}
+    states = []
+    for number in sorted(on_disk.keys() | set(np.unique(batches["chunk"]).tolist())):
+        mine = batches[batches["chunk"] == number]
+        file = on_disk.get(number)
+        if file is None:
+            state = "missing"
+        elif number in sealed:
+            state = "sealed"
+        else:
+            state = "open" if len(mine) else "uncommitted"
+        states.append(
+            ChunkState(
+                name=f"{folder.name}/{number:06d}.arrow",
+                records=int(mine["rows"][mine["kind"] != DELETE].sum()),
+                batches=len(mine),
+                nbytes=file.stat().st_size if file is not None else 0,
+                state=state,
+                # A chunk without a commit may be in the making: taking its lock for a moment could fail its writer.
+                writing=state == "open" and file is not None and is_locked(file),
+            )
+        )
+    return states
+
+
+def field_bytes(store: RecordStore) -> dict[str, int]:
+    """Bytes of each field's committed values, with their offsets, shapes and checksums."""
+    sizes = iter(store.snapshot.size)
+    taken = {}
+    for name, field in store.fields.items():
+        # One buffer for a column of fixed width, two for one that varies: as in `Batches.slots`.
+        buffers = sum(1 if column.width is not None else 2 for column in columns_of(name, field))
+        taken[name] = sum(int(next(sizes).sum()) for _ in range(buffers)) if store.snapshot.batches else 0
+    return taken

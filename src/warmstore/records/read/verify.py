@@ -1,0 +1,170 @@
+"""Reading a store through and saying what is damaged, where, and what could be saved."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from warmstore.records.format.log_entries import DELETED, MERGED, SEALED, UPDATED, Entries
+from warmstore.records.format.manifest import NAME, copy_is_damaged, is_damaged, write_manifest
+from warmstore.records.write.generation import Generation
+from warmstore.records.write.rewrite import rewrite
+from warmstore.storage.files import COPY
+from warmstore.storage.progress import progress_bar
+
+if TYPE_CHECKING:
+    from warmstore.records.store import RecordStore
+
+_ROWS = 4096
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Some damaged values: the chunk's file, the field, and the positions of the records.
+
+    Without a field: the chunk is damaged where no value of a record lies: in bytes of replaced or deleted ones, in a
+    header of which one byte could be restored, or in what only other readers of Arrow files look at.
+    """
+
+    chunk: str
+    field: str
+    positions: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `verify` found.
+
+    records, bytes: read through. problems: what is damaged in chunks. files: others that are damaged, and have whole
+    copies. lost: edits that do not count, since they, or one before them, are damaged. repaired: whether what was
+    damaged is restored, or absent, now.
+    """
+
+    records: int
+    bytes: int
+    problems: tuple[Problem, ...]
+    repaired: bool = False
+    files: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is damaged."""
+        return not self.problems and not self.files and not self.lost
+
+    def __str__(self) -> str:
+        if self.ok:
+            return f"{self.records:,} records, {self.bytes:,} bytes: all match their checksums"
+        values = sum(len(problem.positions) for problem in self.problems)
+        lines = [f"{self.records:,} records, {self.bytes:,} bytes: {values:,} values are damaged or missing"]
+        for name in self.files:
+            lines.append(f"  {name} is damaged; its copy is whole")
+        for problem in self.problems:
+            if not problem.field:
+                lines.append(f"  {problem.chunk}: damaged where no value of a record lies")
+                continue
+            few = ", ".join(str(at) for at in problem.positions[:5]) + (", ..." if len(problem.positions) > 5 else "")
+            lines.append(
+                f"  {problem.chunk}: {len(problem.positions):,} of field {problem.field!r}, at positions {few}"
+            )
+        for edit in self.lost:
+            lines.append(f"  not applied: {edit}")
+        if self.repaired:
+            lines.append("  repaired: damaged values are absent now, all others were kept")
+        else:
+            lines.append("  repair=True keeps all others")
+        return "\n".join(lines)
+
+
+def check(store: "RecordStore", *, repair: bool, progress: bool | None) -> Report:
+    """Check all that the log of a store speaks of; see `RecordStore.verify`."""
+    generation = store.session.generation
+    entries = generation.log.read(0)[: generation.snapshot.entries]
+    bad_batches, chunks = _bad_batches(store, generation, entries, progress)
+    problems = [*_bad_values(generation, bad_batches)]
+    named = {problem.chunk for problem in problems}
+    problems += [Problem(chunk, "", ()) for chunk in sorted(chunks - named)]
+    # Of a generation that has ended only what is mapped is left.
+    files = () if generation.is_superseded else _bad_files(store, generation, entries)
+    lost = (*(f"entry {number} of the log" for number in generation.log.lost), *generation.batches.lost_edits)
+    size = sum(path.stat().st_size for path in generation.folder.glob("*.arrow"))
+    repaired = repair and bool(problems or files or lost)
+    if repair and files:
+        generation.log.mend_copy()
+        generation.batches.numbers.mend(entries[np.isin(entries["kind"], (UPDATED, DELETED, MERGED))])
+        write_manifest(store.path, generation.manifest, store.files)
+    if repair and (problems or lost):
+        rewrite(store, store.fields, {}, repair=True, progress=progress, label="repair")
+    return Report(generation.snapshot.length, size, tuple(problems), repaired, files, lost)
+
+
+def _bad_files(store: "RecordStore", generation: Generation, entries: Entries) -> tuple[str, ...]:
+    """The names of damaged files that have whole copies."""
+    folder = generation.folder.name
+    names = []
+    if is_damaged(store.path, store.files):
+        names.append(NAME)
+    if generation.log.is_damaged:
+        names.append(f"{folder}/log")
+    if generation.manifest.format >= 4:
+        if copy_is_damaged(store.path, generation.manifest, store.files):
+            names.append(f"{folder}/{NAME}{COPY}")
+        if generation.log.copy_differs():
+            names.append(f"{folder}/log{COPY}")
+    lists = entries[np.isin(entries["kind"], (UPDATED, DELETED, MERGED))]
+    names += [f"{folder}/{name}" for name in generation.batches.numbers.damaged(lists)]
+    return tuple(names)
+
+
+def _bad_batches(
+    store: "RecordStore", generation: Generation, entries: Entries, progress: bool | None
+) -> tuple[set[int], set[str]]:
+    """The live batches whose bodies do not match their hashes, by number; and the chunks with any damage, by name."""
+    batches = generation.batches
+    known = entries[batches.live_entries()]
+    sealed = entries[(entries["kind"] == SEALED) & (entries["body_hash"] != 0)]
+    total = int((known["header"] + known["body"]).sum())
+    bad, chunks, done = set(), set(), 0
+    with progress_bar(None, total, 0, "verify", progress) as advance:
+        for number, entry in enumerate(known):
+            chunk = int(entry["chunk"])
+            if chunk not in batches.evicted:
+                if not batches.chunks.is_whole(entry):
+                    bad.add(number)
+                if number in bad or batches.chunks.has_mended_header(entry):
+                    chunks.add(batches.chunks.path(chunk).name)
+            done += int(entry["header"]) + int(entry["body"])
+            advance(0, done)
+        # Others hold nothing that counts: they were evicted or merged, or an update failed behind them.
+        for entry in sealed[
+            np.isin(sealed["chunk"], known["chunk"]) & ~np.isin(sealed["chunk"], list(batches.evicted))
+        ]:
+            if not batches.chunks.footer_is_whole(entry, known):
+                chunks.add(batches.chunks.path(int(entry["chunk"])).name)
+    return bad, chunks
+
+
+def _bad_values(generation: Generation, bad_batches: set[int]) -> Iterator[Problem]:
+    """The damaged values in some batches."""
+    if not bad_batches:
+        return
+    gatherer = generation.recheck()
+    snapshot = gatherer.snapshot
+    found: dict[tuple[str, str], list[Any]] = {}
+    for first in range(0, snapshot.length, _ROWS):
+        positions = np.arange(first, min(first + _ROWS, snapshot.length), dtype=np.int64)
+        rows = snapshot.rows_at(positions)
+        which = snapshot.batch_of(rows)
+        inside = np.isin(which, list(bad_batches))
+        positions, rows, which = positions[inside], rows[inside], which[inside]
+        if not len(rows):
+            continue
+        for name in generation.manifest.fields:
+            bad = gatherer.gather(snapshot, name, rows, which).bad
+            if bad is not None and bad.any():
+                chunks = snapshot.chunk[which[bad]]
+                for chunk in np.unique(chunks).tolist():
+                    found.setdefault((f"{chunk:06d}.arrow", name), []).append(positions[bad][chunks == chunk])
+    for (chunk, name), parts in sorted(found.items()):
+        yield Problem(chunk, name, tuple(np.concatenate(parts).tolist()))

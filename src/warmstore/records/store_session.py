@@ -1,0 +1,243 @@
+"""A store as one process has it open: the generation it reads and writes, and its pending rows.
+
+RecordStore is the face; this is what happens behind it. Whatever meets the closed log of a generation goes on in the
+next one here, so nobody else needs to know that generations end.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from warmstore.errors import NotAStore, PositionError, ReadOnly, SchemaMismatch
+from warmstore.records.format.encoded_rows import Rows, stored_rows
+from warmstore.records.format.log import GenerationClosed
+from warmstore.records.format.manifest import FORMAT, Manifest, read_manifest, write_manifest
+from warmstore.records.format.value_encoding import compressed
+from warmstore.records.read.positions import as_positions, sorted_unique
+from warmstore.records.read.snapshot import Int64, Snapshot
+from warmstore.records.write.chunk_merging import merge_small_chunks
+from warmstore.records.write.edit_lock import edit_lock
+from warmstore.records.write.generation import Generation
+from warmstore.records.write.upgrade import upgrade
+from warmstore.records.write.write_buffer import Pending, block_of
+from warmstore.records.write.write_options import Writing
+from warmstore.storage.files import Files, write_failed
+
+BATCH_BYTES = 64 << 20
+"""Pending bytes that start a flush by themselves, and the most that one batch on the disk holds."""
+
+
+class Session:
+    """Safe to use from several threads: `lock` is held by whoever changes anything."""
+
+    def __init__(
+        self, path: Path, manifest: Manifest, writing: Writing, files: Files, *, write: bool, salvage: bool = False
+    ) -> None:
+        self.path = path
+        self.writing = writing
+        self.files = files
+        self.lock = threading.RLock()
+        self.pending = Pending(manifest.fields)
+        self._write = write
+        self._salvage = salvage
+        self._prepared = False
+        self._editors = 0
+        self.generation = self._open_generation(manifest)
+
+    def _open_generation(self, manifest: Manifest) -> Generation:
+        while True:
+            try:
+                return Generation(
+                    self.path, manifest, self.writing, self.files, write=self._write, salvage=self._salvage
+                )
+            except (NotAStore, GenerationClosed):
+                # Its folder may have gone because the store went on to the next generation in this moment.
+                now = read_manifest(self.path, self.files)
+                if now.generation == manifest.generation:
+                    raise
+                manifest = now
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The committed rows this process knows of."""
+        return self.generation.snapshot
+
+    def __len__(self) -> int:
+        if not self.pending.count:  # looked at before the snapshot: what leaves the one is in the other by then
+            return self.snapshot.length
+        with self.lock:
+            return self.snapshot.length + self.pending.count
+
+    def adopt(self, generation: Generation) -> None:
+        """Go on in a generation that this process has just written."""
+        self.generation = generation
+        self.pending = Pending(generation.manifest.fields)
+
+    def _follow(self) -> None:
+        """Go on in the store's present generation."""
+        manifest = read_manifest(self.path, self.files)
+        if self.pending.count and manifest.fields != self.generation.manifest.fields:
+            raise SchemaMismatch(
+                f"the fields of {self.path} were changed by another process while {self.pending.count} records were "
+                f"pending here; they are {list(manifest.fields)} now. Open the store again and add the records anew"
+            )
+        old, self.generation = self.generation, self._open_generation(manifest)
+        old.let_go()
+        if not self.pending.count:
+            self.pending = Pending(manifest.fields)
+
+    def refresh(self) -> None:
+        """See what other processes committed since."""
+        if not self.generation.is_current():
+            with self.lock:
+                try:
+                    # Looks again under the lock: this store's own flush may have come in between.
+                    self.generation.refresh()
+                except GenerationClosed:
+                    self._follow()
+
+    def flush(self) -> None:
+        """Commit all pending rows."""
+        with self.lock:
+            if not self.pending.count:
+                self.refresh()
+            # Chunks of a bounded store have a size for evicting them, which no batch may exceed.
+            most = BATCH_BYTES if self.writing.room is None else min(BATCH_BYTES, self.writing.chunk_size)
+            while self.pending.count:
+                count, block = self.pending.head(most)
+                self._commit(lambda generation: generation.commit(block), count)  # noqa: B023 - called before the next
+
+    def settle(self, *, seal: bool = True) -> None:
+        """Have nothing pending and, with `seal`, no chunk that this process writes to."""
+        with self.lock:
+            self.flush()
+            if seal:
+                self.generation.seal()
+                if self.writing.room is None:
+                    merge_small_chunks(self.path, self.generation, self.files, self.writing.chunk_size)
+
+    def commit_rows(self, block: dict[str, Rows]) -> None:
+        """Commit rows that were never pending, their values compressed already."""
+        with self.lock:
+            self._commit(lambda generation: generation.commit(block, stored=True))
+
+    def _commit(self, write: Callable[[Generation], None], count: int = 0) -> None:
+        """Have a generation write, the present one; `count` rows are pending no more then."""
+        self._prepare()
+        while True:
+            generation = self.generation
+            commits = generation.commits
+            try:
+                write(generation)
+                return
+            except GenerationClosed:
+                self._follow()
+            finally:
+                if generation.commits > commits:
+                    # In this order: other threads read pending rows until the snapshot has them.
+                    try:
+                        self.refresh()
+                    finally:
+                        if count:
+                            self.pending.drop(count)
+
+    def _prepare(self) -> None:
+        """Before the first write: have the store be of the present format, and store.json be whole."""
+        if not self._prepared:
+            try:
+                upgrade(self.path, self.files)
+            except OSError as error:
+                raise write_failed(error, self.path) from error
+            self.generation.manifest = replace(self.generation.manifest, format=FORMAT)
+            self._prepared = True
+
+    def update(self, index: Any, values: dict[str, Any]) -> None:
+        """Replace values of records; see `RecordStore.update`."""
+        fields = self.generation.manifest.fields
+        with self._editing_at(index) as positions:
+            known = {name: field for name, field in fields.items() if name in values}
+            given = block_of(known if known and len(known) == len(values) else fields, values)
+            count = next(iter(given.values())).count
+            if count != len(positions):
+                raise SchemaMismatch(f"update of {len(positions)} records got {count} values per field")
+            if not count:
+                return
+            threads = self.writing.threads
+            given = {name: compressed(fields[name], rows, threads) for name, rows in given.items()}
+            kept = [name for name in fields if name not in given]
+            self._commit(lambda generation: generation.commit_update(self._blocks(positions, given, kept), positions))
+
+    def _blocks(self, positions: Int64, given: dict[str, Rows], kept: list[str]) -> Iterator[dict[str, Rows]]:
+        """The rows of an update, as they are stored, in blocks of about 64 MiB."""
+        fields, snapshot = self.generation.manifest.fields, self.snapshot
+        stored = max(int(sum(int(sizes.sum()) for sizes in snapshot.size)), 1) // max(snapshot.rows, 1)
+        width = sum(rows.nbytes for rows in given.values()) // len(positions) + (stored if kept else 0)
+        step = max(1, BATCH_BYTES // max(width, 1))
+        for first in range(0, len(positions), step):
+            some = positions[first : first + step]
+            block = {name: rows.slice(first, first + len(some)) for name, rows in given.items()}
+            for name, gathered in zip(kept, self.generation.read(kept, some), strict=True):
+                block[name] = stored_rows(gathered)
+            yield {name: block[name] for name in fields}
+
+    def delete(self, index: Any) -> None:
+        """Take records away; see `RecordStore.delete`."""
+        with self._editing_at(index) as positions:
+            positions = sorted_unique(positions)
+            if len(positions):
+                self._commit(lambda generation: generation.commit_delete(positions))
+
+    @contextlib.contextmanager
+    def _editing_at(self, index: Any) -> Iterator[Int64]:
+        """`editing`, and the positions meant by an index that was found before the lock was had."""
+        with self.lock:
+            generation, before, pending = self.generation, self.snapshot, self.pending.count
+            positions = as_positions(index, len(self))
+            with self.editing():
+                now = self.snapshot
+                if now.gaps is not None:
+                    raise ReadOnly(
+                        f"chunks of {self.path} were evicted, so its records cannot be edited before rebalance()"
+                    )
+                late = int(positions.max(initial=-1)) >= before.length
+                # Edits are counted within a generation, and a failing disk may have had an entry taken back.
+                same = self.generation is generation and generation.log.continues(before.entries, before.last_entry)
+                moved = not same or now.edits != before.edits or (late and now.length != before.length + pending)
+                if len(positions) and moved:
+                    raise PositionError(
+                        f"other processes changed {self.path} since this one last looked, so position {positions[0]} "
+                        "may be another record now: look it up again, then edit"
+                    )
+                yield positions
+
+    @contextlib.contextmanager
+    def editing(self) -> Iterator[None]:
+        """Hold the lock of editors, with nothing pending and everything seen, and see the edits afterwards."""
+        with self.lock, contextlib.ExitStack() as stack:
+            if not self._editors:  # a lock held twice by one process would wait for itself
+                self._prepare()
+                stack.enter_context(edit_lock(self.path, self.files))
+            self._editors += 1
+            try:
+                self.flush()
+                # Under the log's lock there is nothing that a failing disk may still have taken back. The generation
+                # stays: who closes one holds the lock of editors.
+                with self.generation.log.locked():
+                    self.refresh()
+                yield
+            finally:
+                self._editors -= 1
+                self.refresh()
+
+    def annotate(self, name: str, value: Any) -> Any:
+        """Keep something in the store's metadata unless it is there already; returns what stands there now."""
+        with self.editing():
+            manifest = read_manifest(self.path, self.files)
+            if manifest.metadata.get(name) is None:
+                manifest = replace(manifest, metadata={**manifest.metadata, name: value})
+                write_manifest(self.path, manifest, self.files)
+            self.generation.manifest = replace(self.generation.manifest, metadata=manifest.metadata)
+            return manifest.metadata[name]

@@ -1,0 +1,376 @@
+"""One generation of a store, opened by one process: its log, what is read of it, and the chunk this process writes.
+
+A store lives in one generation at a time. Rewriting it (to rebalance, to change fields, to repair) makes the next one
+beside it and closes this one's log; whoever meets the closed log goes on in the next.
+"""
+
+import contextlib
+import errno
+import functools
+import logging
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from warmstore.errors import Damaged, WarmstoreError
+from warmstore.records.format.checksums import batch_seeds
+from warmstore.records.format.encoded_rows import Gathered, Rows
+from warmstore.records.format.fields import arrow_schema, columns_of
+from warmstore.records.format.log import GenerationClosed, Log
+from warmstore.records.format.log_entries import (
+    BATCH,
+    CLOSED,
+    DELETED,
+    ENTRY,
+    EVICTED,
+    MERGED,
+    NOWHERE,
+    STAGED,
+    UPDATED,
+    Entries,
+    last_chunk,
+    new_entry,
+)
+from warmstore.records.format.manifest import Manifest, read_manifest
+from warmstore.records.format.number_lists import Numbers
+from warmstore.records.format.record_batch import batch_size, record_batch
+from warmstore.records.format.value_encoding import compressed
+from warmstore.records.generation_log import open_log, open_numbers
+from warmstore.records.read.chunk_files import Reload
+from warmstore.records.read.gather import Gatherer
+from warmstore.records.read.live_batches import live_batches
+from warmstore.records.read.snapshot import Batches, Int64, Snapshot
+from warmstore.records.write.chunk_writer import ChunkWriter
+from warmstore.records.write.write_options import Writing
+from warmstore.storage.files import Files, write_failed
+
+_log = logging.getLogger("warmstore")
+
+
+class Generation:
+    """Reading needs no lock; everything else is for one thread at a time."""
+
+    def __init__(
+        self, path: Path, manifest: Manifest, writing: Writing, files: Files, *, write: bool, salvage: bool = False
+    ) -> None:
+        """`salvage`: leave out what is damaged beyond its copy, instead of raising Damaged."""
+        self.manifest = manifest
+        self.folder = path / manifest.generation_folder
+        self._path = path
+        self._writing = writing
+        self._files = files
+        self._schema = arrow_schema(manifest.fields)
+        self._seed = manifest.seed
+        # Not a method: what has it would keep this generation, and its mapped files, until a garbage collection.
+        self._superseded = functools.partial(_is_superseded, path, manifest.generation, files)
+        self._writer: ChunkWriter | None = None
+        self.commits = 0  # of this process; an interrupt may hide what became of one
+        self.log = open_log(path, manifest, files, write=write, superseded=self._superseded, salvage=salvage)
+        self._salvage = salvage
+        try:
+            self._load()
+        except BaseException:
+            self.log.close()
+            raise
+
+    def _load(self) -> None:
+        columns = [column for name, field in self.manifest.fields.items() for column in columns_of(name, field)]
+        log = self.log
+        while True:
+            batches = Batches(
+                self.folder,
+                self._schema,
+                columns,
+                self._seed,
+                self._files,
+                self._superseded,
+                functools.partial(_gone, log, open_numbers(self._path, self.manifest, self._files)),
+                (lambda: log.lost) if self._salvage else None,
+            )
+            entries = self.log.read(0)
+            closed = entries["kind"] == CLOSED
+            with contextlib.suppress(Reload):
+                batches.extend(entries[~closed] if closed.any() else entries)
+                break
+        # Complete before anybody sees it: other threads read without a lock.
+        self.gatherer = Gatherer(batches, self.manifest.fields)
+        self._batches = batches
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The committed rows this process knows of."""
+        return self.gatherer.snapshot
+
+    def is_current(self) -> bool:
+        """Whether nothing was committed since."""
+        return self.log.ends_with(self.snapshot.entries, self.snapshot.last_entry)
+
+    def refresh(self) -> None:
+        """Take in what was committed since.
+
+        Raises:
+            GenerationClosed: the store goes on in a later generation; the files of this one may be gone.
+        """
+        snapshot = self.snapshot
+        if not self.log.continues(snapshot.entries, snapshot.last_entry):
+            self._load()  # a writer took its last entry back when its disk failed
+            return
+        entries = self.log.read(snapshot.entries)
+        if len(entries) and entries["kind"][-1] == CLOSED:
+            raise GenerationClosed(str(self.folder))
+        chunks, batches = entries["chunk"].tolist(), self._batches
+        known = batches.evicted.isdisjoint(chunks) and batches.merged_away.isdisjoint(chunks)
+        if not known or np.isin(entries["kind"], (EVICTED, MERGED)).any():
+            self._load()  # into other address space: this one may be read for as long as somebody has hold of it
+            return
+        try:
+            self._batches.extend(entries)
+        except Reload:
+            self._load()
+
+    def commit(self, block: dict[str, Rows], *, stored: bool = False) -> None:
+        """Write one batch and commit it; it is on the disk when this returns.
+
+        Args:
+            block: rows of every field.
+            stored: values of fields with a codec are compressed already.
+
+        Raises:
+            WriteFailed: nothing was committed.
+            GenerationClosed: nothing was committed; the store goes on in a later generation.
+        """
+        with self._write(block if stored else self._compressed(block), BATCH) as entry:
+            self._append(entry)
+
+    def commit_update(self, blocks: Iterable[dict[str, Rows]], positions: Int64) -> None:
+        """Have rows stand at some positions, int64 [n], all or none of them, whatever they take; for the editor.
+
+        Args:
+            blocks: n rows in all, as they are stored.
+
+        Raises:
+            WriteFailed: nothing was changed.
+        """
+        staged: list[Entries] = []
+        sealed: list[Entries] = []
+        try:
+            for block in blocks:
+                with self._write(block, STAGED, sealed) as entry:
+                    staged.append(entry)
+            final = new_entry(UPDATED, NOWHERE, rows=len(positions), header=len(staged))
+            self._commit_edit([*staged, *sealed], final, positions)
+        except BaseException:
+            self._abandon()  # it may hold rows that nothing speaks of
+            raise
+
+    def commit_delete(self, positions: Int64) -> None:
+        """Take positions, int64 [n], away; for the editor.
+
+        Raises:
+            WriteFailed: nothing was changed.
+        """
+        self._commit_edit([], new_entry(DELETED, NOWHERE, rows=len(positions)), positions)
+
+    def _commit_edit(self, before: list[Entries], final: Entries, positions: Int64) -> None:
+        with self._room(8 * len(positions) + ENTRY.itemsize * (len(before) + 1)):
+            try:
+                for name, value in self._batches.numbers.append(positions).items():
+                    final[name] = value
+            except OSError as error:
+                raise write_failed(error, self._batches.numbers.path) from error
+            self._append(*before, final)
+
+    def _append(self, *entries: Entries) -> None:
+        try:
+            self.log.append(*entries)
+        except BaseException:
+            self.commits += int(self.log.holds(entries[-1]))
+            raise
+        self.commits += 1
+
+    def _compressed(self, block: dict[str, Rows]) -> dict[str, Rows]:
+        fields, threads = self.manifest.fields, self._writing.threads
+        return {name: compressed(field, block[name], threads) for name, field in fields.items()}
+
+    @contextlib.contextmanager
+    def _room(self, size: int) -> Iterator[None]:
+        """Reserve `size` bytes. In a bounded store this also holds the store-wide lock of writers."""
+        if self._writing.room is None:
+            yield
+            return
+        with self._writing.room(size):
+            self.refresh()  # this process's chunk may be evicted
+            yield
+
+    @contextlib.contextmanager
+    def _write(self, block: dict[str, Rows], kind: int, sealed: list[Entries] | None = None) -> Iterator[Entries]:
+        """Write one batch of rows as they are stored; what is done inside commits the entry. `sealed`: see `seal`."""
+        size = batch_size(self.manifest.fields, block)
+        with self._room(size):
+            writer = self._writer_for(size, sealed)
+            try:
+                entry = self.write_batch(writer, block)
+                entry["kind"] = kind
+                yield entry
+            except BaseException:
+                self._abandon()
+                raise
+
+    def _abandon(self) -> None:
+        """Whatever happened to this process's chunk, it is never written again; the next commit begins a new one."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.abandon()
+
+    def _writer_for(self, size: int, sealed: list[Entries] | None) -> ChunkWriter:
+        if self._writer is not None and self._writer.number in self._batches.evicted:
+            self._writer.let_go()
+            self._writer = None
+        if self._writer is not None and not self._writer.has_room(size, self._writing.chunk_size):
+            self.seal(sealed)
+        if self._writer is not None:
+            return self._writer
+        self._writer = self.new_writer()
+        return self._writer
+
+    def new_writer(self) -> ChunkWriter:
+        """A new chunk, to which this process alone appends.
+
+        Raises:
+            WriteFailed: the disk refused.
+            GenerationClosed: the store goes on in a later generation.
+        """
+        taken = (int(path.stem) for path in self.folder.glob("*.arrow") if path.stem.isdecimal())
+        # Numbers of chunks that have gone are not used again: what the log says of them has not.
+        last = max(self._batches.last_chunk, last_chunk(self.log.read(self.snapshot.entries)))
+        number = max(last, *taken, -1) + 1
+        owner = f"{self.manifest.id}/{self.manifest.generation}"
+        while True:
+            try:
+                # A bounded store counts the bytes of its files.
+                ahead = self._writing.room is None
+                return ChunkWriter(self.folder, number, self._schema, self._files, owner, ahead=ahead)
+            except FileExistsError:
+                number += 1
+            except OSError as error:
+                if error.errno == errno.ENOENT and self._superseded():
+                    raise GenerationClosed(str(self.folder)) from None
+                raise
+
+    def write_batch(self, writer: ChunkWriter, block: dict[str, Rows]) -> Entries:
+        """Have a chunk hold one batch of rows as they are stored; returns the entry that commits it.
+
+        Raises:
+            WriteFailed: it does not, and must not be used again.
+        """
+        seed = int(batch_seeds(self._seed, [writer.number], [writer.next_offset])[0])
+        return writer.append(record_batch(self.manifest.fields, block, self._schema, seed))
+
+    def seal(self, later: list[Entries] | None = None) -> None:
+        """Give this process's chunk its footer. Without one it is as good to warmstore, not to other Arrow readers.
+
+        Args:
+            later: takes the entry that says so, to be committed with an edit: until then the chunk may hold rows that
+                no entry speaks of.
+        """
+        writer, self._writer = self._writer, None
+        if writer is not None and writer.number in self._batches.evicted:
+            writer.let_go()
+        elif writer is not None:
+            try:
+                with self._room(writer.footer_size):
+                    entry = writer.seal()
+                    if later is None:
+                        self.log.append(entry)
+                    else:
+                        later.append(entry)
+            except GenerationClosed:
+                writer.abandon()  # nobody will look for the file in a generation that has ended
+            except OSError as error:
+                _log.warning("%s stays without a footer: %s", writer.path, error)
+                writer.abandon()
+
+    def let_go(self) -> None:
+        """Close what is open without writing anything."""
+        if self._writer is not None:
+            self._writer.let_go()
+            self._writer = None
+        self._batches.space.let_go()
+        self.log.close()
+
+    def read(self, names: Iterable[str], positions: Int64, gatherer: Gatherer | None = None) -> list[Gathered]:
+        """Read fields at some positions, all below `snapshot.length`, through a gatherer of this generation.
+
+        Raises:
+            Damaged: a record does not match its checksum.
+        """
+        gatherer = gatherer or self.gatherer
+        snapshot = gatherer.snapshot
+        rows = snapshot.rows_at(positions)
+        which = snapshot.batch_of(rows)
+        found = [gatherer.gather(snapshot, name, rows, which) for name in names]
+        for name, gathered in zip(names, found, strict=True):
+            if gathered.bad is not None and gathered.bad.any():
+                self._raise_damaged(name, positions[gathered.bad], which[gathered.bad], len(positions))
+        return found
+
+    def _raise_damaged(self, name: str, bad: Int64, which: Int64, count: int) -> None:
+        chunk = self._batches.chunks.path(int(self.snapshot.chunk[which[0]]))
+        what = "restore it from a copy, or save the rest with verify(repair=True)"
+        if self._files.is_remote:
+            what = f"remove {self._path}, and it comes from the remote again"
+        raise Damaged(
+            f"{chunk}: {len(bad)} of {count} rows of field {name!r} do not match their checksums or are missing, the "
+            f"first at position {int(bad[0])}. The file changed after it was written; {what}"
+        )
+
+    def to_arrow(self, *, verify: bool = True) -> pa.Table:
+        """The committed records as a table over the mapped files; in their order, copied, where there were edits.
+
+        Args:
+            verify: compare each batch with its hash the first time this process reads it so.
+        """
+        entries = self.log.read(0)[: self.snapshot.entries]
+        batches = self._batches.arrow_batches(entries, verify=verify)
+        table = pa.Table.from_batches(batches, schema=self._schema)
+        order = self.snapshot.order
+        if order is None:
+            return table
+        try:
+            table.validate(full=True)  # else pyarrow would copy from wherever a damaged offset points
+        except pa.ArrowException as error:
+            raise Damaged(
+                f"{self.folder}: some values are damaged ({error}); save the rest with verify(repair=True)"
+            ) from error
+        return table.take(pa.Array.from_buffers(pa.int64(), len(order), [None, pa.py_buffer(order)]))
+
+    @property
+    def is_superseded(self) -> bool:
+        """Whether the store has gone on to a later generation."""
+        return self._superseded()
+
+    @property
+    def batches(self) -> Batches:
+        """What is known of the files."""
+        return self._batches
+
+    def recheck(self) -> Gatherer:
+        """A gatherer that knows of no row that it is whole: for who copies rows, or looks for damage."""
+        return Gatherer(self._batches, self.manifest.fields)
+
+
+def _gone(log: Log, numbers: Numbers) -> frozenset[int]:
+    """The chunks that were evicted or merged away by now."""
+    entries = log.read(0)
+    evicted = entries["chunk"][entries["kind"] == EVICTED].tolist()
+    return live_batches(entries, 0, numbers).merged_away.union(evicted)
+
+
+def _is_superseded(path: Path, generation: int, files: Files) -> bool:
+    """Whether the store has gone on to a later generation."""
+    try:
+        return read_manifest(path, files).generation > generation
+    except WarmstoreError:
+        return False

@@ -1,0 +1,186 @@
+"""Writing a store anew, into its next generation: to rebalance it, to change its fields, to leave damage behind.
+
+The live records are copied, densely and in their order, while others go on appending. Then, under the log's lock, the
+rest is copied, the old log is closed and store.json names the new generation. Killed anywhere before that, the store is
+as it was; after it, it is new. Whoever meets the closed log goes on in the new generation. What a killed rewrite leaves
+lying about is removed by the next one.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from warmstore.records.format.encoded_rows import Bools, Gathered, Rows, stored_rows
+from warmstore.records.format.fields import Fields
+from warmstore.records.format.log import create_log
+from warmstore.records.format.log_entries import ADOPTED, CLOSED, NOWHERE, new_entry
+from warmstore.records.format.manifest import read_manifest, remove_leftovers, write_manifest
+from warmstore.records.format.value_encoding import compressed, encode
+from warmstore.records.read.gather import Gatherer
+from warmstore.records.read.snapshot import Int64, Snapshot
+from warmstore.records.write.generation import Generation
+from warmstore.storage.progress import Advance, progress_bar
+
+if TYPE_CHECKING:
+    from warmstore.records.store import RecordStore
+
+_BATCH_BYTES = 64 << 20
+
+Make = Callable[[int, int], Any]
+"""Values of a new field for positions [first, last)."""
+Keep = Callable[[Int64], Bools]
+"""Which of some rows to keep: bool [n]."""
+
+
+@dataclass(frozen=True)
+class Utilisation:
+    """How much of a store's chunks is live: records and bytes, before and after a rewrite."""
+
+    records: int
+    rows_before: int
+    bytes_before: int
+    bytes_after: int
+
+    @property
+    def before(self) -> float:
+        """Share of rows that were live, 0 to 1."""
+        return self.records / max(self.rows_before, 1)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.records:,} records: {self.before:.1%} of {self.bytes_before:,} bytes were in use, "
+            f"{self.bytes_after:,} bytes now"
+        )
+
+
+def rewrite(
+    store: "RecordStore",
+    fields: Fields,
+    make: dict[str, Make],
+    *,
+    repair: bool = False,
+    progress: bool | None = None,
+    label: str = "rebalance",
+    keep: Keep | None = None,
+) -> Utilisation:
+    """Write the live records into the next generation.
+
+    Args:
+        fields: the fields of the new generation; those not in `make` are copied, compressed as they are.
+        make: what gives the values of new or changed fields.
+        repair: damaged values become absent instead of an error.
+        progress: show a bar; None shows one on a terminal.
+        keep: which rows to copy, of those that are there when it begins; all by default.
+
+    Raises:
+        Damaged: a record does not match its checksum, and `repair` is off. The store is as it was.
+    """
+    with store.editing():
+        old, files = store.session.generation, store.files
+        rows_before, bytes_before = old.snapshot.rows, _chunk_bytes(old.folder)
+        # Read anew: other processes may have annotated it.
+        manifest = replace(read_manifest(store.path, files), generation=old.manifest.generation + 1, fields=fields)
+        folder = store.path / manifest.generation_folder
+        remove_leftovers(store.path, old.manifest, files)
+        new = None
+        try:
+            files.make_folder(folder)
+            create_log(folder, files)
+            new = Generation(store.path, manifest, store.session.writing, files, write=True)
+            with progress_bar(old.snapshot.length, None, 0, label, progress) as advance:
+                done = 0
+                while done < old.snapshot.rows:
+                    done = _copy(old, new, make, done, repair, advance, keep)
+                    old.refresh()
+                new.seal()
+                files.sync_folder(store.path)
+                with old.log.locked():
+                    old.refresh()
+                    while done < old.snapshot.rows:
+                        done = _copy(old, new, make, done, repair, advance)
+                    new.seal()
+                    _carry_adopted(old, new)
+                    old.log.append_locked(new_entry(CLOSED, 0))
+                    write_manifest(store.path, manifest, files)
+        except BaseException:
+            if new is not None:
+                new.let_go()
+            # It may have come too late: once store.json names the new generation, that one is the store, though the
+            # old one may be again after a power failure. So both stay, until the next rewrite.
+            if read_manifest(store.path, files).generation == old.manifest.generation:
+                remove_leftovers(store.path, old.manifest, files)
+            raise
+        store.session.adopt(new)
+        old.let_go()
+        remove_leftovers(store.path, manifest, files)
+        return Utilisation(new.snapshot.length, rows_before, bytes_before, _chunk_bytes(new.folder))
+
+
+def _carry_adopted(old: Generation, new: Generation) -> None:
+    """Have it be known that chunks of others are in here by now, so that they are not adopted again."""
+    entries = old.log.read(0)
+    for entry in entries[entries["kind"] == ADOPTED]:
+        origin = new_entry(ADOPTED, NOWHERE, rows=int(entry["rows"]), body_hash=int(entry["body_hash"]))
+        new.log.append(origin)
+    new.refresh()
+
+
+def _copy(
+    old: Generation,
+    new: Generation,
+    make: dict[str, Make],
+    done: int,
+    repair: bool,
+    advance: Advance,
+    keep: Keep | None = None,
+) -> int:
+    """Copy all that stands behind the first `done` rows; return how many rows are known."""
+    snapshot, gatherer = old.snapshot, old.recheck()  # what was damaged since it was read is not copied as whole
+    for first, last in _blocks(old, snapshot, snapshot.positions_below(done) if done else 0):
+        positions = np.arange(first, last, dtype=np.int64)
+        if keep is not None:
+            positions = positions[keep(snapshot.rows_at(positions))]
+        block: dict[str, Rows] = {}
+        for name, field in new.manifest.fields.items():
+            if name in make:
+                block[name] = compressed(field, encode(name, field, make[name](first, last)))
+            elif repair:
+                block[name] = _healthy(gatherer, snapshot, name, positions)
+            else:
+                block[name] = stored_rows(old.read([name], positions, gatherer)[0])
+        if len(positions):
+            new.commit(block, stored=True)
+        advance(last - first, None)
+    new.refresh()
+    return snapshot.rows
+
+
+def _healthy(gatherer: Gatherer, snapshot: Snapshot, name: str, positions: Int64) -> Rows:
+    """Stored rows, where damaged ones are absent."""
+    rows = snapshot.rows_at(positions)
+    gathered = gatherer.gather(snapshot, name, rows, snapshot.batch_of(rows))
+    if gathered.bad is None or not gathered.bad.any():
+        return stored_rows(gathered)
+    bad = gathered.bad
+    absent = bad if gathered.absent is None else bad | gathered.absent
+    if gathered.data is not None:
+        return stored_rows(Gathered(np.where(bad[:, None], 0, gathered.data), None, None, None, absent))
+    assert gathered.spans is not None
+    spans = replace(gathered.spans, lengths=np.where(bad, 0, gathered.spans.lengths))
+    shapes = None if gathered.shapes is None else np.where(bad[:, None], 0, gathered.shapes)
+    return stored_rows(Gathered(None, spans, shapes, None, absent))
+
+
+def _blocks(old: Generation, snapshot: Snapshot, first: int) -> Iterator[tuple[int, int]]:
+    """Cut positions from `first` on into blocks of about 64 MiB."""
+    per_row = max(1, _chunk_bytes(old.folder) // max(snapshot.rows, 1))
+    step = max(1, _BATCH_BYTES // per_row)
+    for start in range(first, snapshot.length, step):
+        yield start, min(start + step, snapshot.length)
+
+
+def _chunk_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("*.arrow"))

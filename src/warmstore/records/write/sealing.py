@@ -1,0 +1,124 @@
+"""Giving chunks of dead writers their footers, so that any Arrow reader can open them.
+
+A footer says where the batches lie. pyarrow writes it when it is given the chunk's own batches once more; only the
+footer is kept of that, and only where the headers it wrote before are those of the chunk, byte for byte.
+"""
+
+import mmap
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from warmstore.records.format.fields import arrow_schema
+from warmstore.records.format.log_entries import BATCH, COPIED, SEALED, STAGED, Entries, new_entry
+from warmstore.records.read.chunk_states import chunk_states
+from warmstore.records.write.chunk_writer import StagedParts, chunk_schema
+from warmstore.records.write.edit_lock import edit_lock
+from warmstore.storage.files import Files, write_all
+
+if TYPE_CHECKING:
+    from warmstore.records.store import RecordStore
+
+
+@dataclass(frozen=True)
+class SealResult:
+    """The chunks, by name: those that got a footer, those that live writers hold, and those that cannot have one."""
+
+    sealed: tuple[str, ...]
+    being_written: tuple[str, ...]
+    refused: tuple[str, ...]
+
+
+def seal_abandoned(store: "RecordStore") -> SealResult:
+    """Seal the chunks without a footer that no living process writes to.
+
+    A chunk that is damaged, or whose layout this pyarrow would write otherwise, is left as it is: `rebalance` writes
+    its records anew.
+
+    Args:
+        store: open for appending.
+
+    Raises:
+        OSError: the disk refused; what was sealed until then is.
+    """
+    sealed, being_written, refused = [], [], []
+    store.refresh()
+    with edit_lock(store.path, store.files):
+        for chunk in chunk_states(store.path):
+            if chunk.state != "open":
+                continue
+            descriptor = store.files.open(store.path / chunk.name, write=True)
+            try:
+                if chunk.writing or not store.files.lock(descriptor, wait=False):
+                    being_written.append(chunk.name)
+                elif _seal(store, store.path / chunk.name, descriptor):
+                    sealed.append(chunk.name)
+                else:
+                    refused.append(chunk.name)
+            finally:
+                store.files.close(descriptor)
+    store.refresh()
+    return SealResult(tuple(sealed), tuple(being_written), tuple(refused))
+
+
+def _seal(store: "RecordStore", path: Path, descriptor: int) -> bool:
+    """Write the footer of a chunk that this process holds; returns whether it has one now."""
+    log, number = store.session.generation.log, int(path.stem)
+    entries = log.read(0)
+    entries = entries[(entries["chunk"] == number) & np.isin(entries["kind"], (BATCH, STAGED, COPIED))]
+    entries = entries[np.argsort(entries["offset"], kind="stable")]
+    manifest = store.manifest
+    schema = arrow_schema(manifest.fields)
+    schemas = (
+        chunk_schema(schema, f"{manifest.id}/{manifest.generation}", number),
+        schema,
+    )  # formats 1 to 3 say nothing
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        parts = _footer(memoryview(data), entries, schemas)
+        if parts is None:
+            return False
+        lead, footer = parts
+    last = entries[-1]
+    end = int(last["offset"]) + int(last["header"]) + int(last["body"])
+    files: Files = store.files
+    write_all(files, descriptor, [footer], end)
+    files.truncate(descriptor, end + len(footer))
+    files.sync(descriptor)
+    hashes = {"header_hash": xxhash.xxh3_64_intdigest(lead), "body_hash": xxhash.xxh3_64_intdigest(footer)}
+    log.append(new_entry(SEALED, number, offset=end, body=len(footer), **hashes))
+    return True
+
+
+def _footer(data: memoryview, entries: Entries, schemas: Iterable[pa.Schema]) -> tuple[bytes, bytes] | None:
+    """What stands before the first batch of a chunk, and the footer for its batches; None where there is none."""
+    staged = StagedParts()
+    try:
+        first = int(entries["offset"][0])
+        lead = bytes(data[:first])
+        # Unverified bytes never reach pyarrow: the schema is the one that it must be.
+        schema = next((known for known in schemas if lead[8:] == known.serialize().to_pybytes()), None)
+        if schema is None:
+            return None
+        writer = pa.ipc.new_file(pa.PythonFile(staged, mode="w"), schema)
+        at = first
+        for number, entry in enumerate(entries):
+            header, body = int(entry["header"]), int(entry["body"])
+            if int(entry["offset"]) != at:
+                return None
+            batch = bytes(data[at : at + header + body])
+            hashes = xxhash.xxh3_64_intdigest(batch[:header]), xxhash.xxh3_64_intdigest(batch[header:])
+            if hashes != (int(entry["header_hash"]), int(entry["body_hash"])):
+                return None
+            writer.write_batch(pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(batch)), schema))
+            if b"".join(staged.take()) != (b"" if number else lead) + batch:
+                return None
+            at += header + body
+        writer.close()
+    except (pa.ArrowException, OSError, ValueError, IndexError):
+        return None
+    return lead, b"".join(staged.take())

@@ -1,0 +1,134 @@
+"""A new store appears at its path when it is complete: until then it is made in a draft beside the path.
+
+Whoever makes one holds a lock on the draft's folder, which ends with the process. So a draft that nobody holds was left
+by a process that died, and the next one that makes the same store removes it.
+"""
+
+import contextlib
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+from warmstore.errors import ReadOnly, StoreExists
+from warmstore.records.format.log import create_log
+from warmstore.records.format.manifest import NAME, Manifest, write_manifest
+from warmstore.remote.location import is_remote
+from warmstore.storage.files import Files, is_read_only
+
+
+@contextlib.contextmanager
+def drafted(path: str | os.PathLike[str], files: Files) -> Iterator[Path]:
+    """Make a store in the folder that the block gets; it is at `path` once the block has ended without an error.
+
+    The block closes the store: it opens again at `path`. An error in it leaves nothing behind.
+
+    Raises:
+        StoreExists: `path` holds something already, before the block or when it has ended.
+        ReadOnly: the folder around it cannot be written, or it is a remote.
+    """
+    if is_remote(path):
+        raise ReadOnly(f"{path!r} is a remote; make a store in a folder and push it there")
+    target = Path(path).absolute()
+    check_vacant(target)
+    _remove_dead(target, files)
+    draft, descriptor = _make(target, files)
+    try:
+        store = draft / target.name
+        yield store
+        publish(store, target, files)
+    finally:
+        with contextlib.suppress(OSError):
+            files.remove_folder(draft)
+        files.unlock(descriptor)  # a child that was forked meanwhile shares the lock until then
+        files.close(descriptor)
+
+
+def create_folder(folder: Path, manifest: Manifest, files: Files) -> None:
+    """Make the folder of a new, empty store. It appears whole or not at all.
+
+    Raises:
+        StoreExists: the folder holds something already.
+        ReadOnly: its parent cannot be written.
+    """
+    check_vacant(folder)
+    draft = folder.parent / f".{folder.name}.{manifest.id}.tmp"
+    try:
+        generation = draft / manifest.generation_folder
+        files.make_folder(generation)
+        create_log(generation, files)
+        write_manifest(draft, manifest, files)
+        publish(draft, folder, files)
+    except OSError as error:
+        if is_read_only(error):
+            raise ReadOnly(error.errno, "the folder cannot be written", str(folder.parent)) from error
+        raise
+    finally:
+        with contextlib.suppress(OSError):
+            files.remove_folder(draft)
+
+
+def check_vacant(folder: Path) -> None:
+    """Raise StoreExists unless a new store may be made here: nothing is, or an empty folder."""
+    if folder.exists() and not folder.is_dir():
+        raise StoreExists(f"{folder} is a file; name a new folder")
+    if (folder / NAME).exists():
+        raise StoreExists(f"{folder} holds a store already; open it with RecordStore.open({str(folder)!r}, mode='a')")
+    if folder.is_dir() and any(folder.iterdir()):
+        raise StoreExists(f"{folder} is not empty; name a new folder, or empty that one first")
+
+
+def publish(folder: Path, target: Path, files: Files) -> None:
+    """Give a complete store its name; it stands there, on the disk, when this returns.
+
+    Raises:
+        StoreExists: something else took the name meanwhile.
+    """
+    try:
+        files.rename(folder, target)
+    except OSError:
+        check_vacant(target)
+        raise
+    files.sync_folder(target.parent)
+
+
+def is_at(descriptor: int, folder: Path) -> bool:
+    """Whether an open folder is the one at a path still: it may have been removed, or got another name."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), folder.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _make(target: Path, files: Files) -> tuple[Path, int]:
+    """A draft's folder, and the descriptor that holds it."""
+    while True:
+        draft = target.parent / f".{target.name}.{secrets.token_hex(4)}.draft"
+        try:
+            files.make_folder(draft)
+            descriptor = files.open(draft)
+        except FileNotFoundError:
+            continue  # taken for dead, and removed, before it was held
+        except OSError as error:
+            if is_read_only(error):
+                raise ReadOnly(error.errno, "the folder cannot be written", str(target.parent)) from error
+            raise
+        files.lock(descriptor)
+        if is_at(descriptor, draft):
+            return draft, descriptor
+        files.close(descriptor)
+
+
+def _remove_dead(target: Path, files: Files) -> None:
+    """Remove the drafts of this store that nobody holds. What cannot be removed stays."""
+    name = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{8}}\.draft")
+    with contextlib.suppress(FileNotFoundError):
+        for draft in [path for path in target.parent.iterdir() if name.fullmatch(path.name)]:
+            with contextlib.suppress(OSError):
+                descriptor = files.open(draft)
+                try:
+                    if files.lock(descriptor, wait=False):
+                        files.remove_folder(draft)
+                finally:
+                    files.close(descriptor)

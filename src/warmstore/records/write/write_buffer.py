@@ -1,0 +1,93 @@
+"""Rows that were appended and are not on the disk yet."""
+
+from typing import Any
+
+import numpy as np
+
+from warmstore.errors import SchemaMismatch
+from warmstore.records.format.encoded_rows import Rows, absent_rows, join
+from warmstore.records.format.fields import Fields, suggestion
+from warmstore.records.format.value_encoding import encode
+
+Int64 = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class Pending:
+    """A queue of encoded blocks, joined only when somebody reads or writes them."""
+
+    def __init__(self, fields: Fields) -> None:
+        self.count = 0
+        self.nbytes = 0
+        self._fields = fields
+        self._blocks: list[dict[str, Rows]] = []
+
+    def add(self, block: dict[str, Rows]) -> None:
+        """Take in one block; every field has the same count."""
+        self._blocks.append(block)
+        self.count += next(iter(block.values())).count
+        self.nbytes += sum(rows.nbytes for rows in block.values())
+
+    def joined(self) -> dict[str, Rows]:
+        """All pending rows as one block."""
+        if len(self._blocks) > 1:
+            self._blocks = [{name: join([block[name] for block in self._blocks]) for name in self._fields}]
+        return self._blocks[0]
+
+    def take(self, name: str, which: Int64) -> Rows:
+        """Some rows of one field, in the order asked for."""
+        rows = self.joined()[name]
+        if rows.offsets is None:
+            return Rows(len(which), rows.data[which], absent=None if rows.absent is None else rows.absent[which])
+        return join([rows.slice(at, at + 1) for at in which.tolist()] or [rows.slice(0, 0)])
+
+    def head(self, limit: int) -> tuple[int, dict[str, Rows]]:
+        """The first rows that together take about `limit` bytes, at least one: their count and a block of them."""
+        block = self.joined()
+        count = self.count
+        if self.nbytes > limit:
+            count = max(1, count * limit // self.nbytes)
+            while count > 1 and sum(rows.slice(0, count).nbytes for rows in block.values()) > limit:
+                count //= 2
+        return count, {name: rows.slice(0, count) for name, rows in block.items()}
+
+    def drop(self, count: int) -> None:
+        """Forget the first `count` rows: they are committed."""
+        rest = {name: rows.slice(count, rows.count) for name, rows in self.joined().items()}
+        left = self.count - count
+        self._blocks = [rest] if left else []
+        self.nbytes = sum(rows.nbytes for rows in rest.values()) if left else 0
+        self.count = left  # in one step: other threads look at it
+
+
+def largest_record(block: dict[str, Rows]) -> int:
+    """Bytes of the largest record of a block, over all its fields."""
+    fixed, varying = 0, []
+    for rows in block.values():
+        if rows.offsets is None:
+            fixed += rows.data.shape[1]
+        else:
+            varying.append(np.diff(rows.offsets))
+    return fixed + int(np.max(sum(varying), initial=0)) if varying else fixed
+
+
+def block_of(fields: Fields, columns: dict[str, Any]) -> dict[str, Rows]:
+    """Encode a batch given as a dict of values per field.
+
+    A field that is left out is absent in every record.
+
+    Raises:
+        SchemaMismatch: a field is unknown, lengths differ, or values do not fit.
+    """
+    if not isinstance(columns, dict) or not columns:
+        given = "none of them" if isinstance(columns, dict) else type(columns).__name__
+        raise SchemaMismatch(f"a record has the fields {list(fields)}; got {given}")
+    for name in columns:
+        if name not in fields:
+            raise SchemaMismatch(f"there is no field {name!r}{suggestion(name, fields)}; a record has {list(fields)}")
+    encoded = {name: encode(name, fields[name], values) for name, values in columns.items()}
+    count = next(iter(encoded.values())).count
+    block = {name: encoded.get(name) or absent_rows(field, count) for name, field in fields.items()}
+    counts = {name: rows.count for name, rows in block.items()}
+    if len(set(counts.values())) > 1:
+        raise SchemaMismatch(f"all fields of a batch need the same number of records; got {counts}")
+    return block

@@ -1,0 +1,34 @@
+"""How a process writes a store: options that are its own and not the store's."""
+
+from dataclasses import dataclass
+
+from warmstore.storage.humanize import parse_size
+from warmstore.storage.memory.address_space import SLOT
+from warmstore.storage.quota import Reserve
+from warmstore.storage.thread_pool import thread_count
+
+
+@dataclass(frozen=True)
+class Writing:
+    """`chunk_size`: bytes after which a chunk is sealed. `threads`: that compress what is written.
+
+    room: reserves the bytes of every write of a store with a quota, None elsewhere.
+    """
+
+    chunk_size: int
+    threads: int
+    room: Reserve | None = None
+
+    @classmethod
+    def of(cls, chunk_size: int | str, threads: int | None, room: Reserve | None = None) -> "Writing":
+        """Options as a user gives them.
+
+        Raises:
+            ValueError: a size over 1 GiB, or no thread at all.
+        """
+        limit = parse_size(chunk_size)
+        if limit > SLOT:
+            raise ValueError(f"chunk_size is {chunk_size!r}; a chunk holds at most 1 GiB")
+        if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
+            raise ValueError(f"writer_threads is {threads!r}; it must be at least 1, or None for one per core")
+        return cls(limit, threads or thread_count(), room)

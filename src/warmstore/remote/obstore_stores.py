@@ -1,0 +1,89 @@
+"""obstore's stores, made from a location, credentials and what a request may take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from importlib import import_module
+from typing import Any
+
+from warmstore.errors import NotInstalled
+from warmstore.remote import credentials
+from warmstore.remote.limits import Patience
+from warmstore.remote.location import Location, Redacted
+
+
+def store_of(
+    location: Location,
+    options: Mapping[str, Any],
+    anonymous: bool,
+    patience: Patience,
+    redacted: Redacted,
+    *,
+    write: bool,
+) -> Any:
+    """obstore's store for a location, to send objects to or for all other requests."""
+    obstore_package()
+    stores: Any = import_module("obstore.store")
+
+    if location.kind == "file":
+        return stores.LocalStore(location.address, mkdir=True)
+    client: dict[str, Any] = {
+        "connect_timeout": timedelta(seconds=patience.connect),
+        # It begins with the request and not behind its body (reqwest #2784). WebDAV takes whole chunks in one request,
+        # which only their size says how long may take.
+        "read_timeout": timedelta(seconds=patience.silence),
+        "timeout": timedelta(days=1),  # of a whole transfer; silence is what ends one
+        "user_agent": "warmstore",
+        "allow_http": True,  # where the user names such an endpoint, and only there
+    }
+    if write:
+        client["read_timeout"] = timedelta(days=1) if location.kind == "http" else timedelta(seconds=patience.sending)
+    retries = {
+        "max_retries": patience.retries,
+        "retry_timeout": timedelta(seconds=patience.request),
+        "backoff": {
+            "init_backoff": timedelta(seconds=patience.backoff),
+            "max_backoff": timedelta(seconds=max(patience.backoff, 5.0)),
+            "base": 2,
+        },
+    }
+    if location.kind == "http":
+        headers = {**credentials.http_headers(location, anonymous=anonymous), **options.get("headers", {})}
+        redacted.add(headers.values())
+        client["default_headers"] = headers
+        return stores.HTTPStore.from_url(location.address, client_options=client, retry_config=retries)
+    if location.kind == "s3":
+        config = credentials.aws(options, anonymous=anonymous)
+        redacted.add(str(config[name]) for name in ("secret_access_key", "session_token") if name in config)
+        provider = None
+        if not anonymous and "access_key_id" not in config and credentials.makes_credentials():
+            provider = _boto3_provider()
+        return stores.S3Store.from_url(
+            location.address, config=config, client_options=client, retry_config=retries, credential_provider=provider
+        )
+    config = {**options, **({"skip_signature": True} if anonymous else {})}
+    maker = stores.GCSStore if location.kind == "gs" else stores.AzureStore
+    return maker.from_url(location.address, config=config, client_options=client, retry_config=retries)
+
+
+def _boto3_provider() -> Any:
+    try:
+        from obstore.auth.boto3 import Boto3CredentialProvider
+    except ImportError as error:
+        raise NotInstalled("the profile of AWS in use needs boto3 to make credentials: `pip install boto3`") from error
+    return Boto3CredentialProvider()
+
+
+def obstore_package() -> Any:
+    """The package, with its exceptions.
+
+    Raises:
+        NotInstalled: it is not there.
+    """
+    try:
+        import obstore
+        import obstore.exceptions
+    except ImportError as error:
+        raise NotInstalled('remotes need obstore: `pip install "warmstore[remote]"`') from error
+    return obstore

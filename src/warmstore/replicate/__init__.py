@@ -1,0 +1,1 @@
+"""Stores and remotes: pushed, pulled, attached, and read block by block where they lie."""

@@ -1,0 +1,139 @@
+"""Adopting chunks: what other hosts wrote to their parts of a cache becomes rows of this one's, as it is.
+
+A chunk's checksums know which store it was written for. So an entry in the log says that from here on a chunk of this
+number is that chunk of that store, and the entries behind it say its batches. Nothing is copied or hashed again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from warmstore.errors import SchemaMismatch
+from warmstore.records.format.log import Log
+from warmstore.records.format.log_entries import (
+    ADOPTED,
+    BATCH,
+    COPIED,
+    DELETE,
+    DELETED,
+    NOWHERE,
+    SEALED,
+    STAGED,
+    UPDATE,
+    Entries,
+    new_entry,
+)
+from warmstore.records.format.manifest import read_manifest
+from warmstore.records.generation_log import open_log
+from warmstore.records.read.live_batches import first_chunks
+from warmstore.records.write.upgrade import upgrade
+from warmstore.remote.objects import Objects
+from warmstore.replicate.pull import Pulled, fetch_chunks
+from warmstore.replicate.remote_chunk import RemoteChunk
+from warmstore.replicate.remote_snapshot import Head
+from warmstore.storage.files import Files, file_lock
+from warmstore.storage.quota import Reserve
+
+Keep = Callable[[Path, int, RemoteChunk, Entries], None]
+"""Has a chunk of a generation's folder come from a remote: by its number there, and with its entries in the log."""
+
+
+def adopt(
+    path: Path,
+    head: Head,
+    objects: Objects,
+    files: Files,
+    *,
+    lazily: Keep | None = None,
+    room: Reserve | None = None,
+    progress: bool | None = None,
+) -> Pulled:
+    """Take over what a part of a cache has and this one lacks.
+
+    Args:
+        lazily: leave the bytes where they are until somebody reads them.
+        room: makes room for as many bytes as are to come.
+
+    Raises:
+        SchemaMismatch: the part has other fields, or edits.
+        Damaged, RemoteUnavailable, RemoteRefused: what came until then is adopted; the next time goes on.
+    """
+    local = read_manifest(path, files)
+    if head.manifest.id == local.id:
+        return Pulled(0, 0, 0)
+    if head.manifest.fields != local.fields:
+        raise SchemaMismatch(f"{head.name} has other fields, or another codec, than {path}; only equal caches join")
+    if np.isin(head.entries["kind"], (UPDATE, DELETE, STAGED, DELETED)).any():
+        raise SchemaMismatch(f"{head.name} has edits; rebalance it where it was written, and push it again")
+    chunks = size = records = 0
+    with file_lock(path / ".adopt.lock", files):
+        upgrade(path, files)  # no earlier version reads what is adopted
+        manifest = read_manifest(path, files)
+        folder = path / manifest.generation_folder
+        with open_log(path, manifest, files, write=True) as log:
+            merged = first_chunks(head.entries, head.lists)
+            for number, chunk in head.chunks.items():
+                here, missing = _missing(log, head, number, merged)
+                if not len(missing):
+                    continue
+                with room(chunk.size) if room is not None else contextlib.nullcontext():
+                    if here is None:
+                        here = _take_number(folder, log, files)
+                        if lazily is not None:
+                            lazily(folder, here, chunk, missing)
+                        else:
+                            target = folder / f"{here:06d}.arrow"
+                            staging = path / ".pull" / f"{head.seed:016x}-{number}"
+                            fetch_chunks(staging, {number: chunk}, objects, files, {number: target}, progress)
+                            files.remove_folder(staging)
+                            files.sync_folder(folder)
+                        missing = np.concatenate((_adopted(head, here, number), missing))
+                    missing["chunk"] = here
+                    log.append_all(missing)
+                chunks, size = chunks + 1, size + chunk.size
+                records += int(missing["rows"][missing["kind"] == BATCH].sum())
+    with contextlib.suppress(OSError):
+        files.remove_folder(path / ".pull")
+    return Pulled(chunks, size, records)
+
+
+def _adopted(head: Head, here: int, number: int) -> Entries:
+    return new_entry(ADOPTED, here, rows=number, body_hash=head.seed)
+
+
+def _missing(log: Log, head: Head, number: int, merged: dict[int, frozenset[int]]) -> tuple[int | None, Entries]:
+    """The number that a chunk of another store has here, or None; and those of its entries that are not in the log.
+
+    Args:
+        merged: the chunks whose rows were merged into chunks of the head. Where all were adopted, nothing is new.
+    """
+    wanted = (head.entries["chunk"] == number) & np.isin(head.entries["kind"], (BATCH, COPIED, SEALED))
+    of_chunk = head.entries[wanted].copy()
+    of_chunk["kind"][of_chunk["kind"] == COPIED] = BATCH
+    known = log.read(0)
+    adopted = known[(known["kind"] == ADOPTED) & (known["body_hash"] == head.seed)]
+    same = adopted["rows"] == number
+    if not same.any():
+        whole = {chunk for one in adopted["rows"].tolist() for chunk in merged.get(one, {one})}
+        return (NOWHERE, of_chunk[:0]) if number in merged and merged[number] <= whole else (None, of_chunk)
+    here = int(adopted["chunk"][same][0])
+    if here == NOWHERE:
+        return here, of_chunk[:0]
+    done = (known["chunk"] == here) & np.isin(known["kind"], (BATCH, SEALED))
+    return here, of_chunk[int(done.sum()) :]
+
+
+def _take_number(folder: Path, log: Log, files: Files) -> int:
+    taken = (int(path.stem) for path in folder.glob("*.arrow") if path.stem.isdecimal())
+    known = log.read(0)
+    number = max((*taken, *known["chunk"][known["chunk"] != NOWHERE].tolist()), default=-1) + 1
+    while True:
+        try:
+            files.close(files.create(folder / f"{number:06d}.arrow"))
+            return number
+        except FileExistsError:
+            number += 1

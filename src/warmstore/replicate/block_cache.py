@@ -1,0 +1,374 @@
+"""Chunks that lie in a remote: local files with holes, filled block by block when somebody reads there.
+
+A block is checked the moment it arrives, and nothing that is wrong ever stands in a file. A table of one byte a block,
+shared by all processes, says which blocks are there; where room runs out those that nobody read lately become holes
+again, while no copy is being made from any.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from warmstore.errors import BadBudget, Damaged
+from warmstore.records.index.key_index import boot_id
+from warmstore.remote.objects import Objects
+from warmstore.replicate.block_writer import Keeping
+from warmstore.replicate.remote_chunk import PAGES, Hashes, RemoteChunk
+from warmstore.storage.atomic import replace_file
+from warmstore.storage.files import Files, write_all
+from warmstore.storage.memory.address_space import BLOCK
+from warmstore.storage.memory.mmap import Mapped
+from warmstore.storage.rw_lock import Gate
+
+_HEADER = 4096
+_ABSENT, _THERE, _USED, _COMING, _UNSURE = range(5)  # what the table says of a block
+_NEAR = 4  # blocks between two wanted ones that are fetched along: a request costs more
+_RANGE = 1024  # blocks in one request at most
+_AHEAD = 128  # blocks that are fetched before anybody asks
+_SMALL = 16  # blocks: chunks up to this size are fetched whole
+_TRIES = 3
+
+Int64 = np.ndarray[Any, np.dtype[np.int64]]
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+class Pages:
+    """The chunks of one folder that come from a remote. For several threads and processes.
+
+    Args:
+        folder: where the files are: NNNNNN.arrow of each chunk, and the table.
+        chunks: by number.
+        max_size: bytes that blocks may take; None for no bound.
+        more: says what the chunks are by now; asked when there is one that is not known.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        chunks: Mapping[int, RemoteChunk],
+        objects: Objects,
+        files: Files,
+        max_size: int | None,
+        more: Callable[[], Mapping[int, RemoteChunk]] = dict,
+    ) -> None:
+        self.folder = folder
+        self.chunks = dict(chunks)
+        self.max_size = max_size
+        self._most = None if max_size is None else max(1, max_size // BLOCK)
+        self._objects = objects
+        self._files = files
+        self._hashes: dict[int, Hashes] = {}
+        self._ahead: dict[int, tuple[int, int]] = {}  # by chunk: the block after the last that was brought, and how far
+        self._gate = Gate(folder / "pages.lock", files)
+        self._lock = threading.Lock()
+        self._more = more
+        self._process = os.getpid()
+        self._table = self._open_table()
+        self._hand = 0
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this was made in this process: in a forked child locks may be held by threads of the parent."""
+        return self._process == os.getpid()
+
+    def _open_table(self) -> Mapped:
+        path = self.folder / "pages"
+        try:
+            table = Mapped(path, self._files, create=_HEADER)
+        except FileExistsError:
+            table = Mapped(path, self._files, minimum=0)
+        with self._gate.alone():
+            table.allocate(_HEADER + PAGES * (max(self.chunks, default=0) + 1))
+            boot, known = table.memory[:40], np.frombuffer(boot_id().ljust(40, b"\0"), np.uint8)
+            states = table.memory[_HEADER : table.size]
+            if (boot != known).any():
+                states[states > _ABSENT] = _UNSURE  # what was written before a power failure may not be on the disk
+                boot[:] = known
+            for number, chunk in self.chunks.items():
+                self._make_file(number, chunk, states)
+        return table
+
+    def _make_file(self, number: int, chunk: RemoteChunk, states: Bytes) -> None:
+        try:
+            descriptor = self._files.create(self.path(number))
+        except FileExistsError:
+            descriptor = self._files.open(self.path(number), write=True)
+        try:
+            if self._files.size(descriptor) != chunk.size:
+                states[PAGES * number : PAGES * (number + 1)] = _ABSENT
+                self._files.truncate(descriptor, chunk.size)
+        finally:
+            self._files.close(descriptor)
+
+    def path(self, number: int) -> Path:
+        """Of a chunk's file."""
+        return self.folder / f"{number:06d}.arrow"
+
+    def place(self, number: int) -> int:
+        """Where in the table a chunk begins; -1 for one that is here and comes from nowhere."""
+        if number not in self.chunks:
+            fresh = {one: chunk for one, chunk in self._more().items() if one not in self.chunks}
+            if fresh:
+                self.add(fresh)
+        return PAGES * number if number in self.chunks else -1
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the blocks that are here."""
+        return int(np.count_nonzero(self._states)) * BLOCK
+
+    @property
+    def _states(self) -> Bytes:
+        return self._table.memory[_HEADER : _HEADER + PAGES * (max(self.chunks, default=0) + 1)]
+
+    def add(self, chunks: Mapping[int, RemoteChunk]) -> None:
+        """More chunks."""
+        with self._lock:
+            known = {**self.chunks, **chunks}
+            with self._gate.alone():
+                self._table.allocate(_HEADER + PAGES * (max(known, default=0) + 1))
+                for number, chunk in chunks.items():
+                    self._make_file(number, chunk, self._table.memory[_HEADER : self._table.size])
+            self.chunks = known
+
+    @contextlib.contextmanager
+    def holding(self, pages: Int64) -> Iterator[None]:
+        """Have blocks here, and keep them for as long as something is copied from them.
+
+        Args:
+            pages: int64 [n], places in the table: PAGES times a chunk's number, plus the number of a block.
+
+        Raises:
+            RemoteUnavailable, RemoteRefused: they are not here, and cannot be had now.
+            Damaged: the remote does not have what it should.
+            BadBudget: there are more of them than may be here at once.
+        """
+        while True:
+            self._gate.enter()
+            states = self._states
+            now = states[pages]
+            ready = (now == _THERE) | (now == _USED)
+            if ready.all():
+                states[pages] = _USED
+                break
+            self._gate.leave()
+            self.bring(np.unique(pages), ahead=True)
+        try:
+            yield
+        finally:
+            self._gate.leave()
+
+    def bring_whole(self, numbers: Iterable[int], advance: Callable[[int], object] | None = None) -> None:
+        """Have all of some chunks here. `advance` is called with bytes, those that are here already first."""
+        parts = [PAGES * number + np.arange(self.chunks[number].blocks) for number in sorted(numbers)]
+        self.bring(np.concatenate(parts or [np.zeros(0, np.int64)]), advance=advance)
+
+    def bring(self, pages: Int64, *, ahead: bool = False, advance: Callable[[int], object] | None = None) -> None:
+        """Fetch those of some blocks that are not here, in as few requests as pay.
+
+        Args:
+            pages: sorted, without duplicates.
+            ahead: fetch more than that where it is likely to be read next.
+        """
+        if self._most is not None and len(pages) > self._most:
+            raise BadBudget(
+                f"one read needs {len(pages) * BLOCK:,} bytes of {self.folder}, and cache_size allows "
+                f"{self.max_size:,}; allow more, or read fewer records at once"
+            )
+        self._objects.check_process()  # before the lock: in a forked child a thread of the parent may hold it for ever
+        wanted = [(number, self._widened(number, blocks) if ahead else blocks) for number, blocks in _by_chunk(pages)]
+        with self._lock:
+            states = self._states
+            absent = []
+            for number, blocks in wanted:
+                now = states[PAGES * number + blocks]
+                there = (now == _THERE) | (now == _USED)
+                if advance is not None:
+                    advance(sum(self._length(number, block) for block in blocks[there].tolist()))
+                if not there.all():
+                    absent.append((number, blocks[~there]))
+            fresh = np.concatenate([PAGES * number + blocks for number, blocks in absent] or [np.zeros(0, np.int64)])
+            fresh = fresh[states[fresh] == _ABSENT]
+            self._make_room(len(fresh), pages)
+            states[fresh] = _COMING
+        try:
+            self._objects.run(self._fetch(absent, advance))
+        except BaseException:
+            with self._gate.inside():
+                left = fresh[self._states[fresh] == _COMING]
+                self._states[left] = _ABSENT
+            raise
+
+    def _widened(self, number: int, blocks: Int64) -> Int64:
+        """Blocks that are to be fetched when these are wanted: the whole chunk where that is small or most of it."""
+        chunk = self.chunks[number]
+        room = chunk.blocks if self._most is None else self._most // 4
+        there = self._states[PAGES * number : PAGES * number + chunk.blocks]
+        missing = int((there[blocks] == _ABSENT).sum())
+        if chunk.blocks <= min(_SMALL, room) or (4 * missing > chunk.blocks and chunk.blocks <= room):
+            return np.arange(chunk.blocks)
+        after, far = self._ahead.get(number, (-1, 0))
+        far = min(2 * max(far, _NEAR), _AHEAD) if after in blocks else 0
+        last = int(blocks[-1]) + 1
+        end = min(last + min(far, room), chunk.blocks)
+        self._ahead[number] = (end, far)
+        return np.concatenate((blocks, np.arange(last, end)))
+
+    def _length(self, number: int, block: int) -> int:
+        return min(BLOCK, self.chunks[number].size - block * BLOCK)
+
+    def _make_room(self, count: int, keep: Int64) -> None:
+        """Make holes of blocks that nobody read lately: the clock algorithm (Corbato, 1968)."""
+        if self._most is None or np.count_nonzero(self._states) + count <= self._most:
+            return
+        with self._gate.alone():
+            states = self._states
+            here = np.flatnonzero(states != _ABSENT)  # few, and the table may have places for terabytes
+            going = len(here) + count + self._most // 32 - self._most
+            order = np.roll(here, -int(np.searchsorted(here, self._hand)))
+            order = order[~np.isin(order, keep)]
+            for state in (_UNSURE, _THERE, _USED, _COMING):
+                if state == _USED:  # nothing else was left, so those read lately are as good as the others
+                    states[here[states[here] == _USED]] = _THERE
+                    state = _THERE
+                found = order[states[order] == state][: max(going, 0)]
+                if len(found):
+                    self._hand = int(found[-1]) + 1
+                    states[found] = _ABSENT
+                    for number, blocks in _by_chunk(np.sort(found)):
+                        self._punch(number, blocks)
+                    going -= len(found)
+            states[here[states[here] == _USED]] = _THERE
+            # Blocks of the present read stay, so these are what is left of the bound.
+
+    def _punch(self, number: int, blocks: Int64) -> None:
+        descriptor = self._files.open(self.path(number), write=True)
+        try:
+            for first, last in _runs(blocks, 0):
+                self._files.punch(descriptor, first * BLOCK, (last - first) * BLOCK)
+        finally:
+            self._files.close(descriptor)
+
+    async def _fetch(self, absent: Iterable[tuple[int, Int64]], advance: Callable[[int], object] | None) -> None:
+        absent = list(absent)
+        await self._objects.each(self._load_hashes, [number for number, _ in absent if number not in self._hashes])
+        ranges = [
+            (number, first, last)
+            for number, blocks in absent
+            for start, stop in _runs(blocks, _NEAR)
+            for first, last in ((at, min(at + _RANGE, stop)) for at in range(start, stop, _RANGE))
+        ]
+        wanted = {number: set(blocks.tolist()) for number, blocks in absent}
+
+        async def one(part: tuple[int, int, int]) -> None:
+            number, first, last = part
+            size = await self._fetch_range(number, first, last, wanted[number])
+            if advance is not None:
+                advance(size)
+
+        await self._objects.each(one, ranges)
+
+    async def _load_hashes(self, number: int) -> None:
+        chunk, path = self.chunks[number], self.folder / f"{number:06d}.hashes"
+        with contextlib.suppress(OSError):
+            hashes = chunk.hashes(path.read_bytes())
+            if hashes is not None:
+                self._hashes[number] = hashes
+                return
+        for _ in range(_TRIES):
+            data = await self._objects.get_async(chunk.hashes_object, most=8 * chunk.blocks)
+            hashes = chunk.hashes(data)
+            if hashes is not None:
+                self._hashes[number] = hashes
+                replace_file(path, hashes.tobytes(), durable=False, files=self._files)
+                return
+        raise self._damaged(chunk.hashes_object, data is None)
+
+    async def _fetch_range(self, number: int, first: int, last: int, wanted: set[int]) -> int:
+        """Fetch blocks [first, last), keep those that are wanted, and return how many bytes these have."""
+        chunk = self.chunks[number]
+        loop = asyncio.get_running_loop()
+        todo = {block for block in range(first, last) if block in wanted}
+        if await loop.run_in_executor(None, self._confirm, number, todo):
+            return sum(self._length(number, block) for block in range(first, last) if block in wanted)
+        found: bytes | None = None
+        for _ in range(_TRIES):
+            keeping = Keeping(partial(self.keep, number, todo=todo), min(todo))
+            end = (max(todo) + 1) * BLOCK
+            # A whole object is asked for as such: some servers are slow at ranges.
+            stop = end if end < chunk.size else None
+            found = await self._objects.get_async(chunk.object, min(todo) * BLOCK, stop, take=keeping.take)
+            await keeping.finish()
+            if not todo:
+                return sum(self._length(number, block) for block in range(first, last) if block in wanted)
+        raise self._damaged(chunk.object, found is None)
+
+    def _confirm(self, number: int, todo: set[int]) -> bool:
+        """Take blocks off `todo` that were here before the machine started, and are still whole."""
+        states = self._states
+        unsure = [block for block in todo if states[PAGES * number + block] == _UNSURE]
+        if not unsure:
+            return False
+        descriptor = self._files.open(self.path(number))
+        try:
+            with self._gate.inside():
+                for block in unsure:
+                    data = self._files.read(descriptor, self._length(number, block), block * BLOCK)
+                    if xxhash.xxh3_64_intdigest(data) == int(self._hashes[number][block]):
+                        states[PAGES * number + block] = _USED
+                        todo.discard(block)
+        finally:
+            self._files.close(descriptor)
+        return not todo
+
+    def keep(self, number: int, first: int, view: memoryview, todo: set[int]) -> None:
+        """Write those blocks from `first` on that came and are right, and take them off `todo`."""
+        hashes = self._hashes[number]
+        good = []
+        for block in range(first, first - (-len(view) // BLOCK)):
+            if block not in todo:
+                continue
+            part = view[(block - first) * BLOCK : (block - first) * BLOCK + self._length(number, block)]
+            right = len(part) == self._length(number, block)
+            if right and xxhash.xxh3_64_intdigest(part) == int(hashes[block]):
+                good.append(block)
+        descriptor = self._files.open(self.path(number), write=True)
+        try:
+            with self._gate.inside():  # nobody makes holes between the writing and the word that it is there
+                for start, stop in _runs(np.array(good, np.int64), 0):
+                    part = view[(start - first) * BLOCK : (stop - first) * BLOCK]
+                    write_all(self._files, descriptor, [part], start * BLOCK)
+                self._states[PAGES * number + np.array(good, np.int64)] = _USED
+        finally:
+            self._files.close(descriptor)
+        todo.difference_update(good)
+
+    def _damaged(self, name: str, missing: bool) -> Damaged:
+        where = self._objects.location.url
+        said = "is missing" if missing else "does not match its checksum"
+        return Damaged(f"{where}/{name} {said}; push the store again with verify=True from where it is whole")
+
+
+def _by_chunk(pages: Int64) -> list[tuple[int, Int64]]:
+    """Chunk numbers, and the numbers of blocks in each."""
+    numbers = pages // PAGES
+    return [(number, pages[numbers == number] % PAGES) for number in np.unique(numbers).tolist()]
+
+
+def _runs(blocks: Int64, near: int) -> Iterator[tuple[int, int]]:
+    """Blocks as runs [first, last), joined where no more than `near` lie between them."""
+    if len(blocks):
+        breaks = np.flatnonzero(np.diff(blocks) > near + 1)
+        firsts = blocks[np.concatenate(([0], breaks + 1))]
+        lasts = blocks[np.append(breaks, len(blocks) - 1)] + 1
+        yield from zip(firsts.tolist(), lasts.tolist(), strict=True)

@@ -1,0 +1,45 @@
+"""Blocks that come from a remote one after the other: some are checked and written while the next ones come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from warmstore.storage.memory.address_space import BLOCK
+
+_PIECE = 1 << 20  # bytes that are checked and written as one
+
+
+class Keeping:
+    """Takes the bytes of blocks from `first` on; another thread gives them to `keep`, with the first one's number."""
+
+    def __init__(self, keep: Callable[[int, memoryview], None], first: int) -> None:
+        self._keep = keep
+        self._next = first
+        self._pieces: list[Any] = []
+        self._length = 0
+        self._writing: asyncio.Future[None] | None = None
+
+    async def take(self, piece: Any) -> None:
+        self._pieces.append(piece)
+        self._length += len(piece)
+        if self._length >= _PIECE:
+            await self._write(self._length // BLOCK * BLOCK)
+
+    async def finish(self) -> None:
+        await self._write(self._length)
+        if self._writing is not None:
+            await self._writing
+
+    async def _write(self, length: int) -> None:
+        if self._writing is not None:
+            await self._writing
+            self._writing = None
+        if length:
+            data, first = memoryview(b"".join(self._pieces)), self._next
+            self._length -= length
+            self._pieces = [data[length:]] if self._length else []
+            self._next += -(-length // BLOCK)
+            loop = asyncio.get_running_loop()
+            self._writing = loop.run_in_executor(None, self._keep, first, data[:length])

@@ -1,0 +1,190 @@
+"""`pull`: a folder that goes on where a store's copy at a remote went on.
+
+Every block is checked on arrival, and a chunk gets its name when all of it is on the disk. So whatever breaks off
+leaves the folder as it was, with blocks beside that the next pull finds there.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from warmstore.errors import Diverged, StoreExists
+from warmstore.records.format.log import GenerationClosed, create_log
+from warmstore.records.format.log_entries import CLOSED, Entries, new_entry
+from warmstore.records.format.manifest import NAME, remove_leftovers, write_manifest
+from warmstore.records.generation_log import open_log, open_numbers
+from warmstore.records.read.live_batches import HAS_ROWS
+from warmstore.records.write.edit_lock import edit_lock
+from warmstore.remote.objects import Objects
+from warmstore.replicate.block_cache import Pages
+from warmstore.replicate.push import Pushed, push
+from warmstore.replicate.remote_chunk import RemoteChunk
+from warmstore.replicate.remote_diff import Local, find_copy, relation, write_note
+from warmstore.replicate.remote_snapshot import Head, read_heads
+from warmstore.storage.files import COPY, Files, file_lock, is_locked
+from warmstore.storage.progress import progress_bar
+
+_AT_ONCE = 4  # chunks
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """What a pull did. chunks, size: fetched, and their bytes. records: that came with them."""
+
+    chunks: int
+    size: int
+    records: int
+
+
+def pull(path: Path, objects: Objects, files: Files, *, progress: bool | None = None) -> Pulled:
+    """Have a folder hold what the remote holds: a new copy of its store, or what an older one lacks.
+
+    Raises:
+        Diverged: the store in the folder has what the remote lacks. NotAStore: the remote has none.
+        StoreExists: the folder holds something else, or the remote a feature cache.
+        Damaged: what the remote has is not what was pushed.
+        RemoteUnavailable, RemoteRefused: the folder as it was; what came already waits beside for the next pull.
+    """
+    head = find_copy(objects)
+    path = path.absolute()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with file_lock(path.parent / f".{path.name}.pull", files):
+        if not (path / NAME).exists():
+            if path.exists() and any(path.iterdir()):
+                raise StoreExists(f"{path} is not empty and holds no store; name a new folder")
+            return _pull_new(path, head, objects, files, progress)
+        is_ = relation(path, objects, head, files)
+        if is_ == "same":
+            write_note(path, objects, head, files)  # whoever pulled it may have died before
+        if is_ != "behind":
+            return Pulled(0, 0, 0)
+        return _pull_more(path, head, objects, files, progress)
+
+
+def sync(path: Path, objects: Objects, files: Files, *, progress: bool | None = None) -> tuple[Pulled, Pushed]:
+    """`pull` where the remote is ahead, then `push` where it is behind."""
+    pulled = Pulled(0, 0, 0)
+    if read_heads(objects):
+        pulled = pull(path, objects, files, progress=progress)
+    return pulled, push(path, objects, files, shared=False, progress=progress)
+
+
+def _pull_new(path: Path, head: Head, objects: Objects, files: Files, progress: bool | None) -> Pulled:
+    draft = path.parent / f".{path.name}.{head.manifest.id}.pull.tmp"
+    folder = draft / head.manifest.generation_folder
+    for old in draft.glob("g[0-9]*"):
+        if old != folder:
+            files.remove_folder(old)
+    pulled = _fetch(folder, folder, head, dict(head.chunks), objects, files, progress)
+    files.remove(folder / "log")
+    files.remove(folder / f"log{COPY}")
+    create_log(folder, files, head.log)
+    open_numbers(draft, head.manifest, files).take(head.numbers)
+    write_manifest(draft, head.manifest, files)
+    write_note(draft, objects, head, files)
+    if path.exists():
+        path.rmdir()
+    files.rename(draft, path)
+    files.sync_folder(path.parent)
+    return Pulled(*pulled, _rows(head.entries))
+
+
+def _pull_more(path: Path, head: Head, objects: Objects, files: Files, progress: bool | None) -> Pulled:
+    with edit_lock(path, files):
+        local = Local.read(path, files)
+        new = head.manifest.generation != local.manifest.generation
+        target = path / head.manifest.generation_folder
+        if new:
+            remove_leftovers(path, local.manifest, files)
+            target.mkdir(exist_ok=True)
+        wanted = {number: chunk for number, chunk in head.chunks.items() if new or number not in local.ends}
+        for number in wanted:
+            if (target / f"{number:06d}.arrow").exists() and is_locked(target / f"{number:06d}.arrow"):
+                raise Diverged(f"{path} is being written to; close its writers, and then pull")
+        pulled = _fetch(path / ".pull", target, head, wanted, objects, files, progress)
+        known = replace(local.manifest, id=head.manifest.id)  # the log of another store would not match its hashes
+        try:
+            with open_log(path, known, files, write=True) as log, log.locked():
+                open_numbers(path, head.manifest, files).take(head.numbers)
+                if new:
+                    create_log(target, files, head.log)
+                    went = log.read(0).tobytes() != local.entries.tobytes()
+                    if not went:
+                        log.append_locked(new_entry(CLOSED, 0))
+                else:
+                    went = not log.extend_locked(head.log)
+                if went:
+                    raise Diverged(f"{path} was written to while it was being pulled; close its writers, and then pull")
+                write_manifest(path, head.manifest, files)
+        except GenerationClosed:
+            raise Diverged(f"{path} was rebalanced while it was being pulled; pull again") from None
+        write_note(path, objects, head, files)
+        remove_leftovers(path, head.manifest, files)
+        return Pulled(*pulled, _rows(head.entries) - (0 if new else _rows(local.entries)))
+
+
+def _fetch(
+    staging: Path,
+    target: Path,
+    head: Head,
+    wanted: dict[int, RemoteChunk],
+    objects: Objects,
+    files: Files,
+    progress: bool | None,
+) -> tuple[int, int]:
+    """Fetch chunks into one folder and move them, whole and on the disk, to another; how many, and bytes."""
+    targets = {number: target / f"{number:06d}.arrow" for number in wanted}
+    fetch_chunks(staging, wanted, objects, files, targets, progress)
+    if staging != target:
+        files.remove_folder(staging)
+    else:
+        for path in (*staging.glob("*.hashes"), staging / "pages", staging / "pages.lock"):
+            files.remove(path)
+    files.sync_folder(target)
+    return len(wanted), sum(chunk.size for chunk in wanted.values())
+
+
+def fetch_chunks(
+    staging: Path,
+    wanted: dict[int, RemoteChunk],
+    objects: Objects,
+    files: Files,
+    targets: dict[int, Path],
+    progress: bool | None,
+) -> None:
+    """Fetch chunks into files in `staging`, and have each where it belongs once it is on the disk."""
+    staging.mkdir(parents=True, exist_ok=True)
+    pages = Pages(staging, wanted, objects, files, None)
+    done = 0
+    with progress_bar(None, sum(chunk.size for chunk in wanted.values()), 0, "pull", progress) as advance:
+
+        def came(size: int) -> None:
+            nonlocal done
+            done += size
+            advance(0, done)
+
+        def one(number: int) -> None:
+            pages.bring_whole([number], came)
+            descriptor = files.open(pages.path(number), write=True)
+            try:
+                files.sync(descriptor)
+            finally:
+                files.close(descriptor)
+            if pages.path(number) != targets[number]:
+                files.rename(pages.path(number), targets[number])
+
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="warmstore-pull") as pool:
+            try:
+                for done_one in as_completed([pool.submit(one, number) for number in wanted]):
+                    done_one.result()
+            except BaseException:
+                # Else an interrupt, or the first chunk that fails, would wait for the others to come whole.
+                pool.shutdown(wait=False, cancel_futures=True)
+                objects.close()
+                raise
+
+
+def _rows(entries: Entries) -> int:
+    return int(entries["rows"][HAS_ROWS[entries["kind"]]].sum())

@@ -1,0 +1,163 @@
+"""`push`: a remote that goes on where a store's folder went on.
+
+What is sent are chunks that nobody writes to any more, and then one head that names them. So whatever breaks off leaves
+the remote as it was, with some chunks that the next push finds there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import mmap
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from warmstore.errors import Damaged, Diverged, WarmstoreError
+from warmstore.remote.objects import Objects
+from warmstore.remote.requests import aside
+from warmstore.replicate.remote_chunk import RemoteChunk
+from warmstore.replicate.remote_diff import Local, check_kind, read_note, relation_of, write_note
+from warmstore.replicate.remote_snapshot import Head, head_name, last_sequence, read_heads, remove_older, write_head
+from warmstore.storage.files import Files
+from warmstore.storage.progress import progress_bar
+
+_AT_ONCE = 4  # chunks
+_TRIES = 5
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What a push did.
+
+    chunks, size: sent, and their bytes. present: chunks that were there already. waiting: chunks that live writers
+    still write to: they, and rows after theirs, go with a later push.
+    """
+
+    chunks: int
+    size: int
+    present: int
+    waiting: int
+
+
+def push(
+    path: Path, objects: Objects, files: Files, *, shared: bool, verify: bool = False, progress: bool | None = None
+) -> Pushed:
+    """Have the remote hold what a store's folder holds.
+
+    Args:
+        shared: as one host's part of a cache that many fill, and without what came from the others.
+        verify: read what is there already, and send anew what is damaged.
+
+    Raises:
+        Diverged: the remote has another store, or has what this one lacks. StoreExists: it has the other kind.
+        Damaged: a chunk is shorter than the log says, or the remote does not have what it should.
+        RemoteUnavailable, RemoteRefused: the remote as it was, but for some chunks that the next push finds there.
+    """
+    for _ in range(_TRIES):
+        local = Local.read(path, files)
+        heads = read_heads(objects, mend=local.manifest.id if verify else None)
+        entries = local.entries if shared else local.finished
+        head = next((head for head in heads if head.manifest.id == local.manifest.id), None)
+        check_kind(heads, objects, shared=shared)
+        if not shared and head is None and heads:
+            raise Diverged(f"{objects.location.url} holds another store than {path}; push it to a URL of its own")
+        said = set(entries["chunk"].tolist())
+        numbers = [
+            chunk
+            for chunk in local.ends
+            if chunk in said and chunk not in local.waiting and not (shared and chunk in local.adopted)
+        ]
+        continues = head is None or relation_of(local.manifest, entries.tobytes(), head, read_note(path, objects))
+        if continues == "behind":
+            return Pushed(0, 0, len(numbers), len(local.waiting))
+        known = head.chunks if head is not None and head.manifest.generation == local.manifest.generation else {}
+        sent = _send(local, numbers, known, objects, verify=verify, progress=progress)
+        waiting = len(local.waiting)
+        result = Pushed(sent.count, sent.size, len(numbers) - sent.count, waiting)
+        same = head is not None and head.log == entries.tobytes() and dict(head.chunks) == sent.chunks
+        if head is not None and same and head.manifest == local.manifest:
+            write_note(path, objects, head, files)  # whoever sent it may have died before
+            return result
+        sequence = (last_sequence(objects, local.manifest.id) if head is None else head.sequence) + 1
+        name = head_name(objects, local.manifest.id, sequence)
+        made = Head(name, sequence, shared, local.manifest, entries.tobytes(), sent.chunks, local.numbers)
+        write_note(path, objects, made, files, coming=True)
+        if write_head(objects, made):
+            if not objects.is_conditional:
+                read_heads(objects)  # raises where somebody else pushed in this moment
+            write_note(path, objects, made, files)
+            with contextlib.suppress(WarmstoreError):  # it stands; who may write need not be one who may remove
+                remove_older(objects, made)
+            return result
+    raise Diverged(f"others push to {objects.location.url} all the time; try again later")
+
+
+@dataclass(frozen=True)
+class _Sent:
+    chunks: dict[int, RemoteChunk]
+    count: int
+    size: int
+
+
+def _send(
+    local: Local,
+    numbers: list[int],
+    known: Any,
+    objects: Objects,
+    *,
+    verify: bool,
+    progress: bool | None,
+) -> _Sent:
+    """Send chunks that are not there yet."""
+    there = {entry.name: entry.size for entry in objects.entries("chunks")}
+    done: dict[int, RemoteChunk] = {}
+    sent: list[int] = []
+    with progress_bar(None, sum(local.ends[number] for number in numbers), 0, "push", progress) as advance:
+
+        async def one(number: int) -> None:
+            chunk = known.get(number)
+            if chunk is None or chunk.size != local.ends[number] or verify or not _is_there(chunk, there):
+                with _mapped(local.chunk_path(number), local.ends[number]) as data:
+                    chunk, hashes = await aside(RemoteChunk.of, data)
+                    whole = _is_there(chunk, there) and (not verify or await _is_whole(objects, chunk))
+                    if not whole:
+                        await objects.put_async(chunk.object, data)
+                        await objects.put_async(chunk.hashes_object, hashes.astype("<u8").tobytes())
+                        sent.append(chunk.size)
+            done[number] = chunk
+            advance(0, sum(one.size for one in done.values()))
+
+        async def all_of_them() -> None:
+            room = asyncio.Semaphore(_AT_ONCE)
+
+            async def in_turn(number: int) -> None:
+                async with room:
+                    await one(number)
+
+            await objects.each(in_turn, numbers)
+
+        objects.run(all_of_them())
+    return _Sent(done, len(sent), sum(sent))
+
+
+def _is_there(chunk: RemoteChunk, there: dict[str, int]) -> bool:
+    return there.get(chunk.object) == chunk.size and there.get(chunk.hashes_object) == 8 * chunk.blocks
+
+
+async def _is_whole(objects: Objects, chunk: RemoteChunk) -> bool:
+    hashes, data = await objects.get_async(chunk.hashes_object), await objects.get_async(chunk.object)
+    if data is None or chunk.hashes(hashes) is None:
+        return False
+    return (await aside(RemoteChunk.of, memoryview(data)))[0] == chunk
+
+
+@contextlib.contextmanager
+def _mapped(path: Path, size: int) -> Iterator[memoryview]:
+    with open(path, "rb") as file:
+        if os.fstat(file.fileno()).st_size < size:
+            raise Damaged(f"{path} is shorter than the log says; restore it from a copy")
+        mapping = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+    yield memoryview(mapping)  # closed with the last who looks at it: requests may outlive an interrupt

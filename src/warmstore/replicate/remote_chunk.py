@@ -1,0 +1,74 @@
+"""A chunk as it lies in a remote: named by a hash of the hashes of its blocks, so that each can be checked alone."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from warmstore.storage.memory.address_space import BLOCK
+
+PAGES = 1 << 15
+"""Blocks that a chunk may have: 1 GiB and its footer need half of them."""
+
+_NAME = re.compile(r"[0-9a-f]{32}")
+
+Hashes = np.ndarray[Any, np.dtype[np.uint64]]
+
+
+@dataclass(frozen=True)
+class RemoteChunk:
+    """A chunk as it lies in a remote: its name, and its bytes. Made by `of` and `from_json` only.
+
+    Raises:
+        ValueError: no such name or size can be.
+    """
+
+    name: str
+    size: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
+            raise ValueError(f"{self.name!r} is no name of a chunk")
+        if type(self.size) is not int or not 0 <= self.size <= PAGES * BLOCK:
+            raise ValueError(f"{self.size!r} is no size of a chunk")
+
+    @classmethod
+    def of(cls, data: memoryview) -> tuple[RemoteChunk, Hashes]:
+        """What some bytes will be called, and the hashes of their blocks."""
+        hashes = hashes_of(data)
+        return cls(_name(len(data), hashes), len(data)), hashes
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.size // BLOCK)
+
+    @property
+    def object(self) -> str:
+        """Where its bytes are."""
+        return f"chunks/{self.name}"
+
+    @property
+    def hashes_object(self) -> str:
+        """Where the hashes of its blocks are: 8 bytes each, little-endian."""
+        return f"chunks/{self.name}.hashes"
+
+    def hashes(self, data: bytes | None) -> Hashes | None:
+        """The hashes of its blocks, or None when they are not these."""
+        if data is None or len(data) != 8 * self.blocks:
+            return None
+        hashes: Hashes = np.frombuffer(data, "<u8")
+        return hashes if _name(self.size, hashes) == self.name else None
+
+
+def hashes_of(data: memoryview) -> Hashes:
+    """The xxh3-64 of each block, uint64 [blocks]."""
+    digest = xxhash.xxh3_64_intdigest
+    return np.array([digest(data[at : at + BLOCK]) for at in range(0, len(data), BLOCK)], np.uint64)
+
+
+def _name(size: int, hashes: Hashes) -> str:
+    return xxhash.xxh3_128_hexdigest(size.to_bytes(8, "little") + hashes.astype("<u8").tobytes())

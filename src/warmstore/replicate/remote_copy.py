@@ -1,0 +1,228 @@
+"""A store at a remote, opened as if it were here: its log is copied, and its chunks come where they are read.
+
+The copy lies in a folder of its own, which all processes of a machine share and the next run finds again. Without a
+remote that answers, what was read before is still there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import xxhash
+
+from warmstore.errors import Diverged, RemoteUnavailable
+from warmstore.records.format.log import create_log
+from warmstore.records.format.log_entries import CLOSED as _CLOSED
+from warmstore.records.format.log_entries import new_entry
+from warmstore.records.format.manifest import NAME, read_manifest, write_manifest
+from warmstore.records.generation_log import open_log, open_numbers
+from warmstore.remote.limits import Patience
+from warmstore.remote.location import Location, is_remote
+from warmstore.remote.objects import Objects
+from warmstore.replicate.block_cache import Pages
+from warmstore.replicate.remote_chunk import RemoteChunk
+from warmstore.replicate.remote_diff import find_copy
+from warmstore.replicate.remote_snapshot import Head
+from warmstore.storage.atomic import replace_file
+from warmstore.storage.files import Files, file_lock
+from warmstore.storage.humanize import parse_size
+
+_log = logging.getLogger("warmstore")
+
+CHUNKS = "chunks.json"
+"""In a generation's folder: its chunks that come from a remote, by number."""
+
+_PATIENCE = Patience(silence=15, retries=4, request=60, failures=20, rest=5)
+
+
+@dataclass(frozen=True)
+class Remote:
+    """How to reach a remote.
+
+    url: see `warmstore.remote.objects.Objects`, and options and anonymous too. Options are never shown.
+    """
+
+    url: str | os.PathLike[str]
+    options: Mapping[str, Any] | None = field(default=None, repr=False)
+    anonymous: bool = False
+    patience: Patience = _PATIENCE
+
+    def __post_init__(self) -> None:
+        Location.parse(self.url)
+
+    @property
+    def shown(self) -> str:
+        """The URL without what nobody may see."""
+        return Location.parse(self.url).url
+
+    def __repr__(self) -> str:
+        return f"Remote({self.shown!r})"
+
+    def below(self, name: str) -> Remote:
+        """What lies there under a name."""
+        part = quote(name, safe="") if is_remote(self.url) else name
+        return replace(self, url=f"{os.fspath(self.url).rstrip('/')}/{part}")
+
+    def open(self) -> Objects:
+        """Its objects."""
+        return Objects(self.url, options=self.options, anonymous=self.anonymous, patience=self.patience, parallel=16)
+
+
+class RemoteFiles(Files):
+    """Files of a folder, whose chunks come from `remote` within `max_size` bytes; None for no bound."""
+
+    is_remote = True
+
+    def __init__(self, remote: Remote, max_size: int | None, cache_dir: Path) -> None:
+        self.remote = remote
+        self.cache_dir = cache_dir
+        self.max_size = max_size
+        self._objects: tuple[int, Objects] | None = None
+        self._pages: dict[Path, Pages] = {}
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.remote, self.max_size, self.cache_dir)
+
+    @property
+    def objects(self) -> Objects:
+        """Those of this process."""
+        if self._objects is None or self._objects[0] != os.getpid():
+            self._objects = os.getpid(), self.remote.open()
+        return self._objects[1]
+
+    def pages(self, folder: Path) -> Pages:
+        chunks = read_chunks(folder) or {}
+        found = self._pages.get(folder)
+        if found is None or not found.is_ours:
+            found = Pages(folder, chunks, self.objects, self, self.max_size, lambda: read_chunks(folder) or {})
+            self._pages[folder] = found
+        return found
+
+    def let_go(self) -> None:
+        if self._objects is not None and self._objects[0] == os.getpid():
+            self._objects[1].close()
+        self._objects = None
+        self._pages.clear()
+
+
+class CopyFiles(RemoteFiles):
+    """Files of a copy of the store at a remote."""
+
+    def refresh(self) -> None:
+        open_copy(self)
+
+
+def default_cache_dir() -> Path:
+    """Where copies lie unless somebody says otherwise."""
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "warmstore" / "remote"
+
+
+def copy_folder(remote: Remote, cache_dir: Path) -> Path:
+    """Where the copy of a remote lies."""
+    url = remote.shown.rstrip("/")
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", url.rpartition("/")[2])[:60] or "store"
+    return cache_dir.expanduser().absolute() / f"{name}-{xxhash.xxh3_64_hexdigest(url.encode())}"
+
+
+def open_remote(
+    remote: Remote, cache_dir: str | os.PathLike[str] | None, cache_size: int | str | None
+) -> tuple[Path, CopyFiles]:
+    """The folder of a copy, and the files to read it with; the arguments are those of `RecordStore.open`."""
+    size = None if cache_size is None else parse_size(cache_size)
+    files = CopyFiles(remote, size, default_cache_dir() if cache_dir is None else Path(cache_dir))
+    try:
+        return open_copy(files), files
+    except BaseException:
+        files.let_go()
+        raise
+
+
+def open_copy(files: RemoteFiles) -> Path:
+    """Have a folder that is the store at a remote, and return it. Without an answer, it is as it was seen last.
+
+    Raises:
+        NotAStore, StoreExists, Diverged, Damaged, NewerFormat: as `remote_diff.find_copy`.
+        RemoteUnavailable, RemoteRefused: the remote cannot be asked, and nothing of it is here.
+    """
+    folder = copy_folder(files.remote, files.cache_dir)
+    try:
+        head = find_copy(files.objects)
+    except RemoteUnavailable as error:
+        known = [path for path in folder.glob("*") if (path / NAME).is_file()]
+        if not known:
+            raise
+        _log.warning("%s; it is read as it was seen last", error)
+        return max(known, key=lambda path: (path / NAME).stat().st_mtime)
+    path = folder / head.manifest.id
+    path.mkdir(parents=True, exist_ok=True)
+    with file_lock(path / ".copy", files):
+        take_head(path, head, files)
+    return path
+
+
+def take_head(path: Path, head: Head, files: Files) -> None:
+    """Have a copy's folder say what a head says; for the holder of its lock."""
+    target = path / head.manifest.generation_folder
+    known = read_manifest(path, files) if (path / NAME).exists() else None
+    if known is not None and known.generation > head.manifest.generation:
+        raise Diverged(f"{head.name} is older than what was there before; its owner pushed an old copy")
+    if known is None or known.generation < head.manifest.generation:
+        if target.exists():
+            files.remove_folder(target)
+        files.make_folder(target)
+        write_chunks(target, head.chunks, files)
+        create_log(target, files, head.log)
+        open_numbers(path, head.manifest, files).take(head.numbers)
+        if known is not None:
+            with open_log(path, known, files, write=True) as log, log.locked():
+                log.append_locked(new_entry(_CLOSED, 0))
+        write_manifest(path, head.manifest, files)
+        for old in path.glob("g[0-9]*"):
+            # Others may still read what came of the last one.
+            if old != target and (known is None or old.name != known.generation_folder):
+                with contextlib.suppress(OSError):
+                    files.remove_folder(old)
+        return
+    with open_log(path, known, files, write=True) as log, log.locked():
+        mine = log.read(0).tobytes()
+        if mine == head.log:
+            return
+        if not head.log.startswith(mine):
+            if mine.startswith(head.log):
+                return  # another process saw a newer one
+            raise Diverged(f"{head.name} does not continue what was there before; its owner pushed another copy")
+        write_chunks(target, head.chunks, files)
+        open_numbers(path, head.manifest, files).take(head.numbers)
+        log.extend_locked(head.log)
+    if known != head.manifest:
+        write_manifest(path, head.manifest, files)
+
+
+def read_chunks(folder: Path) -> dict[int, RemoteChunk] | None:
+    """The chunks of a generation's folder that come from a remote; None where that is no copy."""
+    try:
+        said = json.loads((folder / CHUNKS).read_bytes())
+    except FileNotFoundError:
+        return None
+    return {int(number): RemoteChunk(*chunk) for number, chunk in said.items()}
+
+
+def add_chunks(folder: Path, chunks: Mapping[int, RemoteChunk], files: Files) -> None:
+    """Have more chunks of a generation's folder come from a remote."""
+    write_chunks(folder, {**(read_chunks(folder) or {}), **chunks}, files)
+
+
+def write_chunks(folder: Path, chunks: Mapping[int, RemoteChunk], files: Files) -> None:
+    """Say which chunks of a generation's folder come from a remote."""
+    said = {str(number): [chunk.name, chunk.size] for number, chunk in chunks.items()}
+    replace_file(folder / CHUNKS, json.dumps(said).encode(), durable=True, files=files)

@@ -1,0 +1,177 @@
+"""A store and its copy at a remote: which of the two goes on where the other ends, and that neither ever goes back."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import xxhash
+
+from warmstore.errors import Diverged, NotAStore, StoreExists
+from warmstore.records.format.log_entries import (
+    ADOPTED,
+    BATCH,
+    CLOSED,
+    COPIED,
+    DELETE,
+    EVICTED,
+    SEALED,
+    STAGED,
+    UPDATE,
+    Entries,
+)
+from warmstore.records.format.manifest import Manifest, read_manifest
+from warmstore.records.generation_log import open_log, open_numbers
+from warmstore.records.read.live_batches import live_batches
+from warmstore.remote.objects import Objects
+from warmstore.replicate.remote_snapshot import Head, read_heads
+from warmstore.storage.atomic import replace_file
+from warmstore.storage.files import Files, is_locked, is_read_only
+
+NOTE = "remote.json"
+"""In a store's folder: what was pushed or pulled last, by URL."""
+
+Relation = Literal["same", "ahead", "behind"]
+
+
+@dataclass(frozen=True)
+class Local:
+    """A store as it lies in a folder: what its log says, and which of its chunks nobody writes to any more.
+
+    ends: bytes of each chunk that are committed. waiting: chunks with live writers. numbers: the bytes of that file.
+    """
+
+    path: Path
+    manifest: Manifest
+    entries: Entries
+    ends: dict[int, int]
+    waiting: frozenset[int]
+    numbers: bytes
+
+    @classmethod
+    def read(cls, path: Path, files: Files) -> Local:
+        manifest = read_manifest(path, files)
+        with open_log(path, manifest, files, write=False) as log:
+            entries = log.read(0)
+        entries = entries[entries["kind"] != CLOSED]
+        ends: dict[int, int] = {}
+        for entry in entries[np.isin(entries["kind"], (BATCH, UPDATE, DELETE, SEALED, STAGED, COPIED))]:
+            end = int(entry["offset"]) + int(entry["header"]) + int(entry["body"])
+            ends[int(entry["chunk"])] = max(ends.get(int(entry["chunk"]), 0), end)
+        numbers = open_numbers(path, manifest, files)
+        evicted = entries["chunk"][entries["kind"] == EVICTED].tolist()
+        for chunk in live_batches(entries, 0, numbers).merged_away.union(evicted):
+            ends.pop(chunk, None)
+        sealed = set(entries["chunk"][entries["kind"] == SEALED].tolist())
+        folder = path / manifest.generation_folder
+        waiting = {chunk for chunk in ends if chunk not in sealed and is_locked(folder / f"{chunk:06d}.arrow")}
+        return cls(path, manifest, entries, ends, frozenset(waiting), numbers.whole())
+
+    @property
+    def folder(self) -> Path:
+        return self.path / self.manifest.generation_folder
+
+    def chunk_path(self, chunk: int) -> Path:
+        return self.folder / f"{chunk:06d}.arrow"
+
+    @property
+    def finished(self) -> Entries:
+        """The entries before the first that speaks of a chunk somebody writes to."""
+        late = np.flatnonzero(np.isin(self.entries["chunk"], list(self.waiting)))
+        return self.entries[: late[0]] if len(late) else self.entries
+
+    @property
+    def adopted(self) -> frozenset[int]:
+        """Chunks that came from another host's part of a cache."""
+        return frozenset(self.entries["chunk"][self.entries["kind"] == ADOPTED].tolist())
+
+
+def find_copy(objects: Objects) -> Head:
+    """The state of the one record store at a remote.
+
+    Raises:
+        NotAStore: there is none. StoreExists: it is a feature cache, or there are several.
+    """
+    heads = read_heads(objects)
+    if not heads:
+        raise NotAStore(f"{objects.location.url} holds no store; push one there")
+    check_kind(heads, objects, shared=False)
+    if len(heads) > 1:
+        raise Diverged(f"{objects.location.url} holds {len(heads)} stores; push each to a URL of its own")
+    return heads[0]
+
+
+def check_kind(heads: list[Head], objects: Objects, *, shared: bool) -> None:
+    for head in heads:
+        if head.shared != shared:
+            is_, other = ("a feature cache", "a record store") if head.shared else ("a record store", "a feature cache")
+            raise StoreExists(f"{objects.location.url} holds {is_} and no {other}; use a URL of its own")
+
+
+def relation(path: Path, objects: Objects, head: Head, files: Files) -> Relation:
+    """What a store in a folder is to its copy at a remote.
+
+    Raises:
+        Diverged: neither continues the other.
+    """
+    local = Local.read(path, files)
+    return relation_of(local.manifest, local.entries.tobytes(), head, read_note(path, objects))
+
+
+def relation_of(manifest: Manifest, log: bytes, head: Head, note: dict[str, Any]) -> Relation:
+    if manifest.id == head.manifest.id:
+        mine, theirs = manifest.generation, head.manifest.generation
+        if mine == theirs and (log.startswith(head.log) or head.log.startswith(log)):
+            return "same" if log == head.log else "ahead" if len(log) > len(head.log) else "behind"
+        # Of an earlier generation nothing is left to compare with, but what was pushed or pulled last was in it.
+        if mine > theirs and (note.get("head") == _digest(head) or note.get("coming") == _whole_digest(head)):
+            return "ahead"
+        if mine < theirs and (note.get("generation"), note.get("log")) == (mine, len(log)):
+            return "behind"
+    raise Diverged(
+        f"the store here and {head.name} at the remote were written to separately, so neither continues the other. "
+        "Write to one of them at a time, and pull before you write; to keep both, push this one to another URL"
+    )
+
+
+# What was pushed or pulled last
+
+
+def read_note(path: Path, objects: Objects) -> dict[str, Any]:
+    try:
+        note = json.loads((path / NOTE).read_bytes()).get(objects.location.url, {})
+    except (OSError, ValueError, AttributeError):
+        return {}
+    return note if isinstance(note, dict) else {}
+
+
+def write_note(path: Path, objects: Objects, head: Head, files: Files, *, coming: bool = False) -> None:
+    """Keep in a store's folder what was pushed or pulled last, or that it is about to be pushed: a push may die between
+    the two. A folder that cannot be written needs no note, for nobody rebalances it."""
+    old = read_note(path, objects)
+    note: dict[str, Any] = {"head": _digest(head), "generation": head.manifest.generation, "log": len(head.log)}
+    if coming:
+        note = {**old, "coming": _whole_digest(head)}
+    if note == old:
+        return
+    try:
+        notes = json.loads((path / NOTE).read_bytes())
+    except (OSError, ValueError):
+        notes = {}
+    notes = {**(notes if isinstance(notes, dict) else {}), objects.location.url: note}
+    try:
+        replace_file(path / NOTE, json.dumps(notes, indent=1).encode(), durable=True, files=files)
+    except OSError as error:
+        if not is_read_only(error):
+            raise
+
+
+def _digest(head: Head) -> str:
+    return f"{head.name} {head.manifest.generation} {len(head.log)}"
+
+
+def _whole_digest(head: Head) -> str:
+    return f"{_digest(head)} {xxhash.xxh3_128_hexdigest(head.log)}"

@@ -1,0 +1,317 @@
+"""The one seam between warmstore and the operating system's files.
+
+Everything that a store opens, makes, writes, syncs, renames, removes, locks or maps goes through one `Files` object.
+Tests hand in a subclass that fails, stops short or kills the process at the n-th operation.
+"""
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import shutil
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from warmstore._native import floor
+from warmstore.errors import WriteFailed
+
+if TYPE_CHECKING:
+    from warmstore.replicate.block_cache import Pages
+
+Buffer = bytes | bytearray | memoryview
+Int64 = np.ndarray[Any, np.dtype[np.int64]]
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+HUGE_PAGE = 1 << 21
+"""Bytes that the processor translates the address of at once, with the kernel's help."""
+POPULATE_READ = 22
+"""Advice of madvise(2), since Linux 5.14: map what is there, all at once. Systems without it refuse."""
+
+COPY = ".copy"
+"""Behind the name of a file: its second copy."""
+
+_READ, _WRITE, _APPEND = (flags | os.O_CLOEXEC for flags in (os.O_RDONLY, os.O_RDWR, os.O_RDWR | os.O_APPEND))
+# macOS has no fdatasync in Python.
+_datasync = getattr(os, "fdatasync", os.fsync)
+
+
+class Files:
+    """Plain POSIX file operations. Stateless: one instance may serve any number of stores."""
+
+    def open(self, path: Path | str, *, write: bool = False, append: bool = False) -> int:
+        """Open an existing file and return its descriptor."""
+        return os.open(path, _READ if not (write or append) else _APPEND if append else _WRITE)
+
+    def create(self, path: Path) -> int:
+        """Create a file for reading and writing. Raises FileExistsError when it is there already."""
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+
+    def close(self, descriptor: int) -> None:
+        os.close(descriptor)
+
+    def size(self, descriptor: int) -> int:
+        """Bytes in the file."""
+        return os.fstat(descriptor).st_size
+
+    def read(self, descriptor: int, length: int, offset: int) -> bytes:
+        """At most `length` bytes from `offset`; fewer only at the end of the file."""
+        parts: list[bytes] = []
+        while length > 0:
+            part = os.pread(descriptor, length, offset)
+            if not part:
+                break
+            parts.append(part)
+            offset += len(part)
+            length -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def read_rows(
+        self,
+        descriptors: np.ndarray[Any, np.dtype[np.int32]],
+        offsets: Int64,
+        lengths: Int64,
+        out: Bytes,
+        missing: Bytes,
+        threads: int,
+    ) -> int:
+        """Read spans of files, one after the other.
+
+        Args:
+            descriptors, offsets, lengths: [n].
+            out: as many bytes as the lengths come to.
+            missing: uint8 [n], set to 1 for a span of which not all is there, or can be read.
+            threads: how many may wait for a disk.
+
+        Returns:
+            How many are missing.
+        """
+        return int(floor.read(descriptors, offsets, lengths, out, missing, threads))
+
+    def write(self, descriptor: int, buffers: Sequence[Buffer], offset: int) -> int:
+        """Write the buffers one after the other from `offset`; return how many bytes were taken, maybe fewer."""
+        return os.pwritev(descriptor, buffers, offset)
+
+    def sync(self, descriptor: int) -> None:
+        """Return when the file's data is on the disk."""
+        _datasync(descriptor)
+
+    def sync_folder(self, folder: Path) -> None:
+        """Return when the names in a folder are on the disk."""
+        descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def allocate(self, descriptor: int, offset: int, length: int) -> None:
+        """Extend the file with zeros that have their room on the disk, so that writing them later cannot fail."""
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(descriptor, offset, length)
+        else:
+            write_all(self, descriptor, [bytes(min(length, 1 << 20))] * -(-length // (1 << 20)), offset)
+
+    def truncate(self, descriptor: int, length: int) -> None:
+        os.ftruncate(descriptor, length)
+
+    def extend(self, descriptor: int, offset: int) -> bool:
+        """Extend a file to `HUGE_PAGE` bytes behind `offset`, and have the page cache hold those in one page.
+
+        What is written there later lies in that page. A write by itself has pages as large as it happens to cover: of
+        writes of 4 MB half lie in small ones, whose rows take up to half as long again to read in random order.
+
+        Args:
+            offset: a multiple of `HUGE_PAGE`.
+
+        Returns:
+            Whether the file was extended; the system may know of no such pages.
+        """
+        if _HUGE is None:
+            return False
+        os.ftruncate(descriptor, offset + HUGE_PAGE)
+        with (
+            contextlib.suppress(OSError),
+            mmap.mmap(descriptor, HUGE_PAGE, _SHARED, mmap.PROT_READ, offset=offset) as page,
+        ):
+            page.madvise(_HUGE)
+            page.madvise(POPULATE_READ)  # a mapping that is read would end the process where that fails
+        return True
+
+    def punch(self, descriptor: int, offset: int, length: int) -> None:
+        """Make a hole: zeros that take no room, where the file system can."""
+        _punch(descriptor, offset, length)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Move a file or an empty-target folder, atomically."""
+        source.replace(target)
+
+    def remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def make_folder(self, folder: Path) -> None:
+        """Make a folder, and those above it that are missing. Raises FileExistsError when it is there already."""
+        folder.mkdir(parents=True)
+
+    def remove_folder(self, folder: Path) -> None:
+        """Remove a folder with everything in it."""
+        shutil.rmtree(folder)
+
+    def lock(self, descriptor: int, *, wait: bool = True) -> bool:
+        """Take the file's exclusive advisory lock. Without `wait`, False says that somebody else holds it."""
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            return False
+        return True
+
+    def unlock(self, descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+    def pages(self, folder: Path) -> "Pages | None":
+        """What brings the chunks of a folder from a remote, where they are read; None where all of them are here."""
+        return None
+
+    is_remote = False
+    """Whether what is read is a copy of a store at a remote."""
+
+    def refresh(self) -> None:
+        """Have what came to a remote since be seen here."""
+
+    def let_go(self) -> None:
+        """Nobody will read more of what `pages` brings."""
+
+    def map(self, address: int, length: int, descriptor: int, *, write: bool = False) -> None:
+        """Map a file, shared, over `length` bytes of reserved address space at exactly `address`."""
+        _mmap(address, length, _READ_WRITE if write else mmap.PROT_READ, _SHARED_FIXED, descriptor)
+
+
+@contextlib.contextmanager
+def file_lock(path: Path, files: Files, *, wait: bool = True) -> Iterator[bool]:
+    """Hold a lock between processes, in a file of its own that is never replaced.
+
+    Args:
+        wait: for whoever holds it; without, the lock may not be had, and False says so.
+    """
+    try:
+        descriptor = files.create(path)
+    except FileExistsError:
+        descriptor = files.open(path, write=True)
+    try:
+        held = files.lock(descriptor, wait=wait)
+        try:
+            yield held
+        finally:
+            if held:
+                files.unlock(descriptor)  # a child that was forked meanwhile shares the lock until then
+    finally:
+        files.close(descriptor)
+
+
+_HUGE = getattr(mmap, "MADV_HUGEPAGE", None)
+_SHARED = mmap.MAP_SHARED
+_MAP_FIXED = 0x10  # these two are the same on Linux and macOS; the mmap module does not name them
+_SHARED_FIXED = mmap.MAP_SHARED | _MAP_FIXED
+_READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
+_PROT_NONE = 0
+_MAP_NORESERVE = {"Linux": 0x4000, "Darwin": 0x40}[os.uname().sysname]
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_MACOS = os.uname().sysname == "Darwin"
+if not _MACOS:
+    _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+
+
+def _mmap(address: int | None, length: int, protection: int, flags: int, descriptor: int) -> int:
+    got = _libc.mmap(address, length, protection, flags, descriptor, 0)
+    if got == ctypes.c_void_p(-1).value:
+        code = ctypes.get_errno()
+        raise OSError(code, f"mmap of {length:,} bytes: {os.strerror(code)}")
+    return int(got)
+
+
+def reserve(length: int) -> int:
+    """Take `length` bytes of address space, backed by nothing yet, and return where they start."""
+    return _mmap(None, length, _PROT_NONE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE, -1)
+
+
+def _punch(descriptor: int, offset: int, length: int) -> None:
+    if _MACOS:
+        # F_PUNCHHOLE of <sys/fcntl.h> takes a struct fpunchhole.
+        fcntl.fcntl(descriptor, 99, struct.pack("IIqq", 0, 0, offset, length))
+    elif _libc.fallocate(descriptor, 0x3, offset, length):  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
+        code = ctypes.get_errno()
+        raise OSError(code, f"a hole of {length:,} bytes cannot be made: {os.strerror(code)}")
+
+
+def advise(address: int, length: int, advice: int) -> None:
+    """Tell the kernel how mapped bytes will be read. Only a hint: nothing depends on it."""
+    start = address & -mmap.PAGESIZE
+    _libc.madvise(start, address + length - start, advice)
+
+
+def release(address: int, length: int) -> None:
+    """Give address space back, with everything mapped in it."""
+    _libc.munmap(address, length)
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a live process holds a chunk. The lock of a writer ends with it, however it ends."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def is_read_only(error: OSError) -> bool:
+    """Whether an error says that the file or folder cannot be written by us at all."""
+    return error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) or isinstance(error, PermissionError)
+
+
+def write_failed(error: OSError, path: Path) -> WriteFailed:
+    """The error to raise when an operation on a file that takes rows went wrong."""
+    return WriteFailed(
+        error.errno, f"the disk refused a write ({error.strerror}); the rows are still pending", str(path)
+    )
+
+
+def write_all(files: Files, descriptor: int, buffers: Sequence[Buffer], offset: int) -> int:
+    """Write every byte of the buffers from `offset`, however short each write stops; return the bytes written.
+
+    Raises:
+        OSError: the disk refused. How much was written is unknown; the caller cuts the file back.
+    """
+    views = [view for view in (memoryview(buffer).cast("B") for buffer in buffers) if len(view)]
+    start = offset
+    at = 0
+    while at < len(views):
+        taken = files.write(descriptor, views[at : at + 512], offset)  # IOV_MAX is 1024 on Linux and macOS
+        if not taken:
+            raise OSError(errno.EIO, "a write took nothing")
+        offset += taken
+        while at < len(views) and taken >= len(views[at]):
+            taken -= len(views[at])
+            at += 1
+        if taken:
+            views[at] = views[at][taken:]
+    return offset - start
+
+
+def read_whole(files: Files, path: Path) -> bytes:
+    """All bytes of a file."""
+    descriptor = files.open(path)
+    try:
+        return files.read(descriptor, files.size(descriptor), 0)
+    finally:
+        files.close(descriptor)

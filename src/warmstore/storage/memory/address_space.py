@@ -1,0 +1,292 @@
+"""One stretch of address space for all chunks of a store, so that any rows of any chunks are one gather.
+
+Each chunk is mapped read-only at its own fixed slot of 1 GiB, also beyond the file's present end: bytes that a writer
+appends later are seen without mapping again. Nothing may be read beyond what the log says is committed: past the
+end of a file lies SIGBUS. What nobody has checked yet is read past the mapping (see `UncheckedReader`).
+
+Where address space is scarce, slots are as small as the chunks allow; where even that is too much, or the system maps
+no more files, nothing is mapped, and every row is read from its file.
+"""
+
+import contextlib
+import ctypes
+import errno
+import mmap
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from warmstore._native import floor, threads_for
+from warmstore.errors import Damaged
+from warmstore.storage.files import POPULATE_READ, Files, advise, release, reserve
+from warmstore.storage.memory.buffer_pool import take
+from warmstore.storage.memory.unchecked_reader import UncheckedReader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from warmstore.replicate.block_cache import Pages
+
+SLOT = 1 << 30
+"""Bytes of address space per chunk, and so the most a chunk may hold."""
+
+_FIRST_SLOTS = 64
+_SMALLEST_SLOT = 1 << 20
+_PAGE = mmap.PAGESIZE
+# Gaps of up to this many bytes are read along: one request costs more than they do.
+_CLOSE = 1 << 14
+
+BLOCK = 1 << 16
+"""Bytes that come from a remote as one."""
+
+Int64 = np.ndarray[Any, np.dtype[np.int64]]
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+class AddressSpace:
+    """`slots` chunk slots of `slot` bytes each. `memory` is all of it as bytes, `view` too.
+
+    What is made over them keeps it alive. Without `is_mapped` there is none of that, and addresses only say which file
+    and where in it.
+
+    Raises:
+        OSError: there is not so much address space (ENOMEM).
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        slots: int = _FIRST_SLOTS,
+        pages: "Pages | None" = None,
+        *,
+        slot: int = SLOT,
+        is_mapped: bool = True,
+    ) -> None:
+        self.slots = slots
+        self.slot = slot
+        self.is_mapped = is_mapped
+        self.pages = pages  # brings chunks from a remote; nothing may then be read but through the methods here
+        self._files = files
+        self._places = np.full(slots, -1, np.int64)  # of each slot's first block in the table of `pages`
+        self.paths: dict[int, str] = {}  # of the slots that have a file
+        self._unchecked = UncheckedReader(files, slot, self.paths)
+        length = slots * slot if is_mapped else _PAGE
+        self.address = reserve(length)
+        owner = (ctypes.c_uint8 * length).from_address(self.address)
+        # At exit arrays may outlive us and the process goes anyway.
+        weakref.finalize(owner, release, self.address, length).atexit = False
+        self.memory: Bytes = np.ctypeslib.as_array(owner)
+        self.view = self.memory.data.toreadonly()
+        self._unchecked.mapping = self.view if is_mapped else None
+
+    @classmethod
+    def of(cls, files: Files, pages: "Pages | None" = None) -> "AddressSpace":
+        """Slots for the largest chunks there may be, or else nothing mapped."""
+        return _mapped_or_not(lambda is_mapped: cls(files, pages=pages, is_mapped=is_mapped))
+
+    @classmethod
+    def compact(cls, files: Files, pages: "Pages | None", chunks: int, largest: int) -> "AddressSpace":
+        """As few and small slots as so many chunks of up to `largest` bytes need, with room to grow to twice that."""
+        slot = min(max(1 << (2 * largest - 1).bit_length(), _SMALLEST_SLOT), SLOT)
+        slots = 1 << max(chunks, 4).bit_length()
+        return _mapped_or_not(lambda is_mapped: cls(files, slots, pages, slot=slot, is_mapped=is_mapped))
+
+    def map(self, slot: int, path: str, chunk: int = -1) -> int:
+        """Map a chunk's file at its slot, and return the bytes it has now.
+
+        Raises:
+            FileNotFoundError: it has gone.
+        """
+        files = self._files
+        descriptor = files.open(path)
+        try:
+            size = files.size(descriptor)
+            if self.is_mapped:
+                files.map(self.address + slot * self.slot, self.slot, descriptor)
+        finally:
+            files.close(descriptor)
+        if self.pages is not None:
+            self._places[slot] = self.pages.place(chunk)
+        self.paths[slot] = path
+        return size
+
+    def grown(self, slots: int) -> "AddressSpace":
+        """A larger, empty space. Arrays over this one stay valid for as long as they live."""
+        size = self.slots
+        while size < slots:
+            size *= 2
+
+        def make(is_mapped: bool) -> AddressSpace:
+            return AddressSpace(self._files, size, self.pages, slot=self.slot, is_mapped=is_mapped)
+
+        return _mapped_or_not(make) if self.is_mapped else make(False)
+
+    def unmapped(self) -> "AddressSpace":
+        """An empty space of the same slots that maps nothing."""
+        return AddressSpace(self._files, self.slots, self.pages, slot=self.slot, is_mapped=False)
+
+    @property
+    def is_all_here(self) -> bool:
+        """Whether what is committed may be read from `memory` as it is."""
+        return self.pages is None and self.is_mapped
+
+    def held(self, addresses: Int64, lengths: Int64 | int) -> contextlib.AbstractContextManager[None]:
+        """Have bytes here, from a remote if need be, for as long as they are being copied."""
+        if self.pages is None or not len(addresses):
+            return contextlib.nullcontext()
+        places = self._places[addresses // self.slot]
+        remote = (places >= 0) & (np.asarray(lengths) > 0)
+        within, places = (addresses % self.slot)[remote], places[remote]
+        lengths = np.broadcast_to(lengths, len(addresses))[remote]
+        first, last = within // BLOCK, (within + lengths - 1) // BLOCK
+        count = last - first + 1
+        if count.max(initial=0) <= 2:
+            return self.pages.holding(np.concatenate((places + first, places + last)))
+        ends = np.cumsum(count)
+        return self.pages.holding(np.repeat(places + first - (ends - count), count) + np.arange(ends[-1]))
+
+    def gather(self, addresses: Int64, width: int, out: Bytes | None = None) -> Bytes:
+        """Copy `width` bytes from each address.
+
+        Args:
+            addresses: int64 [n], byte addresses relative to `memory`.
+            width: bytes per row, at least 1.
+            out: contiguous uint8 [n, width] to copy into, or None.
+
+        Returns:
+            uint8 [n, width], `out` or a new array.
+        """
+        if self.pages is not None:
+            with self.held(addresses, width):
+                return self._gather(addresses, width, out)
+        return self._gather(addresses, width, out)
+
+    def _gather(self, addresses: Int64, width: int, out: Bytes | None) -> Bytes:
+        count = len(addresses)
+        if not self.is_mapped:
+            found = self._unmapped_rows(addresses, width)
+            if out is None:
+                return found
+            out[:] = found
+            return out
+        if out is None:
+            out = take(count * width).reshape(count, width)
+        floor.gather(self.memory, np.ascontiguousarray(addresses), width, out, threads_for(out.nbytes))
+        return out
+
+    def gather_spans(self, starts: Int64, lengths: Int64, out: Bytes) -> None:
+        """Copy spans of different lengths one after the other.
+
+        Args:
+            starts, lengths: int64 [n], byte addresses relative to `memory`, and bytes.
+            out: uint8 [sum of lengths].
+        """
+        with self.held(starts, lengths):
+            self._gather_spans(starts, lengths, out)
+
+    def _gather_spans(self, starts: Int64, lengths: Int64, out: Bytes) -> None:
+        if not self.is_mapped:
+            packed, missing = self._unchecked.packed(starts, lengths)
+            _raise_missing(missing)
+            out[:] = packed
+            return
+        starts, lengths = np.ascontiguousarray(starts), np.ascontiguousarray(lengths)
+        floor.gather_spans(self.memory, starts, lengths, out, threads_for(len(out)))
+
+    def will_need(self, addresses: Int64, width: int) -> None:
+        """Start reading `width` bytes at each scattered address, all at once, before the first is waited for.
+
+        Neighbours are left to the kernel's read-ahead, which is better at them.
+        """
+        if not self.is_mapped:
+            return
+        ordered = np.sort(addresses)
+        breaks = np.flatnonzero(np.diff(ordered) > width + _CLOSE) + 1
+        if 4 * len(breaks) < len(ordered):
+            return
+        firsts = ordered[np.concatenate(([0], breaks))]
+        lasts = ordered[np.concatenate((breaks - 1, [len(ordered) - 1]))] + width
+        for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
+            advise(self.address + first, last - first, mmap.MADV_WILLNEED)
+
+    def will_read(self, start: int, length: int) -> None:
+        """Have pages that are in memory mapped now, instead of one after the other when they are read."""
+        advise(self.address + start, length, POPULATE_READ)
+
+    def span(self, address: int, length: int) -> memoryview:
+        """A read-only view of `length` bytes, which keeps the mapping alive. Of what is not mapped, or comes from a
+        remote, a copy."""
+        if self.pages is None and self.is_mapped:
+            return self.view[address : address + length]
+        return self.spans(np.array([address]), np.array([length]))[0]
+
+    def spans(self, starts: Int64, lengths: Int64) -> list[memoryview]:
+        """A read-only view for each of some spans, int64 [n]; copies of what is not mapped or comes from a remote."""
+        if not self.is_mapped:
+            with self.held(starts, lengths):
+                found, missing = self._unchecked.spans(starts, lengths)
+            _raise_missing(missing)
+            return found
+        view, ends = self.view, (starts + lengths).tolist()
+        spans = [view[first:last] for first, last in zip(starts.tolist(), ends, strict=True)]
+        if self.pages is None:
+            return spans
+        with self.held(starts, lengths):  # holes may be made there later, and views would show zeros
+            return [memoryview(bytes(span)) for span in spans]
+
+    # Past the mapping: what lies behind the end of a file, or in a bad sector, is missing there and no SIGBUS.
+
+    def read_rows(self, addresses: Int64, width: int) -> tuple[Bytes, Bools | None]:
+        """`gather` from the files: uint8 [n, width], and which rows are missing, bool [n], or None."""
+        with self.held(addresses, width):
+            return self._unchecked.rows(addresses, width)
+
+    def read_columns(self, addresses: "Sequence[Int64]", widths: "Sequence[int]") -> tuple[list[Bytes], Bools | None]:
+        """`read_rows` of several columns, asked for all at once; a row is missing where any of its parts is."""
+        for column, width in zip(addresses, widths, strict=True):
+            with self.held(column, width):  # each by itself: a remote reads ahead in columns that are read in order
+                pass
+        with self.held(np.concatenate(addresses), np.repeat(widths, len(addresses[0]))):
+            return self._unchecked.columns(addresses, widths)
+
+    def read_packed(self, starts: Int64, lengths: Int64) -> tuple[Bytes, Bools | None]:
+        """Some spans from the files, one after the other, and which are missing, bool [n], or None."""
+        with self.held(starts, lengths):
+            return self._unchecked.packed(starts, lengths)
+
+    def read_span(self, address: int, length: int) -> memoryview | None:
+        """One span from its file; None where not all of it is there."""
+        if self.pages is None:
+            return self._unchecked.span(address, length)
+        with self.held(np.array([address]), length):
+            return self._unchecked.span(address, length)
+
+    def let_go(self) -> None:
+        """Close the files that are open; what is mapped stays."""
+        self._unchecked.let_go()
+
+    def _unmapped_rows(self, addresses: Int64, width: int) -> Bytes:
+        rows, missing = self._unchecked.rows(addresses, width)
+        _raise_missing(missing)
+        return rows
+
+
+def _mapped_or_not(make: "Callable[[bool], AddressSpace]") -> AddressSpace:
+    """A space that maps its chunks, or one that does not where there is not so much address space."""
+    try:
+        return make(True)
+    except OSError as error:
+        if error.errno != errno.ENOMEM:
+            raise
+        return make(False)
+
+
+def _raise_missing(missing: Any) -> None:
+    if missing is not None:
+        raise Damaged(
+            f"{np.count_nonzero(missing)} of {len(missing)} rows that were whole before are missing: a chunk was cut "
+            "short while it was open; restore it from a copy"
+        )

@@ -1,0 +1,80 @@
+"""A file mapped for reading and writing that may grow, seen at one address all along."""
+
+import ctypes
+import os
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from warmstore.storage.files import HUGE_PAGE, Files, release, reserve, write_all
+
+_ROOM = 1 << 36
+"""Address space per file at first: 64 GiB, taken from nobody."""
+_ZEROS = np.zeros(HUGE_PAGE, np.uint8).data
+
+
+class Mapped:
+    """A growing file as one byte array, `memory`, of which the first `size` bytes exist.
+
+    Args:
+        create: make a new file of that many zero bytes; without it an existing one is opened.
+        minimum: a smaller file is refused with ValueError.
+        write: False maps it read-only; writing to `memory` then ends the process.
+    """
+
+    def __init__(self, path: Path, files: Files, *, create: int = 0, minimum: int = 0, write: bool = True) -> None:
+        self._files = files
+        self.write = write
+        self._descriptor = files.create(path) if create else files.open(path, write=write)
+        try:
+            if create:
+                files.allocate(self._descriptor, 0, create)
+            if self.size < minimum:
+                raise ValueError(f"{path} has {self.size} bytes; at least {minimum} are needed")
+            self._room = max(_ROOM, 4 * self.size)
+            address = reserve(self._room)
+            owner = (ctypes.c_uint8 * self._room).from_address(address)
+            weakref.finalize(owner, release, address, self._room).atexit = False
+            files.map(address, self._room, self._descriptor, write=write)
+        except BaseException:
+            files.close(self._descriptor)
+            raise
+        self.memory: np.ndarray[Any, np.dtype[np.uint8]] = np.ctypeslib.as_array(owner)
+        # Closed when nobody looks any more: another thread may be in the middle of a lookup. Not with this object: of
+        # objects in a cycle the garbage collector would end it before a forgotten store has closed itself.
+        weakref.finalize(owner, files.close, self._descriptor).atexit = False
+
+    @property
+    def size(self) -> int:
+        """Bytes that exist. Reading behind them ends the process."""
+        return self._files.size(self._descriptor)
+
+    def allocate(self, size: int, *, used: bool = False) -> None:
+        """Make at least `size` bytes exist, with room for them on the disk: a later write cannot fail.
+
+        Args:
+            used: all of it will be written soon, so have its pages ready. Zeros that are written `HUGE_PAGE` bytes at a
+                time lie in pages of that size, which costs a third of faults page by page.
+
+        Raises:
+            OSError: the disk is full.
+        """
+        now = self.size
+        if size <= now:
+            return
+        self._files.allocate(self._descriptor, now, size - now)
+        while used and now < size:
+            end = min(size, (now // HUGE_PAGE + 1) * HUGE_PAGE)
+            write_all(self._files, self._descriptor, [_ZEROS[: end - now]], now)
+            now = end
+
+    def is_at(self, path: Path) -> bool:
+        """Whether this is the file that has that name now."""
+        mine, there = os.fstat(self._descriptor), path.stat()
+        return (mine.st_ino, mine.st_dev) == (there.st_ino, there.st_dev)
+
+    def sync(self) -> None:
+        """Return when all that was written through `memory` is on the disk."""
+        self._files.sync(self._descriptor)

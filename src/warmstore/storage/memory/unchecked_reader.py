@@ -1,0 +1,142 @@
+"""Reading bytes that nobody has checked yet: by `pread`, so that a file cut short or a bad sector is no SIGBUS.
+
+What is in memory is copied at once; what must come from a disk is asked for by many threads. What cannot be read is
+marked as missing.
+"""
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from warmstore.storage.files import Files
+from warmstore.storage.memory.buffer_pool import take
+
+_MOST_OPEN = 128
+"""Files that are kept open."""
+_WAITING = 32
+"""Threads that wait for a disk at most: what it is asked for at once."""
+
+_RUN = 1 << 20
+"""Bytes of spans that follow each other that are read at once, at most; a power of two."""
+
+Int64 = np.ndarray[Any, np.dtype[np.int64]]
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Bools = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+class UncheckedReader:
+    """Reads from files in slots of `slot` bytes each, `paths` by slot. Safe to use from several threads."""
+
+    def __init__(self, files: Files, slot: int, paths: dict[int, str]) -> None:
+        self._files = files
+        self._slot = slot
+        self._paths = paths
+        self._open: dict[int, int] = {}
+        self._lock = threading.Lock()
+        self.mapping: memoryview | None = None  # of all slots, for files whose names have gone
+        self._finalizer = weakref.finalize(self, _close_all, files, self._open)
+        self._finalizer.atexit = False
+
+    def let_go(self) -> None:
+        """Close the files. What is read later opens them again, each time."""
+        self._finalizer()
+
+    def rows(self, addresses: Int64, width: int) -> tuple[Bytes, Bools | None]:
+        """`width` bytes from each address, uint8 [n, width]; and which rows are missing, bool [n], or None for none."""
+        out = take(len(addresses) * width).reshape(len(addresses), width)
+        return out, self._read(addresses, np.full(len(addresses), width, np.int64), out)
+
+    def columns(self, addresses: Sequence[Int64], widths: Sequence[int]) -> tuple[list[Bytes], Bools | None]:
+        """`rows` of several columns, asked for all at once: uint8 [n, width] each; and which miss any of them."""
+        count = len(addresses[0])
+        lengths = np.repeat(np.array(widths, np.int64), count)
+        out = take(int(lengths.sum()))
+        missing = self._read(np.concatenate(addresses), lengths, out)
+        ends = np.cumsum(np.array(widths) * count).tolist()
+        columns = [
+            out[end - count * width : end].reshape(count, width) for end, width in zip(ends, widths, strict=True)
+        ]
+        return columns, None if missing is None else np.asarray(missing.reshape(len(widths), count).any(axis=0))
+
+    def spans(self, starts: Int64, lengths: Int64) -> tuple[list[memoryview], Bools | None]:
+        """Spans of different lengths, one read-only view each; and which are missing, bool [n], or None for none."""
+        out, missing = self.packed(starts, lengths)
+        ends, view = np.cumsum(lengths), out.data.toreadonly()
+        return [view[first:last] for first, last in zip((ends - lengths).tolist(), ends.tolist(), strict=True)], missing
+
+    def packed(self, starts: Int64, lengths: Int64) -> tuple[Bytes, Bools | None]:
+        """Spans one after the other, uint8, and which are missing, bool [n], or None for none."""
+        out = take(int(lengths.sum()))
+        return out, self._read(starts, lengths, out)
+
+    def span(self, start: int, length: int) -> memoryview | None:
+        """One span, read-only; None where not all of it is there."""
+        (found,), missing = self.spans(np.array([start]), np.array([length]))
+        return found if missing is None else None
+
+    def _read(self, starts: Int64, lengths: Int64, out: Bytes) -> Bools | None:
+        """Fill `out` with some spans, one after the other; which are missing, or None for none.
+
+        Spans that follow each other, as the rows of a range do, are read as longer ones.
+        """
+        heads = _heads(starts, lengths, self._slot)
+        if heads is not None and self._read_all(starts[heads], np.add.reduceat(lengths, heads), out) is None:
+            return None
+        return self._read_all(starts, lengths, out)
+
+    def _read_all(self, starts: Int64, lengths: Int64, out: Bytes) -> Bools | None:
+        slots = starts // self._slot
+        offsets = starts - slots * self._slot
+        files = np.full(len(starts), -1, np.int32)
+        with contextlib.ExitStack() as briefly_open:
+            for slot in np.unique(slots).tolist():
+                descriptor = self._open.get(slot)
+                if descriptor is None:
+                    descriptor = self._opened(slot, briefly_open)
+                files[slots == slot] = descriptor
+            missing = np.zeros(len(starts), np.uint8)
+            if not self._files.read_rows(files, offsets, np.ascontiguousarray(lengths), out, missing, _WAITING):
+                return None
+        if self.mapping is not None:  # files that were evicted or merged since: what is mapped is still whole
+            ends = np.cumsum(lengths)
+            for at in np.flatnonzero(files == -1).tolist():
+                start, end, length = int(starts[at]), int(ends[at]), int(lengths[at])
+                if int(slots[at]) in self._paths:
+                    out.reshape(-1)[end - length : end] = np.frombuffer(self.mapping[start : start + length], np.uint8)
+                    missing[at] = 0
+        return missing.view(bool) if missing.any() else None
+
+    def _opened(self, slot: int, briefly_open: contextlib.ExitStack) -> int:
+        """The file of a slot, kept open or closed with `briefly_open`; -1 where it has gone."""
+        try:
+            descriptor = self._files.open(self._paths[slot])
+        except (KeyError, OSError):
+            return -1
+        with self._lock:
+            if self._finalizer.alive and len(self._open) < _MOST_OPEN and slot not in self._open:
+                self._open[slot] = descriptor
+                return descriptor
+        briefly_open.callback(self._files.close, descriptor)
+        return descriptor
+
+
+def _heads(starts: Int64, lengths: Int64, slot: int) -> Int64 | None:
+    """Where spans begin that do not follow the one before them closely; None where too few do to be of use.
+
+    Runs are cut every so often, since a thread reads one.
+    """
+    follows = starts[1:] == (starts + lengths)[:-1]
+    if not len(starts) or 2 * np.count_nonzero(follows) < len(starts):
+        return None
+    place = starts[1:] // min(slot, _RUN)
+    follows &= place == np.append(starts[0] // min(slot, _RUN), place[:-1])
+    return np.flatnonzero(np.append(True, ~follows))
+
+
+def _close_all(files: Files, descriptors: dict[int, int]) -> None:
+    while descriptors:
+        files.close(descriptors.popitem()[1])

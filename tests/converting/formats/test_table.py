@@ -1,0 +1,135 @@
+"""Tables and data frames in memory."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset
+import pyarrow.parquet as pq
+import pytest
+from tests.converting.common import holds, present, small_batches
+
+import warmstore as ws
+
+ROWS = 30
+
+
+@pytest.fixture(autouse=True)
+def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_batches(monkeypatch)
+
+
+def table() -> pa.Table:
+    return pa.table(
+        {
+            "x": pa.array([n if n % 4 else None for n in range(ROWS)], pa.int32()),
+            "l": pa.array([[n] * (n % 3) for n in range(ROWS)], pa.list_(pa.int64())),
+            "t": [f"é{n}" for n in range(ROWS)],
+        }
+    )
+
+
+def as_dataset(folder: Path) -> Any:
+    pq.write_table(table(), folder / "x.parquet", row_group_size=4)
+    return pyarrow.dataset.dataset(folder / "x.parquet")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        lambda folder: table(),
+        lambda folder: table().combine_chunks().to_batches()[0],
+        lambda folder: table().to_reader(max_chunksize=7),
+        as_dataset,
+    ],
+    ids=["table", "batch", "reader", "dataset"],
+)
+def test_what_pyarrow_has(tmp_path: Path, source: Any) -> None:
+    expected = {
+        "x": [np.int32(n) if n % 4 else None for n in range(ROWS)],
+        "l": [np.full(n % 3, n) for n in range(ROWS)],
+        "t": [f"é{n}" for n in range(ROWS)],
+    }
+    for _ in range(2):  # again: it is compared
+        with ws.convert(source(tmp_path), tmp_path / "store") as store:
+            holds(store, expected)
+    with ws.convert(source(tmp_path), tmp_path / "some", fields=["t"]) as store:
+        holds(store, {"t": expected["t"]})
+
+
+def test_an_empty_table_is_refused(tmp_path: Path) -> None:
+    pandas: Any = pytest.importorskip("pandas")
+    polars: Any = pytest.importorskip("polars")
+    columns: dict[str, list[Any]] = {"x": [1], "t": ["a"], "o": [{"a": 1}]}
+    frames = (pandas.DataFrame(columns)[:0], polars.DataFrame(columns)[:0])
+    for empty in (table()[:0], table()[:0].to_reader(), *frames):
+        with pytest.raises(ws.BadSource, match="no records"):
+            ws.convert(empty, tmp_path / "store")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_pandas_frame(tmp_path: Path) -> None:
+    pandas: Any = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(
+        {
+            "n": np.arange(4, dtype=np.int8),
+            "f": [1.0, float("nan"), 2.0, 3.0],
+            "s": ["a", None, "c", "d"],
+            "i": pandas.array([1, None, 3, 4], dtype="Int64"),
+            "b": pandas.array([True, None, False, True], dtype="boolean"),
+            "c": pandas.Categorical(["u", "v", None, "u"]),
+            "o": [{"q": None}, None, [1], float("nan")],
+            "a": [np.arange(3), None, np.zeros(3, np.int64), np.ones(3, np.int64)],
+            "t": np.arange(4).astype("M8[s]"),
+        }
+    )
+    expected = {
+        "n": np.arange(4, dtype=np.int8),
+        "f": np.array([1.0, float("nan"), 2.0, 3.0]),
+        "s": ["a", None, "c", "d"],
+        "i": [np.int64(1), None, np.int64(3), np.int64(4)],
+        "b": [np.True_, None, np.False_, np.True_],
+        "c": ["u", "v", None, "u"],
+        "o": [{"q": None}, None, [1], None],
+        "a": [np.arange(3), None, np.zeros(3, np.int64), np.ones(3, np.int64)],
+        "t": np.arange(4).astype("M8[s]"),
+    }
+    with ws.convert(frame, tmp_path / "store") as store:
+        holds(store, expected)
+        assert present(store)["o"] == [True, False, True, False]
+
+
+def test_an_index_of_pandas_is_a_field_or_refused(tmp_path: Path) -> None:
+    pandas: Any = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"k": [3, 4, 5], "l": ["a", "b", "d"], "x": [1, 2, 3]})
+    with ws.convert(frame[1:], tmp_path / "range") as store:
+        holds(store, {"k": np.array([4, 5]), "l": ["b", "d"], "x": np.array([2, 3])})
+    with ws.convert(frame.set_index("k"), tmp_path / "named") as store:
+        holds(store, {"k": np.array([3, 4, 5]), "l": ["a", "b", "d"], "x": np.array([1, 2, 3])})
+    with ws.convert(frame.set_index(["k", "l"]), tmp_path / "levels") as store:
+        holds(store, {"k": np.array([3, 4, 5]), "l": ["a", "b", "d"], "x": np.array([1, 2, 3])})
+    with pytest.raises(ws.SchemaMismatch, match=r"index of the data frame is called .*rename_axis"):
+        ws.convert(frame.set_index("l").rename_axis(None), tmp_path / "unnamed")
+    with pytest.raises(ws.SchemaMismatch, match="fields have names of one str"):
+        ws.convert(frame.rename(columns={"x": 7}), tmp_path / "numbers")
+    with pytest.raises(ws.BadSource, match="called 'x'"):
+        ws.convert(pandas.concat([frame, frame[["x"]]], axis=1), tmp_path / "twice")
+
+
+def test_a_polars_frame(tmp_path: Path) -> None:
+    polars: Any = pytest.importorskip("polars")
+    frame = polars.DataFrame(
+        {"x": [1, None, 3], "s": ["a", None, "c"], "l": [[1], None, []], "r": [{"q": 1}, None, {"q": 2}]}
+    )
+    with ws.convert(polars.concat([frame, frame], rechunk=False), tmp_path / "store") as store:
+        once = {
+            "x": [np.int64(1), None, np.int64(3)],
+            "s": ["a", None, "c"],
+            "l": [np.array([1]), None, np.zeros(0, np.int64)],
+            "r": [{"q": 1}, None, {"q": 2}],
+        }
+        holds(store, {name: values + values for name, values in once.items()})
+        assert present(store)["r"] == [True, False, True] * 2
+    with pytest.raises(ws.UnknownFormat, match=r"source\.collect\(\)"):
+        ws.convert(frame.lazy(), tmp_path / "lazy")

@@ -1,0 +1,203 @@
+"""Typed columns come back as the fields they were: from tables, exports and chunks; and foreign tensors are fields."""
+
+import dataclasses
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.converting.common import holds, present
+from tests.faults.children import same
+from tests.records.arrow.test_arrow_table import ANY_FIELD, example
+
+import warmstore as ws
+from warmstore.records.arrow.arrow_schema import variable_shape_tensor
+from warmstore.records.format.fields import field_has_bytes
+
+FIELDS = st.lists(ANY_FIELD, min_size=1, max_size=4)
+
+
+def filled(path: Path, fields: list[Any], counts: list[int], seed: int) -> ws.RecordStore:
+    """A store with these fields, a flush a count, some values absent and some times NaT."""
+    rng = np.random.default_rng(seed)
+    named = {f"f{at}": field for at, field in enumerate(fields)}
+    store = ws.RecordStore.create(path, {**named, "last": ws.Array("int8")})
+    for count in counts:
+        batch: dict[str, Any] = {"last": np.zeros(count, np.int8)}
+        for name, field in named.items():
+            values = example(field, count, seed)
+            nothing = np.ma.masked if isinstance(field, ws.Json) else None
+            gone = rng.random(count) < rng.choice([0, 0.4])
+            batch[name] = [nothing if absent else value for absent, value in zip(gone, values, strict=True)]
+        store.extend(batch)
+        store.flush()
+    return store
+
+
+def assert_equal(made: ws.RecordStore, store: ws.RecordStore) -> None:
+    """Fields, presence and values, bit for bit."""
+    assert made.fields == store.fields
+    assert len(made) == len(store)
+    assert present(made) == present(store)
+    for name in store.fields:
+        for at in range(len(store)):
+            left, right = made[at][name], store[at][name]
+            if isinstance(left, memoryview):
+                left, right = bytes(left), bytes(right)
+            assert same(left, right), (name, at, left, right)
+
+
+@given(fields=FIELDS, counts=st.lists(st.integers(1, 9), min_size=1, max_size=3), seed=st.integers(0, 1000))
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_what_comes_back_is_what_was(
+    tmp_path_factory: pytest.TempPathFactory, fields: list[Any], counts: list[int], seed: int
+) -> None:
+    folder = tmp_path_factory.mktemp("s")
+    with filled(folder / "store", fields, counts, seed) as store:
+        with ws.convert(store.to_arrow(), folder / "table") as made:
+            assert_equal(made, store)
+        for suffix in ("arrow", "parquet"):
+            ws.export(store, folder / f"x.{suffix}")
+            with ws.convert(folder / f"x.{suffix}", folder / suffix) as made:
+                assert_equal(made, store)
+        table = store.to_arrow(checksums=True)
+        with pa.ipc.new_file(folder / "t.arrow", table.schema) as writer:
+            writer.write_table(table)
+        with ws.convert(folder / "t.arrow", folder / "file") as made:
+            assert_equal(made, store)
+        store.seal()
+        if all(map(field_has_bytes, fields)):
+            with ws.convert(folder / "store" / "g0001" / "000000.arrow", folder / "chunk") as made:
+                assert_equal(made, store)
+    shutil.rmtree(folder)
+
+
+def test_nat_below_nulls_counts_in_tables_only(tmp_path: Path) -> None:
+    times = np.array(["NaT", "NaT", "2020-01-01", "NaT"], "M8[us]")
+    with ws.RecordStore.create(tmp_path / "store", {"t": ws.Array("M8[us]")}) as store:
+        store.extend({"t": [None, times[1], times[2], None]})
+        store.flush()
+        table = store.to_arrow()
+        pq.write_table(table, tmp_path / "t.parquet")
+        ws.export(store, tmp_path / "x.parquet")
+    assert table["t"].null_count == 3
+    with ws.convert(table, tmp_path / "table") as made:
+        assert present(made) == {"t": [False, True, True, False]}
+        assert np.isnat(made[1]["t"])
+    with ws.convert(tmp_path / "t.parquet", tmp_path / "parquet") as made:
+        assert present(made) == {"t": [False, False, True, False]}
+    with ws.convert(tmp_path / "x.parquet", tmp_path / "export") as made:
+        assert present(made) == {"t": [False, True, True, False]}
+
+
+def test_a_trained_dictionary_comes_back_with_an_export_and_is_missing_in_a_chunk(tmp_path: Path) -> None:
+    values = [b"many words, and all of them alike: %03d" % at for at in range(300)]
+    fields = {"x": ws.Bytes("zstd", dictionary=ws.train_dictionary(values, "1KB"))}
+    with ws.RecordStore.create(tmp_path / "store", fields) as store:
+        store.extend({"x": values})
+    ws.export(tmp_path / "store", tmp_path / "x.arrow")
+    with ws.convert(tmp_path / "x.arrow", tmp_path / "back") as made:
+        assert made.fields == fields
+        assert [bytes(value) for value in made["x"][:]] == values
+    with pytest.raises(ws.BadSource, match=r"column 'x' of a chunk.*trained dictionary"):
+        ws.convert(tmp_path / "store" / "g0001" / "000000.arrow", tmp_path / "chunk")
+
+
+def test_a_chunk_without_what_goes_with_its_columns_is_refused(tmp_path: Path) -> None:
+    fields = {"p": ws.Ragged("int8"), "none": ws.Array("int8", (0,)), "x": ws.Array("int8")}
+    with ws.RecordStore.create(tmp_path / "store", fields) as store:
+        store.extend({"p": [np.arange(3, dtype=np.int8)], "none": [None], "x": [1]})
+    chunk = tmp_path / "store" / "g0001" / "000000.arrow"
+    with pytest.raises(ws.UnsupportedType, match=r"field 'none' .*does not tell which of them are absent"):
+        ws.convert(chunk, tmp_path / "chunk")
+    with ws.convert(chunk, tmp_path / "some", fields=["p", "x"]) as made:
+        holds(made, {"p": [np.arange(3, dtype=np.int8)], "x": np.ones(1, np.int8)})
+    with pytest.raises(ws.SchemaMismatch, match=r"'p' is one of a chunk and holds Ragged.*cannot be read as Bytes"):
+        ws.convert(chunk, tmp_path / "other", fields={"p": ws.Bytes()})
+    with pa.ipc.open_file(chunk) as reader:
+        table = reader.read_all()
+    with pytest.raises(ws.UnsupportedType, match="'p' is one of a chunk, and 'p::shape', which goes with it"):
+        ws.convert(table.select(["p"]), tmp_path / "alone")
+
+
+def test_a_changed_column_is_what_it_is_now(tmp_path: Path) -> None:
+    with ws.RecordStore.create(tmp_path / "store", {"hour": ws.Array("M8[h]"), "x": ws.Array("int8")}) as store:
+        store.extend({"hour": np.arange(3).astype("M8[h]"), "x": np.arange(3, dtype=np.int8)})
+        store.flush()
+        table = store.to_arrow()
+    cast = table.set_column(1, table.schema.field("x").with_type(pa.int32()), table["x"].cast(pa.int32()))
+    with ws.convert(cast, tmp_path / "cast") as made:
+        assert made.fields == {"hour": ws.Array("M8[h]"), "x": ws.Array("int32")}
+    odd = table.set_column(0, table.schema.field("hour"), [pa.array([0, 1, 3600], pa.timestamp("s"))])
+    with pytest.raises(ws.BadSource, match=r"'hour' holds 1 seconds.*no whole number of the datetime64\[h\]"):
+        ws.convert(odd, tmp_path / "odd")
+
+
+@pytest.mark.parametrize("suffix", ["arrow", "parquet", "memory"])
+@pytest.mark.parametrize("registered", [True, False])
+def test_foreign_variable_shape_tensors_are_ragged(tmp_path: Path, suffix: str, registered: bool) -> None:
+    values = [np.arange(6, dtype=np.int16).reshape(2, 3), None, np.zeros((0, 3), np.int16)]
+    kind = variable_shape_tensor(pa.int16(), 2)
+    listed = [None if v is None else {"data": v.reshape(-1).tolist(), "shape": list(v.shape)} for v in values]
+    storage = pa.array(listed, kind.storage_type)
+    tensors = pa.ExtensionArray.from_storage(kind, storage) if registered else storage
+    metadata = {"ARROW:extension:name": "arrow.variable_shape_tensor", "ARROW:extension:metadata": "{}"}
+    schema = pa.schema([pa.field("x", tensors.type, metadata=None if registered else metadata)])
+    table = pa.table([tensors], schema=schema)
+    source: Any = table
+    if suffix == "parquet":
+        pq.write_table(table, source := tmp_path / "t.parquet")
+    elif suffix == "arrow":
+        source = tmp_path / "t.arrow"
+        with pa.ipc.new_file(source, schema) as writer:
+            writer.write_table(table)
+    with ws.convert(source, tmp_path / "store") as store:
+        assert store.fields == {"x": ws.Ragged("int16", 2)}
+        holds(store, {"x": values})
+    with ws.convert(table.slice(1), tmp_path / "tail") as store:
+        holds(store, {"x": values[1:]})
+
+
+def test_foreign_tensors_in_another_order_and_wrong_ones(tmp_path: Path) -> None:
+    logical = np.arange(24, dtype=np.int32).reshape(2, 3, 4)
+    kind = pa.fixed_shape_tensor(pa.int32(), (4, 3), permutation=[1, 0])
+    physical = np.ascontiguousarray(logical.transpose(0, 2, 1)).reshape(-1)
+    storage = pa.FixedSizeListArray.from_arrays(pa.array(physical), 12)
+    table = pa.table({"x": pa.ExtensionArray.from_storage(kind, storage)})
+    with ws.convert(table, tmp_path / "store") as store:
+        assert store.fields == {"x": ws.Array("int32", (3, 4))}
+        holds(store, {"x": logical})
+    plain = variable_shape_tensor(pa.int32(), 2)
+    wrong = pa.array([{"data": [1, 2, 3], "shape": [2, 2]}], plain.storage_type)
+    with pytest.raises(ws.BadSource, match="'x': lists and the shapes beside them differ"):
+        ws.convert(pa.table({"x": pa.ExtensionArray.from_storage(plain, wrong)}), tmp_path / "wrong")
+    metadata = {
+        "ARROW:extension:name": "arrow.variable_shape_tensor",
+        "ARROW:extension:metadata": '{"permutation": [1, 0]}',
+    }
+    turned = pa.schema([pa.field("x", plain.storage_type, metadata=metadata)])
+    with pytest.raises(
+        ws.UnsupportedType, match=r"'x' holds tensors whose dimensions are stored in the order \[1, 0\]"
+    ):
+        ws.convert(pa.table([wrong], schema=turned), tmp_path / "turned")
+
+
+@pytest.mark.parametrize("codec", ["raw", "zstd"])
+def test_damaged_typed_tensors_are_refused(tmp_path: Path, codec: str) -> None:
+    field = ws.Ragged("complex64", codec=codec)
+    with ws.RecordStore.create(tmp_path / "store", {"x": field}) as store:
+        store.extend({"x": [np.ones(2, np.complex64)]})
+        store.flush()
+        table = store.to_arrow()
+    (column,) = table["x"].chunks
+    for shape in ([2, 3], [1, 2], [-2, -2]):
+        struct = pa.array([{"data": [1.0, 0, 1, 0], "shape": shape}], column.type.storage_type)
+        changed = table.set_column(0, table.schema.field("x"), [pa.ExtensionArray.from_storage(column.type, struct)])
+        with pytest.raises(ws.BadSource, match="column 'x'"):
+            ws.convert(changed, tmp_path / "bad")
+    assert dataclasses.replace(field, codec="raw") == ws.Ragged("complex64")

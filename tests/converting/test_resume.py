@@ -1,0 +1,201 @@
+"""Killed conversions go on where they stopped: exactly once, in order, and with nothing else."""
+
+import json
+import signal
+import subprocess
+import sys
+import tarfile
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.converting.common import holds, small_batches
+from tests.slow import thinned
+
+import warmstore as ws
+from warmstore.converting import conversion
+from warmstore.converting.conversion_draft import draft_of
+
+ROWS = 200
+
+KILLED = """
+import os, signal, sys
+import pytest
+import warmstore as ws
+from tests.converting.common import small_batches
+from tests.converting.test_resume import SOURCES
+from warmstore.records.store import RecordStore
+
+name, folder, number, when = sys.argv[1:]
+small_batches(pytest.MonkeyPatch())
+plain, flushes = RecordStore.flush, 0
+
+def flush(self):
+    global flushes
+    flushes += 1
+    if flushes == int(number) and when == "before":
+        os.kill(os.getpid(), signal.SIGKILL)
+    plain(self)
+    if flushes == int(number):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+RecordStore.flush = flush
+ws.convert(SOURCES[name](folder), folder + "/store", progress=False)
+"""
+
+
+def records() -> Any:
+    return ({"x": n, "t": f"é{n}"} for n in range(ROWS))
+
+
+def tar(folder: str) -> str:
+    path = Path(folder, "x.tar")
+    if not path.exists():
+        with tarfile.open(path, "w") as made:
+            for n in range(ROWS):
+                for name, data in ((f"{n:04d}.x.cls", f"{n}".encode()), (f"{n:04d}.t.txt", f"é{n}".encode())):
+                    member = tarfile.TarInfo(name)
+                    member.size = len(data)
+                    made.addfile(member, BytesIO(data))
+    return str(path)
+
+
+def table(folder: str, suffix: str) -> str:
+    path = Path(folder, f"x.{suffix}")
+    if not path.exists():
+        values = pa.table({"x": np.arange(ROWS), "t": [f"é{n}" for n in range(ROWS)]})
+        if suffix == "parquet":
+            pq.write_table(values, path, row_group_size=30)
+        else:
+            with pa.ipc.new_stream(path, values.schema) as writer:
+                writer.write_table(values, 17)
+    return str(path)
+
+
+def npz(folder: str) -> str:
+    path = Path(folder, "x.npz")
+    if not path.exists():
+        np.savez_compressed(path, x=np.arange(ROWS), t=np.array([f"é{n}" for n in range(ROWS)]))
+    return str(path)
+
+
+def text(folder: str, suffix: str) -> str:
+    path = Path(folder, f"x.{suffix}")
+    if not path.exists():
+        rows = [f'{{"x": {n}, "t": "é{n}"}}' if suffix == "jsonl" else f"{n},é{n}" for n in range(ROWS)]
+        path.write_text("\n".join(rows if suffix == "jsonl" else ["x,t", *rows]))
+    return str(path)
+
+
+SOURCES: dict[str, Any] = {
+    "csv": lambda folder: text(folder, "csv"),
+    "jsonl": lambda folder: text(folder, "jsonl"),
+    "iterable": lambda folder: records(),
+    "npz": npz,
+    "parquet": lambda folder: table(folder, "parquet"),
+    "arrow": lambda folder: table(folder, "arrow"),
+    "webdataset": tar,
+}
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("name", thinned(2, SOURCES))
+def test_a_killed_conversion_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, when: str) -> None:
+    SOURCES[name](str(tmp_path))
+    command = [sys.executable, "-c", KILLED, name, str(tmp_path), "4", when]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert not (tmp_path / "store").exists()
+    with ws.RecordStore.open(draft_of(tmp_path / "store")) as store:
+        begun, batches, identity = len(store), store.snapshot.batches, store.manifest.id
+        assert 0 < begun < ROWS
+        assert batches == (3 if when == "before" else 4)
+        assert not store.metadata["converted"]["complete"]
+    small_batches(monkeypatch)
+    names = ("x.cls", "t.txt") if name == "webdataset" else ("x", "t")
+    with ws.convert(SOURCES[name](str(tmp_path)), tmp_path / "store") as store:
+        assert store.manifest.id == identity
+        edges = store.snapshot.first_row.tolist()
+        assert begun in edges  # the rows that were there are still the batches they were
+        values = store[:]
+        assert values[names[0]].tolist() == list(range(ROWS))
+        assert values[names[1]] == [f"é{n}" for n in range(ROWS)]
+        assert store.metadata["converted"]["complete"]
+
+
+def test_a_finished_conversion_does_nothing_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save(tmp_path / "x.npy", np.arange(50))
+    ws.convert(tmp_path / "x.npy", tmp_path / "store").close()
+    before = sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*"))
+    monkeypatch.setattr(conversion, "_fill", None)
+    with ws.convert(tmp_path / "x.npy", tmp_path / "store") as store:
+        holds(store, {"data": np.arange(50)})
+    assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
+
+
+def test_a_store_of_something_else_is_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.arange(50))
+    np.save(tmp_path / "y.npy", np.arange(50))
+    ws.convert(tmp_path / "x.npy", tmp_path / "store").close()
+    with pytest.raises(ws.StoreExists, match=r"its source was .*x\.npy.*now it is .*y\.npy"):
+        ws.convert(tmp_path / "y.npy", tmp_path / "store")
+    with pytest.raises(ws.StoreExists, match="its fields was None, now it is"):
+        ws.convert(tmp_path / "x.npy", tmp_path / "store", fields=["z"])
+    np.save(tmp_path / "x.npy", np.arange(51))
+    with pytest.raises(ws.StoreExists, match="the files of the source changed"):
+        ws.convert(tmp_path / "x.npy", tmp_path / "store")
+    ws.RecordStore.create(tmp_path / "mine", {"x": ws.Text()}).close()
+    with pytest.raises(ws.StoreExists, match="was not converted from anything"):
+        ws.convert(tmp_path / "x.npy", tmp_path / "mine")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    with pytest.raises(ws.StoreExists, match="not empty"):
+        ws.convert(tmp_path / "x.npy", tmp_path / "full")
+
+
+def test_two_conversions_into_one_store_at_a_time_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_batches(monkeypatch)
+
+    def records() -> Any:
+        for n in range(60):
+            if n == 40:
+                with pytest.raises(ws.StoreExists, match="another process is converting into"):
+                    ws.convert(iter(()), tmp_path / "store", format="iterable")
+                said.append(n)
+            yield {"x": n}
+
+    said: list[int] = []
+    with ws.convert(records(), tmp_path / "store") as store:
+        assert len(store) == 60
+    assert said == [40]
+
+
+@pytest.mark.parametrize("number", [100, 199])
+def test_rows_of_somebody_else_stop_a_conversion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    small_batches(monkeypatch)
+
+    def records() -> Any:
+        for n in range(200):
+            if n == number:
+                with ws.RecordStore.open(draft_of(tmp_path / "store"), "a") as other:
+                    other.append({"x": -1})
+            yield {"x": n}
+
+    with pytest.raises(ws.StoreExists, match="another process appended"):
+        ws.convert(records(), tmp_path / "store")
+
+
+def test_what_was_converted_stands_in_the_metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save(tmp_path / "x.npy", np.arange(5))
+    with ws.convert(tmp_path / "x.npy", tmp_path / "store", metadata={"mine": 1}) as store:
+        assert store.metadata["mine"] == 1
+        assert store.metadata["converted"]["source"] == [str(tmp_path / "x.npy")]
+        json.dumps(store.metadata)
+    with pytest.raises(ValueError, match="'converted'"):
+        ws.convert(tmp_path / "x.npy", tmp_path / "other", metadata={"converted": 1})
+    monkeypatch.chdir(tmp_path)  # another way to name the same source is the same source
+    ws.convert("x.npy", "store").close()

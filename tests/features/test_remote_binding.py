@@ -1,0 +1,195 @@
+"""One cache at a remote, filled by several hosts."""
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.remote.conftest import s3_proxy, s3_server
+from tests.remote.proxy import Proxy
+from tests.remote.servers import BUCKET, S3, s3_variables
+from torch import nn
+
+import warmstore as ws
+from warmstore.errors import SchemaMismatch, StaleCache
+from warmstore.records.format.manifest import FORMAT
+
+pytest.importorskip("obstore", reason="obstore is not installed: pip install 'warmstore[dev]'")
+
+__all__ = ["s3_proxy", "s3_server"]
+
+
+def values(ids: Any) -> torch.Tensor:
+    return torch.arange(300.0)[None] * torch.tensor(list(ids)).float()[:, None]
+
+
+def fill(cache: ws.FeatureCache, ids: range) -> None:
+    cache.put_batch(list(ids), values(ids))
+
+
+def has(cache: ws.FeatureCache, ids: range) -> bool:
+    found, missing = cache.get_batch(list(ids))
+    return not len(missing) and bool((found == values(ids)).all())
+
+
+@pytest.fixture
+def url(s3_server: S3, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
+    for name, value in s3_server.variables.items():
+        monkeypatch.setenv(name, value)
+    return f"s3://{BUCKET}/joining/{request.node.name}"
+
+
+def test_two_hosts_fill_one_cache(url: str, tmp_path: Path) -> None:
+    program = """if True:
+        import sys
+        import warmstore as ws
+        from tests.features.test_remote_binding import fill, has
+        url, folder, first = sys.argv[1], sys.argv[2], int(sys.argv[3])
+        with ws.FeatureCache(folder, "net/1", flush_every=50) as cache:
+            fill(cache, range(first, first + 600))
+            cache.sync(url)
+            print("pushed", flush=True)
+            input()
+            cache.sync(url)
+            assert has(cache, range(1000))
+    """
+    hosts = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, url, str(tmp_path / f"host{first}"), str(first)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[2],
+        )
+        for first in (0, 400)
+    ]
+    for host in hosts:
+        assert host.stdout is not None
+        assert host.stdout.readline() == "pushed\n"
+    for host in hosts:
+        host.communicate("\n")
+        assert host.returncode == 0
+    with ws.FeatureCache(tmp_path / "third", "net/1") as cache:
+        assert cache.pull(url).chunks == 2
+        assert has(cache, range(1000))
+        assert len(cache) == 1200
+        cache.rebalance()
+        assert len(cache) == 1000
+        assert cache.pull(url).chunks == 0  # what was written anew is known to be here
+        assert has(cache, range(1000))
+    with ws.FeatureCache(tmp_path / "third", "net/1") as cache:
+        assert has(cache, range(1000))
+
+
+def test_what_came_from_others_is_not_pushed(url: str, tmp_path: Path) -> None:
+    with ws.FeatureCache(tmp_path / "a", "net") as one, ws.FeatureCache(tmp_path / "b", "net") as other:
+        fill(one, range(100))
+        fill(other, range(100, 200))
+        assert one.push(url).chunks == 1
+        assert other.sync(url)[1].chunks == 1
+        assert other.push(url).chunks == 0
+        fill(other, range(200, 210))
+        assert other.push(url).chunks == 1
+        assert one.pull(url).records == 110
+        assert has(one, range(210))
+    with ws.RecordStore.open(tmp_path / "a" / "net") as store:
+        assert store.manifest.format == FORMAT
+        assert store.verify().ok
+
+
+def test_other_modules_are_refused(url: str, tmp_path: Path) -> None:
+    def module(seed: int) -> nn.Module:
+        torch.manual_seed(seed)
+        return nn.Linear(3, 4).eval().requires_grad_(False)
+
+    def filled(folder: str, seed: int) -> ws.FeatureCache:
+        cache = ws.FeatureCache(tmp_path / folder, "net")
+        ws.CachedModule(module(seed), cache)(torch.ones(2, 3), cache_ids=[1, 2])
+        return cache
+
+    with filled("a", 0) as one, filled("b", 1) as other, filled("c", 0) as same:
+        one.push(url)
+        for refused in (other.push, other.pull):
+            with pytest.raises(StaleCache, match=r"the values of the tensor `module\.weight` changed"):
+                refused(url)
+        assert same.sync(url)[0].records == 2
+    with ws.FeatureCache(tmp_path / "d", "net") as shaped:
+        shaped.put_batch([1], torch.ones(1, 7))
+        with pytest.raises((SchemaMismatch, StaleCache)):
+            shaped.push(url)
+
+
+def test_a_bound_holds(url: str, tmp_path: Path) -> None:
+    with ws.FeatureCache(tmp_path / "a", "net") as one:
+        fill(one, range(8000))
+        one.push(url)
+    with ws.FeatureCache(tmp_path / "b", "net", max_size="5MB") as bounded:
+        fill(bounded, range(9000, 9100))
+        from warmstore.errors import WriteFailed
+
+        with pytest.raises(WriteFailed, match="max_size"):
+            bounded.pull(url)
+        assert has(bounded, range(9000, 9100)) or len(bounded) == 0
+
+
+def test_opened_by_its_url(url: str, tmp_path: Path) -> None:
+    with ws.FeatureCache(tmp_path / "a", "net/1") as one:
+        fill(one, range(4000))
+        one.push(url)
+    options: dict[str, Any] = {"cache_dir": tmp_path / "here", "cache_size": "3MB"}
+    with ws.FeatureCache(url, "net/1", **options) as cache:
+        assert len(cache) == 4000
+        for first in (0, 3900, 1700):
+            assert has(cache, range(first, first + 50))
+        fill(cache, range(5000, 5050))
+        assert has(cache, range(5000, 5050))
+        held = sum(path.stat().st_blocks * 512 for path in (tmp_path / "here").rglob("*.arrow"))
+        assert held < 3_200_000
+        assert "s3" in repr(cache)
+    with ws.FeatureCache(tmp_path / "b", "net/1") as other:
+        other.pull(url)
+        assert has(other, range(5000, 5050))  # pushed at close
+    with ws.FeatureCache(url, "net/1", **options) as cache:
+        assert has(cache, range(5000, 5050))
+
+
+def test_what_a_program_computed_is_pushed_when_it_ends_without_close(url: str, tmp_path: Path) -> None:
+    program = """if True:
+        import sys
+        import warmstore as ws
+        from tests.features.test_remote_binding import fill
+        cache = ws.FeatureCache(sys.argv[1], "net/1", cache_dir=sys.argv[2])
+        fill(cache, range(50))
+    """
+    command = [sys.executable, "-c", program, url, str(tmp_path / "a")]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    with ws.FeatureCache(url, "net/1", cache_dir=tmp_path / "b") as cache:
+        assert has(cache, range(50))
+
+
+def test_a_remote_that_dies_is_a_miss(
+    url: str, s3_proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ws.FeatureCache(tmp_path / "a", "net") as one:
+        fill(one, range(4000))
+        one.push(url)
+    for name, value in s3_variables(s3_proxy.url).items():
+        monkeypatch.setenv(name, value)
+    with ws.FeatureCache(url, "net", cache_dir=tmp_path / "here") as cache, caplog.at_level(logging.WARNING):
+        assert has(cache, range(100))
+        s3_proxy.always = "cut"
+        assert len(cache.get_batch(list(range(3000, 3100)))[1]) == 100
+        assert has(cache, range(100))
+        assert cache.stats().misses == 100
+        fill(cache, range(3000, 3100))
+        assert has(cache, range(3000, 3100))
+        assert sum("is computed" in record.message for record in caplog.records) == 1
+    assert any("until the next push" in record.message for record in caplog.records)
+    with ws.FeatureCache(url, "net", cache_dir=tmp_path / "here") as cache:
+        assert has(cache, range(3000, 3100))
+        s3_proxy.always = None
+    assert "a-secret-key" not in caplog.text

@@ -1,0 +1,136 @@
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from warmstore.pipeline.plan.cost_model import Candidate, Load, cost
+from warmstore.pipeline.plan.milp import Problem, solve
+from warmstore.pipeline.plan.plan import Placement
+from warmstore.pipeline.plan.planner import joint, presto, sequential, single
+
+seconds = st.floats(0.001, 1.0)
+sizes = st.integers(1, 50)
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Problem:
+    buckets = draw(st.integers(1, 2))
+    counts = np.array(draw(st.lists(st.integers(1, 3), min_size=buckets, max_size=buckets)))
+    places = draw(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["memory", "disk"])), unique=True, max_size=3))
+    work = [draw(seconds) for _ in range(buckets)]
+    candidates = [
+        Candidate(
+            Placement(step, tier, "raw"),
+            np.array([draw(st.floats(0, 0.9)) * one for one in work]),
+            np.array([draw(st.floats(0, 0.1)) for _ in work]),
+            np.array([float(draw(sizes)) for _ in work]),
+            np.array([draw(st.floats(0, 0.1)) for _ in work]),
+        )
+        for step, tier in places
+    ]
+    per_byte = st.floats(0, 0.02)
+    load = Load(
+        cpu=float(counts @ np.array(work)),
+        wait=0.1 * float(counts.sum()),
+        others=draw(st.floats(0, 0.1)),
+        lanes=draw(st.sampled_from([1.0, 2.0, 7.5])),
+        cores=draw(st.sampled_from([1.0, 2.0])),
+        fixed=draw(st.floats(0, 0.2)),
+        serial=draw(st.sampled_from([0.0, 0.3])),
+        disk_alone=np.array([draw(per_byte) for _ in places]),
+        disk_together=np.array([draw(per_byte) for _ in places]),
+        held_alone=draw(st.floats(0, 0.2)),
+        held_together=draw(st.floats(0, 0.2)),
+        write=draw(st.floats(0, 0.01)),
+    )
+    return Problem(
+        counts, candidates, draw(st.integers(0, 120)), draw(st.integers(0, 120)), load, draw(st.integers(1, 30))
+    )
+
+
+def taken(problem: Problem, counts: np.ndarray, tier: str) -> float:
+    return sum(
+        float(one @ place.nbytes)
+        for one, place in zip(counts, problem.candidates, strict=True)
+        if place.placement.tier == tier
+    )
+
+
+def in_all(problem: Problem, counts: np.ndarray) -> float:
+    found = cost(problem.load, problem.candidates, counts)
+    return problem.epochs * found.epoch + found.build
+
+
+def all_counts(problem: Problem) -> list[np.ndarray]:
+    shape = (len(problem.candidates), len(problem.counts))
+    cells = [range(count + 1) for _ in problem.candidates for count in problem.counts]
+    tried = (np.array(cell).reshape(shape) for cell in itertools.product(*cells))
+    return [one for one in tried if (one.sum(0) <= problem.counts).all() and fits(problem, one)]
+
+
+def fits(problem: Problem, counts: np.ndarray) -> bool:
+    return taken(problem, counts, "memory") <= problem.memory and taken(problem, counts, "disk") <= problem.disk
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems())
+def test_no_other_counts_are_better(problem: Problem) -> None:
+    found = solve(problem)
+    assert fits(problem, found.counts)
+    assert (found.counts.sum(0) <= problem.counts).all()
+    best = min(all_counts(problem), key=lambda counts: in_all(problem, counts))
+    assert in_all(problem, found.counts) <= 1.005 * in_all(problem, best) * (1 + 1e-5)
+    nbytes = [taken(problem, counts, "memory") + taken(problem, counts, "disk") for counts in (found.counts, best)]
+    assert nbytes[0] <= nbytes[1] + 1e-6
+
+
+@settings(max_examples=40, deadline=None)
+@given(problems())
+def test_joint_is_never_worse_than_the_rules_it_is_compared_with(problem: Problem) -> None:
+    ours = in_all(problem, joint(problem).counts)
+    for rule, slack in ((sequential, 1.03), (single, 1.0), (presto, 1.0)):
+        other = rule(problem)
+        assert fits(problem, other.counts), rule
+        assert ours <= 1.005 * slack * in_all(problem, other.counts) * (1 + 1e-5), rule
+
+
+@settings(max_examples=40, deadline=None)
+@given(problems())
+def test_joint_mixes_only_where_that_pays(problem: Problem) -> None:
+    ours = joint(problem)
+    places = [one.placement for one, counts in zip(problem.candidates, ours.counts, strict=True) if counts.any()]
+    used = {(place.step, place.codec) for place in places}
+    if len(used) > 1:
+        assert 1.03 * in_all(problem, ours.counts) < in_all(problem, single(problem).counts)
+
+
+@settings(max_examples=30, deadline=None)
+@given(problems(), st.data())
+def test_a_forced_candidate_gets_as_many_samples_as_fit(problem: Problem, data: st.DataObject) -> None:
+    if not problem.candidates:
+        return
+    chosen = data.draw(st.integers(0, len(problem.candidates) - 1))
+    forced = tuple(number == chosen for number in range(len(problem.candidates)))
+    found = solve(Problem(**{**vars(problem), "forced": forced}))
+    most = max(int(counts[chosen].sum()) for counts in all_counts(problem))
+    assert found.counts[chosen].sum() == most
+
+
+@pytest.mark.parametrize("samples", [10**3, 10**6, 10**9])
+def test_the_size_of_the_data_does_not_matter(samples: int) -> None:
+    counts = np.array([samples])
+    each = np.array([1.0])
+    candidates = [
+        Candidate(Placement(1, "memory", "raw"), each * 0.002, each * 0, each * 1000, each * 1e-5),
+        Candidate(Placement(2, "memory", "raw"), each * 0.003, each * 0, each * 4000, each * 1e-5),
+        Candidate(Placement(2, "disk", "raw"), each * 0.003, each * 0, each * 4000, each * 1e-5),
+    ]
+    zero = np.zeros(3)
+    load = Load(0.003 * samples, 0.0, 0.0, 2.0, 2.0, 0.0, 0.0, zero, zero + 1e-9, 0.0, 0.0, 1e-9)
+    problem = Problem(counts, candidates, 1000.0 * samples, 2000.0 * samples, load, 30)
+    found = solve(problem)
+    # Half fit on the disk, finished; in memory there is room for a quarter, or for all unfinished.
+    assert found.counts.sum() / samples == pytest.approx(1.0, abs=0.02)
+    assert found.cost.epoch / (0.0015 * samples) < 0.2

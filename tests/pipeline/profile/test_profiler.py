@@ -1,0 +1,293 @@
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.faults.children import in_child
+from tests.faults.seam import FullDisk
+from tests.pipeline.functions import fail_at
+from tests.pipeline.profiles import profile as made_up
+
+import warmstore as ws
+from warmstore.pipeline.profile import disk_speed, step_profiler
+from warmstore.pipeline.profile.disk_speed import measure_disk
+from warmstore.pipeline.profile.profile import Disk, Profile
+from warmstore.pipeline.profile.profiler import profile
+from warmstore.pipeline.tiers import tier_folders
+
+
+class Clock:
+    """A clock that only the steps of these tests, and looks at it, move: a machine's own is never the same twice."""
+
+    def __init__(self) -> None:
+        self.worked = self.waited = self.queued = 0.0
+
+    def process_time(self) -> float:
+        self.worked += 1e-7
+        return self.worked
+
+    def perf_counter(self) -> float:
+        return self.process_time() + self.waited + self.queued
+
+    def work(self, seconds: float) -> None:
+        self.worked += seconds
+
+    def wait(self, seconds: float) -> None:
+        self.waited += seconds
+        self.queued += 2 * seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(step_profiler, "time", clock)
+    monkeypatch.setattr(step_profiler, "_seconds_in_queue", lambda: clock.queued)
+    return clock
+
+
+def work(seconds: float) -> None:
+    getattr(step_profiler.time, "work", time.sleep)(seconds)
+
+
+def wait(seconds: float) -> None:
+    getattr(step_profiler.time, "wait", time.sleep)(seconds)
+
+
+def heavy(value: int) -> np.ndarray:
+    work(0.002)
+    return np.full((8, 256), value, np.float64)
+
+
+def heavier(value: int) -> np.ndarray:
+    return np.full((16, 256), value, np.float64)
+
+
+def light(value: np.ndarray) -> np.ndarray:
+    work(0.0003)
+    return value.astype(np.uint8)
+
+
+def noisy(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    return value + rng.integers(0, 2, value.shape, np.uint8)
+
+
+def strange(value: np.ndarray) -> object:
+    return object()
+
+
+PIPE = ws.Pipeline(range(200)).step(heavy).step(light).step(noisy, random=True)
+
+
+def measured(pipe: ws.Pipeline = PIPE, **told: object) -> Profile:
+    return profile(pipe, **{"seconds": 1.0, "most_workers": 0, "samples": 48, **told})
+
+
+def test_steps_are_timed_and_weighed(clock: Clock) -> None:
+    found = measured()
+    source, first, second, third = found.stages
+    assert [stage.name for stage in found.stages] == ["source", "heavy", "light", "noisy"]
+    assert first.seconds[0] == pytest.approx(0.002, rel=0.01)
+    assert second.seconds[0] == pytest.approx(0.0003, rel=0.01)
+    assert (first.nbytes, second.nbytes) == ((8 * 8 * 256,), (8 * 256,))
+    assert first.stored["raw"].nbytes[0] == pytest.approx(8 * 8 * 256, rel=0.01)
+    assert first.stored["zstd"].nbytes[0] < 0.1 * first.nbytes[0]  # all numbers of a sample are equal
+    assert 0 < first.stored["raw"].read[0] < 0.0001
+    assert third.stored == {}  # random
+    assert source.seconds[0] < 0.0001
+    assert found.disk is None
+    assert [one.workers for one in found.scaling] == [0]
+
+
+def test_waiting_is_not_work_and_standing_in_a_queue_is_neither(clock: Clock) -> None:
+    found = measured(ws.Pipeline([0.005] * 16).step(wait))
+    assert found.stages[1].seconds[0] < 0.0001
+    assert found.stages[1].wait[0] == pytest.approx(0.005, rel=0.01)
+
+
+@pytest.mark.skipif(not step_profiler._QUEUED.exists(), reason="this system does not count it")
+def test_seconds_in_a_queue_only_grow() -> None:
+    assert 0 <= step_profiler._seconds_in_queue() <= step_profiler._seconds_in_queue() < time.perf_counter()
+
+
+def test_what_cannot_be_stored_says_why_and_what_comes_before_can(clock: Clock) -> None:
+    found = measured(ws.Pipeline(range(20)).step(heavy).step(strange))
+    assert found.stages[1].stored
+    assert not found.stages[2].stored
+    assert "object" in found.stages[2].trouble
+    made = ws.Pipeline(range(20)).step(heavy).step(strange).plan(profile=found, memory="100MB", workers=0)
+    assert [place.step for place in made.placements] == [1]
+    assert "object" in str(made)
+
+
+def test_samples_of_varied_size_are_put_into_buckets() -> None:
+    source = [bytes(size) for size in range(1000, 101_000, 500)]
+    found = measured(ws.Pipeline(source).step(len), samples=120)
+    assert len(found.counts) == 4
+    assert sum(found.counts) == len(source)
+    raw = found.stages[0].nbytes
+    assert raw[0] < raw[1] < raw[2] < raw[3]
+    same = measured(ws.Pipeline([bytes(1000)] * 100).step(len))
+    assert same.edges == ()
+
+
+def test_workers_are_doubled_and_their_memory_is_known() -> None:
+    found = measured(seconds=3.0, most_workers=1, samples=32)
+    assert [one.workers for one in found.scaling] == [0, 1]
+    assert found.scaling[1].rate > 0
+    assert found.scaling[1].nbytes > 1 << 20
+    assert found.overhead > 0
+
+
+def idle(value: int) -> int:
+    time.sleep(0.02)
+    return value
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("cutoff", "tried"), [(0.1, [0, 1, 2, 4]), (10.0, [0, 1, 2])])
+def test_workers_are_doubled_until_it_brings_too_little(cutoff: float, tried: list[int]) -> None:
+    """Steps that only wait go as much faster as there are workers, however few cores there are."""
+    pipe = ws.Pipeline(range(200)).step(idle)
+    found = measured(pipe, most_workers=7, cutoff=cutoff, batch_size=4, samples=8)
+    assert [one.workers for one in found.scaling] == tried
+
+
+def test_samples_and_seconds_are_those_asked_for() -> None:
+    assert measured(samples=0.1).samples == 20
+    slow = ws.Pipeline(range(200)).step(idle)
+    assert measured(slow, samples=200, seconds=0.5).samples < 100
+    for told in ({"samples": 0}, {"seconds": 0}):
+        with pytest.raises(ValueError, match="must be above zero"):
+            measured(**told)
+
+
+def test_a_profile_is_found_again_until_the_code_changes(tmp_path: Path) -> None:
+    first = measured(folder=tmp_path)
+    assert measured(folder=tmp_path) == first
+    assert measured(folder=tmp_path, renew=True) != first
+    data = ws.Pipeline(range(1, 201)).step(heavy).step(light).step(noisy, random=True)
+    assert measured(data, folder=tmp_path).key != first.key
+    other = ws.Pipeline(range(200)).step(heavier, name="heavy").step(light).step(noisy, random=True)
+    assert measured(other, folder=tmp_path).key != first.key
+    (path,) = (path for path in tmp_path.glob("profile-*.json") if first.key in path.name)
+    path.write_text(path.read_text()[:100])  # cut short: measured anew
+    assert measured(folder=tmp_path).key == first.key
+    assert not [one for one in tmp_path.iterdir() if not one.name.startswith(("profile-", "."))]
+
+
+def test_a_profile_survives_json(tmp_path: Path) -> None:
+    for one in (made_up([0, (0.1, 0.2)], [1, 2], counts=(3, 4), squeezed=0.5), made_up([0.1], [1], disk=None)):
+        one.save(tmp_path / "profile.json")
+        assert Profile.load(tmp_path / "profile.json") == one
+        assert Profile.load(tmp_path / "profile.json", "another key") is None
+
+
+def test_a_full_disk_leaves_the_profile_that_was_there(tmp_path: Path) -> None:
+    before, now = made_up([0, 0.1], [1, 2]), made_up([0, 0.2], [1, 2])
+    before.save(tmp_path / "profile.json")
+    with pytest.raises(OSError, match="No space left"):
+        now.save(tmp_path / "profile.json", FullDisk(100))
+    assert Profile.load(tmp_path / "profile.json") == before
+
+
+def test_an_empty_source_is_named() -> None:
+    with pytest.raises(ws.BadSource, match="no samples"):
+        measured(ws.Pipeline([]).step(heavy))
+
+
+def test_a_disk_is_measured_and_nothing_stays(tmp_path: Path) -> None:
+    found = measure_disk(tmp_path, [1000, 100_000], 0.5, 8 << 20, 2)
+    assert found.request == (1000, 100_000)
+    assert all(rate > 0 for rate in (*found.alone, *found.together, found.write))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_killed_while_measuring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def die(*told: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    for module, name in ((disk_speed, "_reads"), (step_profiler, "_encoded")):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, die)
+            assert in_child(lambda say: measured(folder=tmp_path)).signal == signal.SIGKILL
+    assert list(tmp_path.iterdir()) == []
+    tier_folders.sweep(tier_folders.SHARED)
+    assert not list(tier_folders.SHARED.glob(f"warmstore-{os.getuid()}-profile-*"))
+
+
+def test_steps_of_any_name_and_values_of_any_kind(caplog: pytest.LogCaptureFixture) -> None:
+    pipe = ws.Pipeline(range(20)).step(heavy, name="load/" + "x" * 300).step(lambda value: threading.Lock(), name="..")
+    assert [stage.name[:5] for stage in measured(pipe).stages] == ["sourc", "load/", ".."]
+    assert not caplog.records
+
+
+def test_a_step_that_draws_in_secret_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    generator = np.random.default_rng(0)
+
+    def secret(value: np.ndarray) -> np.ndarray:
+        return value + generator.random()
+
+    class Hidden:
+        """What nobody looks into."""
+
+        value = 0
+
+    def count(hidden: Hidden) -> int:
+        hidden.value += 1
+        return hidden.value
+
+    drawn = ws.Pipeline(range(200)).step(heavy).step(secret).step(light)
+    changed = ws.Pipeline([Hidden() for _ in range(20)]).step(count)
+    for pipe, name, advice in ((drawn, "secret", "random=True"), (changed, "count", "random=True"), (PIPE, "", "")):
+        caplog.clear()
+        found = measured(pipe)
+        assert [stage.name for stage in found.stages if stage.varies] == ([name] if name else [])
+        text = str(pipe.plan(profile=found, memory="100MB", workers=0)).replace("\n", " ")
+        assert (f"{name!r} made two different values of one sample" in text) == bool(name)
+        assert advice in text
+        assert ("two different values" in caplog.text) == bool(name)
+
+
+def test_a_step_that_fails_is_named() -> None:
+    pipe = ws.Pipeline(range(20)).step(fail_at, bad=13)
+    with pytest.raises(ValueError, match="sample 13 is broken") as raised:
+        measured(pipe)
+    assert raised.value.__notes__ == ["warmstore: in step 'fail_at' of sample 13"]
+
+
+def test_only_its_own_workers_are_measured() -> None:
+    held = "import sys, time; held = bytes(range(256)) * 2_000_000; print(flush=True); time.sleep(100)"
+    with subprocess.Popen([sys.executable, "-c", held], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        found = measured(seconds=1.0, most_workers=1, samples=16)
+        other.kill()
+    assert 0 < found.scaling[1].nbytes < 400_000_000
+
+
+def test_samples_of_large_values_are_not_all_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_profiler, "LAST", 40 * 8 * 256)  # ten values of the last step
+    run = step_profiler.run_steps(PIPE, np.arange(200), [0] * 200, np.inf, lambda count: None)
+    assert len(run.buckets) == 200
+    assert len(run.last) == 48
+
+
+def test_bandwidth_lies_between_those_measured() -> None:
+    disk = Disk((1000, 100_000), (10.0, 30.0), (20.0, 100.0), 1.0)
+    assert disk.bandwidth(10_000, 1) == pytest.approx(20)
+    assert disk.bandwidth(10_000, 8) == pytest.approx(60)
+    assert disk.bandwidth(10, 8) == pytest.approx(20)
+    assert disk.bandwidth(10_000, 2) == pytest.approx(40)
+
+
+def test_few_workers_are_between_those_measured() -> None:
+    found = made_up([0.01], [1], workers=[1, 4])
+    assert found.at(2).rate == pytest.approx(200)
+    assert found.at(9).rate == found.at(4).rate
+    assert replace(found, scaling=found.scaling[:1]).at(2).rate == found.scaling[0].rate

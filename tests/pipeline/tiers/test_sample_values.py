@@ -1,0 +1,178 @@
+"""What is kept of a sample comes back as it was: type, dtype, shape, bits, and the order in memory."""
+
+import dataclasses
+from collections import OrderedDict, namedtuple
+from typing import Any
+
+import hypothesis.strategies as st
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis.extra import numpy as arrays
+
+from warmstore.errors import UnsupportedType
+from warmstore.loading.collate import stack
+from warmstore.pipeline.tiers.sample_schema import Schema
+from warmstore.pipeline.tiers.sample_staging import Staging, block_of
+from warmstore.pipeline.tiers.sample_values import flatten, from_bytes, to_bytes, unflatten
+
+Point = namedtuple("Point", "x y")
+
+
+@dataclasses.dataclass(frozen=True)
+class Box:
+    corner: Any
+    size: int = 3
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return type(other) is torch.Tensor and one.stride() == other.stride() and torch.equal(one, other)
+    if isinstance(one, np.ndarray):
+        axes = [sorted(range(a.ndim), key=lambda axis, a=a: -abs(a.strides[axis])) for a in (one, other)]
+        kept = axes[0] == axes[1] or one.size < 2 or 1 in one.shape or one.flags.c_contiguous
+        return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes() and kept
+    if isinstance(one, dict):
+        return type(one) is type(other) and list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return type(one) is type(other) and len(one) == len(other) and all(map(same, one, other))
+    if dataclasses.is_dataclass(one):
+        return type(one) is type(other) and same(vars(one), vars(other))
+    return type(one) is type(other) and bool(one == other or one != one)
+
+
+@dataclasses.dataclass
+class Named(list[int]):
+    name: str
+
+
+LEAVES = st.one_of(
+    arrays.arrays(
+        st.sampled_from(["float32", "float64", "int64", "uint8", "bool", "complex64", "M8[s]", "float16"]),
+        arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3),
+    ),
+    st.integers(),
+    st.floats(),
+    st.complex_numbers(),
+    st.booleans(),
+    st.none(),
+    st.binary(max_size=5),
+    st.binary(max_size=5).map(bytearray),
+    st.text(max_size=5),
+    st.integers(-5, 5).map(np.int16),
+    st.lists(st.integers(), max_size=4),
+    st.lists(st.floats(), max_size=4),
+)
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.tuples(inner, inner),
+        st.dictionaries(st.one_of(st.text(max_size=2), st.integers(0, 3)), inner, max_size=3),
+        st.builds(Point, inner, inner),
+        st.builds(Box, inner),
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(VALUES)
+def test_any_value(value: Any) -> None:
+    spec, leaves = flatten(value)
+    assert same(value, from_bytes(to_bytes(spec, leaves)))
+    assert same(value, unflatten(spec, iter(leaves).__next__))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.arange(24.0).reshape(2, 3, 4).transpose(2, 0, 1),
+        np.arange(24).reshape(2, 3, 4)[:, ::2].transpose(1, 0, 2),
+        np.ones(3, ml_dtypes.bfloat16),
+        torch.zeros(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        torch.rand(2, 3, 4, 5).to(torch.bfloat16, memory_format=torch.channels_last),
+        torch.ones(2, dtype=torch.bfloat16),
+        OrderedDict(a=1, b=[True, False]),
+        2**80,
+    ],
+)
+def test_special_values(value: Any) -> None:
+    assert same(value, from_bytes(to_bytes(*flatten(value))))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        object(),
+        {1.5: 1},
+        np.array(["a"]),
+        np.array([None]),
+        np.zeros(2, ">i4"),
+        torch.ones(2, requires_grad=True),
+        torch.ones(2).to_sparse(),
+        torch.nn.Parameter(torch.ones(1)),
+        np.ma.masked_array([1], [True]),
+        "\ud800",
+        {"a": [{"b": print}]},
+        Named("a list with a name"),
+    ],
+)
+def test_refused(value: Any) -> None:
+    with pytest.raises(UnsupportedType, match=r"a/0/b is a|the value|has the key"):
+        flatten(value)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(VALUES, min_size=1, max_size=4), st.sampled_from(["raw", "zstd"]))
+def test_records_of_any_values(values: list[Any], codec: str) -> None:
+    parts = [flatten(value) for value in values]
+    schema = Schema.of(parts[:2], codec) or Schema.of_bytes(codec)
+    assert Schema.from_json(schema.to_json()) == schema
+    fitting = [at for at, part in enumerate(parts) if schema.fits(*part)]
+    assert fitting
+    block = block_of(schema, [parts[at] for at in fitting])
+    assert {rows.count for rows in block.values()} == {len(fitting)}
+
+
+def test_values_of_no_bytes() -> None:
+    parts = [flatten({"boxes": np.zeros((0, 4)), "ids": np.zeros(0, np.int32)}) for _ in range(3)]
+    schema = Schema.of(parts, "raw")
+    assert schema is not None
+    assert schema.width == 0
+    assert {rows.count for rows in block_of(schema, parts).values()} == {3}
+
+
+def test_an_interrupted_copy_is_no_part_of_a_sample() -> None:
+    class Interrupting(np.ndarray):
+        def copy(self, order: Any = "C") -> Any:
+            raise KeyboardInterrupt
+
+    values = [{"a": np.full(at + 1, at), "b": np.full(2 * at + 1, at)} for at in range(4)]
+    parts = [flatten(value) for value in values]
+    schema = Schema.of(parts, "raw")
+    assert schema is not None
+    staging = Staging(schema, 8)
+    staging.add(0, 0, *parts[0])
+    with pytest.raises(KeyboardInterrupt):
+        staging.add(9, 0, parts[3][0], [parts[3][1][0], parts[3][1][1].view(Interrupting)])
+    staging.add(1, 0, *parts[1])
+    found, wanted = staging.take(), block_of(schema, parts[:2])
+    for name, rows in wanted.items():
+        assert found[name].data.tobytes() == rows.data.tobytes()
+
+
+def test_stacked_is_what_stacking_samples_gives() -> None:
+    values = [
+        {"x": np.full((2, 3), at).T, "n": at, "f": at / 2, "s": np.float32(at), "ids": [at, 1], "t": (np.ones(2), True)}
+        for at in range(4)
+    ]
+    parts = [flatten(value) for value in values]
+    schema = Schema.of(parts, "raw")
+    assert schema is not None
+    columns = {name: np.stack([part[1][at] for part in parts]) for at, name in enumerate(schema.names)}
+    assert same(schema.stacked(columns), stack(values))
+    assert all(map(same, schema.decode(columns), values))
+    assert Schema.of_bytes("raw").stacked({"value": []}) is None

@@ -1,0 +1,139 @@
+"""Values on their way in: what is absent stays absent, and lists become arrays only where nothing changes."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import warmstore as ws
+from warmstore.errors import SchemaMismatch
+from warmstore.records.format.value_encoding import decode_rows, encode
+
+PAIR = ws.Array("int16", (2,))
+
+
+def back(field: Any, values: Any) -> Any:
+    return decode_rows(field, encode("x", field, values))
+
+
+@given(hnp.arrays(np.bool_, st.integers(0, 6)), st.sampled_from([(), (2,), (1, 3)]))
+def test_records_that_are_masked_as_a_whole_are_absent(absent: Any, inner: tuple[int, ...]) -> None:
+    values = np.arange(len(absent) * int(np.prod(inner)), dtype=np.int16).reshape(len(absent), *inner)
+    mask = np.broadcast_to(absent.reshape(-1, *(1,) * len(inner)), values.shape)
+    rows = encode("x", ws.Array("int16", inner), np.ma.MaskedArray(values, mask))
+    assert np.array_equal(absent, np.zeros(len(absent), bool) if rows.absent is None else rows.absent)
+    decoded = decode_rows(ws.Array("int16", inner), rows)
+    assert np.array_equal(np.ma.getdata(decoded)[~absent], values[~absent])
+
+
+@pytest.mark.parametrize(
+    ("field", "values", "expected"),
+    [
+        (ws.Array("float64"), np.ma.MaskedArray([1.0, 2.0], [True, False]), [None, 2.0]),
+        (ws.Array("float64"), [np.ma.masked, 2.0], [None, 2.0]),
+        (ws.Array("int16"), [np.ma.MaskedArray(np.int16(1), False), np.ma.MaskedArray(np.int16(1), True)], [1, None]),
+        (PAIR, [np.ma.MaskedArray(np.array([1, 2], np.int16), True), None, [3, 4]], [None, None, [3, 4]]),
+        (ws.Ragged("int16"), [np.ma.MaskedArray(np.array([1], np.int16), True), [3, 4]], [None, [3, 4]]),
+        (ws.Ragged("int16"), [np.ma.MaskedArray(np.array([1], np.int16)), [3, 4]], [[1], [3, 4]]),
+        (ws.Text(), np.ma.MaskedArray(np.array(["a", "b"], object), [False, True]), ["a", None]),
+    ],
+    ids=repr,
+)
+def test_masked_values_are_absent(field: Any, values: Any, expected: list[Any]) -> None:
+    assert [None if value is None else np.asarray(value).tolist() for value in _each(back(field, values))] == expected
+
+
+def _each(values: Any) -> list[Any]:
+    if not isinstance(values, np.ma.MaskedArray):
+        return list(values)
+    return [None if np.ma.getmaskarray(value).all() else value for value in values]
+
+
+def test_none_is_a_value_of_json_and_a_masked_one_is_not() -> None:
+    for values in ([None, np.ma.masked], np.ma.MaskedArray(np.array([None, 5], object), [False, True])):
+        rows = encode("x", ws.Json(), values)
+        assert rows.absent is not None
+        assert rows.absent.tolist() == [False, True]
+        assert bytes(rows.data) == b"null"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.ma.MaskedArray(np.zeros((3, 2), np.int16), [[False, False], [True, True], [False, True]]),
+        [None, [1, 2], np.ma.MaskedArray(np.zeros(2, np.int16), [True, False])],
+    ],
+    ids=["array", "list"],
+)
+def test_what_is_masked_in_part_is_refused(values: Any) -> None:
+    with pytest.raises(
+        SchemaMismatch, match=r"field 'x': a part of the value of record 2 of the batch is masked.*filled"
+    ):
+        encode("x", PAIR, values)
+
+
+def test_a_mask_without_elements_says_nothing(tmp_path: Path) -> None:
+    field = ws.Array("int16", (2, 0))
+    for values in (np.ma.MaskedArray(np.zeros((3, 2, 0), np.int16), np.zeros((3, 2, 0), bool)),):
+        with pytest.raises(SchemaMismatch, match="record 0 of the batch has no element, so no mask says"):
+            encode("x", field, values)
+        with pytest.raises(SchemaMismatch, match="record 1 of the batch has no element"):
+            encode("x", field, [None, *values])
+    assert encode("x", field, np.ma.MaskedArray(np.zeros((3, 2, 0), np.int16))).absent is None
+    store = ws.RecordStore.create(tmp_path / "s", {"x": field})
+    store.extend({"x": [None, np.zeros((2, 0), np.int16)]})
+    assert store[0]["x"] is None
+    assert store[1]["x"].shape == (2, 0)
+    with pytest.raises(SchemaMismatch, match="pass a list with None"):
+        store.extend(store[:])
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        (ws.Ragged("float32"), [1, 2.5, 3]),
+        (ws.Ragged("bfloat16"), (256, 0.5)),
+        (ws.Ragged("int8"), []),
+        (ws.Ragged("int64"), [(1 << 63) - 1]),
+        (ws.Ragged("bool"), [True, False]),
+        (ws.Ragged("uint8", 2), [[1, 2], [3, 4], [5, 6]]),
+        (ws.Ragged("uint8", 2), [[], []]),
+        (ws.Ragged("uint8", 2), [np.array([1, 2], np.uint8), [3, 4]]),
+        (ws.Ragged("float32", 2), [torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])]),
+        (ws.Ragged("float32"), [np.float32(0.1), np.float32(0.2)]),
+    ],
+    ids=repr,
+)
+def test_lists_of_numbers_are_ragged_values(field: ws.Ragged, value: Any) -> None:
+    (array,) = back(field, [value])
+    expected = np.array([np.asarray(part) for part in value], ws.Array(field.dtype).numpy)
+    assert array.dtype == expected.dtype
+    assert array.tolist() == expected.tolist()
+    assert array.shape == expected.shape
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        (ws.Ragged("int8"), [1, 300], "int8"),
+        (ws.Ragged("int8"), [1.5], "does not fit without change"),
+        (ws.Ragged("float32"), [(1 << 24) + 1], "does not fit"),
+        (ws.Ragged("float32"), [np.float64(0.1)], "got float64"),
+        (ws.Ragged("float32"), [np.array([0.1]), np.array([0.2])], "got float64"),
+        (ws.Ragged("int8"), ["1"], "does not fit"),
+        (ws.Ragged("int8"), [[1], [2]], "1 dimensions; got int8 of shape"),
+        (ws.Ragged("int8", 2), [1, 2], "2 dimensions"),
+        (ws.Ragged("int8", 2), [], "2 dimensions"),
+        (ws.Ragged("int8", 2), [[1], [2, 3]], "inhomogeneous"),
+        (ws.Ragged("int8", 2), [np.zeros(1, np.int8), np.zeros(2, np.int8)], "same shape"),
+    ],
+    ids=repr,
+)
+def test_lists_that_would_change_are_refused(field: ws.Ragged, value: Any, message: str) -> None:
+    with pytest.raises(SchemaMismatch, match=f"field 'x' .*{message}"):
+        encode("x", field, [value])

@@ -1,0 +1,79 @@
+"""The budget of a start, and the breaker of a dead remote."""
+
+import threading
+import time
+
+import pytest
+
+from warmstore.remote.limits import Breaker, Patience, WaitBudget
+
+
+def test_a_silent_remote_costs_the_budget_once() -> None:
+    budget = WaitBudget(0.3)
+    began = time.monotonic()
+    assert not budget.wait(lambda: False)
+    assert 0.25 < time.monotonic() - began < 10
+    began = time.monotonic()
+    assert not any(budget.wait(lambda: False) for _ in range(100))
+    assert time.monotonic() - began < 10, "of 30"
+    assert budget.left == 0
+    assert budget.wait(lambda: True)
+
+
+def test_waiting_for_data_that_flows_costs_nothing() -> None:
+    budget = WaitBudget(0.5)
+    done = threading.Event()
+
+    def flow() -> None:
+        for _ in range(12):
+            time.sleep(0.1)
+            budget.flowed(1 << 20)
+        done.set()
+        budget.notify()
+
+    thread = threading.Thread(target=flow)
+    thread.start()
+    assert budget.wait(done.is_set)
+    thread.join()
+    assert budget.left > 0.2
+
+
+def test_a_trickle_is_no_flow() -> None:
+    budget = WaitBudget(0.4)
+    over = threading.Event()
+
+    def trickle() -> None:
+        while not over.wait(0.02):
+            budget.flowed(1)
+
+    thread = threading.Thread(target=trickle)
+    thread.start()
+    assert not budget.wait(lambda: False)
+    over.set()
+    thread.join()
+
+
+def test_a_breaker_opens_rests_and_lets_one_try() -> None:
+    now = [0.0]
+    breaker = Breaker(2, 10.0, clock=lambda: now[0])
+    assert not breaker.failed()
+    assert breaker.may_ask()
+    assert breaker.failed()
+    assert breaker.is_open
+    assert not breaker.may_ask()
+    now[0] = 11.0
+    assert breaker.may_ask()
+    assert not breaker.may_ask()
+    assert not breaker.failed()
+    now[0] = 25.0
+    assert not breaker.may_ask(), "the second rest is twice as long"
+    now[0] = 32.0
+    assert breaker.may_ask()
+    breaker.went_well()
+    assert breaker.may_ask()
+    assert breaker.may_ask()
+
+
+def test_patience_is_checked() -> None:
+    with pytest.raises(ValueError, match="silence=-1"):
+        Patience(silence=-1)
