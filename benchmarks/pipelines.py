@@ -120,7 +120,9 @@ def run(settings: Settings) -> Report:
 def _case(name: str, pipe: ws.Pipeline, settings: Settings) -> Case:
     began = time.perf_counter()
     seconds = settings.pick(12, 1)
-    profile = pipe.profile(folder=settings.folder / name, batch_size=BATCH, seconds=seconds, renew=True, progress=False)
+    profile = pipe.profile(
+        folder=settings.folder / name, batch_size=BATCH, seconds=seconds, refresh=True, progress=False
+    )
     profiled = time.perf_counter() - began
     stages = profile.stages[: pipe.cacheable + 1]
     largest = max(int(np.dot(profile.counts, stage.nbytes)) for stage in stages)

@@ -30,13 +30,13 @@ URL = "s3://bucket/cache"
 
 
 def run(settings: Settings) -> Report:
-    from warmstore.remote.signing import Key
+    from warmstore.remote.signing import SigningKey
 
     folder, times = settings.folder, settings.pick(3, 1)
     model = "small" if settings.quick else "transformer"
     with S3(folder / "s3") as server, Proxy(server.url) as slow, _mute() as hanging, _closed() as dead:
         slow.latency = ROUND_TRIP
-        told = {**s3_variables(slow.url), "WARMSTORE_SIGNING_KEY": Key.new().line}
+        told = {**s3_variables(slow.url), "WARMSTORE_SIGNING_KEY": SigningKey.new().line}
         os.environ.update(told)
         fetched, missed = _fetches(folder, settings.pick(300, 20))
         remote = {**told, "WARMSTORE_REMOTE_URL": URL}

@@ -28,7 +28,7 @@ from benchmarks.settings import Settings
 from warmstore.replicate.remote_chunk import RemoteChunk
 from warmstore.replicate.remote_copy import Remote
 from warmstore.replicate.remote_diff import Local
-from warmstore.replicate.remote_snapshot import Head, write_head
+from warmstore.replicate.remote_snapshot import RemoteSnapshot, write_head
 from warmstore.storage.files import Buffer, Files
 
 CHUNK = 64 << 20
@@ -196,7 +196,7 @@ def _serve(path: Path, root: Path) -> int:
         chunks[number] = chunk
     with Remote(str(root)).open() as objects:
         name = f"heads/{local.manifest.id}/00000001.json"
-        write_head(objects, Head(name, 1, False, local.manifest, local.entries.tobytes(), chunks))
+        write_head(objects, RemoteSnapshot(name, 1, False, local.manifest, local.entries.tobytes(), chunks))
     return sum(chunk.size for chunk in chunks.values())
 
 

@@ -94,7 +94,7 @@ def pipeline(program: Program, folder: Path, calls: Calls) -> Answers:
 
     with refused_by_error():
         pipe = ws.Pipeline(program.values).step(program.step, cache="disk", **program.arguments)
-        profile = pipe.profile(samples=len(program.values), seconds=0.01, most_workers=0, progress=False)
+        profile = pipe.profile(samples=len(program.values), seconds=0.01, max_workers=0, progress=False)
         plan = pipe.plan(profile=profile, disk=_DISK, folder=folder, workers=0)
         with calls, pipe.loader(plan, len(program.values), workers=0, sampler=ws.Sequential(), epochs=1) as loader:
             (batch,) = loader

@@ -16,7 +16,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-from warmstore.remote.signing import Key
+from warmstore.remote.signing import SigningKey
 
 MACHINE = """
 import json, time
@@ -56,7 +56,7 @@ def main() -> int:
                 "AWS_ACCESS_KEY_ID": "team",
                 "AWS_SECRET_ACCESS_KEY": "secret",
                 "WARMSTORE_REMOTE_URL": "s3://team/warmstore",
-                "WARMSTORE_SIGNING_KEY": Key.new().line,
+                "WARMSTORE_SIGNING_KEY": SigningKey.new().line,
             }
             print("One model, two machines with nothing in common but a bucket. Seconds from init to the first step:\n")
             machines = [run_machine(name, Path(folder), bucket) for name in ("first", "second")]

@@ -60,14 +60,14 @@ if TYPE_CHECKING:
     from warmstore.converting.conversion import convert
     from warmstore.converting.export import export
     from warmstore.features.cache import FeatureCache
-    from warmstore.features.cache_merging import Merged
+    from warmstore.features.cache_merging import MergeResult
     from warmstore.features.cache_stats import CacheStats
     from warmstore.features.keyed.cache_versions import CacheVersion
     from warmstore.features.module import CachedModule
     from warmstore.loading.batch_sizes import BatchSize, RowBudget, TokenBudget
     from warmstore.loading.collate import Pad
     from warmstore.loading.dataset import Dataset, collate
-    from warmstore.loading.fill_result import Filled
+    from warmstore.loading.fill_result import FillResult
     from warmstore.loading.loader import Loader
     from warmstore.loading.mixture import Mixture
     from warmstore.loading.packing import PackRows
@@ -81,8 +81,8 @@ if TYPE_CHECKING:
     from warmstore.pipeline.plan.plan import Placement, Plan
     from warmstore.pipeline.profile.profile import Profile
     from warmstore.pipeline.steps import Step
-    from warmstore.replicate.pull import Pulled
-    from warmstore.replicate.push import Pushed
+    from warmstore.replicate.pull import PullResult
+    from warmstore.replicate.push import PushResult
 
 __version__ = "0.1.0"
 
@@ -113,12 +113,12 @@ __all__ = [
     "Dataset",
     "Diverged",
     "FeatureCache",
-    "Filled",
+    "FillResult",
     "IdentityError",
     "Incompatible",
     "Json",
     "Loader",
-    "Merged",
+    "MergeResult",
     "MismatchError",
     "Mixture",
     "NewerFormat",
@@ -140,8 +140,8 @@ __all__ = [
     "Plan",
     "PositionError",
     "Profile",
-    "Pulled",
-    "Pushed",
+    "PullResult",
+    "PushResult",
     "Ragged",
     "ReadOnly",
     "RecordStore",
@@ -191,9 +191,9 @@ _LAZY = {
     "Dali": "warmstore.pipeline.dali",
     "Dataset": "warmstore.loading.dataset",
     "FeatureCache": "warmstore.features.cache",
-    "Filled": "warmstore.loading.fill_result",
+    "FillResult": "warmstore.loading.fill_result",
     "Loader": "warmstore.loading.loader",
-    "Merged": "warmstore.features.cache_merging",
+    "MergeResult": "warmstore.features.cache_merging",
     "Mixture": "warmstore.loading.mixture",
     "Sampler": "warmstore.loading.samplers.samplers",
     "PackRows": "warmstore.loading.packing",
@@ -202,8 +202,8 @@ _LAZY = {
     "Placement": "warmstore.pipeline.plan.plan",
     "Plan": "warmstore.pipeline.plan.plan",
     "Profile": "warmstore.pipeline.profile.profile",
-    "Pulled": "warmstore.replicate.pull",
-    "Pushed": "warmstore.replicate.push",
+    "PullResult": "warmstore.replicate.pull",
+    "PushResult": "warmstore.replicate.push",
     "RowBudget": "warmstore.loading.batch_sizes",
     "Sequential": "warmstore.loading.samplers.samplers",
     "Shuffle": "warmstore.loading.samplers.samplers",

@@ -8,7 +8,7 @@ from tests.cli.test_caches import run
 from tests.compiling.environments import HERE
 
 from warmstore.compiling.store.artifact_store import ArtifactStore
-from warmstore.remote.signing import Key
+from warmstore.remote.signing import SigningKey
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_bundles_are_written_and_taken_in(folder: Path, tmp_path: Path, monkeypa
     assert "it is not signed, and a key is configured" in said
     status, _, said = run("compiled", "export", bundle, "--dir", folder)
     assert (status, said) == (1, f"Error: {bundle} is there already; remove it or choose another name\n")
-    key = Key.parse(run("keys", "generate")[1])
+    key = SigningKey.parse(run("keys", "generate")[1])
     monkeypatch.setenv("WARMSTORE_SIGNING_KEY", key.line)
     assert f"signed with the key {key.id}" in run("compiled", "export", tmp_path / "signed", "--dir", folder)[1]
     assert (

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from warmstore.cli import app, demo
-from warmstore.demo.demo_run import CacheUse, Run, call_digits, differences, run_job
+from warmstore.demo.demo_run import CacheUse, DemoRun, call_digits, differences, run_job
 
 IMAGES, EPOCHS = 100, 2
 
@@ -39,9 +39,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.Compl
 
 
 @pytest.fixture
-def runs(finished: tuple[Any, dict[str, Any], Any]) -> list[Run]:
+def runs(finished: tuple[Any, dict[str, Any], Any]) -> list[DemoRun]:
     return [
-        Run(
+        DemoRun(
             name=run["name"],
             start_to_exit=run["start_to_exit"],
             epochs=tuple(run["epochs"]),
@@ -122,7 +122,7 @@ def test_a_given_folder_is_kept(finished: tuple[Any, Any, Path]) -> None:
     assert any((kept / "caches").iterdir())
 
 
-def test_one_changed_bit_of_one_loss_is_found(runs: list[Run]) -> None:
+def test_one_changed_bit_of_one_loss_is_found(runs: list[DemoRun]) -> None:
     assert differences(runs) == []
     losses = list(runs[2].losses)
     digit = losses[2].index("p") - 8
@@ -132,13 +132,13 @@ def test_one_changed_bit_of_one_loss_is_found(runs: list[Run]) -> None:
     assert losses[2] in found
 
 
-def test_a_missing_loss_and_other_weights_are_found(runs: list[Run]) -> None:
+def test_a_missing_loss_and_other_weights_are_found(runs: list[DemoRun]) -> None:
     short = replace(runs[1], losses=runs[1].losses[:-1], weights="0" * 64)
     found = differences([runs[0], short, runs[2]])
     assert [line.split(":")[0] for line in found] == ["loss", "weights"]
 
 
-def test_the_command_fails_when_a_run_differs(runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_fails_when_a_run_differs(runs: list[DemoRun], monkeypatch: pytest.MonkeyPatch) -> None:
     tampered = replace(runs[2], losses=("0x1.8p+0", *runs[2].losses[1:]))
     monkeypatch.setattr(demo, "run_all", lambda *arguments: [*runs[:2], tampered])
     done = CliRunner().invoke(app, ["demo"])
@@ -149,7 +149,7 @@ def test_the_command_fails_when_a_run_differs(runs: list[Run], monkeypatch: pyte
 
 
 def test_a_failing_job_shows_its_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*arguments: object) -> Sequence[Run]:
+    def fail(*arguments: object) -> Sequence[DemoRun]:
         return [run_job("no cache", [str(tmp_path)], lambda message: None)]
 
     monkeypatch.setattr(demo, "run_all", fail)

@@ -7,7 +7,7 @@ import pytest
 from tests.cli.test_records import run
 from tests.compiling.hosts import KEY, content, host
 
-from warmstore.remote.signing import Key, Keyring
+from warmstore.remote.signing import Keyring, SigningKey
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ def test_keys_are_shown_without_what_is_secret(tmp_path: Path, monkeypatch: pyte
     pytest.importorskip("cryptography")
     status, said, aside = run("keys", "generate", "--kind", "ed25519")
     assert status == 0
-    key = Key.parse(said)
+    key = SigningKey.parse(said)
     assert key.public.line in aside
     monkeypatch.setenv("WARMSTORE_SIGNING_KEY", f"{key.line}\n{KEY.line}\n{key.public.line}")
     status, said, _ = run("keys", "show")

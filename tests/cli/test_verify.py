@@ -149,7 +149,7 @@ def abandoned(tmp_path: Path) -> Path:
 
     def work(say: Callable[[Any], None]) -> None:
         writer = ws.RecordStore.open(path, "a")
-        writer.entrust()  # nobody closes it
+        writer.hand_over()  # nobody closes it
         for number in range(3):
             writer.append(values(number))
             writer.flush()

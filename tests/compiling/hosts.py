@@ -12,12 +12,12 @@ from warmstore.compiling.environment import Environment
 from warmstore.compiling.remote.remote_tier import RemoteTier
 from warmstore.compiling.store.artifact import Artifact
 from warmstore.compiling.store.artifact_store import ArtifactStore
-from warmstore.remote.limits import Patience, WaitBudget
+from warmstore.remote.limits import RequestLimits, StallBudget
 from warmstore.remote.objects import Objects
-from warmstore.remote.signing import Key, Keyring
+from warmstore.remote.signing import Keyring, SigningKey
 
-KEY = Key.parse("hmac:" + "5a" * 32)
-OTHER_KEY = Key.parse("hmac:" + "a5" * 32)
+KEY = SigningKey.parse("hmac:" + "5a" * 32)
+OTHER_KEY = SigningKey.parse("hmac:" + "a5" * 32)
 
 
 def content(number: int) -> bytes:
@@ -37,14 +37,14 @@ class Host:
         job: str = "job",
         environment: Environment = HERE,
         wait: float = 2.0,
-        patience: Patience | None = None,
+        limits: RequestLimits | None = None,
     ) -> None:
         self.environment = environment
         self.job = job
         self.store = ArtifactStore(folder)
-        objects = Objects(url, patience=patience, at_exit=False)
+        objects = Objects(url, limits=limits, at_exit=False)
         keyring = Keyring((KEY,)) if keyring is None else keyring
-        self.tier = RemoteTier(objects, keyring, self.store, environment, job=job, budget=WaitBudget(wait))
+        self.tier = RemoteTier(objects, keyring, self.store, environment, job=job, budget=StallBudget(wait))
         self.tier.start()
 
     def make(self, *numbers: int) -> list[Artifact]:

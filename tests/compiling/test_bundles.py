@@ -23,7 +23,7 @@ from tests.compiling.store.test_artifact_store import taken
 from warmstore.compiling.bundles import export, import_
 from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.errors import BadBundle, NewerFormat, NoArtifact, NotTrusted, ReadOnly, TargetExists, TooLarge
-from warmstore.remote.signing import Key, Keyring
+from warmstore.remote.signing import Keyring, SigningKey
 
 Member = tuple[tarfile.TarInfo, bytes]
 
@@ -327,7 +327,7 @@ def test_with_a_key_only_what_it_signed_is_taken(
 ) -> None:
     if kind == "ed25519":
         pytest.importorskip("cryptography")
-    key = Key.new(kind)
+    key = SigningKey.new(kind)
     signed, unsigned = tmp_path / "signed", tmp_path / "unsigned"
     export(source, signed, keyring=Keyring((key,)))
     export(source, unsigned, keyring=Keyring())
@@ -335,8 +335,8 @@ def test_with_a_key_only_what_it_signed_is_taken(
     with pytest.raises(NotTrusted, match="it is not signed, and a key is configured"):
         import_(target, unsigned, keyring=mine)
     with pytest.raises(NotTrusted, match=f"signed with the key {key.id}, which is not among yours"):
-        import_(target, signed, keyring=Keyring((Key.new(kind),)))
-    other = Keyring((Key.new("hmac"),))
+        import_(target, signed, keyring=Keyring((SigningKey.new(kind),)))
+    other = Keyring((SigningKey.new("hmac"),))
     with pytest.raises(NotTrusted, match="which is not among yours"):
         import_(target, signed, keyring=other)
     members = unpack(signed)
@@ -356,7 +356,7 @@ def test_with_a_key_only_what_it_signed_is_taken(
 def test_without_a_key_a_bundle_is_taken_and_that_is_said(
     source: ArtifactStore, target: ArtifactStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    export(source, tmp_path / "b", keyring=Keyring((Key.new(),)))
+    export(source, tmp_path / "b", keyring=Keyring((SigningKey.new(),)))
     import_(target, tmp_path / "b", keyring=Keyring())
     assert "is taken unchecked, for no key is configured: whoever made it may run code here" in caplog.text
 
@@ -365,7 +365,7 @@ def test_keys_of_the_environment_sign_and_check(
     source: ArtifactStore, target: ArtifactStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     export(source, tmp_path / "unsigned")
-    monkeypatch.setenv("WARMSTORE_SIGNING_KEY", Key.new().line)
+    monkeypatch.setenv("WARMSTORE_SIGNING_KEY", SigningKey.new().line)
     assert export(source, tmp_path / "signed").key is not None
     with pytest.raises(NotTrusted):
         import_(target, tmp_path / "unsigned")
@@ -415,7 +415,7 @@ def test_a_store_that_cannot_be_written_imports_nothing(
 
 def test_blobs_are_named_by_blake3(source: ArtifactStore, tmp_path: Path) -> None:
     """The format as docs/compile.md has it, read without warmstore."""
-    export(source, tmp_path / "b", keyring=Keyring((Key.parse("hmac:" + "00" * 32),)))
+    export(source, tmp_path / "b", keyring=Keyring((SigningKey.parse("hmac:" + "00" * 32),)))
     (_, manifest), (_, signature), *blobs = unpack(tmp_path / "b")
     assert {f"blobs/{one['digest']}" for one in json.loads(manifest)["artifacts"]} == {info.name for info, _ in blobs}
     assert all(info.name == f"blobs/{blake3(data).hexdigest()}" for info, data in blobs)

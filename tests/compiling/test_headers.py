@@ -11,8 +11,8 @@ from tests.compiling.programs import HEADERS, SINE, Report, run
 
 from warmstore.compiling.bundles import export, import_
 from warmstore.compiling.scratch.compiler_files import HEADER, is_whole, kind_of
-from warmstore.compiling.scratch.scratch_dir import LiveFolder
-from warmstore.compiling.session import Session
+from warmstore.compiling.scratch.scratch_dir import ScratchDir
+from warmstore.compiling.session import CompileSession
 from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.compiling.store.blobs import Blobs
 
@@ -87,16 +87,16 @@ def test_what_is_compiled_after_the_end_does_without(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Callable[[str], Session]:
-    def open_(limit: str) -> Session:
+def session(tmp_path: Path) -> Callable[[str], CompileSession]:
+    def open_(limit: str) -> CompileSession:
         store = ArtifactStore(tmp_path / "store", limit)
-        live = LiveFolder.create([tmp_path / "live"])
-        return Session(store, live, HERE, job="job", requirements={}, flights=None, wait=1.0)
+        live = ScratchDir.create([tmp_path / "live"])
+        return CompileSession(store, live, HERE, job="job", requirements={}, flights=None, wait=1.0)
 
     return open_
 
 
-def test_a_small_limit_has_no_room_for_headers(session: Callable[[str], Session]) -> None:
+def test_a_small_limit_has_no_room_for_headers(session: Callable[[str], CompileSession]) -> None:
     with closing(session("100MB")) as one:
         assert not one.has_room_for_headers
     with closing(session("100GB")) as one:
@@ -105,7 +105,7 @@ def test_a_small_limit_has_no_room_for_headers(session: Callable[[str], Session]
         assert not one.has_room_for_headers
 
 
-def test_a_header_is_taken_in_when_it_is_said_to_be_whole(session: Callable[[str], Session]) -> None:
+def test_a_header_is_taken_in_when_it_is_said_to_be_whole(session: Callable[[str], CompileSession]) -> None:
     assert kind_of(PATH) == HEADER
     assert not is_whole(PATH, b"half of it")
     with closing(session("100GB")) as one:

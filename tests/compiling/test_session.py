@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 from warmstore.compiling.environment import Environment
-from warmstore.compiling.scratch.scratch_dir import LiveFolder, other_places, why_not
-from warmstore.compiling.session import Session
-from warmstore.compiling.single_flight import Flights
+from warmstore.compiling.scratch.scratch_dir import ScratchDir, other_places, why_not
+from warmstore.compiling.session import CompileSession
+from warmstore.compiling.single_flight import SingleFlight
 from warmstore.compiling.store.artifact_store import ArtifactStore
 
 HERE = Environment(system="Linux", machine="x86_64", python="cpython-3.11.7", torch="2.13.0", capability="avx512")
 GRAPH = "inductor/fxgraph/ab/fab/"
 LIBRARY = "inductor/cd/ccd.main.so"
 
-Open = Callable[..., Session]
+Open = Callable[..., CompileSession]
 
 
 @pytest.fixture
@@ -29,11 +29,11 @@ def session(tmp_path: Path) -> Iterator[Open]:
     """Open a session of a process of its own, as far as its folders go."""
     opened = []
 
-    def open_(folder: Path = tmp_path / "store", environment: Environment = HERE, **options: Any) -> Session:
+    def open_(folder: Path = tmp_path / "store", environment: Environment = HERE, **options: Any) -> CompileSession:
         store = ArtifactStore(folder, options.pop("max_size", "1GB"))
-        live = LiveFolder.create([folder / "live"])
+        live = ScratchDir.create([folder / "live"])
         settings = {"job": "job", "requirements": {}, "flights": None, "wait": 10.0, **options}
-        opened.append(Session(store, live, environment, **settings))
+        opened.append(CompileSession(store, live, environment, **settings))
         return opened[-1]
 
     yield open_
@@ -41,7 +41,7 @@ def session(tmp_path: Path) -> Iterator[Open]:
         one.close()
 
 
-def compiled(session: Session, path: str, data: bytes) -> None:
+def compiled(session: CompileSession, path: str, data: bytes) -> None:
     """What a compiler does."""
     target = session.live.path / path
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -226,8 +226,8 @@ def test_a_store_of_root_is_read_by_others(session: Open, seen_by_all: Path) -> 
     if not child:
         os.setgid(12345)
         os.setuid(12345)
-        live = LiveFolder.create([store / "live", seen_by_all / "own"])
-        other = Session(ArtifactStore(store), live, HERE, job="job", requirements={}, flights=None, wait=1.0)
+        live = ScratchDir.create([store / "live", seen_by_all / "own"])
+        other = CompileSession(ArtifactStore(store), live, HERE, job="job", requirements={}, flights=None, wait=1.0)
         found = other.wanted(GRAPH, alone=True) and (live.path / GRAPH / "one").read_bytes() == b"x"
         compiled(other, GRAPH + "two", b"y")
         other.close()
@@ -236,11 +236,11 @@ def test_a_store_of_root_is_read_by_others(session: Open, seen_by_all: Path) -> 
 
 
 def test_folders_of_the_dead_are_removed_and_those_of_the_living_kept(tmp_path: Path) -> None:
-    living = LiveFolder.create([tmp_path])
-    dead = LiveFolder.create([tmp_path])
+    living = ScratchDir.create([tmp_path])
+    dead = ScratchDir.create([tmp_path])
     dead.leave()
     assert dead.path.exists()
-    third = LiveFolder.create([tmp_path])
+    third = ScratchDir.create([tmp_path])
     assert not dead.path.exists()
     assert living.path.exists()
     for folder in (living, third):
@@ -255,12 +255,12 @@ def test_folders_where_others_may_write_are_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o1777)
     assert why_not(tmp_path) == ""
     with pytest.raises(OSError, match="no folder to compile in"):
-        LiveFolder.create([Path("/proc/nowhere")])
+        ScratchDir.create([Path("/proc/nowhere")])
 
 
 def test_a_folder_whose_path_has_a_space_is_refused(tmp_path: Path) -> None:
     assert "space" in why_not(tmp_path / "my files")
-    live = LiveFolder.create([tmp_path / "my files", tmp_path / "own"])
+    live = ScratchDir.create([tmp_path / "my files", tmp_path / "own"])
     assert live.path.parent == tmp_path / "own"
     live.remove()
 
@@ -269,13 +269,13 @@ def test_compilers_have_a_place_where_store_and_temporary_folder_have_spaces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "my temporary files"))
-    live = LiveFolder.create([tmp_path / "my files", *other_places()])
+    live = ScratchDir.create([tmp_path / "my files", *other_places()])
     assert " " not in str(live.path)
     live.remove()
 
 
-def _flights(folder: Path) -> Flights:
-    return Flights(folder / "flights")
+def _flights(folder: Path) -> SingleFlight:
+    return SingleFlight(folder / "flights")
 
 
 def _flights_of_another_process(folder: Path, key: str) -> bool:

@@ -10,7 +10,7 @@ from tests.converting.common import holds, small_batches
 
 import warmstore as ws
 from warmstore.converting import conversion_draft
-from warmstore.converting.conversion_draft import Place, anew_of, draft_of
+from warmstore.converting.conversion_draft import ConversionDraft, anew_of, draft_of
 
 
 @pytest.fixture(autouse=True)
@@ -173,4 +173,4 @@ def test_a_half_converted_store_of_before_is_finished_in_place(tmp_path: Path) -
         holds(store, {"x": np.arange(60)})
         assert store.metadata["converted"]["complete"]
     assert names(tmp_path) == ["store"]
-    assert Place(tmp_path, tmp_path).is_draft is False
+    assert ConversionDraft(tmp_path, tmp_path).is_draft is False

@@ -228,7 +228,7 @@ def test_the_check_itself_would_see_a_wrong_output(tmp_path: Path, monkeypatch: 
 
     path = make(tmp_path / "s")
     data = file_of(path, "direct").read_bytes()
-    real = cache_reader.Reader.read_all
+    real = cache_reader.CacheReader.read_all
 
     def trusting(self: Any, keys: Any) -> Any:
         keys = type(keys).of_halves(
@@ -236,6 +236,6 @@ def test_the_check_itself_would_see_a_wrong_output(tmp_path: Path, monkeypatch: 
         )
         return real(self, keys)
 
-    monkeypatch.setattr(cache_reader.Reader, "read_all", trusting)
+    monkeypatch.setattr(cache_reader.CacheReader, "read_all", trusting)
     with pytest.raises(AssertionError, match=r"are \{'features'"):
         look(path, "direct", flips(data, [4096, 4104], range(3)))

@@ -16,7 +16,7 @@ from tests.faults import processes
 from tests.faults.children import FIELDS, check, columns, in_child, record, well
 
 import warmstore as ws
-from warmstore.storage.lifecycle import Owner
+from warmstore.storage.lifecycle import Closeable
 
 NUMBER = {"x": ws.Array("int64")}
 START = """
@@ -143,7 +143,7 @@ def test_any_owner_of_rows_that_fails_to_close_is_a_status(tmp_path: Path, has_r
 from tests.faults.test_exits import Failing
 Failing.has_rows = {has_rows}
 owner = Failing()
-owner.own()
+owner.register()
 """
     ran = ended(program, tmp_path)
     assert ran.returncode == code
@@ -326,7 +326,7 @@ def test_a_fork_after_torch_gathered_does_not_wait_for_ever(tmp_path: Path) -> N
     assert subprocess.run([sys.executable, "-c", code, str(tmp_path / "s")], check=False).returncode == 0
 
 
-class Counted(Owner):
+class Counted(Closeable):
     def __init__(self) -> None:
         self.closes = 0
         self.forks = 0
@@ -347,9 +347,9 @@ class Failing(Counted):
 def test_an_owner_is_told_of_forks_until_it_is_disowned() -> None:
     kept, let_go = Counted(), Counted()
     for one in (kept, let_go):
-        one.own()
-        one.own()
-    let_go.disown()
+        one.register()
+        one.register()
+    let_go.unregister()
 
     def child(say: Callable[[Any], None]) -> None:
         say((kept.forks, let_go.forks))
@@ -359,7 +359,7 @@ def test_an_owner_is_told_of_forks_until_it_is_disowned() -> None:
     with kept as same:
         assert same is kept
     assert kept.closes == 1
-    kept.disown()
+    kept.unregister()
 
 
 def test_a_failing_close_is_logged_where_nobody_can_catch_it(caplog: pytest.LogCaptureFixture) -> None:

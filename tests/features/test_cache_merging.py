@@ -42,9 +42,9 @@ def test_what_is_here_stays_and_the_rest_comes(make, tmp_path, monkeypatch, bloc
     other = make("b", range(10, 50), 2.0)
     with ws.FeatureCache(tmp_path / "a", "id") as cache:
         cache.put_batch([45], outputs([45], 3.0))  # waits
-        assert cache.merge(other) == ws.Merged(added=29, present=11, damaged=0)
+        assert cache.merge(other) == ws.MergeResult(added=29, present=11, damaged=0)
         assert cache.stats().pending == 0
-        assert cache.merge(str(other)) == ws.Merged(0, 40, 0)
+        assert cache.merge(str(other)) == ws.MergeResult(0, 40, 0)
     with ws.FeatureCache(tmp_path / "a", "id") as cache:
         check(cache, range(50), [1.0] * 20 + [2.0] * 25 + [3.0] + [2.0] * 4)
         assert cache.stats().entries == 50
@@ -124,5 +124,5 @@ def test_damaged_rows_stay_behind(make, tmp_path):
     data[data.index(np.array([14.0, 15.0]).tobytes())] ^= 1
     chunk.write_bytes(data)
     with ws.FeatureCache(tmp_path / "a", "id") as cache:
-        assert cache.merge(other) == ws.Merged(29, 0, 1)
+        assert cache.merge(other) == ws.MergeResult(29, 0, 1)
         assert cache.get_batch(range(30))[1].tolist() == [7]

@@ -5,7 +5,7 @@ import json
 import torch
 
 import warmstore as ws
-from warmstore.features.cache_stats import Cost, read_usage
+from warmstore.features.cache_stats import UsageCounters, read_usage
 
 
 def test_hits_and_misses_are_counted_by_sample(cached):
@@ -41,17 +41,17 @@ def test_seconds_saved_are_remembered_over_runs(tmp_path, cached):
 def test_cost_adds_up_and_damage_costs_only_the_estimate(tmp_path):
     path = tmp_path / "cost.json"
     for _ in range(2):
-        cost = Cost(path)
+        cost = UsageCounters(path)
         cost.add(3.0, 2)
         cost.add(hits=1)
         cost.save()
         cost.save()
     assert json.loads(path.read_text()) == {"seconds": 6.0, "samples": 4, "hits": 2, "misses": 0}
     path.write_text('{"seconds": 6.0, "samples": 4}')  # as earlier versions wrote it
-    assert Cost(path).in_all().per_sample == 1.5
+    assert UsageCounters(path).in_all().per_sample == 1.5
     for damaged in ("{", "[]", '{"seconds": "x"}', '{"seconds": 1, "samples": null}'):
         path.write_text(damaged)
-        assert Cost(path).in_all().per_sample == 0
+        assert UsageCounters(path).in_all().per_sample == 0
 
 
 def test_hits_are_remembered_over_runs_and_threads(cached):

@@ -12,11 +12,11 @@ BATCHES = [(X[at : at + 5], range(at, at + 5)) for at in range(0, 20, 5)]
 
 def test_computes_once_and_skips_what_is_there(cached, tmp_path):
     module = cached()
-    assert module.cache.fill(module, BATCHES[:2]) == ws.Filled(2, 10, 0)
+    assert module.cache.fill(module, BATCHES[:2]) == ws.FillResult(2, 10, 0)
     module.cache.close()
     module = cached()
     reads = module.cache.stats().bytes_read
-    assert module.cache.fill(module, iter(BATCHES)) == ws.Filled(4, 10, 10)
+    assert module.cache.fill(module, iter(BATCHES)) == ws.FillResult(4, 10, 10)
     assert module.rows == [5, 5]
     assert module.cache.stats().bytes_read == reads
     assert module.cache.stats().pending == 0
@@ -27,7 +27,7 @@ def test_computes_once_and_skips_what_is_there(cached, tmp_path):
 def test_batches_partly_there_and_ids_twice(cached):
     module = cached()
     module(X[:3], cache_ids=range(3))
-    assert module.cache.fill(module, [(X[:5], [0, 1, 7, 7, 2])]) == ws.Filled(1, 1, 4)
+    assert module.cache.fill(module, [(X[:5], [0, 1, 7, 7, 2])]) == ws.FillResult(1, 1, 4)
     assert module.rows == [3, 1]
 
 
@@ -49,7 +49,7 @@ def test_batches_of_any_other_kind(cached):
         x, ids = batch
         return (x,), {"scale": 3, "cache_ids": ids}
 
-    assert module.cache.fill(module, loader, call=call) == ws.Filled(4, 20, 0)
+    assert module.cache.fill(module, loader, call=call) == ws.FillResult(4, 20, 0)
     assert torch.equal(module.cache.get_batch(range(20))[0], X * 3)
     assert module.cache.fill(module, loader, call=call).found == 20
 
@@ -79,7 +79,7 @@ def test_what_was_computed_before_an_error_is_kept(cached):
 
     with pytest.raises(ZeroDivisionError):
         module.cache.fill(module, broken())
-    assert module.cache.fill(module, BATCHES) == ws.Filled(4, 10, 10)
+    assert module.cache.fill(module, BATCHES) == ws.FillResult(4, 10, 10)
 
 
 @pytest.mark.parametrize("batch", [X, (X,), "abc", None, 3])
@@ -110,5 +110,5 @@ def test_modules_that_do_not_fit(cached, tmp_path):
 def test_ranks_that_do_not_write_compute_nothing(cached, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     module = cached(writer_ranks=[0])
-    assert module.cache.fill(module, BATCHES) == ws.Filled(0, 0, 0)
+    assert module.cache.fill(module, BATCHES) == ws.FillResult(0, 0, 0)
     assert module.rows == []

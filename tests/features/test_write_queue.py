@@ -11,7 +11,7 @@ import torch
 
 import warmstore as ws
 from warmstore.features.outputs.output_structure import Leaf
-from warmstore.features.write_queue import Block, Blocks
+from warmstore.features.write_queue import Block, WriteBehindQueue
 from warmstore.records.index.sample_keys import as_keys
 from warmstore.storage.files import Files
 
@@ -47,7 +47,7 @@ def sink():
 
 
 def test_put_does_not_wait_for_the_disk(sink):
-    blocks = Blocks(sink.commit, flush_every=4, limit=10_000, background=True)
+    blocks = WriteBehindQueue(sink.commit, flush_every=4, limit=10_000, background=True)
     sink.gate.clear()
     for at in range(10):
         blocks.put(block(4 * at))
@@ -60,7 +60,7 @@ def test_put_does_not_wait_for_the_disk(sink):
 
 
 def test_put_waits_where_max_pending_would_be_exceeded(sink):
-    blocks = Blocks(sink.commit, flush_every=10_000, limit=2_000, background=True)
+    blocks = WriteBehindQueue(sink.commit, flush_every=10_000, limit=2_000, background=True)
     sink.gate.clear()
     most = []
 
@@ -83,7 +83,7 @@ def test_put_waits_where_max_pending_would_be_exceeded(sink):
 
 
 def test_a_block_larger_than_max_pending_is_taken_alone(sink):
-    blocks = Blocks(sink.commit, flush_every=10_000, limit=100, background=True)
+    blocks = WriteBehindQueue(sink.commit, flush_every=10_000, limit=100, background=True)
     for at in range(5):
         blocks.put(block(4 * at))
         assert blocks.nbytes <= 800
@@ -93,7 +93,7 @@ def test_a_block_larger_than_max_pending_is_taken_alone(sink):
 
 
 def test_max_pending_bounds_writing_in_the_foreground_too(sink):
-    blocks = Blocks(sink.commit, flush_every=10_000, limit=2_000, background=False)
+    blocks = WriteBehindQueue(sink.commit, flush_every=10_000, limit=2_000, background=False)
     for at in range(50):
         blocks.put(block(4 * at))
         assert blocks.nbytes <= 2_000
@@ -101,7 +101,7 @@ def test_max_pending_bounds_writing_in_the_foreground_too(sink):
 
 
 def test_flush_every_counts_samples_and_commits_batches(sink):
-    blocks = Blocks(sink.commit, flush_every=12, limit=10**9, background=False)
+    blocks = WriteBehindQueue(sink.commit, flush_every=12, limit=10**9, background=False)
     commits = []
     for at in range(9):
         blocks.put(block(4 * at))
@@ -110,7 +110,7 @@ def test_flush_every_counts_samples_and_commits_batches(sink):
 
 
 def test_flush_waits_for_the_writer(sink):
-    blocks = Blocks(sink.commit, flush_every=4, limit=10**9, background=True)
+    blocks = WriteBehindQueue(sink.commit, flush_every=4, limit=10**9, background=True)
     sink.gate.clear()
     blocks.put(block(0))
     sink.entered.wait()
@@ -125,7 +125,7 @@ def test_flush_waits_for_the_writer(sink):
 
 
 def test_failed_background_write_reaches_the_caller_and_keeps_all(sink):
-    blocks = Blocks(sink.commit, flush_every=4, limit=10**9, background=True)
+    blocks = WriteBehindQueue(sink.commit, flush_every=4, limit=10**9, background=True)
     sink.error = OSError(errno.ENOSPC, "full")
     firsts = range(0, 40_000, 4)
     with pytest.raises(OSError, match="full"):
@@ -140,7 +140,7 @@ def test_failed_background_write_reaches_the_caller_and_keeps_all(sink):
 
 @pytest.mark.parametrize("background", [False, True])
 def test_what_never_fits_is_given_up_and_told(sink, background):
-    blocks = Blocks(sink.commit, flush_every=4, limit=10**9, background=background)
+    blocks = WriteBehindQueue(sink.commit, flush_every=4, limit=10**9, background=background)
     sink.error = ws.StaleCache("another process")
     sink.gate.clear()
     if background:
@@ -162,7 +162,7 @@ def test_what_never_fits_is_given_up_and_told(sink, background):
 @pytest.mark.parametrize("fails", [False, True])
 def test_newer_block_of_the_same_key_stays_found(sink, fails):
     """While the older one is committed, after it was, and where that failed."""
-    blocks = Blocks(sink.commit, flush_every=4, limit=10**9, background=True)
+    blocks = WriteBehindQueue(sink.commit, flush_every=4, limit=10**9, background=True)
     first, second = block(0), block(2)
     keys = as_keys([3, 1, 9, 5])
     both = {0: (second, 1), 1: (first, 1), 3: (second, 3)}

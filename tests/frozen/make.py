@@ -28,7 +28,7 @@ from warmstore.records.format.manifest import FORMAT
 from warmstore.records.write import chunk_merging
 from warmstore.records.write.chunk_eviction import evict
 from warmstore.records.write.generation import Generation
-from warmstore.replicate.attach import adopt
+from warmstore.replicate.attach import attach
 from warmstore.replicate.push import push
 from warmstore.replicate.remote_copy import Remote
 from warmstore.replicate.remote_snapshot import read_heads
@@ -226,7 +226,7 @@ def adopted(path: Path) -> Story:
     with Remote(str(path.with_name("remote"))).open() as objects:
         push(other.path, objects, Hasty(), shared=True)
         (head,) = read_heads(objects)
-        adopt(path, head, objects, Hasty())
+        attach(path, head, objects, Hasty())
     shutil.rmtree(path.with_name("remote"))
     shutil.rmtree(other.path)
     for lock in (path / ".adopt.lock", path / "edit.lock"):

@@ -27,7 +27,7 @@ from warmstore.compiling.environment import Environment
 from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.pipeline.pipeline import Pipeline
 from warmstore.pipeline.plan.plan import Plan
-from warmstore.remote.signing import Key, Keyring
+from warmstore.remote.signing import Keyring, SigningKey
 
 IDENTITY = 1
 """The generation of the rules. Rules that say something else for the same program are a new one."""
@@ -162,7 +162,7 @@ def write_tiers(folder: Path) -> None:
 
 # Compiled artifacts
 
-KEY = Key.parse("hmac:" + "5a" * 32)
+KEY = SigningKey.parse("hmac:" + "5a" * 32)
 """What the artifacts in the remote are signed with."""
 
 MADE_IN = Environment(

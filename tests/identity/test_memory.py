@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from warmstore.identity.identity import walk_over
-from warmstore.identity.memory import Recorded, memory_of
+from warmstore.identity.memory import RecordedIdentity, memory_of
 from warmstore.identity.patches import Patches
 from warmstore.identity.walk import Walk
 from warmstore.identity.watch import Watch
@@ -40,16 +40,16 @@ def as_it_was() -> Any:
 
 
 def test_what_we_fill_is_memory() -> None:
-    recorded = Recorded(look)
+    recorded = RecordedIdentity(look)
     before = recorded.identity.digest
     for x in range(3):
         with recorded.calling():
             step(x)
         assert recorded.refresh().digest == before
     assert recorded.refresh(again=True).digest == before
-    assert Recorded(look).identity.digest == before  # who looks first now knows who filled it
+    assert RecordedIdentity(look).identity.digest == before  # who looks first now knows who filled it
     MEMO[7] = 7
-    assert Recorded(look).identity.digest != before
+    assert RecordedIdentity(look).identity.digest != before
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_what_we_fill_is_memory() -> None:
     ],
 )
 def test_what_the_program_changes_counts(change: Callable[[], Any]) -> None:
-    recorded = Recorded(look)
+    recorded = RecordedIdentity(look)
     before = recorded.identity
     with recorded.calling():
         step(1)
@@ -72,7 +72,7 @@ def test_what_the_program_changes_counts(change: Callable[[], Any]) -> None:
 
 
 def test_what_is_changed_back_is_the_same() -> None:
-    recorded = Recorded(look)
+    recorded = RecordedIdentity(look)
     before = recorded.identity.digest
     SETTINGS.scale = 3
     assert recorded.refresh().digest != before
@@ -82,7 +82,7 @@ def test_what_is_changed_back_is_the_same() -> None:
 
 def test_a_write_that_leaves_no_trace_is_found_in_turn() -> None:
     seconds = iter(range(0, 1_000_000, 1000))
-    recorded = Recorded(look, clock=lambda: next(seconds))
+    recorded = RecordedIdentity(look, clock=lambda: next(seconds))
     before = recorded.identity.digest
     TABLE[0] = 7.0
     assert any(recorded.refresh().digest != before for _ in range(10))
@@ -90,17 +90,17 @@ def test_a_write_that_leaves_no_trace_is_found_in_turn() -> None:
 
 
 def test_all_who_call_a_function_share_its_memory() -> None:
-    first = Recorded(look, memory=memory_of(step, "key"))
+    first = RecordedIdentity(look, memory=memory_of(step, "key"))
     with first.calling():
         step(5)
-    assert Recorded(look, memory=memory_of(step, "key")).identity.digest == first.identity.digest
+    assert RecordedIdentity(look, memory=memory_of(step, "key")).identity.digest == first.identity.digest
     assert memory_of(step, "another key").current is None
     assert memory_of(partial(step), "key").current is None
 
 
 @pytest.mark.parametrize("twin", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
-def test_copies_carry_what_was_recorded(twin: Callable[[Recorded], Recorded]) -> None:
-    recorded = Recorded(look)
+def test_copies_carry_what_was_recorded(twin: Callable[[RecordedIdentity], RecordedIdentity]) -> None:
+    recorded = RecordedIdentity(look)
     with recorded.calling():
         step(4)
     other = twin(recorded)

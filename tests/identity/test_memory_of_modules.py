@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from warmstore.identity.identity import walk_over
-from warmstore.identity.memory import Recorded, memory_of
+from warmstore.identity.memory import RecordedIdentity, memory_of
 
 
 def look(thing, watch):
@@ -25,7 +25,7 @@ def look(thing, watch):
 
 def recorded(thing, clock=lambda: 0.0):
     """No time passes: nothing is found in turn."""
-    return Recorded(partial(look, thing), None, memory_of(thing, ()), is_strict=True, clock=clock)
+    return RecordedIdentity(partial(look, thing), None, memory_of(thing, ()), is_strict=True, clock=clock)
 
 
 class Remembering(nn.Module):

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from warmstore.pipeline.profile.profile import Disk, Profile, Scaling, Stage, Stored
+from warmstore.pipeline.profile.profile import Disk, Profile, Scaling, Stage, StoredStage
 
 FAST = Disk((4096, 1 << 20), (1e12, 1e12), (1e12, 1e12), 1e12)
 
@@ -29,11 +29,11 @@ def profile(
     def each(value: float | tuple[float, ...]) -> tuple[float, ...]:
         return value if isinstance(value, tuple) else (value,) * buckets
 
-    def stored(taken: tuple[float, ...]) -> dict[str, Stored]:
-        found = {"raw": Stored(taken, 0.0, each(read), each(write))}
+    def stored(taken: tuple[float, ...]) -> dict[str, StoredStage]:
+        found = {"raw": StoredStage(taken, 0.0, each(read), each(write))}
         if squeezed is not None:
             small = tuple(squeezed * one for one in taken)
-            found["zstd"] = Stored(small, 0.0, each(10 * read), each(10 * write))
+            found["zstd"] = StoredStage(small, 0.0, each(10 * read), each(10 * write))
         return found
 
     stages = tuple(

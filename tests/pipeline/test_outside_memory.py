@@ -20,10 +20,10 @@ from tests.pipeline.recipes import SAMPLES, plots
 
 import warmstore as ws
 from warmstore.pipeline import trial, write_watch
-from warmstore.pipeline.outside_memory import Objects
+from warmstore.pipeline.outside_memory import ReachableObjects
 from warmstore.pipeline.pipeline import Pipeline
 from warmstore.pipeline.tiers import sample_store
-from warmstore.pipeline.write_watch import Watch
+from warmstore.pipeline.write_watch import WriteWatch
 
 COUNT = 40
 CALLS: Counter[str] = Counter()
@@ -285,7 +285,7 @@ def test_measuring_leaves_no_trace_and_the_plan_says_what_is_written() -> None:
         return pipe.step(lambda value, table: (value["x"], table), table=image(0), name="pair").step(scaled, name="add")
 
     pipe = made()
-    found = pipe.profile(seconds=1.0, most_workers=0, samples=COUNT)
+    found = pipe.profile(seconds=1.0, max_workers=0, samples=COUNT)
     assert same(pipe.source, made().source)
     assert same(pipe.steps[1].arguments["table"], image(0))
     assert [bool(stage.trouble) for stage in found.stages] == [True, False, True, True]
@@ -304,7 +304,7 @@ def scaled(pair: Any) -> Any:
 
 def test_a_sample_of_which_a_part_is_written_only_now_and_then_is_found_by_measuring() -> None:
     pipe = counts().step(blank, table=image(0), at=17).step(add)
-    found = pipe.profile(seconds=1.0, most_workers=0, samples=COUNT)
+    found = pipe.profile(seconds=1.0, max_workers=0, samples=COUNT)
     assert [bool(stage.trouble) for stage in found.stages] == [False, True, True]
 
 
@@ -318,7 +318,7 @@ def test_what_is_not_kept_is_said_once(tmp_path: Path) -> None:
 
 
 def parts_of(values: list[Any]) -> list[Any]:
-    return list(Objects(values).parts())
+    return list(ReachableObjects(values).parts())
 
 
 def test_parts_that_others_refer_to() -> None:
@@ -357,11 +357,11 @@ def test_samples_of_one_batch_refer_to_one_block() -> None:
     block = np.zeros((3, 4))
     raws = [{"x": block[at]} for at in range(3)]
     del block
-    beside = Objects(raws)
-    assert list(Objects([raws[0]], beside).parts()) == []
-    assert list(Objects([raws[0]["x"][1:]], beside).parts()) == []
+    beside = ReachableObjects(raws)
+    assert list(ReachableObjects([raws[0]], beside).parts()) == []
+    assert list(ReachableObjects([raws[0]["x"][1:]], beside).parts()) == []
     kept = raws[1]["x"]
-    assert [part is kept for part in Objects([raws[1]], beside).parts()] == [True]
+    assert [part is kept for part in ReachableObjects([raws[1]], beside).parts()] == [True]
     del kept
 
 
@@ -387,7 +387,7 @@ CONTENTS = {
 
 @pytest.mark.parametrize(("part", "change"), CONTENTS.values(), ids=CONTENTS)
 def test_what_is_written_is_seen_and_put_back(part: Any, change: Callable[[Any], Any]) -> None:
-    found = Watch([part], copies=True)
+    found = WriteWatch([part], copies=True)
     found.look(3)
     assert found
     assert found.written() == []
@@ -455,7 +455,7 @@ def test_large_parts_are_compared_for_a_few_samples(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(write_watch, "_LARGE", 8)
     part = image(0)
     for large in (True, False):
-        found = Watch([part], large=large)
+        found = WriteWatch([part], large=large)
         found.look(0)
         assert found.parts[0] is part
         part += 1

@@ -7,7 +7,7 @@ import pytest
 
 import warmstore as ws
 from warmstore.loading.collate import stack
-from warmstore.pipeline.stacked_batch import Batch, Uneven
+from warmstore.pipeline.stacked_batch import StackedBatch, Uneven
 
 rng = np.random.default_rng(0)
 
@@ -48,7 +48,7 @@ def same(one: Any, other: Any) -> bool:
 
 @pytest.mark.parametrize("values", ALIKE.values(), ids=ALIKE)
 def test_equals_a_stack_of_all(values: list[Any]) -> None:
-    batch = Batch(len(values), alike=True)
+    batch = StackedBatch(len(values), alike=True)
     for place in (3, 0, 4, 1, 2):
         batch.put(place, values[place])
     assert same(batch.stacked(), stack(values))
@@ -56,7 +56,7 @@ def test_equals_a_stack_of_all(values: list[Any]) -> None:
 
 @pytest.mark.parametrize("values", UNEVEN.values(), ids=UNEVEN)
 def test_samples_that_are_not_alike(values: list[Any]) -> None:
-    batch = Batch(len(values), alike=True)
+    batch = StackedBatch(len(values), alike=True)
     batch.put(0, values[0])
     with pytest.raises(Uneven):
         batch.put(1, values[1])

@@ -172,7 +172,7 @@ class Machine(RuleBasedStateMachine):
         self.opened: set[bytes] = set()  # chunks that others opened, by the entries that seal them
         self.limits = pytest.MonkeyPatch()
         self.limits.setattr(chunk_merging, "FAN_IN", 3)
-        self.limits.setattr(store_session.Session, "_blocks", small_blocks)
+        self.limits.setattr(store_session.StoreSession, "_blocks", small_blocks)
         self.warnings = Kept(logging.WARNING)
         logging.getLogger("warmstore").addHandler(self.warnings)
 
@@ -517,7 +517,9 @@ class Machine(RuleBasedStateMachine):
             shutil.rmtree(self.folder)
 
 
-def small_blocks(session_: store_session.Session, *arguments: Any, blocks: Any = store_session.Session._blocks) -> Any:
+def small_blocks(
+    session_: store_session.StoreSession, *arguments: Any, blocks: Any = store_session.StoreSession._blocks
+) -> Any:
     """The blocks of an update, of few rows each."""
     with pytest.MonkeyPatch.context() as limit:
         limit.setattr(store_session, "BATCH_BYTES", 250)

@@ -29,7 +29,7 @@ from warmstore.errors import (
 )
 from warmstore.records.format import manifest
 from warmstore.records.format.manifest import FORMAT
-from warmstore.records.write.write_buffer import Pending, block_of, largest_record
+from warmstore.records.write.write_buffer import WriteBuffer, block_of, largest_record
 from warmstore.storage.files import Files
 
 NUMBER = {"x": ws.Array("int64")}
@@ -180,7 +180,7 @@ def test_a_large_flush_is_cut_into_batches(tmp_path: Path) -> None:
 
 
 def test_pending_drops_from_the_front() -> None:
-    pending = Pending(FIELDS)
+    pending = WriteBuffer(FIELDS)
     pending.add(block_of(FIELDS, columns(range(5))))
     pending.add(block_of(FIELDS, columns(range(5, 9))))
     whole = pending.nbytes

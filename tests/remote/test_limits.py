@@ -5,11 +5,11 @@ import time
 
 import pytest
 
-from warmstore.remote.limits import Breaker, Patience, WaitBudget
+from warmstore.remote.limits import CircuitBreaker, RequestLimits, StallBudget
 
 
 def test_a_silent_remote_costs_the_budget_once() -> None:
-    budget = WaitBudget(0.3)
+    budget = StallBudget(0.3)
     began = time.monotonic()
     assert not budget.wait(lambda: False)
     assert 0.25 < time.monotonic() - began < 10
@@ -21,7 +21,7 @@ def test_a_silent_remote_costs_the_budget_once() -> None:
 
 
 def test_waiting_for_data_that_flows_costs_nothing() -> None:
-    budget = WaitBudget(0.5)
+    budget = StallBudget(0.5)
     done = threading.Event()
 
     def flow() -> None:
@@ -39,7 +39,7 @@ def test_waiting_for_data_that_flows_costs_nothing() -> None:
 
 
 def test_a_trickle_is_no_flow() -> None:
-    budget = WaitBudget(0.4)
+    budget = StallBudget(0.4)
     over = threading.Event()
 
     def trickle() -> None:
@@ -55,7 +55,7 @@ def test_a_trickle_is_no_flow() -> None:
 
 def test_a_breaker_opens_rests_and_lets_one_try() -> None:
     now = [0.0]
-    breaker = Breaker(2, 10.0, clock=lambda: now[0])
+    breaker = CircuitBreaker(2, 10.0, clock=lambda: now[0])
     assert not breaker.failed()
     assert breaker.may_ask()
     assert breaker.failed()
@@ -74,6 +74,6 @@ def test_a_breaker_opens_rests_and_lets_one_try() -> None:
     assert breaker.may_ask()
 
 
-def test_patience_is_checked() -> None:
-    with pytest.raises(ValueError, match="silence=-1"):
-        Patience(silence=-1)
+def test_limits_are_checked() -> None:
+    with pytest.raises(ValueError, match="read_timeout=-1"):
+        RequestLimits(read_timeout=-1)

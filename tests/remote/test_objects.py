@@ -18,10 +18,10 @@ from tests.remote.proxy import Proxy
 from tests.remote.servers import BUCKET, S3, s3_variables
 
 from warmstore.errors import BadArtifact, RemoteRefused, RemoteUnavailable
-from warmstore.remote.limits import Patience
+from warmstore.remote.limits import RequestLimits
 from warmstore.remote.objects import Entry, Objects
 
-HASTY = Patience(connect=0.3, silence=0.3, request=0.3, retries=0, failures=2, rest=60)
+HASTY = RequestLimits(connect=0.3, read_timeout=0.3, request=0.3, retries=0, failures=2, cooldown=60)
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_more_than_is_wanted_is_not_taken(folder: Objects) -> None:
 def test_a_remote_that_is_not_there_says_so_soon_and_is_then_left_alone() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    with Objects(f"http://127.0.0.1:{port}/", patience=HASTY) as objects:
+    with Objects(f"http://127.0.0.1:{port}/", limits=HASTY) as objects:
         for _ in range(2):
             with pytest.raises(RemoteUnavailable, match=r"127\.0\.0\.1"):
                 objects.get("a")
@@ -100,7 +100,7 @@ def test_a_remote_that_is_not_there_says_so_soon_and_is_then_left_alone() -> Non
 
 
 def test_a_remote_that_hangs_is_given_up_in_time_and_no_secret_is_told(mute: str) -> None:
-    with Objects(mute, patience=HASTY) as objects:
+    with Objects(mute, limits=HASTY) as objects:
         assert "hunter22" not in repr(objects)
         assert "hunter22" not in repr(objects.location)
         began = time.monotonic()
@@ -175,14 +175,14 @@ def test_a_slow_line_may_send_and_still_no_answer_is_waited_for_without_end(
     for name, value in s3_variables(s3_proxy.url).items():
         monkeypatch.setenv(name, value)
     s3_proxy.latency = 0.6  # more than may pass in silence
-    with Objects(f"s3://{BUCKET}/slow", patience=HASTY) as objects:
+    with Objects(f"s3://{BUCKET}/slow", limits=HASTY) as objects:
         assert objects.put("one", bytes(1000))
         assert objects.put("two", bytes(1000), create=True)
         assert objects.put("large", bytes(12 << 20))  # in parts
         with pytest.raises(RemoteUnavailable):
             objects.get("one")
     hasty = replace(HASTY, sending=0.3)
-    with Objects(f"s3://{BUCKET}/slow", patience=hasty) as objects, pytest.raises(RemoteUnavailable):
+    with Objects(f"s3://{BUCKET}/slow", limits=hasty) as objects, pytest.raises(RemoteUnavailable):
         objects.put("three", bytes(1000))
 
 
@@ -203,7 +203,7 @@ def test_why_nothing_answers_is_said() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     url = f"http://127.0.0.1:{port}/"
-    with Objects(url, patience=HASTY) as objects, pytest.raises(RemoteUnavailable, match="Connection refused"):
+    with Objects(url, limits=HASTY) as objects, pytest.raises(RemoteUnavailable, match="Connection refused"):
         objects.get("a")
 
 

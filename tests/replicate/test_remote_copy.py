@@ -18,7 +18,7 @@ from tests.replicate.test_push_pull import at_s3, behind_proxy, each_request, ma
 import warmstore as ws
 from warmstore.errors import BadBudget, Damaged, NotAStore, ReadOnly, RemoteUnavailable
 from warmstore.remote.objects import Objects
-from warmstore.replicate.block_cache import Pages
+from warmstore.replicate.block_cache import BlockCache
 from warmstore.replicate.remote_chunk import PAGES, RemoteChunk
 from warmstore.storage.files import Files
 from warmstore.storage.memory.address_space import BLOCK
@@ -95,12 +95,12 @@ def test_making_room_costs_what_is_here_and_not_what_is_there(tmp_path: Path) ->
             objects.put(chunks[number].object, data[number])
             objects.put(chunks[number].hashes_object, hashes.tobytes())
         (tmp_path / "folder").mkdir()
-        pages = Pages(tmp_path / "folder", chunks, objects, Files(), 40 * BLOCK)
+        pages = BlockCache(tmp_path / "folder", chunks, objects, Files(), 40 * BLOCK)
         tracemalloc.start()
         try:
             for number in (0, 3000, 0):
                 for first in (0, 20):
-                    with pages.holding(PAGES * number + np.arange(first, first + 30)):
+                    with pages.pin(PAGES * number + np.arange(first, first + 30)):
                         there = pages.path(number).read_bytes()[first * BLOCK : (first + 30) * BLOCK]
                         assert there == data[number][first * BLOCK : (first + 30) * BLOCK]
                 assert pages.nbytes <= 40 * BLOCK
@@ -299,4 +299,4 @@ def test_names_of_chunks() -> None:
     for name, size in (("../x", 1), ("g" * 32, 1), (chunk.name, -1), (chunk.name, 1 << 40), (None, 1)):
         with pytest.raises(ValueError, match="is no"):
             RemoteChunk(name, size)  # type: ignore[arg-type]
-    assert Pages is not None
+    assert BlockCache is not None

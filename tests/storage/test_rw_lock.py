@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from warmstore.storage.files import Files
-from warmstore.storage.rw_lock import Gate
+from warmstore.storage.rw_lock import RWLock
 
 
 def test_alone_waits_for_all_and_keeps_all_out(tmp_path: Path) -> None:
-    gate, order = Gate(tmp_path / "lock", Files()), []
+    gate, order = RWLock(tmp_path / "lock", Files()), []
     gate.enter()
     gate.enter()
 
@@ -45,8 +45,8 @@ def test_between_processes(tmp_path: Path) -> None:
     program = f"""if True:
         from pathlib import Path
         from warmstore.storage.files import Files
-        from warmstore.storage.rw_lock import Gate
-        with Gate(Path({str(tmp_path / "lock")!r}), Files()).inside():
+        from warmstore.storage.rw_lock import RWLock
+        with RWLock(Path({str(tmp_path / "lock")!r}), Files()).inside():
             print("inside", flush=True)
             input()
             Path({str(tmp_path / "left")!r}).touch()
@@ -55,7 +55,7 @@ def test_between_processes(tmp_path: Path) -> None:
     assert child.stdout is not None
     assert child.stdin is not None
     assert child.stdout.readline() == "inside\n"
-    gate = Gate(tmp_path / "lock", Files())
+    gate = RWLock(tmp_path / "lock", Files())
     with gate.inside():
         pass
     child.stdin.write("\n")
@@ -66,7 +66,7 @@ def test_between_processes(tmp_path: Path) -> None:
 
 
 def test_a_forked_child_does_not_let_go_of_its_parents_lock(tmp_path: Path) -> None:
-    gate = Gate(tmp_path / "lock", Files())
+    gate = RWLock(tmp_path / "lock", Files())
     read, write = os.pipe()
     child = os.fork()
     if not child:
@@ -84,7 +84,7 @@ def test_a_forked_child_does_not_let_go_of_its_parents_lock(tmp_path: Path) -> N
 
 
 def test_a_forked_child_does_not_wait_for_threads_of_its_parent(tmp_path: Path) -> None:
-    gate, entered, end = Gate(tmp_path / "lock", Files()), threading.Event(), threading.Event()
+    gate, entered, end = RWLock(tmp_path / "lock", Files()), threading.Event(), threading.Event()
 
     def stay() -> None:
         with gate.alone():

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from warmstore.errors import UnsupportedType
-from warmstore.pipeline.tiers.sample_schema import Schema
+from warmstore.pipeline.tiers.sample_schema import SampleSchema
 from warmstore.pipeline.tiers.sample_staging import block_of
 from warmstore.pipeline.tiers.sample_values import Marked, flatten, from_bytes, to_bytes
 from warmstore.records.format.array_interop import to_numpy
@@ -199,9 +199,9 @@ def test_records_of_values_that_share(codec: str) -> None:
         return {"x": x, "rows": x[1:], "again": x, "ids": [at]}
 
     parts = [flatten(value(at)) for at in range(3)]
-    schema = Schema.of(parts, codec)
+    schema = SampleSchema.of(parts, codec)
     assert schema is not None
-    assert Schema.from_json(schema.to_json()) == schema
+    assert SampleSchema.from_json(schema.to_json()) == schema
     assert len(schema.fields) == 2
     block_of(schema, parts)
     columns = {name: np.stack([part[1][at] for part in parts]) for at, name in enumerate(schema.names)}

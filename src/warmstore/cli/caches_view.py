@@ -11,7 +11,7 @@ from warmstore.cli.tables import says, table
 from warmstore.errors import Damaged
 from warmstore.features.cache_inspection import CacheState, duplicates, read_state
 from warmstore.features.keyed.cache_versions import Fingerprint, digest, id_name, version_paths
-from warmstore.features.outputs.output_schema import Schema
+from warmstore.features.outputs.output_schema import OutputSchema
 from warmstore.records.store import RecordStore
 from warmstore.storage.humanize import format_duration, format_size
 from warmstore.tree.spec import TreeSpec, children_of, keys_of
@@ -109,12 +109,12 @@ def show_cache(found: dict[str, Any], now: float, console: Console) -> None:
     console.print(shown)
 
 
-def rendered_structure(schema: Schema) -> str:
+def rendered_structure(schema: OutputSchema) -> str:
     """The output of a cached module in one line: `{"y": float32 [3], "names": [Json per sample]}`."""
     return _rendered(schema.structure, "", schema)
 
 
-def _rendered(node: TreeSpec, path: str, schema: Schema) -> str:
+def _rendered(node: TreeSpec, path: str, schema: OutputSchema) -> str:
     kind = node["node"]
     if kind == "pickled":
         return "pickled"

@@ -19,7 +19,7 @@ import typer
 from rich.console import Console
 
 from warmstore.demo.demo_progress import DemoProgress
-from warmstore.demo.demo_run import Run, call_digits, differences, run_job
+from warmstore.demo.demo_run import DemoRun, call_digits, differences, run_job
 from warmstore.demo.demo_table import cache_table, print_verdict, time_table
 from warmstore.errors import NotInstalled
 
@@ -86,7 +86,7 @@ def demo(
         raise typer.Exit(1)
 
 
-def run_all(console: Console, place: Path, epochs: int, images: int) -> list[Run]:
+def run_all(console: Console, place: Path, epochs: int, images: int) -> list[DemoRun]:
     """Write the image files into `place`, then run the job on them in each of the three ways."""
     files, caches = place / "images", place / "caches"
     runs = []
@@ -113,7 +113,7 @@ def threads() -> int:
     return min(usable, 4)
 
 
-def figures(runs: list[Run], found: list[str], images: int) -> dict[str, object]:
+def figures(runs: list[DemoRun], found: list[str], images: int) -> dict[str, object]:
     """What `--json` writes."""
     return {
         "images": images,

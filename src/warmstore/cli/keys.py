@@ -22,9 +22,9 @@ def generate(
     ] = None,
 ) -> None:
     """Make a key, for WARMSTORE_SIGNING_KEY or for a file that WARMSTORE_SIGNING_KEY_FILE names."""
-    from warmstore.remote.signing import Key
+    from warmstore.remote.signing import SigningKey
 
-    made = Key.new(kind)
+    made = SigningKey.new(kind)
     public = made.public
     if out is None:
         typer.echo(made.line)

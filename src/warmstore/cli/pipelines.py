@@ -26,7 +26,7 @@ def plan(
     folder: Annotated[Path, typer.Option(help="Where the disk tier and the profile lie.")] = Path("cache"),
     workers: Annotated[int | None, typer.Option(help="Worker processes; as many as pay by default.")] = None,
     epochs: Annotated[int, typer.Option(help="Epochs in which building the tiers must pay.")] = 30,
-    consumer: Annotated[float, typer.Option(help="Seconds that training takes per batch.")] = 0.0,
+    step_seconds: Annotated[float, typer.Option(help="Seconds that training takes per batch.")] = 0.0,
     batch_size: Annotated[int, typer.Option(help="Samples a batch.")] = 64,
     world_size: Annotated[int, typer.Option(help="Ranks on this machine.")] = 1,
     direct_io: Annotated[bool, typer.Option(help="Read the disk tier past the page cache.")] = False,
@@ -34,15 +34,20 @@ def plan(
         str, typer.Option(help="joint; or, to compare with: sequential, single, presto, page-cache, none.")
     ] = "joint",
     seconds: Annotated[float, typer.Option(help="How long to measure, about.")] = 12.0,
-    renew: Annotated[bool, typer.Option(help="Measure again, whatever is remembered.")] = False,
+    refresh: Annotated[bool, typer.Option(help="Measure again, whatever is remembered.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw the plan into this PNG, SVG or PDF.")] = None,
 ) -> None:
     """Measure a pipeline and show what to keep of which step in memory and on disk."""
     from warmstore.pipeline.plan.plan_table import show
 
     pipe = _found(pipeline)
-    profile = pipe.profile(folder=folder, batch_size=batch_size, seconds=seconds, renew=renew)
-    told: dict[str, Any] = {"workers": workers, "epochs": epochs, "consumer": consumer, "world_size": world_size}
+    profile = pipe.profile(folder=folder, batch_size=batch_size, seconds=seconds, refresh=refresh)
+    told: dict[str, Any] = {
+        "workers": workers,
+        "epochs": epochs,
+        "step_seconds": step_seconds,
+        "world_size": world_size,
+    }
     made = pipe.plan(
         profile=profile, memory=memory, disk=disk, folder=folder, direct_io=direct_io, strategy=strategy, **told
     )

@@ -9,8 +9,8 @@ from warmstore.cli.records import Progress
 from warmstore.storage.humanize import format_size
 
 if TYPE_CHECKING:
-    from warmstore.replicate.pull import Pulled
-    from warmstore.replicate.push import Pushed
+    from warmstore.replicate.pull import PullResult
+    from warmstore.replicate.push import PushResult
 
 Folder = Annotated[Path, typer.Argument(help="The folder of a store or of a cache.")]
 Url = Annotated[str, typer.Argument(metavar="URL", help="s3://, gs://, az://, http(s):// or a folder: its own place.")]
@@ -85,7 +85,7 @@ def options_of(option: list[str] | None) -> dict[str, str]:
     return dict(one.partition("=")[::2] for one in option or ())
 
 
-def _say_pushed(url: str, done: "Pushed") -> None:
+def _say_pushed(url: str, done: "PushResult") -> None:
     from warmstore.remote.location import Location
 
     late = f"; {done.waiting} are still written to and go with a later push" if done.waiting else ""
@@ -93,6 +93,6 @@ def _say_pushed(url: str, done: "Pushed") -> None:
     typer.echo(f"{Location.parse(url).url}: {done.chunks} chunks sent, {format_size(done.size)}{there}{late}")
 
 
-def _say_pulled(folder: Path, done: "Pulled") -> None:
+def _say_pulled(folder: Path, done: "PullResult") -> None:
 
     typer.echo(f"{folder}: {done.chunks} chunks fetched, {format_size(done.size)}, {done.records:,} records")

@@ -44,7 +44,7 @@ _log = logging.getLogger("warmstore")
 
 
 @dataclass(frozen=True)
-class Bundled:
+class BundleInfo:
     """What `export` wrote or `import_` took. `key` is the id of the key that signed it, None where none did."""
 
     artifacts: int
@@ -59,7 +59,7 @@ def export(
     *,
     jobs: Sequence[str] | None = None,
     keyring: Keyring | None = None,
-) -> Bundled:
+) -> BundleInfo:
     """Write the artifacts of some jobs, or all, into a bundle, which appears when it is whole.
 
     Damaged artifacts are left out. It is signed where the keyring can: by default with the keys of the environment.
@@ -103,10 +103,10 @@ def export(
             _add(tar, _SIGNATURE, json.dumps(signature).encode())
         for digest, one in {one.digest: one for one in whole}.items():
             _add(tar, _BLOB + digest, store.read(one))
-    return Bundled(len(whole), path.stat().st_size, tuple(recorded), signature["key"] if signature else None)
+    return BundleInfo(len(whole), path.stat().st_size, tuple(recorded), signature["key"] if signature else None)
 
 
-def import_(store: ArtifactStore, path: str | os.PathLike[str], *, keyring: Keyring | None = None) -> Bundled:
+def import_(store: ArtifactStore, path: str | os.PathLike[str], *, keyring: Keyring | None = None) -> BundleInfo:
     """Take all artifacts of a bundle into a store: every one, or, where anything is wrong, none.
 
     Where a key is configured, only what one of the keys signed is taken. Without any, whoever made the bundle may run
@@ -130,7 +130,7 @@ def import_(store: ArtifactStore, path: str | os.PathLike[str], *, keyring: Keyr
             raise BadBundle(f"{path} cannot be unpacked ({error}); nothing of it was taken") from error
 
 
-def _take(store: ArtifactStore, file: IO[bytes], path: Path, folder: Path, keyring: Keyring) -> Bundled:
+def _take(store: ArtifactStore, file: IO[bytes], path: Path, folder: Path, keyring: Keyring) -> BundleInfo:
     most = (64 << 20) + _RATIO * os.fstat(file.fileno()).st_size
     unpacked = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(file, read_size=_PIECE)
     source = _Bounded(unpacked, min(most, _MOST_MANIFEST + (1 << 20)), path)
@@ -161,7 +161,7 @@ def _take(store: ArtifactStore, file: IO[bytes], path: Path, folder: Path, keyri
     if sizes:
         raise BadBundle(f"{path} lacks {len(sizes)} of the blobs that its manifest names; nothing was taken")
     store.adopt(artifacts, jobs, _CLAIM)
-    return Bundled(len(artifacts), declared, tuple(jobs), key)
+    return BundleInfo(len(artifacts), declared, tuple(jobs), key)
 
 
 @contextmanager

@@ -22,16 +22,16 @@ from warmstore.compiling.hooks.torch_hooks import TorchHooks, is_tested
 from warmstore.compiling.misses.lookup_log import Lookup
 from warmstore.compiling.probes import probe
 from warmstore.compiling.remote.remote_settings import RemoteSettings, open_tier
-from warmstore.compiling.scratch.scratch_dir import LiveFolder, places, why_not_trusted
-from warmstore.compiling.session import Session
+from warmstore.compiling.scratch.scratch_dir import ScratchDir, places, why_not_trusted
+from warmstore.compiling.session import CompileSession
 from warmstore.compiling.settings import Settings
-from warmstore.compiling.single_flight import Flights
+from warmstore.compiling.single_flight import SingleFlight
 from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.errors import message_of
-from warmstore.storage.lifecycle import Owner
+from warmstore.storage.lifecycle import Closeable
 
 if TYPE_CHECKING:
-    from warmstore.compiling.bundles import Bundled
+    from warmstore.compiling.bundles import BundleInfo
     from warmstore.compiling.doctor import Finding
     from warmstore.compiling.store.store_stats import StoreStats
 
@@ -41,7 +41,7 @@ _log = logging.getLogger("warmstore")
 _UNHEARD = frozenset({"triton.cubin", "triton.ptx", "triton.ttir", "autotune", "pgo"})
 
 
-class CompileCache(Owner):
+class CompileCache(Closeable):
     """What `init` returns. `active` tells whether there is a cache, `reason` why there is none."""
 
     has_rows = False
@@ -50,7 +50,7 @@ class CompileCache(Owner):
         self.settings = settings
         self.profile = compiler_profiles.choose(settings.profile)
         self.reason = ""
-        self.session: Session | None = None
+        self.session: CompileSession | None = None
         self._variables: dict[str, str | None] = {}
         self._watcher = Watcher()
         self._torch: TorchHooks | None = None
@@ -75,18 +75,18 @@ class CompileCache(Owner):
         if reason := why_not_trusted(settings.folder):
             raise PermissionError(f"{settings.folder} {reason}")
         environment = probe()
-        live = LiveFolder.create(places(settings.folder))
+        live = ScratchDir.create(places(settings.folder))
         try:
             store = ArtifactStore(settings.folder, settings.max_size, settings.eviction)
             try:
-                flights = None if store.read_only else Flights(settings.folder / "flights")
+                flights = None if store.read_only else SingleFlight(settings.folder / "flights")
             except OSError:
                 flights = None
         except BaseException:
             live.remove()
             raise
         remote = None if settings.offline else open_tier(settings.remote, store, environment, settings.job)
-        self.session = Session(
+        self.session = CompileSession(
             store,
             live,
             environment,
@@ -98,7 +98,7 @@ class CompileCache(Owner):
             moved=self._moved,
         )
         self.closed = False
-        self.own()
+        self.register()
         tested = is_tested(environment.torch)
         self.session.bring_job(settings.job, _UNHEARD if tested else None)
         self._point(live.path)
@@ -134,7 +134,7 @@ class CompileCache(Owner):
         if self.closed:
             return
         self.closed = True
-        self.disown()
+        self.unregister()
         self._watcher.stop()
         for hooks in (self._torch, self._jax):
             if hooks is not None:
@@ -244,7 +244,7 @@ def clear(*, job: str | None = None) -> int:
     return _session().store.clear(job=job)
 
 
-def export(path: str | os.PathLike[str], jobs: Sequence[str] | None = None) -> Bundled:
+def export(path: str | os.PathLike[str], jobs: Sequence[str] | None = None) -> BundleInfo:
     """Write all artifacts, or those of some jobs, into one file, signed where a key is configured; see `bundles`.
 
     Raises:
@@ -258,7 +258,7 @@ def export(path: str | os.PathLike[str], jobs: Sequence[str] | None = None) -> B
     return bundles.export(session.store, path, jobs=jobs)
 
 
-def import_(path: str | os.PathLike[str]) -> Bundled:
+def import_(path: str | os.PathLike[str]) -> BundleInfo:
     """Take what a bundle holds, all of it or nothing. Whoever made it can run programs here: import what you trust.
 
     Raises:
@@ -288,7 +288,7 @@ def current() -> CompileCache | None:
     return _current
 
 
-def _session() -> Session:
+def _session() -> CompileSession:
     if _current is None or _current.closed:
         raise ValueError("there is no compile cache in this process yet; call compile_cache.init first")
     if _current.session is None:

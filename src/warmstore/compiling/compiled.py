@@ -27,7 +27,7 @@ from warmstore.errors import BadArtifact, Incompatible, NoFingerprint
 if TYPE_CHECKING:
     from warmstore.compiling.keys.identified import Identified
     from warmstore.compiling.packages.dynamo import Question
-    from warmstore.compiling.session import Session
+    from warmstore.compiling.session import CompileSession
     from warmstore.identity.watch import Watch
 
 _log = logging.getLogger("warmstore")
@@ -83,7 +83,7 @@ def _function(compiled: _Compiled) -> Callable[..., Any]:
     return call
 
 
-def _session() -> Session | None:
+def _session() -> CompileSession | None:
     """That of the cache of this process, if there is one."""
     cache = compile_cache.current()
     return None if cache is None or cache.closed else cache.session
@@ -147,7 +147,7 @@ class _Compiled:
         self._options = options
         self._calls = call_keys
         self._identify = partial(identified.Identified, model, version, ignore)
-        self._identify_arguments = partial(identified.Arguments, version=version, ignore=ignore)
+        self._identify_arguments = partial(identified.IdentifiedArguments, version=version, ignore=ignore)
         self._is_compiling = torch.compiler.is_compiling  # within another compiled function this is only traced
         self._plain: Callable[..., Any] = model
         self._why_not = ""
@@ -281,7 +281,7 @@ class _Compiled:
         with session.alone(call.path + frame):
             return self._made(session, question, call, frame, reasons)
 
-    def _look_up(self, session: Session, call: _Call) -> None:
+    def _look_up(self, session: CompileSession, call: _Call) -> None:
         """Identify a call. Its key is that of the program as it is now, with all data.
 
         Raises:
@@ -307,7 +307,7 @@ class _Compiled:
         self._read(session, call)
 
     @staticmethod
-    def _read(session: Session, call: _Call) -> None:
+    def _read(session: CompileSession, call: _Call) -> None:
         """Look what there is for a call now."""
         read, reasons = session.read(call.path)
         call.packages = []
@@ -367,7 +367,7 @@ class _Compiled:
     def _resume_in(self, resumes: Mapping[str, CodeType]) -> None:
         self._resumes.update((id(code), (name, code)) for name, code in resumes.items())
 
-    def _made(self, session: Session, question: Question, call: _Call, frame: str, reasons: list[str]) -> Any:
+    def _made(self, session: CompileSession, question: Question, call: _Call, frame: str, reasons: list[str]) -> Any:
         """Torch's own answer, kept for others.
 
         Args:
@@ -410,7 +410,7 @@ class _Compiled:
             self._say(error)
         return answer
 
-    def _sizes(self, session: Session, call: _Call, frame: str) -> Sizes:
+    def _sizes(self, session: CompileSession, call: _Call, frame: str) -> Sizes:
         """Those to compile for."""
         others = [one.sizes for one in call.packages if one.frame == frame]
         if frame != _ROOT or any(cover(other, call.sizes) for other in others):
@@ -461,7 +461,7 @@ class _Compiled:
         _log.debug("compile cache", exc_info=isinstance(reason, Exception))
 
 
-def _keep(session: Session, path: str, package: Package, seconds: float) -> None:
+def _keep(session: CompileSession, path: str, package: Package, seconds: float) -> None:
     """Store a package below the path of its key."""
     data = package.to_bytes()
     kind = sizes_text(package.sizes) if package.frame == _ROOT else "frame"
@@ -472,7 +472,7 @@ def _keep(session: Session, path: str, package: Package, seconds: float) -> None
         _log.info("%s is not kept: %s", name, error)
 
 
-def _versions(session: Session, path: str) -> list[Sizes]:
+def _versions(session: CompileSession, path: str) -> list[Sizes]:
     """Static sizes for which other versions of a program were compiled."""
     program = path.rsplit("/", 2)[0] + "/"
     below = session.store.below(program, session.environment)

@@ -14,7 +14,7 @@ from warmstore.compiling.probes import probe
 from warmstore.compiling.rules import objections
 from warmstore.compiling.scratch.compiler_files import is_whole_library
 from warmstore.compiling.scratch.scratch_dir import places, why_not, why_not_trusted
-from warmstore.compiling.single_flight import Flights
+from warmstore.compiling.single_flight import SingleFlight
 from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.errors import message_of
 
@@ -67,7 +67,7 @@ def _folders(folder: Path) -> Iterator[Finding]:
         yield Finding("store", False, message_of(error))
         return
     try:
-        Flights(folder / "flights").close()
+        SingleFlight(folder / "flights").close()
         yield Finding("locks", True, "writable: of several cold processes one compiles")
     except OSError as error:
         yield Finding("locks", False, f"{message_of(error)}; every cold process compiles for itself")

@@ -19,18 +19,18 @@ from typing import TYPE_CHECKING, Any
 
 from warmstore.compiling.environment import Environment
 from warmstore.compiling.misses import lookup_log
-from warmstore.compiling.misses.key_components import Details
+from warmstore.compiling.misses.key_components import KeyComponents
 from warmstore.compiling.misses.lookup_log import Lookup
-from warmstore.compiling.misses.miss_reasons import NEW, Explanations
+from warmstore.compiling.misses.miss_reasons import NEW, MissReasons
 from warmstore.compiling.rules import choose
 from warmstore.compiling.scratch.compiler_files import HEADER, belongs, to_use
 from warmstore.compiling.scratch.harvester import Harvester
-from warmstore.compiling.scratch.scratch_dir import LiveFolder, has_room
-from warmstore.compiling.scratch.scratch_quota import Workplace
-from warmstore.compiling.single_flight import Flights
+from warmstore.compiling.scratch.scratch_dir import ScratchDir, has_room
+from warmstore.compiling.scratch.scratch_quota import ScratchQuota
+from warmstore.compiling.single_flight import SingleFlight
 from warmstore.compiling.store.artifact import Artifact
 from warmstore.compiling.store.artifact_store import ArtifactStore
-from warmstore.compiling.warn_once import Complaints
+from warmstore.compiling.warn_once import WarnOnce
 from warmstore.errors import BadArtifact, CompilationFailed, TooLarge
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ _HEADERS_FROM = 1 << 30  # bytes of a limit that leaves room for precompiled hea
 _HEADERS_NEED = 512 << 20  # bytes that are free on the disk
 
 
-class Session:
+class CompileSession:
     """Brings and takes in. `requirements` are what artifacts made here need instead of this very environment.
 
     Args:
@@ -60,18 +60,18 @@ class Session:
     def __init__(
         self,
         store: ArtifactStore,
-        live: LiveFolder,
+        live: ScratchDir,
         environment: Environment,
         *,
         job: str,
         requirements: dict[str, Any],
-        flights: Flights | None,
+        flights: SingleFlight | None,
         wait: float,
         remote: RemoteTier | None = None,
         moved: Callable[[Path], None] | None = None,
     ) -> None:
         self.store = store
-        self.workplace = Workplace(store, live, moved)
+        self.workplace = ScratchQuota(store, live, moved)
         self.environment = environment
         self.job = job
         self.lookups: list[Lookup] = []
@@ -81,20 +81,20 @@ class Session:
         self._remote = remote
         if remote is not None:
             remote.start()
-        self._explanations = Explanations(store, environment, job, requirements)
+        self._explanations = MissReasons(store, environment, job, requirements)
         self._seen: set[str] = set()
         self._warned: set[str] = set()
         self._used: dict[str, Artifact] = {}
         self._began: dict[str, float] = {}
         self._flying = threading.local()
         self._lock = threading.RLock()
-        self._complain = Complaints()
+        self._complain = WarnOnce()
         self._closing = False
         self._harvester = Harvester(store, self.workplace, self._put, self._end_flight, self._complain)
-        store.entrust()  # it must not be closed before this
+        store.hand_over()  # it must not be closed before this
 
     @property
-    def live(self) -> LiveFolder:
+    def live(self) -> ScratchDir:
         """The folder that compilers work in now."""
         return self.workplace.live
 
@@ -231,7 +231,7 @@ class Session:
             self._complain("why %s is missing cannot be said", path, error)
             return ()
 
-    def describe(self, path: str, make: Callable[[], Details | None]) -> None:
+    def describe(self, path: str, make: Callable[[], KeyComponents | None]) -> None:
         """Say what a key is made of, just before what lies below its path is looked up."""
         if not self._closing and path not in self._seen:
             self._explanations.describe(path, make)

@@ -16,7 +16,7 @@ from pathlib import Path
 _FILES = 1 << 12
 
 
-class Flights:
+class SingleFlight:
     """The flights of one process.
 
     Args:

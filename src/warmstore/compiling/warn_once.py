@@ -7,7 +7,7 @@ from warmstore.errors import message_of
 _log = logging.getLogger("warmstore")
 
 
-class Complaints:
+class WarnOnce:
     """The complaints of one process; those of the same kind, after the first, are for debugging."""
 
     def __init__(self) -> None:

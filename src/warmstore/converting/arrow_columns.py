@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow as pa
 
 from warmstore.converting.arrow_types import field_of_column, is_file, is_list, is_variable_tensor
-from warmstore.converting.record_source import BATCH_BYTES, BATCH_ROWS, Batch, Request
+from warmstore.converting.record_source import BATCH_BYTES, BATCH_ROWS, Request, SourceBatch
 from warmstore.errors import BadSource, Damaged, SchemaMismatch
 from warmstore.records.arrow.arrow_elements import nulls_of
 from warmstore.records.arrow.arrow_schema import DESCRIPTION, stored_field, typed
 from warmstore.records.arrow.arrow_table import rows_of_stored, rows_of_typed
-from warmstore.records.format.encoded_rows import Rows, spread
+from warmstore.records.format.encoded_rows import EncodedRows, spread
 from warmstore.records.format.fields import CHECKSUM, Array, Bytes, Field, Fields, Json, Ragged, Text, columns_of
 from warmstore.records.format.value_encoding import encode
 
@@ -65,13 +65,13 @@ def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield batch.slice(first, step)
 
 
-def batch_of(fields: Fields, table: pa.RecordBatch, done: int | None = None) -> Batch:
+def batch_of(fields: Fields, table: pa.RecordBatch, done: int | None = None) -> SourceBatch:
     """The chosen columns of some records, encoded."""
     columns = {name: _column(fields[name], table, name) for name in fields}
-    return Batch(columns, done)
+    return SourceBatch(columns, done)
 
 
-def _column(field: Field, table: pa.RecordBatch, name: str) -> Rows:
+def _column(field: Field, table: pa.RecordBatch, name: str) -> EncodedRows:
     told = stored_field(table.schema, name)
     if told is None:
         return rows_of(table.schema.field(name), field, table.column(name))
@@ -88,7 +88,7 @@ def _column(field: Field, table: pa.RecordBatch, name: str) -> Rows:
         ) from error
 
 
-def rows_of(column: pa.Field, field: Field, values: pa.Array, shapes: Any = None) -> Rows:
+def rows_of(column: pa.Field, field: Field, values: pa.Array, shapes: Any = None) -> EncodedRows:
     """One column of a batch as rows of `field`; where it is null, the record has no value.
 
     Args:
@@ -141,7 +141,7 @@ def _without_nulls(values: pa.Array) -> pa.Array:
     return values.drop_null()
 
 
-def _present_rows(column: pa.Field, field: Field, values: pa.Array, shapes: Any) -> Rows:
+def _present_rows(column: pa.Field, field: Field, values: pa.Array, shapes: Any) -> EncodedRows:
     name = column.name
     if isinstance(field, Json):
         listed = values.to_pylist()
@@ -232,9 +232,9 @@ def numbers(name: str, values: pa.Array) -> np.ndarray[Any, Any]:
     return np.asarray(values.to_numpy())
 
 
-def _array_rows(name: str, field: Array, flat: np.ndarray[Any, Any], count: int) -> Rows:
+def _array_rows(name: str, field: Array, flat: np.ndarray[Any, Any], count: int) -> EncodedRows:
     flat = _exact(name, field, flat, field.numpy)
-    return Rows(count, np.ascontiguousarray(flat).view(np.uint8).reshape(count, field.width))
+    return EncodedRows(count, np.ascontiguousarray(flat).view(np.uint8).reshape(count, field.width))
 
 
 def _exact(name: str, field: Field, flat: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
@@ -247,7 +247,7 @@ def _exact(name: str, field: Field, flat: np.ndarray[Any, Any], dtype: np.dtype[
     raise SchemaMismatch(f"column {name!r} holds {flat.dtype}, not what {field} says. Nothing is converted on the way")
 
 
-def _ragged_rows(name: str, field: Ragged, values: pa.Array, shapes: Any) -> Rows:
+def _ragged_rows(name: str, field: Ragged, values: pa.Array, shapes: Any) -> EncodedRows:
     dtype = np.dtype(Array(field.dtype).numpy)
     if pa.types.is_fixed_size_list(values.type):
         values = values.cast(pa.large_list(values.type.value_type))
@@ -277,7 +277,7 @@ def _ragged_rows(name: str, field: Ragged, values: pa.Array, shapes: Any) -> Row
         )
     if not np.array_equal(shapes.prod(axis=1) * dtype.itemsize, lengths * per_item) or (shapes < 0).any():
         raise BadSource(f"column {name!r}: lists and the shapes beside them differ in length")
-    return Rows(len(values), flat, offsets * per_item, np.ascontiguousarray(shapes, np.int64))
+    return EncodedRows(len(values), flat, offsets * per_item, np.ascontiguousarray(shapes, np.int64))
 
 
 def _check_leaves(name: str, field: Ragged, values: pa.Array) -> None:
@@ -296,7 +296,7 @@ def _nested(name: str, field: Ragged, value: Any) -> np.ndarray[Any, Any]:
     return array if array.size else array.reshape(*array.shape, *(0,) * (field.ndim - array.ndim))
 
 
-def _files(name: str, values: pa.Array) -> Rows:
+def _files(name: str, values: pa.Array) -> EncodedRows:
     """Files, by their bytes or else by the path where they are."""
     content, paths = values.field("bytes").to_pylist(), values.field("path").to_pylist()
     for at, (data, path) in enumerate(zip(content, paths, strict=True)):
@@ -310,12 +310,12 @@ def _files(name: str, values: pa.Array) -> Rows:
     return encode(name, Bytes(), content)
 
 
-def _varying(edges: pa.Buffer | None, data: pa.Buffer | None, offset: int, count: int) -> Rows:
+def _varying(edges: pa.Buffer | None, data: pa.Buffer | None, offset: int, count: int) -> EncodedRows:
     if not count or edges is None:
-        return Rows(count, np.zeros(0, np.uint8), np.zeros(count + 1, np.int64))
+        return EncodedRows(count, np.zeros(0, np.uint8), np.zeros(count + 1, np.int64))
     offsets = np.frombuffer(edges, np.int64)[offset : offset + count + 1]
     content = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
-    return Rows(count, content[offsets[0] : offsets[-1]], offsets - offsets[0])
+    return EncodedRows(count, content[offsets[0] : offsets[-1]], offsets - offsets[0])
 
 
 def _offsets(values: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from warmstore.converting.conversion_draft import CONVERTED, Place, anew_of, as_json, claim, hold, remove
+from warmstore.converting.conversion_draft import CONVERTED, ConversionDraft, anew_of, as_json, claim, hold, remove
 from warmstore.converting.known_formats import Format, detect, named, paths_of, root_of
-from warmstore.converting.record_source import BROKEN, Batch, Request, Source, fields_asked, rows_at_once
+from warmstore.converting.record_source import BROKEN, RecordSource, Request, SourceBatch, fields_asked, rows_at_once
 from warmstore.errors import (
     BadSource,
     Damaged,
@@ -27,7 +27,7 @@ from warmstore.errors import (
     StoreExists,
     WarmstoreError,
 )
-from warmstore.records.format.encoded_rows import Gathered, Rows, stored_rows
+from warmstore.records.format.encoded_rows import EncodedRows, GatheredColumn, stored_rows
 from warmstore.records.format.fields import Field, Fields, fields_to_json
 from warmstore.records.format.value_encoding import encode, raw_rows
 from warmstore.records.store import RecordStore
@@ -38,7 +38,7 @@ _FLUSH_BYTES = 32 << 20
 _FLUSH_ROWS = 1 << 18
 """What is pending at most: checksums take a Python object a row for as long as a flush lasts."""
 
-Block = dict[str, Rows]
+Block = dict[str, EncodedRows]
 
 
 def convert(
@@ -141,7 +141,11 @@ def convert(
 
 
 def _begun(
-    place: Place, opened: Source, remembered: dict[str, Any], stack: contextlib.ExitStack, writing: dict[str, Any]
+    place: ConversionDraft,
+    opened: RecordSource,
+    remembered: dict[str, Any],
+    stack: contextlib.ExitStack,
+    writing: dict[str, Any],
 ) -> RecordStore | None:
     """The store to go on with, open for appending, or None where there is none. A draft of other fields is removed."""
     if place.manifest is None:
@@ -184,7 +188,7 @@ def _check_alone(store: RecordStore, written: int) -> None:
         )
 
 
-def _blocks(source: Source, start: int, what: str) -> Iterator[tuple[Block, int | None]]:
+def _blocks(source: RecordSource, start: int, what: str) -> Iterator[tuple[Block, int | None]]:
     """The source's batches, encoded; errors say where in the source they happened."""
     at = start if source.skippable else 0
     try:
@@ -203,7 +207,7 @@ def _blocks(source: Source, start: int, what: str) -> Iterator[tuple[Block, int 
         raise BadSource(f"{what} cannot be read after record {at:,}: {error}") from error
 
 
-def encode_batch(fields: Fields, batch: Batch) -> Block:
+def encode_batch(fields: Fields, batch: SourceBatch) -> Block:
     """A batch as rows of every field, all as many."""
     if set(batch.columns) != set(fields):
         raise SchemaMismatch(f"a record has the fields {sorted(fields)}; got {sorted(batch.columns)}")
@@ -214,8 +218,8 @@ def encode_batch(fields: Fields, batch: Batch) -> Block:
     return block
 
 
-def _rows(name: str, field: Field, values: Any) -> Rows:
-    return values if isinstance(values, Rows) else encode(name, field, values)
+def _rows(name: str, field: Field, values: Any) -> EncodedRows:
+    return values if isinstance(values, EncodedRows) else encode(name, field, values)
 
 
 def _with_first(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
@@ -224,7 +228,7 @@ def _with_first(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
 
 
 def _compared(
-    place: Place,
+    place: ConversionDraft,
     store: RecordStore,
     start: int,
     blocks: Iterator[tuple[Block, int | None]],
@@ -268,7 +272,7 @@ def _compared(
 
 
 def _begun_anew(
-    place: Place,
+    place: ConversionDraft,
     store: RecordStore,
     count: int,
     remembered: dict[str, Any],
@@ -309,7 +313,7 @@ def _difference(store: RecordStore, block: Block, first: int) -> str | None:
     return None
 
 
-def _same(field: Field, rows: Rows, gathered: Gathered) -> bool:
+def _same(field: Field, rows: EncodedRows, gathered: GatheredColumn) -> bool:
     kept = raw_rows(field, gathered)
     pairs = [
         (kept.data.reshape(-1), rows.data.reshape(-1)),
@@ -321,7 +325,7 @@ def _same(field: Field, rows: Rows, gathered: Gathered) -> bool:
     return all(np.array_equal(one, other) for one, other in pairs if one is not None and other is not None)
 
 
-def _absent(rows: Rows) -> Any:
+def _absent(rows: EncodedRows) -> Any:
     return np.zeros(rows.count, bool) if rows.absent is None else rows.absent
 
 

@@ -33,7 +33,7 @@ def anew_of(draft: Path) -> Path:
 
 
 @dataclass
-class Place:
+class ConversionDraft:
     """The folder a conversion writes to, held so that no other conversion does.
 
     manifest: of the store in it, or None where it has to be made.
@@ -79,7 +79,7 @@ class Place:
             remove(anew_of(self.folder))
 
 
-def claim(target: Path, made_from: dict[str, Any], stack: contextlib.ExitStack) -> Place:
+def claim(target: Path, made_from: dict[str, Any], stack: contextlib.ExitStack) -> ConversionDraft:
     """The place for a conversion into `target`, held until the stack unwinds.
 
     Raises:
@@ -92,9 +92,9 @@ def claim(target: Path, made_from: dict[str, Any], stack: contextlib.ExitStack) 
             raise StoreExists(f"{target} holds a store that was not converted from anything. {_ADVICE}")
         if problem := _mismatch(target, manifest, made_from):
             raise StoreExists(problem)
-        return Place(target, target, manifest)
+        return ConversionDraft(target, target, manifest)
     check_vacant(target)
-    place = Place(draft_of(target), target)
+    place = ConversionDraft(draft_of(target), target)
     if not place.folder.exists():
         return place
     hold(place.folder, stack)

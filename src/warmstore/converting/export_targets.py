@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 from warmstore.errors import SchemaMismatch
 from warmstore.records.arrow.arrow_schema import Form, typed_schema
 from warmstore.records.arrow.arrow_table import typed_column
-from warmstore.records.format.encoded_rows import Rows
+from warmstore.records.format.encoded_rows import EncodedRows
 from warmstore.records.format.fields import Array, Fields
 
-Block = dict[str, Rows]
+Block = dict[str, EncodedRows]
 """Some records: rows of every field, decompressed."""
 _Maker = Callable[[Path, bool, Fields, int, Iterator[Block]], None]
 _ROW_GROUP = 32 << 20

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from warmstore.errors import BadSource
-from warmstore.records.format.encoded_rows import Rows
+from warmstore.records.format.encoded_rows import EncodedRows
 from warmstore.records.format.fields import Array, Field, Fields, Text
 from warmstore.records.format.value_encoding import encode
 
@@ -27,7 +27,7 @@ class Partitions:
     texts: dict[str, list[str | None]] = field(default_factory=dict)
     fields: Fields = field(default_factory=dict)
 
-    def columns(self, fields: Fields, number: int, count: int) -> dict[str, Rows]:
+    def columns(self, fields: Fields, number: int, count: int) -> dict[str, EncodedRows]:
         """The columns of `count` records of file `number`, of those fields that are chosen."""
         columns = {}
         for name, texts in self.texts.items():

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from warmstore.converting.brace_patterns import expand
-from warmstore.converting.record_source import Request, Source
+from warmstore.converting.record_source import RecordSource, Request
 from warmstore.errors import BadSource, NoSource, UnknownFormat
 from warmstore.records.format.array_interop import is_tensor
 from warmstore.records.format.manifest import NAME as STORE_NAME
@@ -40,8 +40,8 @@ class Format:
             name.endswith(suffix) or re.search(re.escape(suffix) + r"-\d+-of-\d+$", name) for suffix in self.suffixes
         )
 
-    def open(self, request: Request, files: Sequence[Path]) -> Source:
-        source: Source = self._module.open_source(request, files)
+    def open(self, request: Request, files: Sequence[Path]) -> RecordSource:
+        source: RecordSource = self._module.open_source(request, files)
         return source
 
     def files(self, paths: Sequence[Path]) -> list[Path]:

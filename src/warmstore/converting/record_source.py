@@ -34,7 +34,7 @@ BATCH_ROWS = 1 << 16
 
 
 @dataclass(frozen=True)
-class Batch:
+class SourceBatch:
     """The next records of a source.
 
     columns: per field what `RecordStore.extend` takes, or `Rows` that are encoded already.
@@ -46,7 +46,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Source:
+class RecordSource:
     """Something that can be converted.
 
     fields: of the store to be made.
@@ -58,7 +58,7 @@ class Source:
     """
 
     fields: Fields
-    read: Callable[[int], Iterator[Batch]]
+    read: Callable[[int], Iterator[SourceBatch]]
     rows: int | None = None
     size: int | None = None
     metadata: dict[str, Any] = field(default_factory=dict)

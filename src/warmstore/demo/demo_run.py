@@ -47,7 +47,7 @@ class CacheUse:
 
 
 @dataclass(frozen=True)
-class Run:
+class DemoRun:
     """What one run took (seconds) and computed (hexadecimal floats, a SHA-256); whether its head could be compiled."""
 
     name: str
@@ -64,7 +64,7 @@ class Run:
         return sum(sum(phases.values()) for phases in self.epochs)
 
 
-def run_job(name: str, arguments: Sequence[str], listen: Callable[[dict[str, Any]], None]) -> Run:
+def run_job(name: str, arguments: Sequence[str], listen: Callable[[dict[str, Any]], None]) -> DemoRun:
     """Run `python -m warmstore.demo.digits train` to its end; `listen` hears each of its messages.
 
     Raises `subprocess.CalledProcessError`, with what the job wrote to stderr, if it fails.
@@ -82,7 +82,7 @@ def run_job(name: str, arguments: Sequence[str], listen: Callable[[dict[str, Any
         listen(message)
 
     call_digits(["train", *arguments], read)
-    return Run(
+    return DemoRun(
         name=name,
         start_to_exit=time.perf_counter() - start,
         epochs=tuple(epochs),
@@ -115,7 +115,7 @@ def call_digits(arguments: Sequence[str], read: Callable[[str], None] = lambda l
     sys.stderr.write(written)  # warnings
 
 
-def differences(runs: Sequence[Run]) -> list[str]:
+def differences(runs: Sequence[DemoRun]) -> list[str]:
     """Where the runs did not compute the same as the first one, in words; empty if all is the same bit for bit."""
     found = []
     first = runs[0]

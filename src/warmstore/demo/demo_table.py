@@ -6,13 +6,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from warmstore.demo.demo_run import PHASES, Run
+from warmstore.demo.demo_run import PHASES, DemoRun
 from warmstore.storage.humanize import format_size
 
 SHOWN_EPOCHS = 5
 
 
-def time_table(runs: Sequence[Run]) -> Table:
+def time_table(runs: Sequence[DemoRun]) -> Table:
     """Seconds by phase and epoch: for each run its sums, and below them what they are made of."""
     table = new_table("Seconds")
     table.add_column("", no_wrap=True)
@@ -29,7 +29,7 @@ def time_table(runs: Sequence[Run]) -> Table:
     return table
 
 
-def cache_table(cold: Run, warm: Run) -> Table:
+def cache_table(cold: DemoRun, warm: DemoRun) -> Table:
     """Size of each cache, and its hits and misses in the two runs that used it."""
     table = new_table("Caches")
     table.add_column("", no_wrap=True)
@@ -41,7 +41,7 @@ def cache_table(cold: Run, warm: Run) -> Table:
     return table
 
 
-def print_verdict(console: Console, runs: Sequence[Run], found: Sequence[str]) -> None:
+def print_verdict(console: Console, runs: Sequence[DemoRun], found: Sequence[str]) -> None:
     """Say whether all runs computed the same, and if not, where not."""
     if found:
         console.print("[bold red]✘ NOT the same result.[/] The runs differ:")

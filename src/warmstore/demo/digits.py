@@ -120,7 +120,7 @@ def images_of(files: Sequence[Path]) -> ws.Pipeline:
 
 def plan_for(pipe: ws.Pipeline, folder: Path) -> ws.Plan:
     """A plan from a brief profile, which the next run finds in the folder."""
-    profile = pipe.profile(folder=folder, samples=32, seconds=0.1, batch_size=BATCH, most_workers=0, progress=False)
+    profile = pipe.profile(folder=folder, samples=32, seconds=0.1, batch_size=BATCH, max_workers=0, progress=False)
     return pipe.plan(profile=profile, disk=DISK, folder=folder, workers=0)
 
 
@@ -138,7 +138,7 @@ def train(images: Path, folder: Path | None, epochs: int) -> None:
 
     encoder = Encoder().eval()
     plans: list[ws.Plan] = []
-    filled: list[ws.Filled] = []
+    filled: list[ws.FillResult] = []
     if folder is not None:
         for pipe in (train_set, test_set):
             with watch("plan"):
@@ -221,7 +221,7 @@ def compiled(head: Head, features: Tensor, labels: Tensor, *, cached: bool) -> A
     return faster
 
 
-def summary_of_images(folder: Path, filled: Sequence[ws.Filled], epochs: int) -> dict[str, Any]:
+def summary_of_images(folder: Path, filled: Sequence[ws.FillResult], epochs: int) -> dict[str, Any]:
     """What lies in the folder, and how many images of this run were read from there and not computed."""
     computed = sum(one.computed for one in filled)
     entries = computed + sum(one.found for one in filled)

@@ -15,32 +15,32 @@ import torch
 from torch import nn
 
 from warmstore.errors import ReadOnly
-from warmstore.features.cache_merging import Merged, merge_caches
+from warmstore.features.cache_merging import MergeResult, merge_caches
 from warmstore.features.cache_options import CacheOptions
 from warmstore.features.cache_stats import CacheStats
 from warmstore.features.detector import ChangeDetector
 from warmstore.features.filling import Call, fill
-from warmstore.features.keyed.cache_session import Session
+from warmstore.features.keyed.cache_session import CacheSession
 from warmstore.features.keyed.cache_versions import Fingerprint, digest, read_versions
-from warmstore.features.write_queue import Block, Blocks
-from warmstore.loading.fill_result import Filled
+from warmstore.features.write_queue import Block, WriteBehindQueue
+from warmstore.loading.fill_result import FillResult
 from warmstore.records.index.sample_keys import as_keys
 from warmstore.records.write.rewrite import Utilisation
 from warmstore.remote.location import is_remote
 from warmstore.storage.files import Files
 from warmstore.storage.humanize import parse_size
-from warmstore.storage.lifecycle import Owner
+from warmstore.storage.lifecycle import Closeable
 
 if TYPE_CHECKING:
-    from warmstore.features.remote_binding import Joined
-    from warmstore.replicate.pull import Pulled
-    from warmstore.replicate.push import Pushed
+    from warmstore.features.remote_binding import RemoteBinding
+    from warmstore.replicate.pull import PullResult
+    from warmstore.replicate.push import PushResult
     from warmstore.replicate.remote_copy import Remote
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 
 
-class FeatureCache(Owner):
+class FeatureCache(Closeable):
     """The cache with one id in a folder. Safe to use from several threads and processes.
 
     At a remote, others' samples are found at once and come when they are read; new ones are written here, and pushed at
@@ -130,12 +130,12 @@ class FeatureCache(Owner):
         self._given = os.fspath(folder)
         self._joined = self._join_remote(self._given)
         here = Path(folder) if self._joined is None else self._joined.folder
-        blocks = Blocks(self._commit, flush_every, parse_size(max_pending), async_write)
-        self.session = Session(id, here, self._options, blocks, self._joined, files)
+        blocks = WriteBehindQueue(self._commit, flush_every, parse_size(max_pending), async_write)
+        self.session = CacheSession(id, here, self._options, blocks, self._joined, files)
         self._others: dict[str, FeatureCache] = {}  # versions opened beside this one, by digest
         self.detectors: WeakSet[ChangeDetector] = WeakSet()  # of the modules that use it
         self.closed = False
-        self.own()
+        self.register()
 
     def __repr__(self) -> str:
         where = str(self.session.folder) if self._joined is None else self._joined.remote.shown
@@ -240,7 +240,7 @@ class FeatureCache(Owner):
         *,
         call: Call | None = None,
         progress: bool | None = None,
-    ) -> Filled:
+    ) -> FillResult:
         """Compute and keep every sample of a loader that is not cached yet. Batches that are all there are skipped.
 
         Killed and started again it goes on, since what was flushed is found. In a distributed job give each rank its
@@ -265,7 +265,7 @@ class FeatureCache(Owner):
         """
         return fill(self, module, loader, call, progress)
 
-    def merge(self, other: "FeatureCache | str | os.PathLike[str]", *, progress: bool | None = None) -> Merged:
+    def merge(self, other: "FeatureCache | str | os.PathLike[str]", *, progress: bool | None = None) -> MergeResult:
         """Copy what another cache of the same module holds and this one lacks. What is here already stays as it is.
 
         Goes in blocks of some 30 MB. Killed and started again it goes on, since keys that are here are skipped.
@@ -313,7 +313,7 @@ class FeatureCache(Owner):
         progress: bool | None = None,
         remote_options: Mapping[str, Any] | None = None,
         anonymous: bool = False,
-    ) -> "Pushed":
+    ) -> "PushResult":
         """Add what this host computed to a cache at a remote, which any number of hosts fill; see `RecordStore.push`.
 
         Args:
@@ -336,7 +336,7 @@ class FeatureCache(Owner):
         progress: bool | None = None,
         remote_options: Mapping[str, Any] | None = None,
         anonymous: bool = False,
-    ) -> "Pulled":
+    ) -> "PullResult":
         """Have what other hosts pushed to a remote here too. Their chunks join this cache as they are.
 
         Samples that two hosts computed are here twice then, until `rebalance`. The arguments are those of `push`.
@@ -358,7 +358,7 @@ class FeatureCache(Owner):
         progress: bool | None = None,
         remote_options: Mapping[str, Any] | None = None,
         anonymous: bool = False,
-    ) -> "tuple[Pulled, Pushed]":
+    ) -> "tuple[PullResult, PushResult]":
         """`pull` and then `push`."""
         options: dict[str, Any] = {"progress": progress, "remote_options": remote_options, "anonymous": anonymous}
         return self.pull(url, **options), self.push(url, **options)
@@ -374,13 +374,13 @@ class FeatureCache(Owner):
             return self._joined.remote.below(self.path.name)
         return Remote(url, options, anonymous).below(self.path.name)
 
-    def _join_remote(self, folder: str) -> "Joined | None":
+    def _join_remote(self, folder: str) -> "RemoteBinding | None":
         if not is_remote(folder):
             return None
-        from warmstore.features.remote_binding import Joined
+        from warmstore.features.remote_binding import RemoteBinding
         from warmstore.replicate.remote_copy import Remote
 
-        return Joined(Remote(folder, self._options.remote_options, self._options.anonymous), self._options)
+        return RemoteBinding(Remote(folder, self._options.remote_options, self._options.anonymous), self._options)
 
     # Versions
 
@@ -407,7 +407,7 @@ class FeatureCache(Owner):
             if session.hot is not None:
                 session.hot.share(len(every))
 
-    def _sessions(self) -> list[Session]:
+    def _sessions(self) -> list[CacheSession]:
         return [self.session, *(other.session for other in self._others.values())]
 
     # The end
@@ -430,7 +430,7 @@ class FeatureCache(Owner):
             other.close()
         self.session.close()
         self.closed = True
-        self.disown()
+        self.unregister()
 
     def _after_fork(self) -> None:
         self.session.after_fork()

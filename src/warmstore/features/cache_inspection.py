@@ -11,7 +11,7 @@ from warmstore.errors import Damaged, NotAStore, ReadOnly
 from warmstore.features.cache_stats import Usage, read_usage
 from warmstore.features.keyed.cache_store import is_cache, schema_of
 from warmstore.features.keyed.cache_versions import Fingerprint, id_name, version_paths
-from warmstore.features.outputs.output_schema import KEY, Schema
+from warmstore.features.outputs.output_schema import KEY, OutputSchema
 from warmstore.records.format.manifest import NAME
 from warmstore.records.read.chunk_states import chunk_states
 from warmstore.records.store import RecordStore
@@ -39,7 +39,7 @@ class CacheState:
     writers: int
     usage: Usage
     fingerprint: Fingerprint | None
-    schema: Schema
+    schema: OutputSchema
 
     @property
     def seconds_saved(self) -> float:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Union
 import numpy as np
 
 from warmstore.errors import ReadOnly, SchemaMismatch, StaleCache
-from warmstore.features.keyed.cache_reader import Reader, open_index, select
+from warmstore.features.keyed.cache_reader import CacheReader, open_index, select
 from warmstore.features.keyed.cache_store import is_settled, schema_of
 from warmstore.features.keyed.cache_versions import Fingerprint, have_same_rules
-from warmstore.features.outputs.output_schema import KEY, Schema
+from warmstore.features.outputs.output_schema import KEY, OutputSchema
 from warmstore.features.outputs.output_structure import Leaf, check_spec
 from warmstore.records.index.sample_keys import Keys
 from warmstore.records.store import RecordStore
@@ -26,7 +26,7 @@ _BLOCK_ROWS = 1 << 16
 
 
 @dataclass(frozen=True)
-class Merged:
+class MergeResult:
     """What `FeatureCache.merge` did, in samples.
 
     added: now here too. present: here already, and left as they were. damaged: rows of the other cache that do not
@@ -40,7 +40,7 @@ class Merged:
 
 def merge_caches(
     cache: "FeatureCache", other: Union["FeatureCache", str, os.PathLike[str]], progress: bool | None
-) -> Merged:
+) -> MergeResult:
     """See `FeatureCache.merge`."""
     if not cache.writes:
         raise ReadOnly(f"the cache {cache.path} is only read by this process; open it for writing to merge into it")
@@ -58,14 +58,14 @@ def merge_caches(
         index = open_index(store, Files())
         try:
             index.catch_up(store.snapshot.rows)
-            merged = _copy(target, store, Reader(store, index, schema), schema, progress)
+            merged = _copy(target, store, CacheReader(store, index, schema), schema, progress)
         finally:
             index.close()
     target.flush()
     return merged
 
 
-def check_same(known: Schema, given: Schema) -> None:
+def check_same(known: OutputSchema, given: OutputSchema) -> None:
     """Raise SchemaMismatch where two caches do not hold the same."""
     check_spec(known.structure, given.structure)
     for path, field in known.fields.items():
@@ -92,7 +92,9 @@ def _target(cache: "FeatureCache", path: Path, fingerprint: Fingerprint | None) 
     return cache
 
 
-def _copy(target: "FeatureCache", store: RecordStore, reader: Reader, schema: Schema, progress: bool | None) -> Merged:
+def _copy(
+    target: "FeatureCache", store: RecordStore, reader: CacheReader, schema: OutputSchema, progress: bool | None
+) -> MergeResult:
     snapshot = store.snapshot
     rows = snapshot.length
     step = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES * rows // max(store.nbytes, 1)))
@@ -118,4 +120,4 @@ def _copy(target: "FeatureCache", store: RecordStore, reader: Reader, schema: Sc
                 target.session.accept(keys.take(missing), leaves)
             added += len(missing)
             advance(len(numbers), None)
-    return Merged(added, present, damaged)
+    return MergeResult(added, present, damaged)

@@ -13,7 +13,7 @@ from warmstore.features.keyed.cache_versions import POLICIES, SUFFIX
 from warmstore.features.keyed.hot_tier import ALL, HotTier
 from warmstore.features.outputs.output_structure import LISTS
 from warmstore.records.format.codecs import parse_codec
-from warmstore.records.write.write_options import Writing
+from warmstore.records.write.write_options import WriteOptions
 from warmstore.storage.humanize import parse_size
 
 _LONGEST = 200  # characters of a folder's name; most file systems take 255, of which drafts need some
@@ -54,7 +54,7 @@ class CacheOptions:
         if self.hot_size not in (None, ALL):
             parse_size(self.hot_size)
         parse_codec(self.codec)
-        Writing.of(1, self.threads)
+        WriteOptions.of(1, self.threads)
         if self.max_size is not None:
             check_bound(self.max_size)
         if self.cache_size is not None:

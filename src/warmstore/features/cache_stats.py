@@ -80,7 +80,7 @@ class Usage:
         return self.hits / max(self.hits + self.misses, 1)
 
 
-class Cost:
+class UsageCounters:
     """The usage of a cache over all runs, in a small file. Racing threads and writers may lose a little."""
 
     def __init__(self, path: Path) -> None:

@@ -17,7 +17,7 @@ from torch import nn
 
 from warmstore.identity import Identity
 from warmstore.identity.identity import walk_over
-from warmstore.identity.memory import Recorded, memory_of
+from warmstore.identity.memory import RecordedIdentity, memory_of
 from warmstore.identity.walk import Walk
 from warmstore.identity.watch import Watch
 
@@ -38,7 +38,7 @@ class ChangeDetector:
         module: nn.Module,
         version: str | None,
         ignore: frozenset[str],
-        recorded: Recorded | None = None,
+        recorded: RecordedIdentity | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -47,7 +47,7 @@ class ChangeDetector:
         self._ignore = ignore
         if recorded is None:
             look, memory = partial(_look, module, ignore), memory_of(module, ignore)
-            recorded = Recorded(look, version, memory, is_strict=True, clock=clock)
+            recorded = RecordedIdentity(look, version, memory, is_strict=True, clock=clock)
         else:
             memory_of(module, ignore, recorded.memory)
         self._recorded = recorded
@@ -102,7 +102,7 @@ def detector_of(
     return found
 
 
-def _copy(module: nn.Module, version: str | None, ignore: frozenset[str], recorded: Recorded) -> ChangeDetector:
+def _copy(module: nn.Module, version: str | None, ignore: frozenset[str], recorded: RecordedIdentity) -> ChangeDetector:
     key = (id(module), version, ignore)
     found = _live.get(key)
     if found is None:

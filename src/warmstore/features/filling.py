@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from warmstore.errors import BadIds, ReadOnly
-from warmstore.loading.fill_result import Filled
+from warmstore.loading.fill_result import FillResult
 
 if TYPE_CHECKING:
     from warmstore.features.cache import FeatureCache
@@ -17,7 +17,7 @@ Call = Callable[[Any], tuple[tuple[Any, ...], dict[str, Any]]]
 
 def fill(
     cache: "FeatureCache", module: nn.Module, loader: Iterable[Any], call: Call | None, progress: bool | None
-) -> Filled:
+) -> FillResult:
     """See `FeatureCache.fill`."""
     from tqdm import tqdm  # only who waits for something pays for it
 
@@ -26,7 +26,7 @@ def fill(
     cached = _cached(cache, module)
     batches = computed = found = 0
     if not cache.writes:
-        return Filled(batches, computed, found)
+        return FillResult(batches, computed, found)
     shown = None if progress is None else not progress
     with tqdm(loader, desc=cache.id, unit=" batches", disable=shown, dynamic_ncols=True) as bar:
         for batch in bar:
@@ -41,7 +41,7 @@ def fill(
     if batches:
         cached.settle(*args, **kwargs)
     cache.flush()
-    return Filled(batches, computed, found)
+    return FillResult(batches, computed, found)
 
 
 def _cached(cache: "FeatureCache", module: nn.Module) -> "CachedModule":

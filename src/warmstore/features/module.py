@@ -22,7 +22,7 @@ from warmstore.features.calls.call_arguments import IDS, Arguments, BatchArgs, R
 from warmstore.features.calls.call_settings import CallSettings
 from warmstore.features.calls.stateless import check_stateless
 from warmstore.features.detector import detector_of
-from warmstore.features.keyed.cache_session import Session
+from warmstore.features.keyed.cache_session import CacheSession
 from warmstore.features.keyed.cache_versions import fingerprint_of
 from warmstore.features.outputs.dims_inference import Dimensions, is_guess
 from warmstore.features.outputs.out_dims import UNTOLD, check_out_dims
@@ -99,8 +99,8 @@ class CachedModule(nn.Module):
         self._detector = detector_of(module, version, left_out)
         self._detector.identity(again=True)  # raises where something cannot be told
         cache.detectors.add(self._detector)
-        self._bound: dict[Any, Session] = {}  # by all that a call's outputs depend on: the version they are in
-        self._last: tuple[Session, Identity, torch.device, str, torch.device | None] | None = None
+        self._bound: dict[Any, CacheSession] = {}  # by all that a call's outputs depend on: the version they are in
+        self._last: tuple[CacheSession, Identity, torch.device, str, torch.device | None] | None = None
         self._roles: Roles = {}
         self._recalled = False  # the roles that the cache has
         self._dimensions = Dimensions()
@@ -185,7 +185,7 @@ class CachedModule(nn.Module):
 
     def _fill(
         self,
-        session: Session,
+        session: CacheSession,
         arguments: Arguments,
         keys: Keys,
         values: Any,
@@ -226,7 +226,7 @@ class CachedModule(nn.Module):
             return unflatten(structure, lambda path: _detached(by_path[path], self._device), device)
         return session.assemble(session.completed(values, missing, leaves, inverse, len(keys)), device)
 
-    def _doubt(self, session: Session, output: Any, arguments: Arguments, computed: Any, keys: Keys) -> str:
+    def _doubt(self, session: CacheSession, output: Any, arguments: Arguments, computed: Any, keys: Keys) -> str:
         """Why the output of the samples at some positions, of these keys, is not kept, or "": see `Dimensions`."""
         count = len(keys)
 
@@ -310,7 +310,7 @@ class CachedModule(nn.Module):
             "'cache_ids', or give CachedModule a key_from_batch function"
         )
 
-    def _bind(self, arguments: Arguments) -> Session:
+    def _bind(self, arguments: Arguments) -> CacheSession:
         identity = self._detector.identity()
         fixed = arguments.fixed()
         autocast = _autocast(arguments.device() or _device_of(self.module))
@@ -323,7 +323,7 @@ class CachedModule(nn.Module):
             self._bound[call] = found
         return found
 
-    def _is_bound(self, arguments: Arguments, session: Session) -> bool:
+    def _is_bound(self, arguments: Arguments, session: CacheSession) -> bool:
         """Whether outputs still belong to a version of the cache, after they were computed."""
         try:
             return self._bind(arguments) is session

@@ -16,41 +16,41 @@ from warmstore.features.outputs.output_schema import KEY
 from warmstore.records.format.log_entries import Entries
 from warmstore.records.format.manifest import NAME, Manifest, read_manifest
 from warmstore.records.store import RecordStore
-from warmstore.remote.limits import Patience
+from warmstore.remote.limits import RequestLimits
 from warmstore.remote.objects import Objects
-from warmstore.replicate.attach import Keep, adopt
-from warmstore.replicate.pull import Pulled
+from warmstore.replicate.attach import Keep, attach
+from warmstore.replicate.pull import PullResult
 from warmstore.replicate.pull import pull as pull_store
-from warmstore.replicate.push import Pushed
+from warmstore.replicate.push import PushResult
 from warmstore.replicate.push import push as push_store
 from warmstore.replicate.remote_chunk import PAGES, RemoteChunk
 from warmstore.replicate.remote_copy import Remote, RemoteFiles, add_chunks, copy_folder, default_cache_dir
-from warmstore.replicate.remote_snapshot import Head, read_heads
+from warmstore.replicate.remote_snapshot import RemoteSnapshot, read_heads
 from warmstore.storage.files import Files
 from warmstore.storage.humanize import parse_size
 from warmstore.storage.memory.address_space import BLOCK
 
 if TYPE_CHECKING:
-    from warmstore.features.keyed.cache_session import Session
+    from warmstore.features.keyed.cache_session import CacheSession
 
 _log = logging.getLogger("warmstore")
 
-_PATIENCE = Patience(silence=5, retries=2, request=10, failures=3, rest=30)
+_LIMITS = RequestLimits(read_timeout=5, retries=2, request=10, failures=3, cooldown=30)
 _PAUSE = 60.0  # seconds between two words on what goes wrong
 
 
-def push(session: "Session", remote: Remote, verify: bool, progress: bool | None) -> Pushed:
+def push(session: "CacheSession", remote: Remote, verify: bool, progress: bool | None) -> PushResult:
     """See `FeatureCache.push`."""
     store = session.settled_store()
     if store is None:
-        return Pushed(0, 0, 0, 0)
+        return PushResult(0, 0, 0, 0)
     with contextlib.closing(remote.open()) as objects:
         for head in read_heads(objects):
             check_joins(store.manifest, head, remote)
         return push_store(store.path, objects, store.files, shared=True, verify=verify, progress=progress)
 
 
-def pull(session: "Session", remote: Remote, progress: bool | None) -> Pulled:
+def pull(session: "CacheSession", remote: Remote, progress: bool | None) -> PullResult:
     """See `FeatureCache.pull`."""
     keep = lazily(session.files) if isinstance(session.files, RemoteFiles) else None
     with contextlib.closing(remote.open()) as objects:
@@ -58,21 +58,21 @@ def pull(session: "Session", remote: Remote, progress: bool | None) -> Pulled:
 
 
 def join(
-    session: "Session", objects: Objects, remote: Remote, progress: bool | None, keep: Keep | None = None
-) -> Pulled:
+    session: "CacheSession", objects: Objects, remote: Remote, progress: bool | None, keep: Keep | None = None
+) -> PullResult:
     """Adopt what all others have."""
     room = None if session.quota is None else session.quota.reserve
-    done = Pulled(0, 0, 0)
+    done = PullResult(0, 0, 0)
     for head in read_heads(objects):
         store = _store_for(session, head.manifest)
         check_joins(store.manifest, head, remote)
-        one = adopt(store.path, head, objects, store.files, lazily=keep, room=room, progress=progress)
-        done = Pulled(done.chunks + one.chunks, done.size + one.size, done.records + one.records)
+        one = attach(store.path, head, objects, store.files, lazily=keep, room=room, progress=progress)
+        done = PullResult(done.chunks + one.chunks, done.size + one.size, done.records + one.records)
     session.see_others()
     return done
 
 
-def _store_for(session: "Session", manifest: Manifest) -> RecordStore:
+def _store_for(session: "CacheSession", manifest: Manifest) -> RecordStore:
     """The store of a cache; one that is empty still becomes one for what another host wrote."""
     store = session.settled_store()
     if store is None:
@@ -92,18 +92,18 @@ def lazily(files: RemoteFiles) -> Keep:
     def keep(folder: Path, number: int, chunk: RemoteChunk, entries: Entries) -> None:
         add_chunks(folder, {number: chunk}, files)
         pages = files.pages(folder)
-        pages.place(number)
+        pages.base_index(number)
         # Keys are the first column: 16 bytes a row, and 8 of their checksums.
         first = entries["offset"].astype(np.int64)
         last = first + entries["header"] + 24 * entries["rows"].astype(np.int64) + 256
         last = np.minimum(last, chunk.size) - 1
         blocks = [np.arange(one // BLOCK, two // BLOCK + 1) for one, two in zip(first, last, strict=True)]
-        pages.bring(PAGES * number + np.unique(np.concatenate(blocks)))
+        pages.fetch(PAGES * number + np.unique(np.concatenate(blocks)))
 
     return keep
 
 
-class Joined:
+class RemoteBinding:
     """The remote of a cache that was opened by its URL: where its files are here, and what goes wrong, said once.
 
     remote: of all caches. files: with which this one is read.
@@ -112,7 +112,7 @@ class Joined:
     def __init__(self, remote: Remote, options: CacheOptions) -> None:
         if options.max_size is not None:
             raise ValueError("max_size bounds a cache in a folder; of one at a remote, cache_size bounds what is here")
-        self.remote = replace(remote, patience=_PATIENCE)
+        self.remote = replace(remote, limits=_LIMITS)
         self._cache_dir = default_cache_dir() if options.cache_dir is None else Path(options.cache_dir)
         self._cache_size = None if options.cache_size is None else parse_size(options.cache_size)
         self._said = 0.0
@@ -127,14 +127,14 @@ class Joined:
         """Those of one version of a cache."""
         return RemoteFiles(self.remote.below(name), self._cache_size, self._cache_dir)
 
-    def pull_now(self, session: "Session") -> None:
+    def pull_now(self, session: "CacheSession") -> None:
         """`pull` where a remote that fails is no error: the cache has what was here already."""
         try:
             pull(session, self.remote.below(session.path.name), False)
         except (RemoteError, Damaged) as error:
             self.failed(error)
 
-    def push_now(self, session: "Session") -> None:
+    def push_now(self, session: "CacheSession") -> None:
         """`push` where a remote that fails is no error: what is here goes with a later push."""
         try:
             push(session, self.remote.below(session.path.name), False, False)
@@ -149,7 +149,7 @@ class Joined:
             _log.warning("%s; what is not here is computed", error)
 
 
-def push_folder(folder: Path, remote: Remote, *, verify: bool = False, progress: bool | None = None) -> Pushed:
+def push_folder(folder: Path, remote: Remote, *, verify: bool = False, progress: bool | None = None) -> PushResult:
     """Push what lies in a folder, a record store or a cache, to a place of its own."""
     files = Files()
     shared = _is_cache(read_manifest(folder, files))
@@ -160,24 +160,26 @@ def push_folder(folder: Path, remote: Remote, *, verify: bool = False, progress:
         return push_store(folder.absolute(), objects, files, shared=shared, verify=verify, progress=progress)
 
 
-def pull_folder(folder: Path, remote: Remote, *, progress: bool | None = None, may_be_empty: bool = False) -> Pulled:
+def pull_folder(
+    folder: Path, remote: Remote, *, progress: bool | None = None, may_be_empty: bool = False
+) -> PullResult:
     """Pull into a folder whatever is at a place, a record store or the parts of a cache."""
     files = Files()
     with contextlib.closing(remote.open()) as objects:
         heads = read_heads(objects)
         if not heads and may_be_empty:
-            return Pulled(0, 0, 0)
+            return PullResult(0, 0, 0)
         if not heads or not heads[0].shared:
             return pull_store(folder, objects, files, progress=progress)
-        done = Pulled(0, 0, 0)
+        done = PullResult(0, 0, 0)
         if not (folder / NAME).exists():
             folder.absolute().parent.mkdir(parents=True, exist_ok=True)
             first = heads[0].manifest
             RecordStore.create(folder, first.fields, metadata=first.metadata).close()
         for head in heads:
             check_joins(read_manifest(folder, files), head, remote)
-            one = adopt(folder.absolute(), head, objects, files, progress=progress)
-            done = Pulled(done.chunks + one.chunks, done.size + one.size, done.records + one.records)
+            one = attach(folder.absolute(), head, objects, files, progress=progress)
+            done = PullResult(done.chunks + one.chunks, done.size + one.size, done.records + one.records)
         return done
 
 
@@ -185,7 +187,7 @@ def _is_cache(manifest: Manifest) -> bool:
     return manifest.metadata.get("structure") is not None and KEY in manifest.fields
 
 
-def check_joins(mine: Manifest, head: Head, remote: Remote) -> None:
+def check_joins(mine: Manifest, head: RemoteSnapshot, remote: Remote) -> None:
     """Raise where what another host wrote is not what this one's module gives."""
     theirs = head.manifest
     changed = difference(theirs.metadata.get("fingerprint") or {}, mine.metadata.get("fingerprint") or {})

@@ -38,7 +38,7 @@ class Block:
 Commit = Callable[[Sequence[Block]], None]
 
 
-class Blocks:
+class WriteBehindQueue:
     """The queue and, where `background` says so, the thread that empties it.
 
     Args:

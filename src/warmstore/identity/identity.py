@@ -20,7 +20,7 @@ from warmstore.errors import NoFingerprint
 from warmstore.identity.named_files import Files
 from warmstore.identity.origin import PYTHON_ORIGIN
 from warmstore.identity.patches import Patches
-from warmstore.identity.walk import Names, Settings, Walk
+from warmstore.identity.walk import Names, Walk, WalkSettings
 from warmstore.identity.watch import Watch
 
 RULES = 1
@@ -145,7 +145,7 @@ def begun(name: str, watch: Watch | None = None, *, patches: Patches | None = No
     """A walk that looks at whatever it is told to here, and at all that this leads to.
 
     Args:
-        settings: see `Settings`.
+        settings: see `WalkSettings`.
     """
     if watch is not None:
         watch.begin()
@@ -153,7 +153,7 @@ def begun(name: str, watch: Watch | None = None, *, patches: Patches | None = No
         patches = watch.patches = Patches().look() if watch.patches is None else watch.patches
     if patches is None:
         patches = Patches().look()
-    walk = Walk(name, Settings(watch=watch, patches=patches, **settings))
+    walk = Walk(name, WalkSettings(watch=watch, patches=patches, **settings))
     yield walk
     walk.run()
     if watch is not None:

@@ -156,7 +156,7 @@ def _forget(number: int, gone: weakref.ref[Any]) -> None:
         del _memories[number]
 
 
-class Recorded:
+class RecordedIdentity:
     """The identity of something that is called by us, and may be changed by the program meanwhile.
 
     Copies and pickles carry what was recorded. Safe to use from several threads: what changes while one of them calls

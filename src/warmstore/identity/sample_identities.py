@@ -22,7 +22,7 @@ import xxhash
 from warmstore.errors import NoFingerprint
 from warmstore.identity import named_files as files_module
 from warmstore.identity.identity import Found, Identity, begun, walk_over
-from warmstore.identity.memory import Recorded, memory_of
+from warmstore.identity.memory import RecordedIdentity, memory_of
 from warmstore.identity.named_files import Files
 from warmstore.identity.patches import Patches
 from warmstore.identity.plain import ATOMS, NotPlain, Plain
@@ -49,7 +49,7 @@ class Look(Protocol):
 
 
 @dataclass(frozen=True)
-class Samples:
+class SampleIdentities:
     """The identity of a source and of its samples.
 
     name: 16 hex digits. each: uint64 [samples]. identity: of what all samples have in common: their classes, or the
@@ -63,7 +63,7 @@ class Samples:
     identity: Identity = field(repr=False)
     look: Look | None = field(default=None, repr=False)
     may_be_written: bool = False
-    recorded: Recorded | None = field(default=None, repr=False)
+    recorded: RecordedIdentity | None = field(default=None, repr=False)
 
 
 def identify_samples(
@@ -75,8 +75,8 @@ def identify_samples(
     files: Files = "stat",
     folders: Sequence[str] = (),
     patches: Patches | None = None,
-    known: Samples | None = None,
-) -> Samples:
+    known: SampleIdentities | None = None,
+) -> SampleIdentities:
     """The identity of a source and of each of its samples.
 
     Args:
@@ -101,11 +101,11 @@ def identify_samples(
     if recorded is None:
         options = {"ignore": tuple(ignore), "root": root, "files": files, "patches": patches}
         look = partial(_look_at_source, source, options)
-        recorded = Recorded(look, version, memory_of(source, ("source", tuple(ignore), root, files)))
+        recorded = RecordedIdentity(look, version, memory_of(source, ("source", tuple(ignore), root, files)))
     return as_a_whole(recorded, count, version)
 
 
-def _refreshed(known: Samples | None, classes: Classes | None) -> Recorded | None:
+def _refreshed(known: SampleIdentities | None, classes: Classes | None) -> RecordedIdentity | None:
     """What was known of the source, or of these classes of samples, as it is now; None where nothing was.
 
     Args:
@@ -136,7 +136,7 @@ def _nothing() -> Identity:
     return Found.of(Walk("source")).identity()
 
 
-def _of_paths(texts: Sequence[str], source: Any, places: files_module.Places) -> Samples:
+def _of_paths(texts: Sequence[str], source: Any, places: files_module.Places) -> SampleIdentities:
     """Texts, or paths of files: hashed in one go, since there may be millions."""
     hashes = _hashes(texts)
     name = xxhash.xxh3_128(f"{type(source).__name__} of {len(texts)} texts".encode())
@@ -147,7 +147,7 @@ def _of_paths(texts: Sequence[str], source: Any, places: files_module.Places) ->
         hashes = mixed(hashes, look.stamps(texts))
         if not all(text.startswith("/") for text in first) and places.root is None:
             name.update(os.getcwd().encode())  # noqa: PTH109  relative paths are others elsewhere
-    return Samples(name.hexdigest()[:16], hashes, _nothing(), look)
+    return SampleIdentities(name.hexdigest()[:16], hashes, _nothing(), look)
 
 
 @dataclass(frozen=True)
@@ -223,8 +223,8 @@ def _one_by_one(
     root: str | None,
     files: Files,
     patches: Patches,
-    known: Samples | None,
-) -> Samples | None:
+    known: SampleIdentities | None,
+) -> SampleIdentities | None:
     """Plain data and simple objects; None where samples are better looked at as a whole."""
     plain = _plain()
     try:
@@ -233,17 +233,17 @@ def _one_by_one(
         return None
     if plain.cycles:  # samples that know each other: a change of one may be a change of all
         look_at_all = partial(_look_at_all, samples, places, root, files, patches)
-        return as_a_whole(_refreshed(known, None) or Recorded(look_at_all), len(samples), None)
+        return as_a_whole(_refreshed(known, None) or RecordedIdentity(look_at_all), len(samples), None)
     classes, recorded = tuple(plain.classes.items()), None
     if classes:
-        recorded = _refreshed(known, classes) or Recorded(partial(_look_at_classes, classes, patches))
+        recorded = _refreshed(known, classes) or RecordedIdentity(partial(_look_at_classes, classes, patches))
     look = _Values(places, root, files, classes, recorded)
     named_by = xxhash.xxh3_128(f"{type(source).__name__} of {len(texts)}".encode())
     for text in texts:
         named_by.update(f"{len(text)} {text}".encode("utf-8", "surrogatepass"))
     identity = _nothing() if recorded is None else recorded.identity
     may_be_written = not all(map(_is_immutable, samples))
-    return Samples(
+    return SampleIdentities(
         named_by.hexdigest()[:16], mixed(*look.hashes(texts, states)), identity, look, may_be_written, recorded
     )  # fmt: skip
 
@@ -295,7 +295,7 @@ class _Values:
     root: str | None
     files: Files
     classes: Classes
-    recorded: Recorded | None
+    recorded: RecordedIdentity | None
 
     def __call__(self, samples: Sequence[Any]) -> tuple[UInt64, UInt64]:
         plain = _plain()
@@ -356,20 +356,20 @@ def _look_at_source(source: Any, options: Mapping[str, Any], watch: Watch) -> Wa
     return walk_over(source, name="source", called=False, watch=watch, **options)
 
 
-def as_a_whole(recorded: Recorded, count: int, version: str | None) -> Samples:
+def as_a_whole(recorded: RecordedIdentity, count: int, version: str | None) -> SampleIdentities:
     """The samples of a source that counts as a whole: each changes as it does."""
     found, identity = recorded.found, recorded.identity
     lasting = {place: text for place, text in found.facts.items() if not _is_state(place)}
     name = replace(found, facts=lasting).identity(version).digest[:16]
     each = np.full(count, int(identity.digest[:16], 16), np.uint64)
-    return Samples(name, each, identity, recorded=recorded)
+    return SampleIdentities(name, each, identity, recorded=recorded)
 
 
 def _is_state(place: str) -> bool:
     return place.endswith(_STATE) or ".<state>" in place
 
 
-def unknown_source(samples: Samples) -> NoFingerprint:
+def unknown_source(samples: SampleIdentities) -> NoFingerprint:
     """The error for a source of which something cannot be told."""
     try:
         samples.identity.require()

@@ -64,7 +64,7 @@ class Names:
 
 
 @dataclass(frozen=True)
-class Settings:
+class WalkSettings:
     """How to walk.
 
     ignore: places, as facts show them. tensors: "content", or "layout" for what is compiled. watch: is told what to
@@ -89,7 +89,7 @@ class Walk:
     """One walk. `facts` and `unknown` are by place; roots of places are numbered in the order in which they are met."""
 
     name: str
-    settings: Settings = field(default_factory=Settings)
+    settings: WalkSettings = field(default_factory=WalkSettings)
 
     def __post_init__(self) -> None:
         self.facts: dict[Place, str] = {}

@@ -11,7 +11,7 @@ from warmstore.loading.prefetch.device_transfer import ToTorch
 from warmstore.loading.sources.resolve import source_of
 from warmstore.loading.sources.sequence import SequenceSource
 from warmstore.loading.sources.source import Source
-from warmstore.records.sample_batch import Samples
+from warmstore.records.sample_batch import SampleBatch
 from warmstore.tree.columns import map_columns
 
 _to_torch = ToTorch()
@@ -51,11 +51,11 @@ class Dataset:
         """One sample."""
         return self.source.sample(position)
 
-    def __getitems__(self, positions: Any) -> Samples:
+    def __getitems__(self, positions: Any) -> SampleBatch:
         """Many samples, of which `ws.collate` makes a batch at no cost and any other collate function at some."""
         at = np.asarray(positions, np.int64)
         batch = self.source.read_in(getattr(positions, "epoch", 0), at)
-        return Samples(batch if self._collation.does_nothing else self._collation(batch), len(at), positions)
+        return SampleBatch(batch if self._collation.does_nothing else self._collation(batch), len(at), positions)
 
 
 def collate(samples: Any) -> Any:
@@ -68,7 +68,7 @@ def collate(samples: Any) -> Any:
         A batch as a `Loader` with to="torch" gives it, with the mask "valid" where a `BatchSampler` repeats rows. But
         values of Bytes fields are bytes, which, unlike views of a file, get out of a worker process.
     """
-    if not isinstance(samples, Samples):
+    if not isinstance(samples, SampleBatch):
         return _to_torch.send(owned(collating.stack(samples)))
     batch, valid = samples.batch, getattr(samples.positions, "valid", None)
     if valid is not None and isinstance(batch, dict):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Filled:
+class FillResult:
     """What a `fill` did. computed, found: samples; of an id that comes twice the second one is found."""
 
     batches: int

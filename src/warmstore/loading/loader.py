@@ -39,8 +39,8 @@ from warmstore.loading.steps.stream_steps import StreamSteps
 from warmstore.loading.trainers.drivers import held_by_lightning
 from warmstore.loading.trainers.trainer_faces import EpochSampler, LoaderDataset
 from warmstore.loading.validation import integer, refuse
-from warmstore.records.sample_batch import Samples
-from warmstore.storage.lifecycle import Owner
+from warmstore.records.sample_batch import SampleBatch
+from warmstore.storage.lifecycle import Closeable
 from warmstore.storage.thread_pool import thread_count
 
 _CHEAP = 4 << 20
@@ -49,7 +49,7 @@ _MOST = 2**16
 _log = logging.getLogger("warmstore")
 
 
-class Loader(Owner):
+class Loader(Closeable):
     """Batches of samples. One `for` is one epoch.
 
     An epoch is over when its last batch was handed out. Every `iter()` starts an epoch: after one that was left in the
@@ -276,7 +276,7 @@ class Loader(Owner):
         self._stop("the loader was closed while this `for` was running")
         self._dismiss()
         self._source.release()
-        self.disown()
+        self.unregister()
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy stands where this loader stands, and has no `for`, threads or processes of it."""
@@ -342,7 +342,7 @@ class Loader(Owner):
 
     def collate_fn(self, samples: Any) -> Any:
         """The batch of what `dataset.__getitems__` gives, as this loader hands it out."""
-        built = samples.batch if isinstance(samples, Samples) else self._build.finish(samples)
+        built = samples.batch if isinstance(samples, SampleBatch) else self._build.finish(samples)
         return built if self._receive is None else self._receive(built)
 
     # Iterations
@@ -449,7 +449,7 @@ class Loader(Owner):
 
     def _made_ahead(self, iteration: "_Iteration", tasks: Iterator[Task]) -> Generator[tuple[Task, Built], None, None]:
         prefetcher = iteration.prefetcher = ThreadPrefetcher(self._workers)
-        self.own()
+        self.register()
         with closing(prefetcher):
             yield from prefetcher.ahead(self._build, tasks, self._prefetch)
 
@@ -462,7 +462,7 @@ class Loader(Owner):
         if self._others is None:
             build = replace(self._build, send=None)  # CUDA does not survive a fork
             self._others = ProcessPrefetcher(self._processes, build, self._prefetch, self._start_method)
-        self.own()
+        self.register()
         send = self._build.send
         try:
             for task, built in self._others.ahead(tasks):

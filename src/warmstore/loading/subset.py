@@ -13,7 +13,7 @@ from warmstore.loading.sources.mixture import MixtureSource
 from warmstore.loading.sources.resolve import source_of
 from warmstore.loading.sources.source import Source
 from warmstore.loading.sources.subset import Selection, SubsetSource, positions_of
-from warmstore.records.sample_batch import Samples
+from warmstore.records.sample_batch import SampleBatch
 
 
 @final
@@ -62,10 +62,10 @@ class Subset:
         """One sample."""
         return self._source.sample(position)
 
-    def __getitems__(self, positions: Any) -> Samples:
+    def __getitems__(self, positions: Any) -> SampleBatch:
         """Many samples, of which `ws.collate` makes a batch at no cost."""
         at = np.asarray(positions, np.int64)
-        return Samples(self._source.read_in(getattr(positions, "epoch", 0), at), len(at), positions)
+        return SampleBatch(self._source.read_in(getattr(positions, "epoch", 0), at), len(at), positions)
 
 
 def selection_of(source: Any, choose: Callable[[int], Int64]) -> Selection:

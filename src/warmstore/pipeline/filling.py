@@ -4,7 +4,7 @@ from typing import Any, final
 
 import numpy as np
 
-from warmstore.loading.fill_result import Filled
+from warmstore.loading.fill_result import FillResult
 from warmstore.loading.loader import Loader
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.samplers.samplers import Sequential
@@ -38,13 +38,13 @@ class _Missing(Source):
 
 def fill(
     source: PipelineSource, batch_size: int, workers: int, start_method: str | None, progress: bool | None
-) -> Filled:
+) -> FillResult:
     """See `Pipeline.fill`."""
     from tqdm import tqdm  # only who waits for something pays for it
 
     shelves = source.open_shelves()
     if shelves is None:
-        return Filled(0, 0, 0)
+        return FillResult(0, 0, 0)
     wanted = source.wanted(shelves)
     missing = np.flatnonzero(wanted & (shelves.rows < 0))
     found = int(wanted.sum()) - len(missing)
@@ -61,4 +61,4 @@ def fill(
             batches += 1
             computed += count
             bar.update(count)
-    return Filled(batches, computed, found)
+    return FillResult(batches, computed, found)

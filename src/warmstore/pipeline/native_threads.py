@@ -37,7 +37,7 @@ class _Pools:
         if self._limit is None or not in_worker():
             self._limit = self._controller.limit(limits=count)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         if not in_worker():
             self._limit.restore_original_limits()
 
@@ -70,4 +70,4 @@ def native_threads(count: int) -> Iterator[None]:
         with pools.lock:
             pools.holders -= 1
             if not pools.holders:
-                pools.let_go()
+                pools.release()

@@ -40,11 +40,11 @@ def _references(objects: list[Any]) -> list[int]:
 _LISTED = _references([object()])[0]  # of an object that only such a list refers to
 
 
-def are_private(values: list[Any], beside: "Objects | None" = None, alone: int | None = None) -> bool:
+def are_private(values: list[Any], beside: "ReachableObjects | None" = None, alone: int | None = None) -> bool:
     """Whether it is plain to see that nobody else refers to some values, or to what they hold: the usual case.
 
     Args:
-        beside: see `Objects`.
+        beside: see `ReachableObjects`.
         alone: references to a value that only its holder has, while they are counted.
     """
     if _SIMPLE.issuperset(map(type, values)):
@@ -78,7 +78,7 @@ def _is_private_tensor(tensor: Any) -> bool:
     return storage.resizable() and _users(storage) == 2  # the tensor and `storage`
 
 
-class Objects:
+class ReachableObjects:
     """What can be reached from some values, and how many references to each object come from there.
 
     references: by id. are_private: nobody else refers to any of it; not asked of values beside others.
@@ -88,7 +88,7 @@ class Objects:
         beside: of a list that holds some of the same objects.
     """
 
-    def __init__(self, values: list[Any], beside: "Objects | None" = None) -> None:
+    def __init__(self, values: list[Any], beside: "ReachableObjects | None" = None) -> None:
         self._beside = beside
         self._found: list[Any] = []
         self.references: dict[int, int] = {}

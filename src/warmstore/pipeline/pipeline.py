@@ -12,7 +12,7 @@ from typing import Any, final, get_args
 from warmstore.errors import BadSource, NotPicklable
 from warmstore.identity.named_files import Files
 from warmstore.loading.dataset import Dataset
-from warmstore.loading.fill_result import Filled
+from warmstore.loading.fill_result import FillResult
 from warmstore.loading.loader import Loader
 from warmstore.loading.samplers.counter_rng import MOST_SEED
 from warmstore.loading.samplers.samplers import Sampler, Shuffle
@@ -25,14 +25,14 @@ from warmstore.pipeline.profile.profile import Profile
 from warmstore.pipeline.step_identities import Identities
 from warmstore.pipeline.steps import Caching, Step, deterministic, name_of
 from warmstore.pipeline.tiers.tier_opening import source_of
-from warmstore.storage.lifecycle import Owner
+from warmstore.storage.lifecycle import Closeable
 from warmstore.storage.thread_pool import thread_count
 
 _MOST_WORKERS = 4
 
 
 @final
-class Pipeline(Owner):
+class Pipeline(Closeable):
     """A source and steps; `pipe[index]` computes one sample, uncached.
 
     Immutable: `step` returns another pipeline.
@@ -214,7 +214,7 @@ class Pipeline(Owner):
         except BaseException:
             source.release()
             raise
-        loader.own()  # what lies in memory goes with it
+        loader.register()  # what lies in memory goes with it
         if plan is not None:
             loader.epoch_over = plan.measured.append
         return loader
@@ -227,7 +227,7 @@ class Pipeline(Owner):
         workers: int | None = None,
         start_method: str | None = None,
         progress: bool | None = None,
-    ) -> Filled:
+    ) -> FillResult:
         """Compute and keep ahead of training what a plan says. What is in memory stays until `close`.
 
         Args:
@@ -240,7 +240,7 @@ class Pipeline(Owner):
         source = source_of(self, plan, 0)
         self._held.append(source)
         self.closed = False
-        self.own()
+        self.register()
         return fill(source, batch_size, workers, start_method, progress)
 
     def close(self) -> None:
@@ -250,7 +250,7 @@ class Pipeline(Owner):
             held, self._held = self._held, []
             for source in held:
                 source.release()
-            self.disown()
+            self.unregister()
 
     def _after_fork(self) -> None:
         self.closed, self._held = True, []

@@ -16,31 +16,31 @@ from warmstore.loading.samplers.counter_rng import Int64, UInt64
 from warmstore.loading.sources.source import Source
 from warmstore.loading.values.ownership import owned
 from warmstore.pipeline.native_threads import native_threads
-from warmstore.pipeline.outside_memory import Objects
-from warmstore.pipeline.stacked_batch import Batch, Uneven
+from warmstore.pipeline.outside_memory import ReachableObjects
+from warmstore.pipeline.stacked_batch import StackedBatch, Uneven
 from warmstore.pipeline.step_identities import Description
-from warmstore.pipeline.tiers.sample_store import LOST, Place, Shelf
+from warmstore.pipeline.tiers.sample_store import MISSING, SampleStore, StoreLocation
 from warmstore.pipeline.tiers.sample_values import Marked
 from warmstore.pipeline.tiers.tier_folders import MemoryTier
 from warmstore.pipeline.trial import LargeParts, Trial, WrittenOutside, raw_values, reachable
-from warmstore.pipeline.write_watch import Watch
+from warmstore.pipeline.write_watch import WriteWatch
 from warmstore.records.format.encoded_rows import Bools
 from warmstore.storage.lease import UsageLease
-from warmstore.storage.lifecycle import Owner
+from warmstore.storage.lifecycle import Closeable
 
 if TYPE_CHECKING:
     from warmstore.pipeline.pipeline import Pipeline
 
 
 @dataclass(frozen=True)
-class Kept:
+class CacheLayout:
     """What is kept where. places: by number of their placement. assignment: int16 [samples], the placement of each.
 
     identities: uint64 [samples], hashes of what each sample is made from. steps: descriptions of those whose results
     are kept.
     """
 
-    places: tuple[Place, ...]
+    places: tuple[StoreLocation, ...]
     assignment: np.ndarray[Any, np.dtype[np.int16]]
     identities: UInt64
     steps: tuple[Description, ...]
@@ -63,7 +63,7 @@ class PipelineSource(Source):
         pipe: "Pipeline",
         seed: int = 0,
         identity: Any = None,
-        kept: Kept | None = None,
+        kept: CacheLayout | None = None,
         held: Sequence[MemoryTier | UsageLease] = (),
     ) -> None:
         self._pipe = pipe
@@ -71,7 +71,7 @@ class PipelineSource(Source):
         self.identity = {"source": identity, "seed": seed} if pipe.cacheable < len(pipe.steps) else identity
         self._kept = kept
         self.held = held
-        self._shelves: Shelves | None = None
+        self._shelves: SampleStores | None = None
         self._notes: list[str] = []
         self._epoch = -1
         self._looked = -1  # the epoch in which the steps were looked at
@@ -101,7 +101,7 @@ class PipelineSource(Source):
 
     def _batch(self, epoch: int, positions: Int64) -> Any:
         """Make samples one after the other: one that changes memory from outside may change those after it."""
-        batch = Batch(len(positions), alike=self._alike)
+        batch = StackedBatch(len(positions), alike=self._alike)
         shelves = self._opened(epoch) if self._is_current() else None
         missing = np.arange(len(positions)) if shelves is None else np.flatnonzero(shelves.rows[positions] < 0)
         if shelves is not None and not len(missing):
@@ -118,7 +118,9 @@ class PipelineSource(Source):
         except BadSource:
             return made  # locks, sockets: what nobody copies, a step gives as itself
 
-    def _make(self, epoch: int, positions: Int64, missing: Int64, shelves: "Shelves | None", batch: Batch) -> None:
+    def _make(
+        self, epoch: int, positions: Int64, missing: Int64, shelves: "SampleStores | None", batch: StackedBatch
+    ) -> None:
         """Make the samples of a batch, from where they are kept or from what the source holds."""
         raws, number = self._raw(positions[missing]), {place: at for at, place in enumerate(missing.tolist())}
         beside = None if shelves is None else reachable(raws)
@@ -127,8 +129,8 @@ class PipelineSource(Source):
             found = {} if shelves is None else shelves.read(positions[few])
             for at, place in enumerate(few.tolist()):
                 index = int(positions[place])
-                value = self._go_on(epoch, index, *found.pop(at)) if at in found else LOST
-                if value is LOST:
+                value = self._go_on(epoch, index, *found.pop(at)) if at in found else MISSING
+                if value is MISSING:
                     raw = [raws[number[place]]] if place in number else self._raw(positions[place : place + 1])
                     value = self._compute(epoch, index, raw, beside)
                 batch.put(place, value)
@@ -162,7 +164,7 @@ class PipelineSource(Source):
         known[changed] = now[changed]
         if self._shelves is not None:
             for index in changed.tolist():
-                self._shelves.lose(index)
+                self._shelves.invalidate(index)
 
     def _may_write(self, indices: Int64) -> Bools:
         """Which samples may be written: their steps are what they were, and so is what they are made from."""
@@ -192,13 +194,13 @@ class PipelineSource(Source):
         for one in held:
             one.release() if isinstance(one, UsageLease) else one.close()
 
-    def open_shelves(self) -> "Shelves | None":
+    def open_shelves(self) -> "SampleStores | None":
         """This process's view of what is kept."""
         if self._kept is None:
             return None
         shelves = self._shelves
         if shelves is None or shelves.closed:
-            shelves = self._shelves = Shelves(self._kept, self._may_write)
+            shelves = self._shelves = SampleStores(self._kept, self._may_write)
         return shelves
 
     def close_shelves(self) -> None:
@@ -211,7 +213,7 @@ class PipelineSource(Source):
         """Have the user told."""
         self._notes.append(note)
 
-    def wanted(self, shelves: "Shelves") -> np.ndarray[Any, np.dtype[np.bool_]]:
+    def wanted(self, shelves: "SampleStores") -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Which samples are to be kept: bool [samples]."""
         assert self._kept is not None
         return np.isin(self._kept.assignment, list(shelves.by_number))
@@ -240,33 +242,33 @@ class PipelineSource(Source):
                         trial.watch.restore()  # training begins where it would have without
         return len(missing)
 
-    def _opened(self, epoch: int) -> "Shelves":
+    def _opened(self, epoch: int) -> "SampleStores":
         shelves = self.open_shelves()
         assert shelves is not None
         if epoch != self._epoch:
             self._epoch = epoch
-            shelves.look()
+            shelves.refresh()
         return shelves
 
     def _raw(self, positions: Int64) -> list[Any]:
         return raw_values(self._pipe.source, positions.tolist())
 
-    def _go_on(self, epoch: int, index: int, shelf: Shelf, value: Any) -> Any:
-        """Send a kept sample through the steps that are left; `LOST` if it is to be made anew."""
+    def _go_on(self, epoch: int, index: int, shelf: SampleStore, value: Any) -> Any:
+        """Send a kept sample through the steps that are left; `MISSING` if it is to be made anew."""
         watch = None
         if isinstance(value, Marked):
             if shelf.place.step < len(self._pipe.steps):
-                watch = Watch([])
+                watch = WriteWatch([])
                 watch.add(0, value.parts)
             value = value.value
-        if value is not LOST:
+        if value is not MISSING:
             value = self._pipe.run(value, index, epoch=epoch, seed=self._seed, first=shelf.place.step)
-        if value is LOST or (watch is not None and watch.written()):
-            shelf.lose(index)  # what was written has to be written outside, too
-            return LOST
+        if value is MISSING or (watch is not None and watch.written()):
+            shelf.invalidate(index)  # what was written has to be written outside, too
+            return MISSING
         return value
 
-    def _compute(self, epoch: int, index: int, raw: list[Any], beside: Objects | None) -> Any:
+    def _compute(self, epoch: int, index: int, raw: list[Any], beside: ReachableObjects | None) -> Any:
         """Make a sample from its raw value on, and put it on its shelf if it is to be kept.
 
         Args:
@@ -279,10 +281,10 @@ class PipelineSource(Source):
         trial = Trial(self._pipe, index, raw, self._large_parts_of(shelf), beside)
         return self._keep(trial, index, shelf, partial(run, first=shelf.place.step))
 
-    def _large_parts_of(self, shelf: Shelf) -> LargeParts:
+    def _large_parts_of(self, shelf: SampleStore) -> LargeParts:
         return self._large_parts.setdefault(shelf.place.step, LargeParts())
 
-    def _keep(self, trial: Trial, index: int, shelf: Shelf, go_on: Callable[[Any], Any]) -> Any:
+    def _keep(self, trial: Trial, index: int, shelf: SampleStore, go_on: Callable[[Any], Any]) -> Any:
         """Keep a sample as its shelf wants it, unless it had better not be; give what `go_on` makes of it."""
         trial.run(shelf.place.step)
         if not trial.watch:
@@ -310,29 +312,29 @@ class PipelineSource(Source):
             if shelf.place.step >= error.stage:
                 shelf.refuse(error)
 
-    def _shelf_of(self, index: int) -> Shelf | None:
+    def _shelf_of(self, index: int) -> SampleStore | None:
         """Where a sample is kept or is to be."""
         if self._shelves is None or self._kept is None:
             return None
         return self._shelves.by_number.get(int(self._kept.assignment[index]))
 
 
-class Shelves(Owner):
+class SampleStores(Closeable):
     """One process's shelves. may_write: which samples may be written, of those that wait.
 
     by_number: of their placement; broken: those that cannot be opened. rows: int32 [samples], where each is; see
-    `Shelf`.
+    `SampleStore`.
     """
 
-    def __init__(self, kept: Kept, may_write: Callable[[Int64], Bools]) -> None:
+    def __init__(self, kept: CacheLayout, may_write: Callable[[Int64], Bools]) -> None:
         self.rows = np.full(len(kept.assignment), -1, np.int32)
-        self.by_number: dict[int, Shelf] = {}
+        self.by_number: dict[int, SampleStore] = {}
         self.broken: list[int] = []
         self._notes: list[str] = []
         self._assignment = kept.assignment
         for place in kept.places:
             try:
-                self.by_number[place.number] = Shelf(
+                self.by_number[place.number] = SampleStore(
                     place, self.rows, kept.assignment == place.number, kept.identities, may_write
                 )
             except OSError as error:
@@ -343,16 +345,16 @@ class Shelves(Owner):
                     shelf.abandon()
                 raise
         self.closed = False
-        self.own()
+        self.register()
 
     def at_once(self) -> int:
         """How many samples had better be read at once, at most."""
         return min((shelf.at_once for shelf in self.by_number.values()), default=1)
 
-    def read(self, positions: Int64) -> dict[int, tuple[Shelf, Any]]:
-        """Those of some samples that are kept, by their place in `positions`: shelf, and value as of `Shelf.read`."""
+    def read(self, positions: Int64) -> dict[int, tuple[SampleStore, Any]]:
+        """Those of some samples that are kept, by place in `positions`: store and value; see `SampleStore.read`."""
         rows, placed = self.rows[positions].astype(np.int64), self._assignment[positions]
-        found: dict[int, tuple[Shelf, Any]] = {}
+        found: dict[int, tuple[SampleStore, Any]] = {}
         for number, shelf in self.by_number.items():
             at = np.flatnonzero((placed == number) & (rows >= 0))
             if len(at):
@@ -369,17 +371,17 @@ class Shelves(Owner):
             return None
         return shelf.read_stacked(self.rows[positions].astype(np.int64))
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """See what others have added."""
         for shelf in self.by_number.values():
             shelf.flush()
-            shelf.look()
+            shelf.refresh()
 
-    def lose(self, index: int) -> None:
+    def invalidate(self, index: int) -> None:
         """Forget a sample, so that it is computed and added again."""
         self.rows[index] = -1
         for shelf in self.by_number.values():
-            shelf.lose(index)
+            shelf.invalidate(index)
 
     def flush(self) -> None:
         """Write what waits."""
@@ -400,7 +402,7 @@ class Shelves(Owner):
             self.closed = True
             for shelf in self.by_number.values():
                 shelf.close()
-            self.disown()
+            self.unregister()
 
     def _after_fork(self) -> None:
         self.closed = True

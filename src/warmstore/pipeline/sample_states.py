@@ -14,13 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from warmstore.identity.sample_identities import Samples, UInt64, as_a_whole, counts_as_a_whole, identify_samples, mixed
+from warmstore.identity.sample_identities import (
+    SampleIdentities,
+    UInt64,
+    as_a_whole,
+    counts_as_a_whole,
+    identify_samples,
+    mixed,
+)
 from warmstore.identity.watch import SHARE
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.records.format.encoded_rows import Bools
 
 if TYPE_CHECKING:
-    from warmstore.identity.memory import Recorded
+    from warmstore.identity.memory import RecordedIdentity
     from warmstore.identity.patches import Patches
     from warmstore.pipeline.pipeline import Pipeline
 
@@ -43,26 +50,26 @@ class SampleStates:
         self._pipe = pipe
         self._folders = folders
         self._patches = patches
-        self._samples: Samples | None = None
+        self._samples: SampleIdentities | None = None
         self._left = np.empty(0, np.uint64)  # hashes of the samples as our calls have left them
         self._making: dict[int, int] = {}  # the hashes of their files
         self._seen = 0.0
         self._seconds, self._brief = 0.0, _FIRST
 
     @property
-    def samples(self) -> Samples:
+    def samples(self) -> SampleIdentities:
         """As they were when they were last looked at."""
         return self.look() if self._samples is None else self._samples
 
     @property
-    def recorded(self) -> Recorded | None:
+    def recorded(self) -> RecordedIdentity | None:
         """Of the source as a whole, or of the classes of its samples. Sources that change as they are read are known
         from the first reading on."""
         if self._samples is None and counts_as_a_whole(self._pipe.source):
             self.look()
         return None if self._samples is None else self._samples.recorded
 
-    def look(self) -> Samples:
+    def look(self) -> SampleIdentities:
         """Look at all samples."""
         began = time.monotonic()
         pipe, known = self._pipe, self._samples
@@ -103,7 +110,7 @@ class SampleStates:
         if samples.recorded.refresh().digest != samples.identity.digest:
             self._take_all(samples)
 
-    def _take_all(self, samples: Samples) -> None:
+    def _take_all(self, samples: SampleIdentities) -> None:
         recorded = samples.recorded
         if samples.look is not None:
             self._take(np.arange(len(samples.each)))

@@ -14,7 +14,7 @@ class Uneven(Exception):
     """A sample is not like the first: its batch must be made from a list."""
 
 
-class Batch:
+class StackedBatch:
     """What `stack` makes of `count` samples, each put at its place as it comes.
 
     Args:

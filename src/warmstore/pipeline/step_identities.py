@@ -15,9 +15,9 @@ import xxhash
 
 from warmstore.errors import NoFingerprint
 from warmstore.identity.identity import Found, Identity, difference, reasons, remedies, walk_over
-from warmstore.identity.memory import Recorded, memory_of
+from warmstore.identity.memory import RecordedIdentity, memory_of
 from warmstore.identity.patches import Patches
-from warmstore.identity.sample_identities import Samples
+from warmstore.identity.sample_identities import SampleIdentities
 from warmstore.identity.walk import Walk
 from warmstore.identity.watch import Watch
 from warmstore.pipeline.sample_states import SampleStates
@@ -43,11 +43,11 @@ class Identities:
         self._elsewhere = _folders_of_samples(pipe)
         self._steps = [self._recorded(step) for step in pipe.steps[: deterministic(pipe.steps)]]
 
-    def _recorded(self, step: Step) -> Recorded:
+    def _recorded(self, step: Step) -> RecordedIdentity:
         pipe = self._pipe
         arguments = tuple((name, id(value)) for name, value in sorted(step.arguments.items()))
         memory = memory_of(step.function, (arguments, step.ignore, pipe.root, pipe.files))
-        return Recorded(partial(self._look, step), step.version, memory)
+        return RecordedIdentity(partial(self._look, step), step.version, memory)
 
     def _look(self, step: Step, watch: Watch) -> Walk:
         pipe = self._pipe
@@ -56,7 +56,7 @@ class Identities:
         )
 
     @property
-    def samples(self) -> Samples:
+    def samples(self) -> SampleIdentities:
         """Of the source, as it was when it was last looked at."""
         return self.states.samples
 
@@ -136,7 +136,7 @@ class Identities:
         """Whether long lists and dicts hold something else, which steps and the program may have put there."""
         return any(one.has_moved_in_large() for one in self._recorded_all())
 
-    def _recorded_all(self) -> list[Recorded]:
+    def _recorded_all(self) -> list[RecordedIdentity]:
         source = self.states.recorded
         return self._steps if source is None else [source, *self._steps]
 

@@ -12,9 +12,9 @@ import numpy as np
 import xxhash
 
 from warmstore.errors import BadSource, UnsupportedType
-from warmstore.pipeline.outside_memory import Objects, is_simple
+from warmstore.pipeline.outside_memory import ReachableObjects, is_simple
 from warmstore.pipeline.tiers.sample_values import TreeSpec, flatten, to_bytes, unmarked
-from warmstore.pipeline.write_watch import Watch
+from warmstore.pipeline.write_watch import WriteWatch
 
 if TYPE_CHECKING:
     from warmstore.pipeline.pipeline import Pipeline
@@ -56,11 +56,11 @@ class Trial:
         index: int,
         raw: list[Any],
         large: LargeParts,
-        beside: Objects | None = None,
+        beside: ReachableObjects | None = None,
         *,
         traceless: bool = False,
     ) -> None:
-        self.watch = Watch(raw, beside, large=large.are_compared(), copies=traceless)
+        self.watch = WriteWatch(raw, beside, large=large.are_compared(), copies=traceless)
         self._pipe = pipe
         self._index = index
         self._large = large
@@ -161,9 +161,9 @@ def raw_values(source: Any, positions: list[int]) -> list[Any]:
     return list(found)
 
 
-def reachable(raws: list[Any]) -> Objects | None:
+def reachable(raws: list[Any]) -> ReachableObjects | None:
     """What can be reached from a list of raw values; None where nothing of it changes."""
-    return None if all(map(is_simple, raws)) else Objects(raws)
+    return None if all(map(is_simple, raws)) else ReachableObjects(raws)
 
 
 def examples(pipe: "Pipeline", indices: list[int], step: int) -> Iterator[Taken]:

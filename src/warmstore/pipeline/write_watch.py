@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from warmstore.pipeline.outside_memory import Objects, are_private
+from warmstore.pipeline.outside_memory import ReachableObjects, are_private
 from warmstore.records.format.array_interop import is_tensor, to_numpy
 from warmstore.tree.shared_buffers import bounds
 
@@ -25,14 +25,14 @@ class _Seen:
 
     at: int
     stage: int
-    content: "_Bits | _Entries | None"
+    content: "_SavedBits | _Entries | None"
 
     def differs(self, part: Any) -> bool:
         """Whether the part holds something else now."""
         return self.content is not None and self.content.differs(part)
 
 
-class Watch:
+class WriteWatch:
     """Parts in memory from outside, as they were when they were first seen.
 
     values: to be looked at, to which the watch appends the parts: so it knows of every reference that is its own.
@@ -47,7 +47,7 @@ class Watch:
     def __init__(
         self,
         values: list[Any],
-        beside: Objects | None = None,
+        beside: ReachableObjects | None = None,
         *,
         large: bool = True,
         copies: bool = False,
@@ -66,7 +66,7 @@ class Watch:
     def look(self, stage: int) -> None:
         """See what the values share with the outside after so many steps."""
         if not are_private(self.values, self._beside):
-            self.add(stage, list(Objects(self.values, self._beside).parts()))
+            self.add(stage, list(ReachableObjects(self.values, self._beside).parts()))
 
     def add(self, stage: int, parts: list[Any]) -> None:
         """Watch parts."""
@@ -99,9 +99,9 @@ class Watch:
         """The numbers of steps after which parts were first seen that have been written since, in ascending order."""
         return sorted({seen.stage for seen in self._seen.values() if seen.differs(self.values[seen.at])})
 
-    def now(self) -> "Watch":
+    def now(self) -> "WriteWatch":
         """A watch of the same parts as they are now, which can restore them."""
-        watch = Watch([], copies=True)
+        watch = WriteWatch([], copies=True)
         watch.add(0, self.parts)
         return watch
 
@@ -113,7 +113,7 @@ class Watch:
                 seen.content.restore(part)
 
 
-class _Bits:
+class _SavedBits:
     """What an array, tensor or bytearray holds: a hash of it, and a copy if there is to be one."""
 
     def __init__(self, part: Any, copy: bool) -> None:
@@ -161,9 +161,9 @@ class _Entries:
             held.update(zip(self._names, self._entries, strict=True))
 
 
-def _content(part: Any, copy: bool) -> _Bits | _Entries:
+def _content(part: Any, copy: bool) -> _SavedBits | _Entries:
     if is_tensor(part) or isinstance(part, bytearray) or (isinstance(part, np.ndarray) and not part.dtype.hasobject):
-        return _Bits(part, copy)
+        return _SavedBits(part, copy)
     return _Entries(part)
 
 

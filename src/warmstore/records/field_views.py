@@ -8,7 +8,7 @@ import numpy as np
 from warmstore.errors import PositionError, SchemaMismatch
 from warmstore.records.format.fields import Array, Field, Fields, check_known
 from warmstore.records.read.numpy_indexing import apply_index, is_integer, split_index
-from warmstore.records.sample_batch import Samples
+from warmstore.records.sample_batch import SampleBatch
 
 if TYPE_CHECKING:
     from warmstore.records.store import RecordStore
@@ -96,9 +96,9 @@ class FieldView:
             )
         return index
 
-    def __getitems__(self, index: Any) -> Samples:
+    def __getitems__(self, index: Any) -> SampleBatch:
         """The values at many positions as torch's DataLoader asks for them."""
-        return Samples(self[index], len(index), index)
+        return SampleBatch(self[index], len(index), index)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         """All values in memory; of fields that are no arrays of one shape as objects.
@@ -155,9 +155,9 @@ class FieldsView:
             return {name: _value(values) for name, values in self.gather([index]).items()}
         return self.gather(index)
 
-    def __getitems__(self, index: Any) -> Samples:
+    def __getitems__(self, index: Any) -> SampleBatch:
         """The records at many positions as torch's DataLoader asks for them."""
-        return Samples(self.gather(index), len(index), index)
+        return SampleBatch(self.gather(index), len(index), index)
 
     def gather(self, index: Any, fields: Sequence[str] | None = None) -> dict[str, Any]:
         """`RecordStore.gather` of these fields, or of some of them."""

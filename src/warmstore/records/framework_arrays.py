@@ -13,7 +13,7 @@ from warmstore.errors import NotInstalled, SchemaMismatch, UnsupportedType
 from warmstore.records.field_views import FieldsView, is_names
 from warmstore.records.format.array_interop import is_tensor, to_torch
 from warmstore.records.format.fields import Fields
-from warmstore.records.sample_batch import Samples
+from warmstore.records.sample_batch import SampleBatch
 
 if TYPE_CHECKING:
     from warmstore.records.store import RecordStore
@@ -57,9 +57,9 @@ class Formatted:
             return Formatted(self.store[index], self.format)
         return self._convert(self.store[index])
 
-    def __getitems__(self, index: Any) -> Samples:
+    def __getitems__(self, index: Any) -> SampleBatch:
         """The records at many positions as torch's DataLoader asks for them."""
-        return Samples(self.gather(index), len(index), index)
+        return SampleBatch(self.gather(index), len(index), index)
 
     def __iter__(self) -> Iterator[Any]:
         return (self[at] for at in range(len(self)))

@@ -13,7 +13,7 @@ import numpy as np
 from warmstore.tree.columns import map_columns
 
 
-class Samples:
+class SampleBatch:
     """The samples of a batch.
 
     batch: all of them: a dict of arrays or lists, an array, or a list. positions: what was asked for, as it was handed
@@ -35,7 +35,7 @@ class Samples:
         return (_sample(self.batch, at) for at in range(self._count))
 
     def __eq__(self, other: object) -> bool:
-        return list(self) == (list(other) if isinstance(other, Samples) else other)
+        return list(self) == (list(other) if isinstance(other, SampleBatch) else other)
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -19,7 +19,7 @@ from warmstore.errors import Closed, PositionError, ReadOnly, SchemaMismatch
 from warmstore.identity.kinds import Versioned
 from warmstore.records.arrow.arrow_table import typed_table
 from warmstore.records.field_views import FieldsView, FieldView, is_names
-from warmstore.records.format.encoded_rows import Rows
+from warmstore.records.format.encoded_rows import EncodedRows
 from warmstore.records.format.fields import (
     LARGEST_RECORD,
     Field,
@@ -38,42 +38,42 @@ from warmstore.records.read.numpy_indexing import is_integer
 from warmstore.records.read.positions import as_positions, is_positions
 from warmstore.records.read.snapshot import Snapshot
 from warmstore.records.read.verify import Report, check
-from warmstore.records.sample_batch import Samples
-from warmstore.records.store_session import BATCH_BYTES, Session
+from warmstore.records.sample_batch import SampleBatch
+from warmstore.records.store_session import BATCH_BYTES, StoreSession
 from warmstore.records.write.field_edits import add_field, drop_field, filter_store, map_field
 from warmstore.records.write.rewrite import Utilisation, rewrite
 from warmstore.records.write.store_draft import create_folder
 from warmstore.records.write.write_buffer import block_of, largest_record
-from warmstore.records.write.write_options import Writing
+from warmstore.records.write.write_options import WriteOptions
 from warmstore.remote.location import is_remote
 from warmstore.storage.files import Files, is_read_only
-from warmstore.storage.lifecycle import Owner
+from warmstore.storage.lifecycle import Closeable
 from warmstore.storage.memory.address_space import SLOT
 from warmstore.storage.quota import Reserve
 
 if TYPE_CHECKING:
-    from warmstore.replicate.pull import Pulled
-    from warmstore.replicate.push import Pushed
+    from warmstore.replicate.pull import PullResult
+    from warmstore.replicate.push import PushResult
 
 _log = logging.getLogger("warmstore")
 
 
-class RecordStore(Owner):
+class RecordStore(Closeable):
     """A store of `len(store)` records, positions 0 to N - 1 in the order of commits, this process's pending rows last.
 
     Safe to use from several threads. Make one with `create` or `open`.
     """
 
     def __init__(
-        self, path: Path, manifest: Manifest, mode: str, writing: Writing, files: Files, *, salvage: bool = False
+        self, path: Path, manifest: Manifest, mode: str, writing: WriteOptions, files: Files, *, salvage: bool = False
     ) -> None:
         self.path = path.absolute()
         self.mode = mode
         self.files = files
-        self.session = Session(self.path, manifest, writing, files, write=mode == "a", salvage=salvage)
+        self.session = StoreSession(self.path, manifest, writing, files, write=mode == "a", salvage=salvage)
         self.closed = False
         if mode == "a":
-            self.own()
+            self.register()
 
     @classmethod
     def create(
@@ -106,7 +106,7 @@ class RecordStore(Owner):
         if is_remote(path):
             raise ReadOnly(f"{path!r} is a remote; create a store in a folder and push it there")
         folder, files = Path(path).absolute(), files or Files()
-        writing = Writing.of(chunk_size, writer_threads, room)
+        writing = WriteOptions.of(chunk_size, writer_threads, room)
         manifest = Manifest(check_fields(fields), dict(metadata or {}))
         encode("metadata", Json(), [manifest.metadata])
         create_folder(folder, manifest, files)
@@ -154,7 +154,7 @@ class RecordStore(Owner):
 
             remote = Remote(os.fspath(path), remote_options, anonymous)
             return cls._open_copy(*open_remote(remote, cache_dir, cache_size))
-        files, writing = files or Files(), Writing.of(chunk_size, writer_threads, room)
+        files, writing = files or Files(), WriteOptions.of(chunk_size, writer_threads, room)
         try:
             return cls(Path(path), read_manifest(Path(path), files), mode, writing, files, salvage=salvage)
         except OSError as error:
@@ -167,7 +167,7 @@ class RecordStore(Owner):
         try:
             return cls.open(folder, files=files)
         except BaseException:
-            files.let_go()
+            files.release()
             raise
 
     @property
@@ -228,7 +228,7 @@ class RecordStore(Owner):
         if self.session.pending.nbytes >= BATCH_BYTES:
             self.flush()
 
-    def extend_rows(self, block: dict[str, Rows]) -> None:
+    def extend_rows(self, block: dict[str, EncodedRows]) -> None:
         """Add a batch that is encoded already, without flushing; its arrays must not change afterwards."""
         self._check_writable()
         widest = largest_record(block)
@@ -239,7 +239,7 @@ class RecordStore(Owner):
         with self.session.lock:
             self.session.pending.add(block)
 
-    def commit_rows(self, block: dict[str, Rows]) -> None:
+    def commit_rows(self, block: dict[str, EncodedRows]) -> None:
         """Commit a batch that is encoded and compressed already, past what is pending.
 
         Raises:
@@ -439,9 +439,9 @@ class RecordStore(Owner):
             raise PositionError(f"records are deleted by position; to delete a field use drop_field({index!r})")
         self.delete(index)
 
-    def __getitems__(self, index: Any) -> Samples:
+    def __getitems__(self, index: Any) -> SampleBatch:
         """The records at many positions as torch's DataLoader asks for them."""
-        return Samples(self.gather(index), len(index), index)
+        return SampleBatch(self.gather(index), len(index), index)
 
     def with_format(self, format: str) -> Formatted:
         """The same records as "torch" tensors, "jax" arrays, or "numpy" again.
@@ -555,7 +555,7 @@ class RecordStore(Owner):
         progress: bool | None = None,
         remote_options: Mapping[str, Any] | None = None,
         anonymous: bool = False,
-    ) -> "Pushed":
+    ) -> "PushResult":
         """Have a remote hold what this store holds. What is there already is not sent again, nor after a break.
 
         Chunks that other processes write to wait for a later push, and rows behind theirs with them; this process's own
@@ -588,7 +588,7 @@ class RecordStore(Owner):
         progress: bool | None = None,
         remote_options: Mapping[str, Any] | None = None,
         anonymous: bool = False,
-    ) -> "Pulled":
+    ) -> "PullResult":
         """Have this store hold what a remote has of it by now; the arguments are those of `push`.
 
         Raises:
@@ -612,7 +612,7 @@ class RecordStore(Owner):
         progress: bool | None = None,
         remote_options: Mapping[str, Any] | None = None,
         anonymous: bool = False,
-    ) -> "tuple[Pulled, Pushed]":
+    ) -> "tuple[PullResult, PushResult]":
         """`pull` and then `push`: whichever of the two has more gives it to the other."""
         from warmstore.replicate.pull import sync
         from warmstore.replicate.remote_copy import Remote
@@ -670,17 +670,17 @@ class RecordStore(Owner):
         with self.session.lock:
             if self.mode == "a":
                 self.session.settle(seal=seal)
-            self.session.generation.let_go()
+            self.session.generation.release()
             self.closed = True
-            self.disown()
-            self.files.let_go()
+            self.unregister()
+            self.files.release()
 
     def _after_fork(self) -> None:
         # In a forked child: the parent's pending rows, chunk and locks stay the parent's.
         old = self.session
-        old.generation.let_go()
+        old.generation.release()
         try:
-            self.session = Session(self.path, self.manifest, old.writing, self.files, write=self.mode == "a")
+            self.session = StoreSession(self.path, self.manifest, old.writing, self.files, write=self.mode == "a")
         except OSError as error:
             self.closed = True
             _log.warning("%s could not be opened again after a fork: %s", self.path, error)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from warmstore.errors import NotAStore, PositionError, ReadOnly, SchemaMismatch
-from warmstore.records.format.encoded_rows import Rows, stored_rows
+from warmstore.records.format.encoded_rows import EncodedRows, stored_rows
 from warmstore.records.format.log import GenerationClosed
 from warmstore.records.format.manifest import FORMAT, Manifest, read_manifest, write_manifest
 from warmstore.records.format.value_encoding import compressed
@@ -22,25 +22,25 @@ from warmstore.records.write.chunk_merging import merge_small_chunks
 from warmstore.records.write.edit_lock import edit_lock
 from warmstore.records.write.generation import Generation
 from warmstore.records.write.upgrade import upgrade
-from warmstore.records.write.write_buffer import Pending, block_of
-from warmstore.records.write.write_options import Writing
+from warmstore.records.write.write_buffer import WriteBuffer, block_of
+from warmstore.records.write.write_options import WriteOptions
 from warmstore.storage.files import Files, write_failed
 
 BATCH_BYTES = 64 << 20
 """Pending bytes that start a flush by themselves, and the most that one batch on the disk holds."""
 
 
-class Session:
+class StoreSession:
     """Safe to use from several threads: `lock` is held by whoever changes anything."""
 
     def __init__(
-        self, path: Path, manifest: Manifest, writing: Writing, files: Files, *, write: bool, salvage: bool = False
+        self, path: Path, manifest: Manifest, writing: WriteOptions, files: Files, *, write: bool, salvage: bool = False
     ) -> None:
         self.path = path
         self.writing = writing
         self.files = files
         self.lock = threading.RLock()
-        self.pending = Pending(manifest.fields)
+        self.pending = WriteBuffer(manifest.fields)
         self._write = write
         self._salvage = salvage
         self._prepared = False
@@ -74,7 +74,7 @@ class Session:
     def adopt(self, generation: Generation) -> None:
         """Go on in a generation that this process has just written."""
         self.generation = generation
-        self.pending = Pending(generation.manifest.fields)
+        self.pending = WriteBuffer(generation.manifest.fields)
 
     def _follow(self) -> None:
         """Go on in the store's present generation."""
@@ -85,9 +85,9 @@ class Session:
                 f"pending here; they are {list(manifest.fields)} now. Open the store again and add the records anew"
             )
         old, self.generation = self.generation, self._open_generation(manifest)
-        old.let_go()
+        old.release()
         if not self.pending.count:
-            self.pending = Pending(manifest.fields)
+            self.pending = WriteBuffer(manifest.fields)
 
     def refresh(self) -> None:
         """See what other processes committed since."""
@@ -119,7 +119,7 @@ class Session:
                 if self.writing.room is None:
                     merge_small_chunks(self.path, self.generation, self.files, self.writing.chunk_size)
 
-    def commit_rows(self, block: dict[str, Rows]) -> None:
+    def commit_rows(self, block: dict[str, EncodedRows]) -> None:
         """Commit rows that were never pending, their values compressed already."""
         with self.lock:
             self._commit(lambda generation: generation.commit(block, stored=True))
@@ -170,7 +170,9 @@ class Session:
             kept = [name for name in fields if name not in given]
             self._commit(lambda generation: generation.commit_update(self._blocks(positions, given, kept), positions))
 
-    def _blocks(self, positions: Int64, given: dict[str, Rows], kept: list[str]) -> Iterator[dict[str, Rows]]:
+    def _blocks(
+        self, positions: Int64, given: dict[str, EncodedRows], kept: list[str]
+    ) -> Iterator[dict[str, EncodedRows]]:
         """The rows of an update, as they are stored, in blocks of about 64 MiB."""
         fields, snapshot = self.generation.manifest.fields, self.snapshot
         stored = max(int(sum(int(sizes.sum()) for sizes in snapshot.size)), 1) // max(snapshot.rows, 1)

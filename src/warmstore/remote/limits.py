@@ -12,29 +12,29 @@ _BREATH = 0.25  # seconds between signs of life that cost nothing
 
 
 @dataclass(frozen=True)
-class Patience:
+class RequestLimits:
     """What one request may take, in seconds.
 
     Attributes:
         connect: To get a connection.
-        silence: Between two pieces of data.
+        read_timeout: Between two pieces of data.
         retries: How often a request is tried again after a server error, a timeout or a cut connection.
         backoff: Before the first of them, twice as long before each later one, with jitter.
         request: In all, with retries, until the first piece of data; a transfer that flows has no end.
         sending: Until the answer to a request that sends a part of an object. A body on its way cannot be watched, so
             this must do for slow lines too.
         failures: After so many failed requests in a row the remote counts as dead.
-        rest: How long nobody asks a dead remote, twice as long each time that it still is.
+        cooldown: How long nobody asks a dead remote, twice as long each time that it still is.
     """
 
     connect: float = 2.0
-    silence: float = 5.0
+    read_timeout: float = 5.0
     retries: int = 3
     backoff: float = 0.1
     request: float = 15.0
     sending: float = 300.0
     failures: int = 3
-    rest: float = 30.0
+    cooldown: float = 30.0
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -42,16 +42,16 @@ class Patience:
                 raise ValueError(f"{name}={value!r} must be 0 or more")
 
 
-class Breaker:
-    """Says whether a remote may be asked: no longer after some failures in a row, and again after a rest, by one."""
+class CircuitBreaker:
+    """Says whether a remote may be asked: not after some failures in a row, and again after a cooldown, by one."""
 
-    def __init__(self, failures: int, rest: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, failures: int, cooldown: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = failures
-        self._rest = rest
+        self._cooldown = cooldown
         self._clock = clock
         self._lock = threading.Lock()
         self._failed = 0
-        self._pause = rest
+        self._pause = cooldown
         self._until = 0.0
 
     @property
@@ -61,7 +61,7 @@ class Breaker:
             return self._failed >= self._most and self._clock() < self._until
 
     def may_ask(self) -> bool:
-        """Whether to ask now. After a rest one may, and the others when that went well."""
+        """Whether to ask now. After a cooldown one may, and the others when that went well."""
         with self._lock:
             if self._failed < self._most:
                 return True
@@ -73,7 +73,7 @@ class Breaker:
 
     def went_well(self) -> None:
         with self._lock:
-            self._failed, self._pause = 0, self._rest
+            self._failed, self._pause = 0, self._cooldown
 
     def failed(self) -> bool:
         """Returns whether the remote counts as dead from now on, and did not before."""
@@ -86,7 +86,7 @@ class Breaker:
             return self._failed == self._most
 
 
-class WaitBudget:
+class StallBudget:
     """What a program may wait for a remote in all, counted in seconds in which no data came. Many threads may wait.
 
     A gap between two pieces of data costs what it is longer than a quarter of a second. So waiting for data that flows

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from warmstore.errors import BadArtifact, RemoteRefused, RemoteUnavailable, WarmstoreError
-from warmstore.remote.limits import Breaker, Patience
+from warmstore.remote.limits import CircuitBreaker, RequestLimits
 from warmstore.remote.location import Location, Redacted
 from warmstore.remote.obstore_stores import obstore_package, store_of
 from warmstore.remote.offline import OFFLINE, is_offline
@@ -52,7 +52,7 @@ class Objects:
         options: What obstore's store of that kind takes (S3Config, GCSConfig, AzureConfig), such as
             {"endpoint": "https://minio.example.org", "region": "us-east-1"}; for HTTP {"headers": {...}}.
         anonymous: Sign no requests.
-        patience: What a request may take.
+        limits: What a request may take.
         parallel: How many requests go on at once.
         at_exit: Have it closed at exit, or when it is collected; else whoever made it does, and calls `leave` in forked
             children.
@@ -70,14 +70,14 @@ class Objects:
         *,
         options: Mapping[str, Any] | None = None,
         anonymous: bool = False,
-        patience: Patience | None = None,
+        limits: RequestLimits | None = None,
         parallel: int = 32,
         at_exit: bool = True,
     ) -> None:
         self.location = Location.parse(url)
-        self.patience = patience or Patience()
+        self.limits = limits or RequestLimits()
         self.parallel = parallel
-        self.breaker = Breaker(self.patience.failures, self.patience.rest)
+        self.breaker = CircuitBreaker(self.limits.failures, self.limits.cooldown)
         self._options = dict(options or {})
         unknown = sorted(set(self._options) - {"headers"})
         if unknown and self.location.kind == "http":
@@ -154,7 +154,7 @@ class Objects:
             came = 0
             least = _WATCHED if flowed is not None else _PIECE if take is None else 4 * _PIECE
             stream: AsyncIterator[Any] = found.stream(min_chunk_size=least).__aiter__()
-            slow = self.patience.silence + least / _SLOWEST
+            slow = self.limits.read_timeout + least / _SLOWEST
             while (piece := await _next(stream, slow)) is not None:
                 came += len(piece)
                 if take is None:
@@ -184,7 +184,7 @@ class Objects:
             store = self._opened(write=True)
             sending = obstore.put_async(store, self._below(name), data, mode=mode, use_multipart=parts)
             try:
-                await asyncio.wait_for(sending, self.patience.sending + large / _SLOWEST)
+                await asyncio.wait_for(sending, self.limits.sending + large / _SLOWEST)
             except obstore.exceptions.AlreadyExistsError:
                 return False
             except FileNotFoundError as error:  # of an object that is to be made this means its bucket
@@ -218,7 +218,7 @@ class Objects:
                 return sorted(await self._walk(store, self._below(prefix), flowed), key=lambda one: one.name)
             found: list[Entry] = []
             stream = obstore.list(store, prefix or None, chunk_size=_LIST).__aiter__()
-            while (page := await _next(stream, self.patience.request)) is not None:
+            while (page := await _next(stream, self.limits.request)) is not None:
                 found += map(_entry, page)
                 if flowed is not None:
                     flowed(0)
@@ -315,7 +315,7 @@ class Objects:
                 if not write and not folder.is_dir():
                     return None
             self._stores[write] = store_of(
-                self.location, self._options, self._anonymous, self.patience, self._redacted, write=write
+                self.location, self._options, self._anonymous, self.limits, self._redacted, write=write
             )
         return self._stores[write]
 
@@ -354,7 +354,7 @@ class Objects:
         return RemoteUnavailable(f"{self.location.url}: {failed}: {said}")
 
     async def _in_time(self, asking: Awaitable[T]) -> T:
-        return await asyncio.wait_for(asking, self.patience.request)
+        return await asyncio.wait_for(asking, self.limits.request)
 
 
 async def _next(stream: AsyncIterator[T], seconds: float) -> T | None:

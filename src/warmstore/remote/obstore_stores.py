@@ -9,7 +9,7 @@ from typing import Any
 
 from warmstore.errors import NotInstalled
 from warmstore.remote import credentials
-from warmstore.remote.limits import Patience
+from warmstore.remote.limits import RequestLimits
 from warmstore.remote.location import Location, Redacted
 
 
@@ -17,7 +17,7 @@ def store_of(
     location: Location,
     options: Mapping[str, Any],
     anonymous: bool,
-    patience: Patience,
+    limits: RequestLimits,
     redacted: Redacted,
     *,
     write: bool,
@@ -29,22 +29,22 @@ def store_of(
     if location.kind == "file":
         return stores.LocalStore(location.address, mkdir=True)
     client: dict[str, Any] = {
-        "connect_timeout": timedelta(seconds=patience.connect),
+        "connect_timeout": timedelta(seconds=limits.connect),
         # It begins with the request and not behind its body (reqwest #2784). WebDAV takes whole chunks in one request,
         # which only their size says how long may take.
-        "read_timeout": timedelta(seconds=patience.silence),
+        "read_timeout": timedelta(seconds=limits.read_timeout),
         "timeout": timedelta(days=1),  # of a whole transfer; silence is what ends one
         "user_agent": "warmstore",
         "allow_http": True,  # where the user names such an endpoint, and only there
     }
     if write:
-        client["read_timeout"] = timedelta(days=1) if location.kind == "http" else timedelta(seconds=patience.sending)
+        client["read_timeout"] = timedelta(days=1) if location.kind == "http" else timedelta(seconds=limits.sending)
     retries = {
-        "max_retries": patience.retries,
-        "retry_timeout": timedelta(seconds=patience.request),
+        "max_retries": limits.retries,
+        "retry_timeout": timedelta(seconds=limits.request),
         "backoff": {
-            "init_backoff": timedelta(seconds=patience.backoff),
-            "max_backoff": timedelta(seconds=max(patience.backoff, 5.0)),
+            "init_backoff": timedelta(seconds=limits.backoff),
+            "max_backoff": timedelta(seconds=max(limits.backoff, 5.0)),
             "base": 2,
         },
     }

@@ -12,12 +12,12 @@ from multiprocessing import util
 from typing import Any, TypeVar
 
 from warmstore.errors import RemoteUnavailable
-from warmstore.storage.lifecycle import Owner
+from warmstore.storage.lifecycle import Closeable
 
 T = TypeVar("T")
 
 
-class Requests(Owner):
+class Requests(Closeable):
     """A thread with an event loop, which begins with the first request. Threads may share it.
 
     Args:
@@ -31,7 +31,7 @@ class Requests(Owner):
     def __init__(self, url: str, *, at_exit: bool) -> None:
         self._url = url
         if not at_exit:
-            self.entrust()
+            self.hand_over()
         self._lock = threading.Lock()
         self._process = os.getpid()
         self._ended = False
@@ -86,7 +86,7 @@ class Requests(Owner):
         if ended or loop is None or thread is None:
             return
         self.closed = True
-        self.disown()
+        self.unregister()
         asyncio.run_coroutine_threadsafe(_end(loop), loop)
         thread.join()
 
@@ -110,7 +110,7 @@ class Requests(Owner):
             self._thread = threading.Thread(target=_serve, args=(self._loop,), name="warmstore-remote", daemon=True)
             self._thread.start()
             self.closed = False
-            self.own()
+            self.register()
         return self._loop
 
 

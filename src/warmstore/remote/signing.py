@@ -28,14 +28,14 @@ _LEAST = 16  # bytes in a shared secret
 
 
 @dataclass(frozen=True)
-class Key:
+class SigningKey:
     """One key. `material` is never shown."""
 
     kind: str
     material: bytes = field(repr=False)
 
     @classmethod
-    def parse(cls, line: str) -> Key:
+    def parse(cls, line: str) -> SigningKey:
         """The key that a line says.
 
         Raises:
@@ -54,7 +54,7 @@ class Key:
         return cls(kind, material)
 
     @classmethod
-    def new(cls, kind: str = "hmac") -> Key:
+    def new(cls, kind: str = "hmac") -> SigningKey:
         """A new secret: of kind "hmac", or a private key of kind "ed25519".
 
         Raises:
@@ -74,12 +74,12 @@ class Key:
         return self.kind != "ed25519.pub"
 
     @property
-    def public(self) -> Key:
+    def public(self) -> SigningKey:
         """What others need to check signatures: of a private key the public one, of a shared secret itself."""
         if self.kind != "ed25519":
             return self
         ed25519 = _ed25519()
-        return Key(
+        return SigningKey(
             "ed25519.pub", ed25519.Ed25519PrivateKey.from_private_bytes(self.material).public_key().public_bytes_raw()
         )
 
@@ -112,7 +112,7 @@ class Key:
 class Keyring:
     """The keys of this user. Without any, nothing is signed and nothing can be checked; it is false then."""
 
-    keys: tuple[Key, ...] = ()
+    keys: tuple[SigningKey, ...] = ()
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Keyring:
@@ -192,11 +192,11 @@ def _said(purpose: str, message: bytes) -> bytes:
     return f"warmstore {purpose}\0".encode() + message
 
 
-def _parsed(lines: Iterable[str], where: str) -> Iterable[Key]:
+def _parsed(lines: Iterable[str], where: str) -> Iterable[SigningKey]:
     for number, line in enumerate(lines, start=1):
         if line.strip() and not line.lstrip().startswith("#"):
             try:
-                yield Key.parse(line)
+                yield SigningKey.parse(line)
             except ValueError as error:
                 raise NotTrusted(errno.EINVAL, f"line {number} is no key: {error}", where) from None
 

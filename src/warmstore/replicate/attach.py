@@ -32,9 +32,9 @@ from warmstore.records.generation_log import open_log
 from warmstore.records.read.live_batches import first_chunks
 from warmstore.records.write.upgrade import upgrade
 from warmstore.remote.objects import Objects
-from warmstore.replicate.pull import Pulled, fetch_chunks
+from warmstore.replicate.pull import PullResult, fetch_chunks
 from warmstore.replicate.remote_chunk import RemoteChunk
-from warmstore.replicate.remote_snapshot import Head
+from warmstore.replicate.remote_snapshot import RemoteSnapshot
 from warmstore.storage.files import Files, file_lock
 from warmstore.storage.quota import Reserve
 
@@ -42,16 +42,16 @@ Keep = Callable[[Path, int, RemoteChunk, Entries], None]
 """Has a chunk of a generation's folder come from a remote: by its number there, and with its entries in the log."""
 
 
-def adopt(
+def attach(
     path: Path,
-    head: Head,
+    head: RemoteSnapshot,
     objects: Objects,
     files: Files,
     *,
     lazily: Keep | None = None,
     room: Reserve | None = None,
     progress: bool | None = None,
-) -> Pulled:
+) -> PullResult:
     """Take over what a part of a cache has and this one lacks.
 
     Args:
@@ -64,7 +64,7 @@ def adopt(
     """
     local = read_manifest(path, files)
     if head.manifest.id == local.id:
-        return Pulled(0, 0, 0)
+        return PullResult(0, 0, 0)
     if head.manifest.fields != local.fields:
         raise SchemaMismatch(f"{head.name} has other fields, or another codec, than {path}; only equal caches join")
     if np.isin(head.entries["kind"], (UPDATE, DELETE, STAGED, DELETED)).any():
@@ -98,14 +98,16 @@ def adopt(
                 records += int(missing["rows"][missing["kind"] == BATCH].sum())
     with contextlib.suppress(OSError):
         files.remove_folder(path / ".pull")
-    return Pulled(chunks, size, records)
+    return PullResult(chunks, size, records)
 
 
-def _adopted(head: Head, here: int, number: int) -> Entries:
+def _adopted(head: RemoteSnapshot, here: int, number: int) -> Entries:
     return new_entry(ADOPTED, here, rows=number, body_hash=head.seed)
 
 
-def _missing(log: Log, head: Head, number: int, merged: dict[int, frozenset[int]]) -> tuple[int | None, Entries]:
+def _missing(
+    log: Log, head: RemoteSnapshot, number: int, merged: dict[int, frozenset[int]]
+) -> tuple[int | None, Entries]:
     """The number that a chunk of another store has here, or None; and those of its entries that are not in the log.
 
     Args:

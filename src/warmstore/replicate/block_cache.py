@@ -22,13 +22,13 @@ import xxhash
 from warmstore.errors import BadBudget, Damaged
 from warmstore.records.index.key_index import boot_id
 from warmstore.remote.objects import Objects
-from warmstore.replicate.block_writer import Keeping
+from warmstore.replicate.block_writer import BlockWriter
 from warmstore.replicate.remote_chunk import PAGES, Hashes, RemoteChunk
 from warmstore.storage.atomic import replace_file
 from warmstore.storage.files import Files, write_all
 from warmstore.storage.memory.address_space import BLOCK
-from warmstore.storage.memory.mmap import Mapped
-from warmstore.storage.rw_lock import Gate
+from warmstore.storage.memory.mmap import GrowableMmap
+from warmstore.storage.rw_lock import RWLock
 
 _HEADER = 4096
 _ABSENT, _THERE, _USED, _COMING, _UNSURE = range(5)  # what the table says of a block
@@ -42,7 +42,7 @@ Int64 = np.ndarray[Any, np.dtype[np.int64]]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
-class Pages:
+class BlockCache:
     """The chunks of one folder that come from a remote. For several threads and processes.
 
     Args:
@@ -69,7 +69,7 @@ class Pages:
         self._files = files
         self._hashes: dict[int, Hashes] = {}
         self._ahead: dict[int, tuple[int, int]] = {}  # by chunk: the block after the last that was brought, and how far
-        self._gate = Gate(folder / "pages.lock", files)
+        self._gate = RWLock(folder / "pages.lock", files)
         self._lock = threading.Lock()
         self._more = more
         self._process = os.getpid()
@@ -81,12 +81,12 @@ class Pages:
         """Whether this was made in this process: in a forked child locks may be held by threads of the parent."""
         return self._process == os.getpid()
 
-    def _open_table(self) -> Mapped:
+    def _open_table(self) -> GrowableMmap:
         path = self.folder / "pages"
         try:
-            table = Mapped(path, self._files, create=_HEADER)
+            table = GrowableMmap(path, self._files, create=_HEADER)
         except FileExistsError:
-            table = Mapped(path, self._files, minimum=0)
+            table = GrowableMmap(path, self._files, minimum=0)
         with self._gate.alone():
             table.allocate(_HEADER + PAGES * (max(self.chunks, default=0) + 1))
             boot, known = table.memory[:40], np.frombuffer(boot_id().ljust(40, b"\0"), np.uint8)
@@ -114,7 +114,7 @@ class Pages:
         """Of a chunk's file."""
         return self.folder / f"{number:06d}.arrow"
 
-    def place(self, number: int) -> int:
+    def base_index(self, number: int) -> int:
         """Where in the table a chunk begins; -1 for one that is here and comes from nowhere."""
         if number not in self.chunks:
             fresh = {one: chunk for one, chunk in self._more().items() if one not in self.chunks}
@@ -142,7 +142,7 @@ class Pages:
             self.chunks = known
 
     @contextlib.contextmanager
-    def holding(self, pages: Int64) -> Iterator[None]:
+    def pin(self, pages: Int64) -> Iterator[None]:
         """Have blocks here, and keep them for as long as something is copied from them.
 
         Args:
@@ -162,7 +162,7 @@ class Pages:
                 states[pages] = _USED
                 break
             self._gate.leave()
-            self.bring(np.unique(pages), ahead=True)
+            self.fetch(np.unique(pages), ahead=True)
         try:
             yield
         finally:
@@ -171,9 +171,9 @@ class Pages:
     def bring_whole(self, numbers: Iterable[int], advance: Callable[[int], object] | None = None) -> None:
         """Have all of some chunks here. `advance` is called with bytes, those that are here already first."""
         parts = [PAGES * number + np.arange(self.chunks[number].blocks) for number in sorted(numbers)]
-        self.bring(np.concatenate(parts or [np.zeros(0, np.int64)]), advance=advance)
+        self.fetch(np.concatenate(parts or [np.zeros(0, np.int64)]), advance=advance)
 
-    def bring(self, pages: Int64, *, ahead: bool = False, advance: Callable[[int], object] | None = None) -> None:
+    def fetch(self, pages: Int64, *, ahead: bool = False, advance: Callable[[int], object] | None = None) -> None:
         """Fetch those of some blocks that are not here, in as few requests as pay.
 
         Args:
@@ -303,7 +303,7 @@ class Pages:
             return sum(self._length(number, block) for block in range(first, last) if block in wanted)
         found: bytes | None = None
         for _ in range(_TRIES):
-            keeping = Keeping(partial(self.keep, number, todo=todo), min(todo))
+            keeping = BlockWriter(partial(self.keep, number, todo=todo), min(todo))
             end = (max(todo) + 1) * BLOCK
             # A whole object is asked for as such: some servers are slow at ranges.
             stop = end if end < chunk.size else None

@@ -11,7 +11,7 @@ from warmstore.storage.memory.address_space import BLOCK
 _PIECE = 1 << 20  # bytes that are checked and written as one
 
 
-class Keeping:
+class BlockWriter:
     """Takes the bytes of blocks from `first` on; another thread gives them to `keep`, with the first one's number."""
 
     def __init__(self, keep: Callable[[int, memoryview], None], first: int) -> None:

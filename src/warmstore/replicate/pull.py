@@ -18,11 +18,11 @@ from warmstore.records.generation_log import open_log, open_numbers
 from warmstore.records.read.live_batches import HAS_ROWS
 from warmstore.records.write.edit_lock import edit_lock
 from warmstore.remote.objects import Objects
-from warmstore.replicate.block_cache import Pages
-from warmstore.replicate.push import Pushed, push
+from warmstore.replicate.block_cache import BlockCache
+from warmstore.replicate.push import PushResult, push
 from warmstore.replicate.remote_chunk import RemoteChunk
 from warmstore.replicate.remote_diff import Local, find_copy, relation, write_note
-from warmstore.replicate.remote_snapshot import Head, read_heads
+from warmstore.replicate.remote_snapshot import RemoteSnapshot, read_heads
 from warmstore.storage.files import COPY, Files, file_lock, is_locked
 from warmstore.storage.progress import progress_bar
 
@@ -30,7 +30,7 @@ _AT_ONCE = 4  # chunks
 
 
 @dataclass(frozen=True)
-class Pulled:
+class PullResult:
     """What a pull did. chunks, size: fetched, and their bytes. records: that came with them."""
 
     chunks: int
@@ -38,7 +38,7 @@ class Pulled:
     records: int
 
 
-def pull(path: Path, objects: Objects, files: Files, *, progress: bool | None = None) -> Pulled:
+def pull(path: Path, objects: Objects, files: Files, *, progress: bool | None = None) -> PullResult:
     """Have a folder hold what the remote holds: a new copy of its store, or what an older one lacks.
 
     Raises:
@@ -59,19 +59,19 @@ def pull(path: Path, objects: Objects, files: Files, *, progress: bool | None = 
         if is_ == "same":
             write_note(path, objects, head, files)  # whoever pulled it may have died before
         if is_ != "behind":
-            return Pulled(0, 0, 0)
+            return PullResult(0, 0, 0)
         return _pull_more(path, head, objects, files, progress)
 
 
-def sync(path: Path, objects: Objects, files: Files, *, progress: bool | None = None) -> tuple[Pulled, Pushed]:
+def sync(path: Path, objects: Objects, files: Files, *, progress: bool | None = None) -> tuple[PullResult, PushResult]:
     """`pull` where the remote is ahead, then `push` where it is behind."""
-    pulled = Pulled(0, 0, 0)
+    pulled = PullResult(0, 0, 0)
     if read_heads(objects):
         pulled = pull(path, objects, files, progress=progress)
     return pulled, push(path, objects, files, shared=False, progress=progress)
 
 
-def _pull_new(path: Path, head: Head, objects: Objects, files: Files, progress: bool | None) -> Pulled:
+def _pull_new(path: Path, head: RemoteSnapshot, objects: Objects, files: Files, progress: bool | None) -> PullResult:
     draft = path.parent / f".{path.name}.{head.manifest.id}.pull.tmp"
     folder = draft / head.manifest.generation_folder
     for old in draft.glob("g[0-9]*"):
@@ -88,10 +88,10 @@ def _pull_new(path: Path, head: Head, objects: Objects, files: Files, progress: 
         path.rmdir()
     files.rename(draft, path)
     files.sync_folder(path.parent)
-    return Pulled(*pulled, _rows(head.entries))
+    return PullResult(*pulled, _rows(head.entries))
 
 
-def _pull_more(path: Path, head: Head, objects: Objects, files: Files, progress: bool | None) -> Pulled:
+def _pull_more(path: Path, head: RemoteSnapshot, objects: Objects, files: Files, progress: bool | None) -> PullResult:
     with edit_lock(path, files):
         local = Local.read(path, files)
         new = head.manifest.generation != local.manifest.generation
@@ -122,13 +122,13 @@ def _pull_more(path: Path, head: Head, objects: Objects, files: Files, progress:
             raise Diverged(f"{path} was rebalanced while it was being pulled; pull again") from None
         write_note(path, objects, head, files)
         remove_leftovers(path, head.manifest, files)
-        return Pulled(*pulled, _rows(head.entries) - (0 if new else _rows(local.entries)))
+        return PullResult(*pulled, _rows(head.entries) - (0 if new else _rows(local.entries)))
 
 
 def _fetch(
     staging: Path,
     target: Path,
-    head: Head,
+    head: RemoteSnapshot,
     wanted: dict[int, RemoteChunk],
     objects: Objects,
     files: Files,
@@ -156,7 +156,7 @@ def fetch_chunks(
 ) -> None:
     """Fetch chunks into files in `staging`, and have each where it belongs once it is on the disk."""
     staging.mkdir(parents=True, exist_ok=True)
-    pages = Pages(staging, wanted, objects, files, None)
+    pages = BlockCache(staging, wanted, objects, files, None)
     done = 0
     with progress_bar(None, sum(chunk.size for chunk in wanted.values()), 0, "pull", progress) as advance:
 

@@ -20,7 +20,14 @@ from warmstore.remote.objects import Objects
 from warmstore.remote.requests import aside
 from warmstore.replicate.remote_chunk import RemoteChunk
 from warmstore.replicate.remote_diff import Local, check_kind, read_note, relation_of, write_note
-from warmstore.replicate.remote_snapshot import Head, head_name, last_sequence, read_heads, remove_older, write_head
+from warmstore.replicate.remote_snapshot import (
+    RemoteSnapshot,
+    head_name,
+    last_sequence,
+    read_heads,
+    remove_older,
+    write_head,
+)
 from warmstore.storage.files import Files
 from warmstore.storage.progress import progress_bar
 
@@ -29,7 +36,7 @@ _TRIES = 5
 
 
 @dataclass(frozen=True)
-class Pushed:
+class PushResult:
     """What a push did.
 
     chunks, size: sent, and their bytes. present: chunks that were there already. waiting: chunks that live writers
@@ -44,7 +51,7 @@ class Pushed:
 
 def push(
     path: Path, objects: Objects, files: Files, *, shared: bool, verify: bool = False, progress: bool | None = None
-) -> Pushed:
+) -> PushResult:
     """Have the remote hold what a store's folder holds.
 
     Args:
@@ -72,18 +79,18 @@ def push(
         ]
         continues = head is None or relation_of(local.manifest, entries.tobytes(), head, read_note(path, objects))
         if continues == "behind":
-            return Pushed(0, 0, len(numbers), len(local.waiting))
+            return PushResult(0, 0, len(numbers), len(local.waiting))
         known = head.chunks if head is not None and head.manifest.generation == local.manifest.generation else {}
         sent = _send(local, numbers, known, objects, verify=verify, progress=progress)
         waiting = len(local.waiting)
-        result = Pushed(sent.count, sent.size, len(numbers) - sent.count, waiting)
+        result = PushResult(sent.count, sent.size, len(numbers) - sent.count, waiting)
         same = head is not None and head.log == entries.tobytes() and dict(head.chunks) == sent.chunks
         if head is not None and same and head.manifest == local.manifest:
             write_note(path, objects, head, files)  # whoever sent it may have died before
             return result
         sequence = (last_sequence(objects, local.manifest.id) if head is None else head.sequence) + 1
         name = head_name(objects, local.manifest.id, sequence)
-        made = Head(name, sequence, shared, local.manifest, entries.tobytes(), sent.chunks, local.numbers)
+        made = RemoteSnapshot(name, sequence, shared, local.manifest, entries.tobytes(), sent.chunks, local.numbers)
         write_note(path, objects, made, files, coming=True)
         if write_head(objects, made):
             if not objects.is_conditional:

@@ -25,13 +25,13 @@ from warmstore.records.format.log_entries import CLOSED as _CLOSED
 from warmstore.records.format.log_entries import new_entry
 from warmstore.records.format.manifest import NAME, read_manifest, write_manifest
 from warmstore.records.generation_log import open_log, open_numbers
-from warmstore.remote.limits import Patience
+from warmstore.remote.limits import RequestLimits
 from warmstore.remote.location import Location, is_remote
 from warmstore.remote.objects import Objects
-from warmstore.replicate.block_cache import Pages
+from warmstore.replicate.block_cache import BlockCache
 from warmstore.replicate.remote_chunk import RemoteChunk
 from warmstore.replicate.remote_diff import find_copy
-from warmstore.replicate.remote_snapshot import Head
+from warmstore.replicate.remote_snapshot import RemoteSnapshot
 from warmstore.storage.atomic import replace_file
 from warmstore.storage.files import Files, file_lock
 from warmstore.storage.humanize import parse_size
@@ -41,7 +41,7 @@ _log = logging.getLogger("warmstore")
 CHUNKS = "chunks.json"
 """In a generation's folder: its chunks that come from a remote, by number."""
 
-_PATIENCE = Patience(silence=15, retries=4, request=60, failures=20, rest=5)
+_LIMITS = RequestLimits(read_timeout=15, retries=4, request=60, failures=20, cooldown=5)
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Remote:
     url: str | os.PathLike[str]
     options: Mapping[str, Any] | None = field(default=None, repr=False)
     anonymous: bool = False
-    patience: Patience = _PATIENCE
+    limits: RequestLimits = _LIMITS
 
     def __post_init__(self) -> None:
         Location.parse(self.url)
@@ -74,7 +74,7 @@ class Remote:
 
     def open(self) -> Objects:
         """Its objects."""
-        return Objects(self.url, options=self.options, anonymous=self.anonymous, patience=self.patience, parallel=16)
+        return Objects(self.url, options=self.options, anonymous=self.anonymous, limits=self.limits, parallel=16)
 
 
 class RemoteFiles(Files):
@@ -87,7 +87,7 @@ class RemoteFiles(Files):
         self.cache_dir = cache_dir
         self.max_size = max_size
         self._objects: tuple[int, Objects] | None = None
-        self._pages: dict[Path, Pages] = {}
+        self._pages: dict[Path, BlockCache] = {}
 
     def __reduce__(self) -> Any:
         return type(self), (self.remote, self.max_size, self.cache_dir)
@@ -99,15 +99,15 @@ class RemoteFiles(Files):
             self._objects = os.getpid(), self.remote.open()
         return self._objects[1]
 
-    def pages(self, folder: Path) -> Pages:
+    def pages(self, folder: Path) -> BlockCache:
         chunks = read_chunks(folder) or {}
         found = self._pages.get(folder)
         if found is None or not found.is_ours:
-            found = Pages(folder, chunks, self.objects, self, self.max_size, lambda: read_chunks(folder) or {})
+            found = BlockCache(folder, chunks, self.objects, self, self.max_size, lambda: read_chunks(folder) or {})
             self._pages[folder] = found
         return found
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         if self._objects is not None and self._objects[0] == os.getpid():
             self._objects[1].close()
         self._objects = None
@@ -143,7 +143,7 @@ def open_remote(
     try:
         return open_copy(files), files
     except BaseException:
-        files.let_go()
+        files.release()
         raise
 
 
@@ -170,7 +170,7 @@ def open_copy(files: RemoteFiles) -> Path:
     return path
 
 
-def take_head(path: Path, head: Head, files: Files) -> None:
+def take_head(path: Path, head: RemoteSnapshot, files: Files) -> None:
     """Have a copy's folder say what a head says; for the holder of its lock."""
     target = path / head.manifest.generation_folder
     known = read_manifest(path, files) if (path / NAME).exists() else None

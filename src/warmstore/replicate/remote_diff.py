@@ -27,7 +27,7 @@ from warmstore.records.format.manifest import Manifest, read_manifest
 from warmstore.records.generation_log import open_log, open_numbers
 from warmstore.records.read.live_batches import live_batches
 from warmstore.remote.objects import Objects
-from warmstore.replicate.remote_snapshot import Head, read_heads
+from warmstore.replicate.remote_snapshot import RemoteSnapshot, read_heads
 from warmstore.storage.atomic import replace_file
 from warmstore.storage.files import Files, is_locked, is_read_only
 
@@ -89,7 +89,7 @@ class Local:
         return frozenset(self.entries["chunk"][self.entries["kind"] == ADOPTED].tolist())
 
 
-def find_copy(objects: Objects) -> Head:
+def find_copy(objects: Objects) -> RemoteSnapshot:
     """The state of the one record store at a remote.
 
     Raises:
@@ -104,14 +104,14 @@ def find_copy(objects: Objects) -> Head:
     return heads[0]
 
 
-def check_kind(heads: list[Head], objects: Objects, *, shared: bool) -> None:
+def check_kind(heads: list[RemoteSnapshot], objects: Objects, *, shared: bool) -> None:
     for head in heads:
         if head.shared != shared:
             is_, other = ("a feature cache", "a record store") if head.shared else ("a record store", "a feature cache")
             raise StoreExists(f"{objects.location.url} holds {is_} and no {other}; use a URL of its own")
 
 
-def relation(path: Path, objects: Objects, head: Head, files: Files) -> Relation:
+def relation(path: Path, objects: Objects, head: RemoteSnapshot, files: Files) -> Relation:
     """What a store in a folder is to its copy at a remote.
 
     Raises:
@@ -121,7 +121,7 @@ def relation(path: Path, objects: Objects, head: Head, files: Files) -> Relation
     return relation_of(local.manifest, local.entries.tobytes(), head, read_note(path, objects))
 
 
-def relation_of(manifest: Manifest, log: bytes, head: Head, note: dict[str, Any]) -> Relation:
+def relation_of(manifest: Manifest, log: bytes, head: RemoteSnapshot, note: dict[str, Any]) -> Relation:
     if manifest.id == head.manifest.id:
         mine, theirs = manifest.generation, head.manifest.generation
         if mine == theirs and (log.startswith(head.log) or head.log.startswith(log)):
@@ -148,7 +148,7 @@ def read_note(path: Path, objects: Objects) -> dict[str, Any]:
     return note if isinstance(note, dict) else {}
 
 
-def write_note(path: Path, objects: Objects, head: Head, files: Files, *, coming: bool = False) -> None:
+def write_note(path: Path, objects: Objects, head: RemoteSnapshot, files: Files, *, coming: bool = False) -> None:
     """Keep in a store's folder what was pushed or pulled last, or that it is about to be pushed: a push may die between
     the two. A folder that cannot be written needs no note, for nobody rebalances it."""
     old = read_note(path, objects)
@@ -169,9 +169,9 @@ def write_note(path: Path, objects: Objects, head: Head, files: Files, *, coming
             raise
 
 
-def _digest(head: Head) -> str:
+def _digest(head: RemoteSnapshot) -> str:
     return f"{head.name} {head.manifest.generation} {len(head.log)}"
 
 
-def _whole_digest(head: Head) -> str:
+def _whole_digest(head: RemoteSnapshot) -> str:
     return f"{_digest(head)} {xxhash.xxh3_128_hexdigest(head.log)}"

@@ -37,7 +37,7 @@ _MOST_CHUNKS = 1 << 17  # what their table takes grows with their numbers, up to
 
 
 @dataclass(frozen=True)
-class Head:
+class RemoteSnapshot:
     """One state of one store.
 
     sequence: of the push, from 1. shared: a part of a cache that several hosts fill, and not a whole store. log: its
@@ -72,7 +72,7 @@ class Head:
         return NumberLists(self.numbers, self.seed, self.name)
 
 
-def read_heads(objects: Objects, *, mend: str | None = None) -> list[Head]:
+def read_heads(objects: Objects, *, mend: str | None = None) -> list[RemoteSnapshot]:
     """The newest state of each store at a remote.
 
     Args:
@@ -92,7 +92,7 @@ def read_heads(objects: Objects, *, mend: str | None = None) -> list[Head]:
         heads = [read[name] for name in of_store]
         damaged = [head for head in heads if isinstance(head, Damaged)]
         if not damaged:
-            found.append(_latest([head for head in heads if isinstance(head, Head)]))
+            found.append(_latest([head for head in heads if isinstance(head, RemoteSnapshot)]))
         elif store != mend:
             raise damaged[0]
     return found
@@ -119,7 +119,7 @@ def _sequence(name: str) -> int:
     return int(name.rpartition("/")[2][:8])
 
 
-def _latest(heads: list[Head]) -> Head:
+def _latest(heads: list[RemoteSnapshot]) -> RemoteSnapshot:
     longest = max(heads, key=lambda head: (head.manifest.generation, len(head.log), head.name))
     for head in heads:
         same = head.manifest.generation == longest.manifest.generation
@@ -131,7 +131,7 @@ def _latest(heads: list[Head]) -> Head:
     return longest
 
 
-def write_head(objects: Objects, head: Head) -> bool:
+def write_head(objects: Objects, head: RemoteSnapshot) -> bool:
     """Have a state stand at the remote; False when somebody else pushed that number first, and nothing changed."""
     log = xxhash.xxh3_128_hexdigest(head.log)
     objects.put(f"logs/{log}", head.log)
@@ -155,7 +155,7 @@ def head_name(objects: Objects, store: str, sequence: int) -> str:
     return f"heads/{store}/{sequence:08d}{writer}.json"
 
 
-def remove_older(objects: Objects, head: Head) -> None:
+def remove_older(objects: Objects, head: RemoteSnapshot) -> None:
     """Remove heads that others left behind long ago; the last few may still be read by somebody."""
     old = []
     for entry in objects.entries(f"heads/{head.manifest.id}"):
@@ -165,7 +165,7 @@ def remove_older(objects: Objects, head: Head) -> None:
     objects.delete(old)
 
 
-async def _read(objects: Objects, name: str) -> Head | Damaged:
+async def _read(objects: Objects, name: str) -> RemoteSnapshot | Damaged:
     for left in reversed(range(_TRIES)):  # what is damaged on its way may come whole the next time
         try:
             return await _head_of(objects, name)
@@ -175,7 +175,7 @@ async def _read(objects: Objects, name: str) -> Head | Damaged:
     raise AssertionError
 
 
-async def _head_of(objects: Objects, name: str) -> Head:
+async def _head_of(objects: Objects, name: str) -> RemoteSnapshot:
     where = f"{objects.location.url}/{name}"
     match = _HEAD.fullmatch(name)
     assert match is not None
@@ -198,7 +198,7 @@ async def _head_of(objects: Objects, name: str) -> Head:
         raise Damaged(f"{where} does not match its checksum; push the store again from where it is whole") from None
     data = await _hashed(objects, log)
     lists = b"" if numbers is None else await _hashed(objects, numbers)
-    return Head(name, int(match[2]), shared, manifest, data, chunks, lists)
+    return RemoteSnapshot(name, int(match[2]), shared, manifest, data, chunks, lists)
 
 
 async def _hashed(objects: Objects, name: str) -> bytes:

@@ -22,7 +22,7 @@ from warmstore._native import floor
 from warmstore.errors import WriteFailed
 
 if TYPE_CHECKING:
-    from warmstore.replicate.block_cache import Pages
+    from warmstore.replicate.block_cache import BlockCache
 
 Buffer = bytes | bytearray | memoryview
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
@@ -172,7 +172,7 @@ class Files:
     def unlock(self, descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
 
-    def pages(self, folder: Path) -> "Pages | None":
+    def pages(self, folder: Path) -> "BlockCache | None":
         """What brings the chunks of a folder from a remote, where they are read; None where all of them are here."""
         return None
 
@@ -182,7 +182,7 @@ class Files:
     def refresh(self) -> None:
         """Have what came to a remote since be seen here."""
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Nobody will read more of what `pages` brings."""
 
     def map(self, address: int, length: int, descriptor: int, *, write: bool = False) -> None:

@@ -22,17 +22,17 @@ from warmstore.errors import message_of
 _log = logging.getLogger("warmstore")
 
 
-class Owner(ABC):
+class Closeable(ABC):
     """A context manager with a `close` that also runs at exit when the user forgot it."""
 
     closed = True  # until there is something to close
     has_rows: ClassVar[bool] = True
     """Whether data is lost where `close` fails. What can be made again at no harm is no reason to fail a program."""
-    _entrusted = False
+    _handed_over = False
 
-    def own(self) -> None:
+    def register(self) -> None:
         """Have `close` called at the exit of this process, also of a multiprocessing child, unless it is entrusted."""
-        if self._entrusted:
+        if self._handed_over:
             return
         _owners[self] = None
         if not _owners.registered:
@@ -42,23 +42,23 @@ class Owner(ABC):
             util.register_after_fork(_owners, _close_at_exit)
             _close_at_exit()
 
-    def disown(self) -> None:
-        """The opposite of `own`: there is nothing left to close."""
+    def unregister(self) -> None:
+        """The opposite of `register`: there is nothing left to close."""
         _owners.pop(self, None)
 
-    def entrust(self) -> None:
+    def hand_over(self) -> None:
         """Leave `close` to whoever holds this, who has work for it until then.
 
         Neither the exit calls it then, nor the garbage collector, which keeps to no order among objects in a cycle.
         Whoever holds it closes it on every way out, or takes it back.
         """
-        self._entrusted = True
-        self.disown()
+        self._handed_over = True
+        self.unregister()
 
-    def take_back(self) -> None:
-        """The opposite of `entrust`: nobody has work for it any more, and it is closed when the last one drops it."""
-        self._entrusted = False
-        self.own()
+    def reclaim(self) -> None:
+        """The opposite of `hand_over`: nobody has work for it any more, and it is closed when the last one drops it."""
+        self._handed_over = False
+        self.register()
 
     @abstractmethod
     def close(self) -> None:
@@ -75,11 +75,11 @@ class Owner(ABC):
         self.close()
 
     def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not self._entrusted and not _ending():  # what had to be closed at the exit has been, and modules are gone
+        if not self._handed_over and not _ending():  # what had to be closed at the exit has been, and modules are gone
             _close_quietly(self)
 
 
-class _Owners(weakref.WeakKeyDictionary[Owner, None]):
+class _Owners(weakref.WeakKeyDictionary[Closeable, None]):
     registered = False
     forked = False
     """Whether this process is a forked child."""
@@ -129,7 +129,7 @@ def _close_all() -> None:
                 _fail(owner, error)
 
 
-def _close_quietly(owner: Owner) -> Exception | None:
+def _close_quietly(owner: Closeable) -> Exception | None:
     """Close an owner where nobody can catch what it raises; returns that."""
     try:
         owner.close()
@@ -139,7 +139,7 @@ def _close_quietly(owner: Owner) -> Exception | None:
     return None
 
 
-def _fail(owner: Owner, error: Exception) -> None:
+def _fail(owner: Closeable, error: Exception) -> None:
     """Say on stderr that rows are lost, and have this process end with a status that is not 0."""
     if _log.hasHandlers():  # else what was logged stands there already
         with contextlib.suppress(Exception):

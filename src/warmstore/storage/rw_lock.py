@@ -13,7 +13,7 @@ import numpy as np
 from warmstore.storage.files import Files
 
 
-class Gate:
+class RWLock:
     """Many may be inside at once, or one alone. The file at `path` carries the lock between processes."""
 
     def __init__(self, path: Path, files: Files) -> None:

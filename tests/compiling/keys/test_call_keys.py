@@ -18,8 +18,8 @@ from torch import nn
 
 from warmstore.compiling.environment import Environment
 from warmstore.compiling.keys.call_keys import details_of_call, key_of_call, program_of_call
-from warmstore.compiling.keys.graph_keys import Key
-from warmstore.compiling.keys.identified import Arguments, Identified
+from warmstore.compiling.keys.graph_keys import GraphKey
+from warmstore.compiling.keys.identified import Identified, IdentifiedArguments
 from warmstore.errors import NoFingerprint
 
 X = torch.zeros(3, 4)
@@ -69,10 +69,10 @@ def function(source: str, **scope: object) -> Callable[..., Any]:
 
 def whole_key(
     called: Any, *args: Any, options: dict[str, Any] | None = None, ignore: tuple[str, ...] = (), **kwargs: Any
-) -> tuple[Key, dict[str, str]]:
+) -> tuple[GraphKey, dict[str, str]]:
     args = args or (X,)
     version = options.pop("version", None) if options else None
-    parts = (Identified(called, version, ignore).identity, Arguments(args, kwargs, version, ignore).identity)
+    parts = (Identified(called, version, ignore).identity, IdentifiedArguments(args, kwargs, version, ignore).identity)
     key = key_of_call(parts, args, kwargs, options or {}, Environment())
     return key, dict(details_of_call(parts, key, options or {}).parts)
 
@@ -289,7 +289,7 @@ def test_options_and_modes_count(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_kind_of_device_and_the_version_of_torch_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    def here(**changes: Any) -> Key:
+    def here(**changes: Any) -> GraphKey:
         return key_of_call([], (X,), {}, {}, elsewhere(**changes))
 
     assert here().device == "cuda"
@@ -336,7 +336,7 @@ PROGRAM = """
 import torch
 from warmstore.compiling.keys.call_keys import key_of_call
 from warmstore.compiling.environment import Environment
-from warmstore.compiling.keys.identified import Arguments, Identified
+from warmstore.compiling.keys.identified import Identified, IdentifiedArguments
 
 NAMES = {{"a", "b", "c"}}
 
@@ -350,7 +350,7 @@ class Model(torch.nn.Module):
         return {{"out": {local}, "set": {local}.sum(dim=(0, 1), keepdim=True)}}
 
 arguments = (torch.zeros(3, 4),)
-parts = (Identified(Model(), None, ()).identity, Arguments(arguments, {{}}, None, ()).identity)
+parts = (Identified(Model(), None, ()).identity, IdentifiedArguments(arguments, {{}}, None, ()).identity)
 print(key_of_call(parts, arguments, {{}}, {{}}, Environment()).digest)
 """
 

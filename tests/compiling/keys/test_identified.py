@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from warmstore.compiling.keys.identified import Arguments, Identified, codes_of
+from warmstore.compiling.keys.identified import Identified, IdentifiedArguments, codes_of
 
 SCALE = 2
 calls = 0
@@ -142,7 +142,7 @@ def test_code_is_found_by_its_address_with_all_that_is_within() -> None:
 
 def test_code_of_arguments_is_watched_and_not_what_they_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     given = Given(2.0)
-    found = Arguments((given, torch.zeros(1)), {}, None, ())
+    found = IdentifiedArguments((given, torch.zeros(1)), {}, None, ())
     assert id(Given.scaled.__code__) in found.codes
     assert found.watch is not None
     given.by = 3.0
@@ -152,7 +152,7 @@ def test_code_of_arguments_is_watched_and_not_what_they_hold(monkeypatch: pytest
 
 
 def test_plain_arguments_have_nothing_to_watch() -> None:
-    found = Arguments((torch.zeros(1), 1, "a"), {"x": [torch.zeros(2), None]}, None, ())
+    found = IdentifiedArguments((torch.zeros(1), 1, "a"), {"x": [torch.zeros(2), None]}, None, ())
     assert found.watch is None
     assert found.codes == {}
-    assert found.identity.digest == Arguments((torch.ones(3),), {}, None, ()).identity.digest
+    assert found.identity.digest == IdentifiedArguments((torch.ones(3),), {}, None, ()).identity.digest

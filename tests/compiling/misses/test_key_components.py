@@ -9,8 +9,8 @@ from tests.compiling.environments import HERE
 from tests.compiling.programs import SINE, SQUARES, run
 
 from warmstore.compiling.environment import Environment
-from warmstore.compiling.misses.key_components import Details, of_source, of_torch, summary
-from warmstore.compiling.misses.miss_reasons import Explanations
+from warmstore.compiling.misses.key_components import KeyComponents, of_source, of_torch, summary
+from warmstore.compiling.misses.miss_reasons import MissReasons
 from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.errors import BadArtifact
 
@@ -66,7 +66,7 @@ def test_a_changed_part_is_named(change: dict[str, object], said: list[str]) -> 
     options = {"epilogue_fusion": True}
     before, now = of_torch(lines(**options)), of_torch(lines(**{**options, **change}))
     assert now.changes_from(before) == said
-    assert Details.from_bytes(before.to_bytes()) == before
+    assert KeyComponents.from_bytes(before.to_bytes()) == before
 
 
 def test_a_tensor_that_became_a_number() -> None:
@@ -95,13 +95,13 @@ def test_only_the_first_changes_are_said() -> None:
 @pytest.mark.parametrize("data", [b"", b"x", b"\x80\x04."])
 def test_what_is_no_details_is_refused(data: bytes) -> None:
     with pytest.raises(BadArtifact, match="not the details of a key"):
-        Details.from_bytes(data)
+        KeyComponents.from_bytes(data)
 
 
 def miss(folder: Path, path: str, environment: Environment = HERE, job: str = "job", **change: str) -> tuple[str, ...]:
     """Miss in a process of its own, compile, and keep it."""
     with ArtifactStore(folder) as store:
-        explanations = Explanations(store, environment, job, {})
+        explanations = MissReasons(store, environment, job, {})
         explanations.describe(path, lambda: of_torch(lines(**change)))
         said = explanations.why(path)
         key = explanations.keep(path + "file")
@@ -132,10 +132,10 @@ def test_the_nearest_of_the_same_job_is_compared_with(tmp_path: Path) -> None:
 
 def test_another_program_is_told_as_such(tmp_path: Path) -> None:
     with ArtifactStore(tmp_path) as store:
-        explanations = Explanations(store, HERE, "job", {})
+        explanations = MissReasons(store, HERE, "job", {})
         for at, operators in enumerate(({"a": 3, "b": 1}, {"c": 4})):
             path = f"inductor/fxgraph/ab/fab{at}/"
-            explanations.describe(path, lambda operators=operators: Details({}, operators))
+            explanations.describe(path, lambda operators=operators: KeyComponents({}, operators))
             said = explanations.why(path)
             explanations.keep(path)
     assert said == ("nothing like it was compiled here before",)

@@ -14,7 +14,7 @@ from warmstore.compiling.remote.remote_memory import RemoteMemory
 from warmstore.compiling.remote.remote_prune import Pruned, prune
 from warmstore.errors import NotTrusted
 from warmstore.remote.objects import Objects
-from warmstore.remote.signing import Key, Keyring
+from warmstore.remote.signing import Keyring, SigningKey
 
 
 @pytest.fixture
@@ -124,4 +124,4 @@ def test_what_others_signed_is_not_touched(tmp_path: Path, objects: Objects, mem
 def test_who_cannot_sign_cannot_collect(objects: Objects, memory: RemoteMemory) -> None:
     pytest.importorskip("cryptography")
     with pytest.raises(NotTrusted, match="can sign"):
-        prune(objects, Keyring((Key.new("ed25519").public,)), memory, max_size=0)
+        prune(objects, Keyring((SigningKey.new("ed25519").public,)), memory, max_size=0)

@@ -18,12 +18,12 @@ from tests.remote.proxy import FAULTS, Proxy
 from tests.remote.servers import Nginx, s3_variables
 from tests.slow import thinned
 
-from warmstore.compiling.remote.signed_manifests import MANIFESTS, Manifest, blob_name, namespace_of, seal
-from warmstore.remote.limits import Patience
+from warmstore.compiling.remote.signed_manifests import MANIFESTS, SignedManifest, blob_name, namespace_of, seal
+from warmstore.remote.limits import RequestLimits
 from warmstore.remote.objects import Objects
-from warmstore.remote.signing import Key, Keyring
+from warmstore.remote.signing import Keyring, SigningKey
 
-HASTY = Patience(connect=0.5, silence=0.5, request=0.5, retries=0)
+HASTY = RequestLimits(connect=0.5, read_timeout=0.5, request=0.5, retries=0)
 NUMBERS = range(4)
 
 
@@ -115,13 +115,13 @@ def test_a_number_that_somebody_else_created_is_left_alone(remote: Path, tmp_pat
 # Trust
 
 
-def resigned(path: Path, key: Key) -> bytes:
+def resigned(path: Path, key: SigningKey) -> bytes:
     data = path.read_bytes().partition(b"\n")[2]
     signature = Keyring((key,)).sign("remote manifest", data)
     return repr(signature).replace("'", '"').encode() + b"\n" + data
 
 
-def purposed(path: Path, key: Key) -> bytes:
+def purposed(path: Path, key: SigningKey) -> bytes:
     data = path.read_bytes().partition(b"\n")[2]
     return repr(Keyring((key,)).sign("bundle", data)).replace("'", '"').encode() + b"\n" + data
 
@@ -155,14 +155,14 @@ def test_nothing_of_an_untrusted_manifest_comes_in(
 
 def test_a_public_key_is_enough_to_read_and_not_to_publish(tmp_path: Path) -> None:
     pytest.importorskip("cryptography")
-    private = Key.new("ed25519")
+    private = SigningKey.new("ed25519")
     with host(tmp_path / "first", tmp_path / "remote", keyring=Keyring((private,))) as first:
         first.make(1)
     with host(tmp_path / "second", tmp_path / "remote", keyring=Keyring((private.public,))) as second:
         assert second.has(1)
         second.make(2)
     assert len(manifests(tmp_path / "remote")) == 1
-    with host(tmp_path / "third", tmp_path / "remote", keyring=Keyring((Key.new("ed25519").public,))) as third:
+    with host(tmp_path / "third", tmp_path / "remote", keyring=Keyring((SigningKey.new("ed25519").public,))) as third:
         assert not third.has(1)
 
 
@@ -202,7 +202,7 @@ def test_another_manifest_under_the_same_number_is_noticed(
         assert second.has(0)
     (path,) = manifests(remote)
     writer, sequence = path.name.split(".")
-    path.write_bytes(seal(Manifest(namespace_of(HERE), writer, int(sequence)), Keyring((KEY,))))
+    path.write_bytes(seal(SignedManifest(namespace_of(HERE), writer, int(sequence)), Keyring((KEY,))))
     with host(tmp_path / "second", remote) as second:
         assert second.tier.keys("job") == 0
         assert second.counters["remote refused"] == 1
@@ -238,7 +238,7 @@ def test_a_signed_key_that_leads_elsewhere_is_refused(remote: Path, tmp_path: Pa
     assert artifact is not None
     (path,) = manifests(remote)
     writer, sequence = path.name.split(".")
-    bad = Manifest(namespace_of(HERE), writer, int(sequence), [replace(artifact, key=key)], {"job": [key]})
+    bad = SignedManifest(namespace_of(HERE), writer, int(sequence), [replace(artifact, key=key)], {"job": [key]})
     path.write_bytes(seal(bad, Keyring((KEY,))))
     with host(tmp_path / "second", remote) as second:
         assert second.tier.fetch_job("job") == 0
@@ -254,7 +254,10 @@ def test_a_signed_digest_that_is_none_is_refused(remote: Path, tmp_path: Path, d
     (path,) = manifests(remote)
     writer, sequence = path.name.split(".")
     path.write_bytes(
-        seal(Manifest(namespace_of(HERE), writer, int(sequence), [replace(artifact, digest=digest)]), Keyring((KEY,)))
+        seal(
+            SignedManifest(namespace_of(HERE), writer, int(sequence), [replace(artifact, digest=digest)]),
+            Keyring((KEY,)),
+        )
     )
     with host(tmp_path / "second", remote) as second:
         assert not second.tier.fetch("k/")
@@ -324,7 +327,7 @@ def test_s3_is_a_remote_and_its_secrets_are_told_nowhere(
         assert all(second.has(number) for number in NUMBERS)
         assert "remote failed" not in second.counters
     s3_proxy.always = "error"
-    with host(tmp_path / "third", on_s3, patience=HASTY) as third:
+    with host(tmp_path / "third", on_s3, limits=HASTY) as third:
         assert not third.has(0)
     assert "a-secret-key-nobody-may-see" not in caplog.text
     for path in tmp_path.rglob("*"):
@@ -344,35 +347,35 @@ def test_nginx_is_a_remote(nginx: Nginx, tmp_path: Path) -> None:
 def test_any_fault_of_any_request_is_right_bytes_or_a_miss(
     on_s3: str, s3_proxy: Proxy, tmp_path: Path, fault: str
 ) -> None:
-    patience = replace(HASTY, request=2.0, failures=100)
-    with host(tmp_path / "first", on_s3, patience=patience) as first:
+    limits = replace(HASTY, request=2.0, failures=100)
+    with host(tmp_path / "first", on_s3, limits=limits) as first:
         first.make(1, 2)
     s3_proxy.reset()
-    with host(tmp_path / "whole", on_s3, patience=patience) as second:
+    with host(tmp_path / "whole", on_s3, limits=limits) as second:
         assert second.has(1)
     requests = len(s3_proxy.requests)
     assert requests >= 3
     for number in range(requests):
         s3_proxy.reset({number: fault})
-        with host(tmp_path / f"reader{number}", on_s3, patience=patience) as reader:
+        with host(tmp_path / f"reader{number}", on_s3, limits=limits) as reader:
             reader.has(1)
             reader.has(2)
     s3_proxy.reset()
-    with host(tmp_path / "writer", on_s3 + "/more", patience=patience) as writer:
+    with host(tmp_path / "writer", on_s3 + "/more", limits=limits) as writer:
         writer.make(1, 2)
     requests = len(s3_proxy.requests)
     for number in range(requests):
         s3_proxy.reset({number: fault})
-        with host(tmp_path / f"writer{number}", f"{on_s3}/more{number}", patience=patience) as writer:
+        with host(tmp_path / f"writer{number}", f"{on_s3}/more{number}", limits=limits) as writer:
             writer.make(1, 2)
         s3_proxy.reset()
-        with host(tmp_path / f"reader of {number}", f"{on_s3}/more{number}", patience=patience) as reader:
+        with host(tmp_path / f"reader of {number}", f"{on_s3}/more{number}", limits=limits) as reader:
             reader.has(1)
             reader.has(2)
-        with host(tmp_path / f"writer{number}", f"{on_s3}/more{number}", patience=patience) as writer:
+        with host(tmp_path / f"writer{number}", f"{on_s3}/more{number}", limits=limits) as writer:
             for artifact in writer.store.all():
                 writer.tier.offer(artifact)
-        with host(tmp_path / f"late reader of {number}", f"{on_s3}/more{number}", patience=patience) as reader:
+        with host(tmp_path / f"late reader of {number}", f"{on_s3}/more{number}", limits=limits) as reader:
             whole = reader.has(1) and reader.has(2)
             assert whole or fault == "corrupt_upload"
 

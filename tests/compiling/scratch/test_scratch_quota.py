@@ -13,15 +13,15 @@ from tests.compiling.environments import HERE
 from tests.compiling.programs import SINE, SQUARES, run
 from tests.faults.small_disk import small_file_system
 
-from warmstore.compiling.scratch.scratch_dir import LiveFolder
-from warmstore.compiling.session import Session
+from warmstore.compiling.scratch.scratch_dir import ScratchDir
+from warmstore.compiling.session import CompileSession
 from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.errors import CompilationFailed
 
 MIB = 1 << 20
 LIMIT = 24 * MIB
 
-Open = Callable[..., Session]
+Open = Callable[..., CompileSession]
 
 
 def du(folder: Path) -> int:
@@ -37,10 +37,10 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
 
-    def open_(folder: Path = tmp_path / "store", max_size: int = LIMIT) -> Session:
+    def open_(folder: Path = tmp_path / "store", max_size: int = LIMIT) -> CompileSession:
         store = ArtifactStore(folder, max_size)
-        live = LiveFolder.create([folder / "live"])
-        opened.append(Session(store, live, HERE, job="job", requirements={}, flights=None, wait=1.0))
+        live = ScratchDir.create([folder / "live"])
+        opened.append(CompileSession(store, live, HERE, job="job", requirements={}, flights=None, wait=1.0))
         return opened[-1]
 
     yield open_
@@ -52,7 +52,7 @@ def graph(at: int) -> str:
     return f"inductor/fxgraph/ab/f{at:03}/"
 
 
-def compiled(session: Session, at: int, size: int = MIB) -> None:
+def compiled(session: CompileSession, at: int, size: int = MIB) -> None:
     """What a compiler does: look, and write where it is told to."""
     session.wanted(graph(at), alone=True)
     target = session.live.path / graph(at) / "entry"

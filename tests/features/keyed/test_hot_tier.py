@@ -11,7 +11,7 @@ import torch
 
 import warmstore as ws
 from warmstore.features.keyed import hot_tier
-from warmstore.features.keyed.hot_columns import InMemory, Objects, OnDevice
+from warmstore.features.keyed.hot_columns import InMemory, ObjectColumn, OnDevice
 
 ROW = 512 * 4 + 25
 Pair = namedtuple("Pair", "left right")
@@ -328,7 +328,7 @@ def where(cache, ids):
 
 
 def test_objects_count_their_bytes():
-    column = Objects(0)
+    column = ObjectColumn(0)
     column.make(4)
     rows = hot_tier.Values and ws.features.keyed.hot_columns.Varying([b"abc", b"", b"x" * 100], None)
     column.put(np.array([0, 2, 3]), rows)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warmstore.pipeline.plan.cost_model import Candidate, Load, cost
-from warmstore.pipeline.plan.milp import Problem, solve
+from warmstore.pipeline.plan.milp import PlacementProblem, solve
 from warmstore.pipeline.plan.plan import Placement
 from warmstore.pipeline.plan.planner import joint, presto, sequential, single
 
@@ -15,7 +15,7 @@ sizes = st.integers(1, 50)
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> Problem:
+def problems(draw: st.DrawFn) -> PlacementProblem:
     buckets = draw(st.integers(1, 2))
     counts = np.array(draw(st.lists(st.integers(1, 3), min_size=buckets, max_size=buckets)))
     places = draw(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["memory", "disk"])), unique=True, max_size=3))
@@ -45,12 +45,12 @@ def problems(draw: st.DrawFn) -> Problem:
         held_together=draw(st.floats(0, 0.2)),
         write=draw(st.floats(0, 0.01)),
     )
-    return Problem(
+    return PlacementProblem(
         counts, candidates, draw(st.integers(0, 120)), draw(st.integers(0, 120)), load, draw(st.integers(1, 30))
     )
 
 
-def taken(problem: Problem, counts: np.ndarray, tier: str) -> float:
+def taken(problem: PlacementProblem, counts: np.ndarray, tier: str) -> float:
     return sum(
         float(one @ place.nbytes)
         for one, place in zip(counts, problem.candidates, strict=True)
@@ -58,25 +58,25 @@ def taken(problem: Problem, counts: np.ndarray, tier: str) -> float:
     )
 
 
-def in_all(problem: Problem, counts: np.ndarray) -> float:
+def in_all(problem: PlacementProblem, counts: np.ndarray) -> float:
     found = cost(problem.load, problem.candidates, counts)
     return problem.epochs * found.epoch + found.build
 
 
-def all_counts(problem: Problem) -> list[np.ndarray]:
+def all_counts(problem: PlacementProblem) -> list[np.ndarray]:
     shape = (len(problem.candidates), len(problem.counts))
     cells = [range(count + 1) for _ in problem.candidates for count in problem.counts]
     tried = (np.array(cell).reshape(shape) for cell in itertools.product(*cells))
     return [one for one in tried if (one.sum(0) <= problem.counts).all() and fits(problem, one)]
 
 
-def fits(problem: Problem, counts: np.ndarray) -> bool:
+def fits(problem: PlacementProblem, counts: np.ndarray) -> bool:
     return taken(problem, counts, "memory") <= problem.memory and taken(problem, counts, "disk") <= problem.disk
 
 
 @settings(max_examples=60, deadline=None)
 @given(problems())
-def test_no_other_counts_are_better(problem: Problem) -> None:
+def test_no_other_counts_are_better(problem: PlacementProblem) -> None:
     found = solve(problem)
     assert fits(problem, found.counts)
     assert (found.counts.sum(0) <= problem.counts).all()
@@ -88,7 +88,7 @@ def test_no_other_counts_are_better(problem: Problem) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(problems())
-def test_joint_is_never_worse_than_the_rules_it_is_compared_with(problem: Problem) -> None:
+def test_joint_is_never_worse_than_the_rules_it_is_compared_with(problem: PlacementProblem) -> None:
     ours = in_all(problem, joint(problem).counts)
     for rule, slack in ((sequential, 1.03), (single, 1.0), (presto, 1.0)):
         other = rule(problem)
@@ -98,7 +98,7 @@ def test_joint_is_never_worse_than_the_rules_it_is_compared_with(problem: Proble
 
 @settings(max_examples=40, deadline=None)
 @given(problems())
-def test_joint_mixes_only_where_that_pays(problem: Problem) -> None:
+def test_joint_mixes_only_where_that_pays(problem: PlacementProblem) -> None:
     ours = joint(problem)
     places = [one.placement for one, counts in zip(problem.candidates, ours.counts, strict=True) if counts.any()]
     used = {(place.step, place.codec) for place in places}
@@ -108,12 +108,12 @@ def test_joint_mixes_only_where_that_pays(problem: Problem) -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(problems(), st.data())
-def test_a_forced_candidate_gets_as_many_samples_as_fit(problem: Problem, data: st.DataObject) -> None:
+def test_a_forced_candidate_gets_as_many_samples_as_fit(problem: PlacementProblem, data: st.DataObject) -> None:
     if not problem.candidates:
         return
     chosen = data.draw(st.integers(0, len(problem.candidates) - 1))
     forced = tuple(number == chosen for number in range(len(problem.candidates)))
-    found = solve(Problem(**{**vars(problem), "forced": forced}))
+    found = solve(PlacementProblem(**{**vars(problem), "forced": forced}))
     most = max(int(counts[chosen].sum()) for counts in all_counts(problem))
     assert found.counts[chosen].sum() == most
 
@@ -129,7 +129,7 @@ def test_the_size_of_the_data_does_not_matter(samples: int) -> None:
     ]
     zero = np.zeros(3)
     load = Load(0.003 * samples, 0.0, 0.0, 2.0, 2.0, 0.0, 0.0, zero, zero + 1e-9, 0.0, 0.0, 1e-9)
-    problem = Problem(counts, candidates, 1000.0 * samples, 2000.0 * samples, load, 30)
+    problem = PlacementProblem(counts, candidates, 1000.0 * samples, 2000.0 * samples, load, 30)
     found = solve(problem)
     # Half fit on the disk, finished; in memory there is room for a quarter, or for all unfinished.
     assert found.counts.sum() / samples == pytest.approx(1.0, abs=0.02)

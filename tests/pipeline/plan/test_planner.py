@@ -107,7 +107,7 @@ def test_a_slow_disk_gets_no_more_than_it_can_deliver(tmp_path: Path) -> None:
 
 def test_epochs_no_shorter_than_the_consumer() -> None:
     found = profile([0, 0.001], [100, 4000], workers=[1, 2])
-    made = plan(pipeline(1000, 1), found, memory="1GB", consumer=0.005, workers=2)
+    made = plan(pipeline(1000, 1), found, memory="1GB", step_seconds=0.005, workers=2)
     assert made.epoch_seconds == pytest.approx(0.5)
     assert made.placements == ()  # two workers keep up with training as it is
 
@@ -196,7 +196,7 @@ def test_a_profile_of_another_pipeline_is_refused() -> None:
         plan(pipeline(1000, 2), found, memory="1GB")
 
 
-@pytest.mark.parametrize("told", [{"workers": -1}, {"epochs": 0}, {"consumer": -1.0}, {"strategy": "best"}])
+@pytest.mark.parametrize("told", [{"workers": -1}, {"epochs": 0}, {"step_seconds": -1.0}, {"strategy": "best"}])
 def test_numbers_that_cannot_be_are_named(told: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(told))):
         plan(pipeline(1000, 1), profile([0, 0.001], [100, 4000]), **told)

@@ -85,7 +85,7 @@ PIPE = ws.Pipeline(range(200)).step(heavy).step(light).step(noisy, random=True)
 
 
 def measured(pipe: ws.Pipeline = PIPE, **told: object) -> Profile:
-    return profile(pipe, **{"seconds": 1.0, "most_workers": 0, "samples": 48, **told})
+    return profile(pipe, **{"seconds": 1.0, "max_workers": 0, "samples": 48, **told})
 
 
 def test_steps_are_timed_and_weighed(clock: Clock) -> None:
@@ -137,7 +137,7 @@ def test_samples_of_varied_size_are_put_into_buckets() -> None:
 
 
 def test_workers_are_doubled_and_their_memory_is_known() -> None:
-    found = measured(seconds=3.0, most_workers=1, samples=32)
+    found = measured(seconds=3.0, max_workers=1, samples=32)
     assert [one.workers for one in found.scaling] == [0, 1]
     assert found.scaling[1].rate > 0
     assert found.scaling[1].nbytes > 1 << 20
@@ -154,7 +154,7 @@ def idle(value: int) -> int:
 def test_workers_are_doubled_until_it_brings_too_little(cutoff: float, tried: list[int]) -> None:
     """Steps that only wait go as much faster as there are workers, however few cores there are."""
     pipe = ws.Pipeline(range(200)).step(idle)
-    found = measured(pipe, most_workers=7, cutoff=cutoff, batch_size=4, samples=8)
+    found = measured(pipe, max_workers=7, cutoff=cutoff, batch_size=4, samples=8)
     assert [one.workers for one in found.scaling] == tried
 
 
@@ -170,7 +170,7 @@ def test_samples_and_seconds_are_those_asked_for() -> None:
 def test_a_profile_is_found_again_until_the_code_changes(tmp_path: Path) -> None:
     first = measured(folder=tmp_path)
     assert measured(folder=tmp_path) == first
-    assert measured(folder=tmp_path, renew=True) != first
+    assert measured(folder=tmp_path, refresh=True) != first
     data = ws.Pipeline(range(1, 201)).step(heavy).step(light).step(noisy, random=True)
     assert measured(data, folder=tmp_path).key != first.key
     other = ws.Pipeline(range(200)).step(heavier, name="heavy").step(light).step(noisy, random=True)
@@ -266,7 +266,7 @@ def test_only_its_own_workers_are_measured() -> None:
     with subprocess.Popen([sys.executable, "-c", held], stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         other.stdout.readline()
-        found = measured(seconds=1.0, most_workers=1, samples=16)
+        found = measured(seconds=1.0, max_workers=1, samples=16)
         other.kill()
     assert 0 < found.scaling[1].nbytes < 400_000_000
 

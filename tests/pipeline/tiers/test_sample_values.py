@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as arrays
 
 from warmstore.errors import UnsupportedType
 from warmstore.loading.collate import stack
-from warmstore.pipeline.tiers.sample_schema import Schema
+from warmstore.pipeline.tiers.sample_schema import SampleSchema
 from warmstore.pipeline.tiers.sample_staging import Staging, block_of
 from warmstore.pipeline.tiers.sample_values import flatten, from_bytes, to_bytes, unflatten
 
@@ -129,8 +129,8 @@ def test_refused(value: Any) -> None:
 @given(st.lists(VALUES, min_size=1, max_size=4), st.sampled_from(["raw", "zstd"]))
 def test_records_of_any_values(values: list[Any], codec: str) -> None:
     parts = [flatten(value) for value in values]
-    schema = Schema.of(parts[:2], codec) or Schema.of_bytes(codec)
-    assert Schema.from_json(schema.to_json()) == schema
+    schema = SampleSchema.of(parts[:2], codec) or SampleSchema.of_bytes(codec)
+    assert SampleSchema.from_json(schema.to_json()) == schema
     fitting = [at for at, part in enumerate(parts) if schema.fits(*part)]
     assert fitting
     block = block_of(schema, [parts[at] for at in fitting])
@@ -139,7 +139,7 @@ def test_records_of_any_values(values: list[Any], codec: str) -> None:
 
 def test_values_of_no_bytes() -> None:
     parts = [flatten({"boxes": np.zeros((0, 4)), "ids": np.zeros(0, np.int32)}) for _ in range(3)]
-    schema = Schema.of(parts, "raw")
+    schema = SampleSchema.of(parts, "raw")
     assert schema is not None
     assert schema.width == 0
     assert {rows.count for rows in block_of(schema, parts).values()} == {3}
@@ -152,7 +152,7 @@ def test_an_interrupted_copy_is_no_part_of_a_sample() -> None:
 
     values = [{"a": np.full(at + 1, at), "b": np.full(2 * at + 1, at)} for at in range(4)]
     parts = [flatten(value) for value in values]
-    schema = Schema.of(parts, "raw")
+    schema = SampleSchema.of(parts, "raw")
     assert schema is not None
     staging = Staging(schema, 8)
     staging.add(0, 0, *parts[0])
@@ -170,9 +170,9 @@ def test_stacked_is_what_stacking_samples_gives() -> None:
         for at in range(4)
     ]
     parts = [flatten(value) for value in values]
-    schema = Schema.of(parts, "raw")
+    schema = SampleSchema.of(parts, "raw")
     assert schema is not None
     columns = {name: np.stack([part[1][at] for part in parts]) for at, name in enumerate(schema.names)}
     assert same(schema.stacked(columns), stack(values))
     assert all(map(same, schema.decode(columns), values))
-    assert Schema.of_bytes("raw").stacked({"value": []}) is None
+    assert SampleSchema.of_bytes("raw").stacked({"value": []}) is None

@@ -102,7 +102,7 @@ def test_memory_is_shared_and_goes_with_the_last(tmp_path: Path) -> None:
     folder = memory_of(one)
     one.close()
     assert folder.exists()
-    other._source.open_shelves().look()
+    other._source.open_shelves().refresh()
     assert kept(other) == 30
     other.close()
     assert not folder.exists()

@@ -12,7 +12,7 @@ from tests.faults.children import same
 
 import warmstore as ws
 from warmstore.errors import SchemaMismatch, UnsupportedType
-from warmstore.records.format.encoded_rows import Rows, absent_rows, join, spread
+from warmstore.records.format.encoded_rows import EncodedRows, absent_rows, join, spread
 from warmstore.records.format.value_encoding import decode, encode
 
 NAN = float("nan")
@@ -160,7 +160,7 @@ def test_slices_and_joins(values: list[bytes], data: st.DataObject) -> None:
 
 
 def test_views_are_read_only() -> None:
-    assert all(view.readonly for view in Rows(2, np.zeros((2, 3), np.uint8)).views())
+    assert all(view.readonly for view in EncodedRows(2, np.zeros((2, 3), np.uint8)).views())
 
 
 FIELDS: dict[str, tuple[Any, list[Any]]] = {

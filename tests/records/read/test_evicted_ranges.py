@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from warmstore.records.read.evicted_ranges import Gaps
+from warmstore.records.read.evicted_ranges import EvictedRanges
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -13,8 +13,8 @@ def test_gaps_are_what_a_mask_says(seed: int) -> None:
     first = np.concatenate(([0], np.cumsum(batches)[:-1]))
     gone = rng.random(30) < 0.5
     half = 15
-    gaps = Gaps.of(first[:half][gone[:half]], (first + batches)[:half][gone[:half]])
-    gaps = Gaps.of(first[half:][gone[half:]], (first + batches)[half:][gone[half:]], gaps)
+    gaps = EvictedRanges.of(first[:half][gone[:half]], (first + batches)[:half][gone[:half]])
+    gaps = EvictedRanges.of(first[half:][gone[half:]], (first + batches)[half:][gone[half:]], gaps)
     mask = np.repeat(gone, batches)
     rows = np.arange(len(mask))
     assert gaps is not None
@@ -26,4 +26,4 @@ def test_gaps_are_what_a_mask_says(seed: int) -> None:
 
 
 def test_no_rows_are_no_gaps() -> None:
-    assert Gaps.of(np.array([3]), np.array([3])) is None
+    assert EvictedRanges.of(np.array([3]), np.array([3])) is None

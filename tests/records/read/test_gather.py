@@ -14,7 +14,7 @@ from tests.faults.children import FIELDS, check, columns, record, same
 
 import warmstore as ws
 from warmstore.errors import Damaged
-from warmstore.records.read.gather import _Bits
+from warmstore.records.read.gather import VerifiedBitmap
 from warmstore.records.read.snapshot import Snapshot
 
 
@@ -181,7 +181,7 @@ def test_damage_is_named_and_spares_the_other_rows(tmp_path: Path) -> None:
 
 
 def test_bits_remember_rows_and_when_all_are_set() -> None:
-    bits = _Bits()
+    bits = VerifiedBitmap()
     total = 20_001
     snapshot = Snapshot(rows=total)
     rows = np.random.default_rng(0).permutation(total)
@@ -202,7 +202,7 @@ def test_bits_remember_rows_and_when_all_are_set() -> None:
 
 
 def test_only_live_rows_need_their_bit() -> None:
-    bits = _Bits()
+    bits = VerifiedBitmap()
     edited = Snapshot(rows=1000, order=np.arange(0, 1000, 2), edits=1)
     bits.set(edited.order, 1000)
     bits.unset(np.array([0]), edited)
@@ -213,7 +213,7 @@ def test_only_live_rows_need_their_bit() -> None:
 
 
 def test_bits_serve_two_snapshots_of_different_age() -> None:
-    bits = _Bits()
+    bits = VerifiedBitmap()
     old, new = Snapshot(rows=9_000), Snapshot(rows=20_000)
     bits.unset(np.array([new.rows - 1]), new)
     bits._bytes = np.zeros(2048, np.uint8)  # as a thread leaves it that grew it for the old snapshot meanwhile

@@ -16,7 +16,7 @@ from tests.faults.seam import OneByte, Refusing
 
 import warmstore as ws
 from warmstore.errors import WriteFailed
-from warmstore.records.format.encoded_rows import Rows
+from warmstore.records.format.encoded_rows import EncodedRows
 from warmstore.records.format.fields import arrow_schema
 from warmstore.records.format.record_batch import batch_size, record_batch
 from warmstore.records.write.chunk_writer import ChunkWriter
@@ -28,7 +28,7 @@ FIELDS: dict[str, Any] = {"a": ws.Array("uint8", (3,)), "b": ws.Text(), "r": ws.
 SCHEMA = arrow_schema(FIELDS)
 
 
-def block(count: int) -> dict[str, Rows]:
+def block(count: int) -> dict[str, EncodedRows]:
     values = {
         "a": np.arange(3 * count, dtype=np.uint8).reshape(count, 3),
         "b": [str(number) * (number % 7) for number in range(count)],
@@ -73,7 +73,7 @@ def test_a_batch_takes_no_more_room_than_was_said(tmp_path: Path, count: int) ->
     assert not writer.has_room(size, before + size - 1)
     writer.append(batch(count))
     assert before + size - 2048 <= writer.path.stat().st_size <= before + size
-    writer.let_go()
+    writer.release()
 
 
 def test_a_number_is_taken_by_one_writer(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_number_is_taken_by_one_writer(tmp_path: Path) -> None:
     other = os.open(writer.path, os.O_RDWR)
     with pytest.raises(BlockingIOError):
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    writer.let_go()
+    writer.release()
     fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.close(other)
 
@@ -120,7 +120,7 @@ def test_an_empty_chunk_is_removed_and_letting_go_twice_is_fine(tmp_path: Path) 
     writer.abandon()
     assert not writer.path.exists()
     number = os.open(tmp_path, os.O_RDONLY)  # takes the descriptor that was let go of
-    writer.let_go()
+    writer.release()
     os.fstat(number)
     os.close(number)
 
@@ -149,7 +149,7 @@ def test_a_chunk_that_may_not_be_longer_is_not(tmp_path: Path) -> None:
     writer = ChunkWriter(tmp_path, 0, SCHEMA, Files(), ahead=False)
     assert writer.path.stat().st_size == 0
     assert large_batches(writer) == writer.path.stat().st_size
-    writer.let_go()
+    writer.release()
 
 
 def test_a_chunk_that_cannot_be_extended_is_written_as_it_is(tmp_path: Path) -> None:

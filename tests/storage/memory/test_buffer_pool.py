@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from warmstore.storage.memory.buffer_pool import LARGE, Arena, Recycler, take, together
+from warmstore.storage.memory.buffer_pool import LARGE, Arena, BufferPool, take, together
 
 
 def address(array: Any) -> int:
@@ -17,7 +17,7 @@ def address(array: Any) -> int:
 
 
 def test_memory_that_was_dropped_serves_again() -> None:
-    recycler = Recycler()
+    recycler = BufferPool()
     first = recycler.take(LARGE)
     place = address(first)
     del first
@@ -37,7 +37,7 @@ def test_memory_that_was_dropped_serves_again() -> None:
     ids=["slice", "view", "memoryview", "tensor", "frombuffer", "array of tensor"],
 )
 def test_memory_in_sight_is_never_given_again(hold: Any) -> None:
-    recycler = Recycler()
+    recycler = BufferPool()
     array = recycler.take(LARGE)
     place = address(array)
     held = hold(array)
@@ -50,7 +50,7 @@ def test_memory_in_sight_is_never_given_again(hold: Any) -> None:
 
 
 def test_two_batches_at_a_time_share_nothing() -> None:
-    recycler = Recycler()
+    recycler = BufferPool()
     for length in (LARGE, LARGE + 1, 2 * LARGE, LARGE):
         one, other = recycler.take(length), recycler.take(length)
         one[:], other[:] = 1, 2
@@ -60,7 +60,7 @@ def test_two_batches_at_a_time_share_nothing() -> None:
 
 
 def test_a_small_array_does_not_sit_on_a_large_block() -> None:
-    recycler = Recycler()
+    recycler = BufferPool()
     large = recycler.take(8 * LARGE)
     place = address(large)
     del large
@@ -69,7 +69,7 @@ def test_a_small_array_does_not_sit_on_a_large_block() -> None:
 
 
 def test_what_is_kept_is_bounded() -> None:
-    recycler = Recycler(kept=4 * LARGE)
+    recycler = BufferPool(kept=4 * LARGE)
     arrays = [recycler.take(LARGE) for _ in range(16)]
     del arrays
     assert sum(map(len, recycler._free)) <= 4 * LARGE
@@ -80,7 +80,7 @@ def test_small_arrays_are_left_to_numpy() -> None:
 
 
 def test_many_threads() -> None:
-    recycler = Recycler()
+    recycler = BufferPool()
     wrong = []
 
     def work(number: int) -> None:

@@ -123,7 +123,7 @@ def test_descriptors_are_closed(tmp_path: Path) -> None:
     unchecked = reader(tmp_path, DATA)
     unchecked.rows(np.array([0, 2 * SLOT]), 10)
     assert len(list(Path("/dev/fd").iterdir())) == before + 2
-    unchecked.let_go()
+    unchecked.release()
     assert len(list(Path("/dev/fd").iterdir())) == before
     found, _ = unchecked.rows(np.array([5]), 10)
     assert bytes(found[0]) == DATA[5:15]

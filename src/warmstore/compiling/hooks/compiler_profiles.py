@@ -14,7 +14,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Profile:
+class CompilerProfile:
     """Options by name.
 
     Attributes:
@@ -30,14 +30,14 @@ class Profile:
     requirements: Mapping[str, Any] = field(default_factory=dict)
 
 
-_FAST = Profile("fast", {})
+_FAST = CompilerProfile("fast", {})
 
 # As /proc/cpuinfo spells them: AMD64 Architecture Processor supplement of the System V ABI, table 3.1.
 _X86_64_V2 = ["cx16", "popcnt", "sse4_1", "sse4_2", "ssse3"]
 _X86_64_V3 = [*_X86_64_V2, "abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"]
 
 # x86-64-v3 is AVX2 and FMA: what every x86 server since 2015 runs. Thread numbers are not compiled in.
-_PORTABLE = Profile(
+_PORTABLE = CompilerProfile(
     "portable",
     {
         "TORCHINDUCTOR_CPP_MARCH": "x86-64-v3",
@@ -50,7 +50,7 @@ _PORTABLE = Profile(
 PROFILES = ("auto", "fast", "portable")
 
 
-def choose(name: str) -> Profile:
+def choose(name: str) -> CompilerProfile:
     """The profile of that name; `auto` is `fast`. On machines that are not x86-64 `portable` is `fast` too.
 
     Raises:
@@ -61,7 +61,7 @@ def choose(name: str) -> Profile:
     return _PORTABLE if name == "portable" and platform.machine() in ("x86_64", "AMD64") else _FAST
 
 
-def apply(profile: Profile) -> dict[str, str | None]:
+def apply(profile: CompilerProfile) -> dict[str, str | None]:
     """Set the variables, and the options of an Inductor that is imported. Returns what the variables were before."""
     before = {name: os.environ.get(name) for name in profile.variables}
     for name, value in profile.variables.items():
@@ -71,7 +71,7 @@ def apply(profile: Profile) -> dict[str, str | None]:
     return before
 
 
-def apply_options(profile: Profile, config: ModuleType) -> None:
+def apply_options(profile: CompilerProfile, config: ModuleType) -> None:
     """Set the options in `torch._inductor.config`; those that this version does not have are left out."""
     for name, value in profile.options.items():
         variable = _VARIABLES.get(name)

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 from warmstore.compiling.hooks.import_hooks import Watcher
 from warmstore.compiling.keys.operators import modules_text, operators_text, registers, why_not_known
-from warmstore.compiling.misses.key_components import Details, of_source, of_torch
+from warmstore.compiling.misses.key_components import KeyComponents, of_source, of_torch
 from warmstore.compiling.scratch.scratch_dir import has_space
 
 _log = logging.getLogger("warmstore")
@@ -54,7 +54,7 @@ class Listener(Protocol):
     def landed(self) -> None:
         """This thread is through with compiling, with or without success."""
 
-    def describe(self, path: str, make: Callable[[], Details | None]) -> None:
+    def describe(self, path: str, make: Callable[[], KeyComponents | None]) -> None:
         """What the key of a path is made of, said before it is `wanted`; made only if it is missing."""
 
     def found(self, path: str) -> bool:

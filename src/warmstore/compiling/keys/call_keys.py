@@ -20,9 +20,9 @@ from torch.autograd import forward_ad
 from torch.nn.modules.module import _has_any_global_hook
 
 from warmstore.compiling.environment import Environment
-from warmstore.compiling.keys.graph_keys import InputSpec, Key, digest, modes
+from warmstore.compiling.keys.graph_keys import GraphKey, InputSpec, digest, modes
 from warmstore.compiling.keys.identified import identify_options, is_plain, structure_text
-from warmstore.compiling.misses.key_components import Details, facts_as_parts
+from warmstore.compiling.misses.key_components import KeyComponents, facts_as_parts
 from warmstore.errors import NoFingerprint
 from warmstore.identity.identity import Identity
 
@@ -52,7 +52,7 @@ def key_of_call(
     kwargs: dict[str, Any],
     options: Mapping[str, Any],
     environment: Environment,
-) -> Key:
+) -> GraphKey:
     """The key of a call of what is to be compiled with these options.
 
     Args:
@@ -77,7 +77,7 @@ def key_of_call(
         _configuration(),
         torch.get_num_threads(),
     ]
-    return Key(
+    return GraphKey(
         digest(program),
         tuple(map(_of_any_size, leaves)),
         "cuda" if environment.gpus else "cpu",
@@ -86,7 +86,7 @@ def key_of_call(
     )
 
 
-def details_of_call(identities: Iterable[Identity], key: Key, options: Mapping[str, Any]) -> Details:
+def details_of_call(identities: Iterable[Identity], key: GraphKey, options: Mapping[str, Any]) -> KeyComponents:
     """What a key was made of, to be compared where nothing is found for it."""
     facts: dict[str, str] = {}
     for one in identities:
@@ -102,7 +102,7 @@ def details_of_call(identities: Iterable[Identity], key: Key, options: Mapping[s
     parts["torch.get_num_threads()"] = str(torch.get_num_threads())
     parts |= dict(process_state())
     parts |= {f"config {name}": value for config in _configuration() for name, value in config}
-    return Details(parts)
+    return KeyComponents(parts)
 
 
 def shares_memory(values: Iterable[object]) -> bool:

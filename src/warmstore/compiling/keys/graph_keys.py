@@ -26,7 +26,7 @@ class InputSpec:
 
 
 @dataclass(frozen=True)
-class Key:
+class GraphKey:
     """What a compiled artifact is of.
 
     Args:

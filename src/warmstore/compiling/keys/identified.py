@@ -92,7 +92,7 @@ class _CodeWatch(Watch):
         """Left out."""
 
 
-class Arguments:
+class IdentifiedArguments:
     """The arguments of a call that are neither tensors nor plain, identified, with the classes of all that hold them.
 
     Attributes:
@@ -148,7 +148,7 @@ def codes_of(functions: list[FunctionType]) -> dict[int, CodeType]:
 
 
 def structure_text(spec: TreeSpec) -> str:
-    """How containers are nested; what `Arguments` identifies has only its name here."""
+    """How containers are nested; what `IdentifiedArguments` identifies has only its name here."""
     keys = spec.context if spec.type is dict and _is_said(spec) else ""
     inside = ", ".join(map(structure_text, spec.children()))
     return "*" if spec.is_leaf() else f"{spec.type.__qualname__}{keys}({inside})"

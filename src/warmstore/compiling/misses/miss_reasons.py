@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from warmstore.compiling.environment import Environment
-from warmstore.compiling.misses.key_components import Details, summary
+from warmstore.compiling.misses.key_components import KeyComponents, summary
 from warmstore.compiling.scratch.compiler_files import kind_of
 from warmstore.compiling.store.artifact import Artifact
 from warmstore.compiling.store.artifact_store import ArtifactStore
@@ -22,7 +22,7 @@ _PACKAGES = "package/"
 _ALIKE = 0.5  # share of operators from which on two programs are versions of one
 
 
-class Explanations:
+class MissReasons:
     """What the keys of one process were made of. Paths are relative to a live folder, as everywhere."""
 
     def __init__(self, store: ArtifactStore, environment: Environment, job: str, requirements: dict[str, Any]) -> None:
@@ -30,11 +30,11 @@ class Explanations:
         self._environment = environment
         self._job = job
         self._requirements = requirements
-        self._makers: dict[str, Callable[[], Details | None]] = {}
-        self._unkept: dict[str, Details] = {}
-        self._read: dict[str, Details] = {}
+        self._makers: dict[str, Callable[[], KeyComponents | None]] = {}
+        self._unkept: dict[str, KeyComponents] = {}
+        self._read: dict[str, KeyComponents] = {}
 
-    def describe(self, path: str, make: Callable[[], Details | None]) -> None:
+    def describe(self, path: str, make: Callable[[], KeyComponents | None]) -> None:
         """Say what can tell the details of the key that is looked up next, should it be missing."""
         self._makers[path] = make
 
@@ -87,13 +87,13 @@ class Explanations:
         )
         return _key(looked_up)
 
-    def _changes(self, details: Details, candidate: Artifact) -> tuple[Details, list[str]]:
+    def _changes(self, details: KeyComponents, candidate: Artifact) -> tuple[KeyComponents, list[str]]:
         other = self._read.get(candidate.digest)
         if other is None:
             try:
-                other = Details.from_bytes(self._store.read(candidate))
+                other = KeyComponents.from_bytes(self._store.read(candidate))
             except (OSError, LookupError, ValueError):
-                other = Details({}, {"unreadable": 1})
+                other = KeyComponents({}, {"unreadable": 1})
             self._read[candidate.digest] = other
         return other, [*self._environment.changes_from(candidate.environment), *details.changes_from(other)]
 

@@ -51,7 +51,7 @@ _BUNDLED = {
 
 
 @dataclass
-class Recorded:
+class RecordedFrame:
     """What compiling one frame left.
 
     Attributes:
@@ -95,7 +95,7 @@ class _Recorder:
     """Stands where a `torch._dynamo.package.CompilePackage` is told what compiling a frame leaves."""
 
     def __init__(self, code: CodeType) -> None:
-        self.recorded = Recorded(Written(code))
+        self.recorded = RecordedFrame(Written(code))
         self.compiled: dict[str, Any] = {}
 
     @contextmanager
@@ -127,7 +127,7 @@ class _Recorder:
         """Torch asks this where it would warn that it keeps no package. What is kept is said here, not there."""
         return False
 
-    def finish(self, answer: ConvertFrameReturn, known: Mapping[str, Any]) -> Recorded:
+    def finish(self, answer: ConvertFrameReturn, known: Mapping[str, Any]) -> RecordedFrame:
         """What was recorded, once the frame is compiled; `known` are its globals."""
         recorded = self.recorded
         if answer.guarded_code is None:
@@ -215,7 +215,7 @@ class Question:
         """Torch's own answer."""
         return self._ask(self._convert)
 
-    def compile_recorded(self) -> tuple[ConvertFrameReturn, Recorded]:
+    def compile_recorded(self) -> tuple[ConvertFrameReturn, RecordedFrame]:
         """Torch's own answer, and what another process needs to give it again."""
         frames = getattr(self._convert, "_inner_convert", self._convert)
         recorder, compiler = _Recorder(self.frame.f_code), frames._torchdynamo_orig_backend
@@ -234,7 +234,7 @@ class Question:
         """The answer that was recorded, if it is right for this frame.
 
         Args:
-            data: as `Recorded.to_bytes` made it.
+            data: as `RecordedFrame.to_bytes` made it.
             check: is given what stands in this process for `Written.objects`, and raises what stops this.
             holds: one guard more; it is given the frame's variables.
 

@@ -21,7 +21,7 @@ from warmstore.compiling.keys.traced import installed_modules, installed_text
 from warmstore.errors import BadArtifact, Incompatible
 
 if TYPE_CHECKING:
-    from warmstore.compiling.packages.dynamo import Recorded
+    from warmstore.compiling.packages.dynamo import RecordedFrame
 
 _MAGIC = b"warmstore package 6\n"
 _CHANGED = {"getrecursionlimit", "get_int_max_str_digits"}
@@ -103,7 +103,7 @@ class Package:
 
 
 def packaged(
-    recorded: Recorded,
+    recorded: RecordedFrame,
     frame: str,
     sizes: Sizes,
     identified: Mapping[int, CodeType],

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from itertools import groupby
 
 from warmstore.compiling.environment import Environment
-from warmstore.compiling.remote.signed_manifests import Manifest
+from warmstore.compiling.remote.signed_manifests import SignedManifest
 from warmstore.compiling.rules import choose
 from warmstore.compiling.store.artifact import Artifact
 
@@ -16,7 +16,7 @@ from warmstore.compiling.store.artifact import Artifact
 class RemoteIndex:
     """The artifacts and jobs of some manifests."""
 
-    def __init__(self, manifests: Iterable[Manifest] = ()) -> None:
+    def __init__(self, manifests: Iterable[SignedManifest] = ()) -> None:
         self._artifacts: dict[str, list[Artifact]] = defaultdict(list)
         self.jobs: dict[str, set[str]] = defaultdict(set)
         for manifest in manifests:

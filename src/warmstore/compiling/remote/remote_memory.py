@@ -16,7 +16,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from warmstore.compiling.remote.signed_manifests import Manifest
+from warmstore.compiling.remote.signed_manifests import SignedManifest
 from warmstore.storage.atomic import replace_file
 
 _PATIENCE = 5.0  # seconds to wait for another process of this host
@@ -55,7 +55,7 @@ class RemoteMemory:
         """The highest number that was seen of a writer; 0 for none."""
         return self._seen(f"{namespace}/{writer}")[0]
 
-    def objection(self, manifest: Manifest) -> str | None:
+    def objection(self, manifest: SignedManifest) -> str | None:
         """Why a manifest is not taken although it is signed; None when it is."""
         sequence, digest = self._seen(f"{manifest.namespace}/{manifest.writer}")
         if manifest.sequence < sequence:
@@ -70,7 +70,7 @@ class RemoteMemory:
             )
         return None
 
-    def saw(self, found: Iterable[Manifest]) -> None:
+    def saw(self, found: Iterable[SignedManifest]) -> None:
         """Remember how far these writers are."""
         new = [one for one in found if one.sequence > self.sequence(one.namespace, one.writer)]
 

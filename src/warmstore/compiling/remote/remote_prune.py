@@ -12,7 +12,15 @@ from dataclasses import dataclass
 
 from warmstore.compiling.remote.remote_index import merged
 from warmstore.compiling.remote.remote_memory import RemoteMemory
-from warmstore.compiling.remote.signed_manifests import BLOBS, Loaded, Manifest, blob_name, load, parse_name, publish
+from warmstore.compiling.remote.signed_manifests import (
+    BLOBS,
+    Loaded,
+    SignedManifest,
+    blob_name,
+    load,
+    parse_name,
+    publish,
+)
 from warmstore.compiling.store.artifact import Artifact
 from warmstore.errors import NotTrusted, RemoteUnavailable
 from warmstore.remote.objects import Entry, Objects
@@ -110,7 +118,7 @@ def _replace(
             jobs.setdefault(job, set()).update(keys.intersection(used))
     writer = memory.writer()
     last = max([memory.sequence(namespace, writer), *(one.sequence for one in old if one.writer == writer)])
-    new = Manifest(namespace, writer, last + 1, left, {job: sorted(used) for job, used in jobs.items() if used})
+    new = SignedManifest(namespace, writer, last + 1, left, {job: sorted(used) for job, used in jobs.items() if used})
     published = objects.run(publish(objects, keyring, new))
     if published is None:
         raise RemoteUnavailable(f"{objects.location.url}: another process of this host publishes; try again")

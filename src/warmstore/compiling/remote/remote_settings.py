@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from warmstore.errors import NotInstalled, NotTrusted, message_of
-from warmstore.remote.limits import WaitBudget
+from warmstore.remote.limits import StallBudget
 from warmstore.remote.location import Location
 from warmstore.remote.signing import KEY, KEY_FILE, Keyring
 
@@ -74,7 +74,7 @@ def open_tier(
         from warmstore.remote.objects import Objects
 
         objects = Objects(settings.url, options=settings.options, at_exit=False)
-        return RemoteTier(objects, keyring, store, environment, job=job, budget=WaitBudget(settings.wait))
+        return RemoteTier(objects, keyring, store, environment, job=job, budget=StallBudget(settings.wait))
     except (NotTrusted, NotInstalled, OSError) as error:
         _log.warning("remote cache %s: not used: %s", where, message_of(error))
         return None

@@ -22,7 +22,7 @@ from warmstore.compiling.remote.remote_index import RemoteIndex, merged
 from warmstore.compiling.remote.remote_memory import RemoteMemory
 from warmstore.compiling.remote.signed_manifests import (
     Loaded,
-    Manifest,
+    SignedManifest,
     blob_name,
     load,
     namespace_of,
@@ -32,7 +32,7 @@ from warmstore.compiling.remote.signed_manifests import (
 from warmstore.compiling.store.artifact import Artifact
 from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.errors import BadArtifact, Damaged, NoArtifact, RemoteUnavailable, TooLarge, WarmstoreError
-from warmstore.remote.limits import WaitBudget
+from warmstore.remote.limits import StallBudget
 from warmstore.remote.objects import Objects
 from warmstore.remote.signing import Keyring
 
@@ -72,7 +72,7 @@ class RemoteTier:
         environment: Environment,
         *,
         job: str,
-        budget: WaitBudget,
+        budget: StallBudget,
     ) -> None:
         self.objects = objects
         self.budget = budget
@@ -183,7 +183,7 @@ class RemoteTier:
     def _is_here(self, artifact: Artifact) -> bool:
         return any(best is not None for best, _ in self._store.below(artifact.key, self._environment))
 
-    def _get(self, wanted: Sequence[Artifact], budget: WaitBudget | None, job: str | None = None) -> int:
+    def _get(self, wanted: Sequence[Artifact], budget: StallBudget | None, job: str | None = None) -> int:
         """Bring artifacts into the local store, all at once; returns how many. Without a budget there is no hurry."""
         if not wanted:
             return 0
@@ -386,13 +386,15 @@ class RemoteTier:
         keys = {one.key for one in new}
         with self._memory.lock:
             found = self.objects.run(load(self.objects, self._keyring, self._namespace, self._memory.objection))
-            mine = next((one for one in found.manifests if one.writer == writer), Manifest(self._namespace, writer, 0))
+            mine = next(
+                (one for one in found.manifests if one.writer == writer), SignedManifest(self._namespace, writer, 0)
+            )
             jobs = {name: sorted(used) for name, used in mine.jobs.items()}
             jobs[self._job] = sorted(keys.union(jobs.get(self._job, ())))
             artifacts = merged(mine.artifacts, (one for one in new if not known.has(one) or one.digest in self._bad))
             last = max(mine.sequence, self._memory.sequence(self._namespace, writer))
             for sequence in range(last + 1, last + 1 + _TRIES):
-                manifest = Manifest(self._namespace, writer, sequence, artifacts, jobs)
+                manifest = SignedManifest(self._namespace, writer, sequence, artifacts, jobs)
                 published = self.objects.run(publish(self.objects, self._keyring, manifest))
                 if published is not None:
                     break

@@ -38,7 +38,7 @@ _NAME = re.compile(rf"{MANIFESTS}/([\w.+-]+)/([0-9a-f]{{32}})\.(\d{{12}})")
 
 
 @dataclass(frozen=True)
-class Manifest:
+class SignedManifest:
     """What a writer published for a namespace. `digest` is of its object, once it has one."""
 
     namespace: str
@@ -58,7 +58,7 @@ class Manifest:
 class Loaded:
     """What was found in a remote: the newest right manifest of each writer; all names; what was wrong."""
 
-    manifests: list[Manifest] = field(default_factory=list)
+    manifests: list[SignedManifest] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
@@ -82,7 +82,7 @@ def parse_name(name: str) -> tuple[str, str, int] | None:
     return (found[1], found[2], int(found[3])) if found else None
 
 
-def seal(manifest: Manifest, keyring: Keyring) -> bytes:
+def seal(manifest: SignedManifest, keyring: Keyring) -> bytes:
     """The bytes of a manifest's object: a line with the signature, and the packed manifest that it signs.
 
     Raises:
@@ -101,7 +101,7 @@ def seal(manifest: Manifest, keyring: Keyring) -> bytes:
     return json.dumps(signature).encode() + b"\n" + packed
 
 
-def unseal(data: bytes, name: str, keyring: Keyring) -> Manifest:
+def unseal(data: bytes, name: str, keyring: Keyring) -> SignedManifest:
     """The manifest in an object of that name. Nothing but the signature is looked at before it was checked.
 
     Raises:
@@ -129,14 +129,14 @@ def unseal(data: bytes, name: str, keyring: Keyring) -> Manifest:
             None, "it is the manifest {} {} {}, put in another's place: it was replayed".format(*found), name
         )
     artifacts, jobs = manifests.read(body)
-    return Manifest(*found, artifacts, jobs, blake3(data).hexdigest())
+    return SignedManifest(*found, artifacts, jobs, blake3(data).hexdigest())
 
 
 async def load(
     objects: Objects,
     keyring: Keyring,
     namespace: str | None,
-    objection: Callable[[Manifest], str | None],
+    objection: Callable[[SignedManifest], str | None],
     flowed: Callable[[int], None] | None = None,
 ) -> Loaded:
     """The newest right manifest of each writer, of one namespace or of all: one listing, then all of them at once.
@@ -176,14 +176,14 @@ async def load(
     return found
 
 
-async def publish(objects: Objects, keyring: Keyring, manifest: Manifest) -> Manifest | None:
+async def publish(objects: Objects, keyring: Keyring, manifest: SignedManifest) -> SignedManifest | None:
     """Create the object of a manifest. None where somebody else created one of that name.
 
     Raises:
         RemoteUnavailable, RemoteRefused: it may be there now, or not.
     """
     data = seal(manifest, keyring)
-    sealed = Manifest(**{**vars(manifest), "digest": blake3(data).hexdigest()})
+    sealed = SignedManifest(**{**vars(manifest), "digest": blake3(data).hexdigest()})
     if await objects.put_async(manifest.name, data, create=True):
         return sealed
     # A request that was sent twice, for its answer was lost, finds the object of the first one.

@@ -10,11 +10,11 @@ import threading
 from collections.abc import Callable
 
 from warmstore.compiling.scratch.compiler_files import is_rewritten, is_whole, kind_of, to_keep
-from warmstore.compiling.scratch.scratch_dir import LiveFolder
-from warmstore.compiling.scratch.scratch_quota import Workplace
+from warmstore.compiling.scratch.scratch_dir import ScratchDir
+from warmstore.compiling.scratch.scratch_quota import ScratchQuota
 from warmstore.compiling.store.artifact import Artifact
 from warmstore.compiling.store.artifact_store import ArtifactStore
-from warmstore.compiling.warn_once import Complaints
+from warmstore.compiling.warn_once import WarnOnce
 from warmstore.errors import TooLarge
 
 _LOOK_AGAIN = 30.0  # seconds between looks at the live folder, for compilers that tell nobody what they made
@@ -37,10 +37,10 @@ class Harvester:
     def __init__(
         self,
         store: ArtifactStore,
-        workplace: Workplace,
+        workplace: ScratchQuota,
         put: Callable[[str, str, bytes], Artifact],
         landed: Callable[[str], None],
-        complain: Complaints,
+        complain: WarnOnce,
     ) -> None:
         self.kept = 0
         self._store = store
@@ -95,7 +95,7 @@ class Harvester:
             for path in made:
                 self._landed(path)
 
-    def _harvest(self, folder: LiveFolder) -> None:
+    def _harvest(self, folder: ScratchDir) -> None:
         try:
             new = [
                 (path, status)
@@ -114,7 +114,7 @@ class Harvester:
         except Exception as error:
             self._complain("what was compiled cannot be kept in %s", str(self._store.folder), error)
 
-    def _keep(self, folder: LiveFolder, path: str, kind: str, status: os.stat_result) -> None:
+    def _keep(self, folder: ScratchDir, path: str, kind: str, status: os.stat_result) -> None:
         try:
             data = (folder.path / path).read_bytes()
         except FileNotFoundError:

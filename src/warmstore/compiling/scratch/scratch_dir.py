@@ -21,7 +21,7 @@ _log = logging.getLogger("warmstore")
 ROOM = 64 << 20  # bytes that must be free where compilers write; a full disk ends a compilation, and with it the run
 
 
-class LiveFolder:
+class ScratchDir:
     """A folder `path` of mode 0700, and the lease of the process that made it by `create`."""
 
     def __init__(self, path: Path, lease: UsageLease) -> None:
@@ -29,7 +29,7 @@ class LiveFolder:
         self._lease = lease
 
     @classmethod
-    def create(cls, candidates: list[Path]) -> "LiveFolder":
+    def create(cls, candidates: list[Path]) -> "ScratchDir":
         """Make one in the first of `candidates` that is safe, roomy, writable and allows loading libraries.
 
         Raises:
@@ -48,7 +48,7 @@ class LiveFolder:
         raise OSError("there is no folder to compile in; " + "; ".join(refusals))
 
     @classmethod
-    def _create_in(cls, parent: Path) -> "LiveFolder":
+    def _create_in(cls, parent: Path) -> "ScratchDir":
         path = Path(tempfile.mkdtemp(prefix="live-", dir=parent))
         lease = UsageLease(path, mode=0o600)
         if not path.is_dir():

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from warmstore.compiling.scratch.scratch_dir import LiveFolder, has_room, other_places, sweep_folder
+from warmstore.compiling.scratch.scratch_dir import ScratchDir, has_room, other_places, sweep_folder
 from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.errors import TooLarge, WarmstoreError
 from warmstore.storage.disk_usage import BLOCK, folder_bytes, on_disk
@@ -26,7 +26,7 @@ _SHORTLY = 2.0  # seconds that a compiler waits for the store's lock
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 
 
-class Workplace:
+class ScratchQuota:
     """The live folder of a process, and those that it has left.
 
     Args:
@@ -35,7 +35,7 @@ class Workplace:
         moved: Is told of the folder where compilers work from now on.
     """
 
-    def __init__(self, store: ArtifactStore, live: LiveFolder, moved: Callable[[Path], None] | None = None) -> None:
+    def __init__(self, store: ArtifactStore, live: ScratchDir, moved: Callable[[Path], None] | None = None) -> None:
         self.live = live
         self.kept = [live]
         self._all = [live]
@@ -91,7 +91,7 @@ class Workplace:
         with self._lock:
             here = self.live.path.parent
             try:
-                live = LiveFolder.create([place for place in other_places() if place != here or not kept])
+                live = ScratchDir.create([place for place in other_places() if place != here or not kept])
             except OSError as error:
                 _log.warning("compile cache: %s has no room, and elsewhere %s", here, error)
                 return False
@@ -154,5 +154,5 @@ class Workplace:
                 self._store.release(name, _SHORTLY)
 
 
-def _name(folder: LiveFolder) -> str:
+def _name(folder: ScratchDir) -> str:
     return f"live {folder.path}"

@@ -30,21 +30,21 @@ from warmstore.compiling.store.artifact import Artifact
 from warmstore.compiling.store.artifact_index import Index
 from warmstore.compiling.store.artifact_quota import LEAST, ArtifactQuota
 from warmstore.compiling.store.blobs import Blobs
-from warmstore.compiling.store.index_rows import Rows
+from warmstore.compiling.store.index_rows import ArtifactRows
 from warmstore.compiling.store.shared_index import WAIT, SharedIndex
 from warmstore.compiling.store.store_stats import StoreStats, stats_of
-from warmstore.compiling.store.transactions import Changes, as_json
+from warmstore.compiling.store.transactions import Transactions, as_json
 from warmstore.errors import BadArtifact, Closed, Damaged, NoArtifact, ReadOnly, TooLarge, WriteFailed
 from warmstore.storage.atomic import replace_file
 from warmstore.storage.humanize import parse_size
-from warmstore.storage.lifecycle import Owner
+from warmstore.storage.lifecycle import Closeable
 
 _SHORTLY = 1.0  # seconds that whoever reads waits to tell of what is damaged
 
 _log = logging.getLogger("warmstore")
 
 
-class ArtifactStore(Owner):
+class ArtifactStore(Closeable):
     """Compiled artifacts by key, kind and environment. Threads and processes may share it; forked children too.
 
     Args:
@@ -70,10 +70,10 @@ class ArtifactStore(Owner):
             raise ValueError(f"max_size {max_size!r} is less than the {LEAST:,} bytes that a store needs")
         self._blobs = Blobs(self.folder / "blobs")
         self._quota = ArtifactQuota(self.folder, self._blobs, self.limit, eviction)
-        self._changes = Changes(self._blobs, self._quota, lambda number: self.count("evicted", number))
+        self._changes = Transactions(self._blobs, self._quota, lambda number: self.count("evicted", number))
         self._counting = threading.Lock()
         self._counts: Counter[str] = Counter()
-        self._rows = Rows()
+        self._rows = ArtifactRows()
         self._index = SharedIndex(self.folder, self._blobs, read_only=not _writable(self.folder))
         if not self.read_only:
             try:
@@ -85,7 +85,7 @@ class ArtifactStore(Owner):
         if self.read_only:
             self._index.ask(lambda db: None)
         self.closed = False
-        self.own()
+        self.register()
 
     @property
     def read_only(self) -> bool:
@@ -334,7 +334,7 @@ class ArtifactStore(Owner):
             with suppress(WriteFailed, ReadOnly):
                 self._flush_counts(_SHORTLY)
         self.closed = True
-        self.disown()
+        self.unregister()
         self._index.close()
 
     def _after_fork(self) -> None:

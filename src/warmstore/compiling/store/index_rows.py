@@ -95,7 +95,7 @@ def salvaged(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-class Rows:
+class ArtifactRows:
     """Reads artifacts from an index. Environments, which many artifacts share, are read once."""
 
     def __init__(self) -> None:

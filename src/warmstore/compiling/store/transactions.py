@@ -24,7 +24,7 @@ from warmstore.storage.disk_usage import on_disk
 _AT_ONCE = 256  # rows updated in one transaction
 
 
-class Changes:
+class Transactions:
     """The changes of one store. `evicted` is told how many artifacts each of them drove out."""
 
     def __init__(self, blobs: Blobs, quota: ArtifactQuota, evicted: Callable[[int], None]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from warmstore.converting.formats.iterable import columns_of_records, fields_of_records, unknown_field
-from warmstore.converting.record_source import BATCH_BYTES, Batch, Request, Source, needed
+from warmstore.converting.record_source import BATCH_BYTES, RecordSource, Request, SourceBatch, needed
 from warmstore.errors import BadSource
 from warmstore.records.format.fields import Fields
 
@@ -15,7 +15,7 @@ _GROUP = 64
 """Records read at once until their size is known."""
 
 
-def open_source(request: Request, files: Sequence[Path]) -> Source:
+def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
     reader_of = needed(_MODULE, "array_record", "convert").ArrayRecordReader
     counts = []
     group: list[bytes] = []
@@ -46,7 +46,7 @@ def open_source(request: Request, files: Sequence[Path]) -> Source:
             raise unknown_field(where, min(values.keys() - fields.keys()), len(first))
         return values
 
-    def read(start: int) -> Iterator[Batch]:
+    def read(start: int) -> Iterator[SourceBatch]:
         before = 0
         for path, count in zip(files, counts, strict=True):
             if before + count > start:
@@ -54,7 +54,7 @@ def open_source(request: Request, files: Sequence[Path]) -> Source:
                     yield from _batches(path, reader, max(start - before, 0), checked, fields)
             before += count
 
-    return Source(fields, read, sum(counts))
+    return RecordSource(fields, read, sum(counts))
 
 
 @contextmanager
@@ -79,7 +79,7 @@ def _named(path: Path) -> Iterator[None]:
         raise BadSource(f"{path} cannot be read as an ArrayRecord file: {error}") from None
 
 
-def _batches(path: Path, reader: Any, first: int, record: Any, fields: Fields) -> Iterator[Batch]:
+def _batches(path: Path, reader: Any, first: int, record: Any, fields: Fields) -> Iterator[SourceBatch]:
     at_once = _GROUP
     count = reader.num_records()
     while first < count:

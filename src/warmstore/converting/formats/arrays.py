@@ -9,34 +9,34 @@ import numpy as np
 
 from warmstore.converting.field_inference import column_field, native
 from warmstore.converting.formats.iterable import nbytes_of
-from warmstore.converting.record_source import Batch, Request, Source, equal_lengths, rows_at_once
+from warmstore.converting.record_source import RecordSource, Request, SourceBatch, equal_lengths, rows_at_once
 from warmstore.errors import BadSource
 from warmstore.records.format.fields import Field, Fields
 
 
-def open_source(request: Request, files: Sequence[Path]) -> Source:
+def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
     given = request.source
     arrays = dict(given) if isinstance(given, Mapping) else {request.name: given}
     fields = request.choose(list(arrays), lambda name: column_field(name, arrays[name]))
     arrays = {name: arrays[name] for name in fields}
     rows = equal_lengths("the source", {name: _length(name, array) for name, array in arrays.items()})
 
-    def read(start: int) -> Iterator[Batch]:
+    def read(start: int) -> Iterator[SourceBatch]:
         return slices(fields, arrays, rows, rows_at_once(sum(map(_nbytes, arrays.values())) / rows), start)
 
     # Arrays in memory have no name or time to know them by: what is there already is compared.
-    return Source(fields, read, rows, skippable=False)
+    return RecordSource(fields, read, rows, skippable=False)
 
 
 def _nbytes(values: Any) -> int:
     return sum(map(nbytes_of, values)) if isinstance(values, list | tuple) else int(values.nbytes)
 
 
-def slices(fields: Fields, arrays: dict[str, Any], rows: int, step: int, start: int) -> Iterator[Batch]:
+def slices(fields: Fields, arrays: dict[str, Any], rows: int, step: int, start: int) -> Iterator[SourceBatch]:
     """Arrays of `rows` records, `step` at a time."""
     for first in range(start, rows, step):
         part = slice(first, min(first + step, rows))
-        yield Batch({name: _values(array[part], fields[name]) for name, array in arrays.items()})
+        yield SourceBatch({name: _values(array[part], fields[name]) for name, array in arrays.items()})
         for array in arrays.values():
             drop_pages(array)
 

@@ -11,7 +11,7 @@ import pyarrow.dataset
 from warmstore.converting.arrow_columns import batch_of, fields_of_schema, pieces
 from warmstore.converting.formats.parquet import check_schema
 from warmstore.converting.hive_partitions import partitions_of
-from warmstore.converting.record_source import Batch, Request, Source, reading, total_bytes
+from warmstore.converting.record_source import RecordSource, Request, SourceBatch, reading, total_bytes
 from warmstore.errors import BadSource
 from warmstore.records.arrow.arrow_schema import register_tensors
 
@@ -19,7 +19,7 @@ _MAGIC = b"ARROW1"
 Pages = mmap.mmap
 
 
-def open_source(request: Request, files: Sequence[Path]) -> Source:
+def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
     schema: pa.Schema = None
     for path in files:
         with opened(path) as (found, _, _):
@@ -31,7 +31,7 @@ def open_source(request: Request, files: Sequence[Path]) -> Source:
     counted = all(_is_file(path) for path in files)
     rows = sum(_rows(path) for path in files) if counted else None
 
-    def read(start: int) -> Iterator[Batch]:
+    def read(start: int) -> Iterator[SourceBatch]:
         before = done = 0
         for number, path in enumerate(files):
             with reading(path), opened(path) as (_, batches, pages):
@@ -40,12 +40,12 @@ def open_source(request: Request, files: Sequence[Path]) -> Source:
                     before += batch.num_rows
                     for piece in pieces(batch.slice(skip)):
                         beside = partitions.columns(fields, number, piece.num_rows)
-                        yield Batch({**batch_of(own, piece).columns, **beside}, done)
+                        yield SourceBatch({**batch_of(own, piece).columns, **beside}, done)
                         drop_pages(pages)
                     drop_pages(pages)
             done += path.stat().st_size
 
-    return Source(fields, read, rows, total_bytes(files))
+    return RecordSource(fields, read, rows, total_bytes(files))
 
 
 @contextmanager

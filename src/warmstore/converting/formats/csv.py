@@ -17,7 +17,7 @@ import pyarrow.csv as pacsv
 from warmstore.converting.arrow_columns import batch_of, pieces
 from warmstore.converting.arrow_types import field_of_column
 from warmstore.converting.formats.parquet import check_schema
-from warmstore.converting.record_source import Batch, Request, Source, reading
+from warmstore.converting.record_source import RecordSource, Request, SourceBatch, reading
 from warmstore.errors import BadSource, SchemaMismatch
 from warmstore.records.arrow.arrow_schema import field_type
 from warmstore.records.format.fields import Array, Bytes, Field, Text
@@ -32,7 +32,7 @@ _FRACTION = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{
 _EXACT = 1 << 53
 
 
-def open_source(request: Request, files: Sequence[Path]) -> Source:
+def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
     schema: pa.Schema = None
     columns: dict[str, _Column] = {}
     rows = 0
@@ -52,7 +52,7 @@ def open_source(request: Request, files: Sequence[Path]) -> Source:
     fields = request.choose(list(columns), lambda name: field_of_column(pa.field(name, columns[name].type)))
     types = {name: _type_of(name, fields[name], columns[name].type) for name in fields}
 
-    def read(start: int) -> Iterator[Batch]:
+    def read(start: int) -> Iterator[SourceBatch]:
         before = 0
         for path in files:
             with reading(path):
@@ -62,7 +62,7 @@ def open_source(request: Request, files: Sequence[Path]) -> Source:
                     for piece in pieces(batch.slice(skip)):
                         yield batch_of(fields, piece)
 
-    return Source(fields, read, rows)
+    return RecordSource(fields, read, rows)
 
 
 def _opened(path: Path, types: dict[str, pa.DataType] | None) -> pa.RecordBatchReader:

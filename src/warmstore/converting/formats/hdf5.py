@@ -13,7 +13,15 @@ from typing import Any
 import numpy as np
 
 from warmstore.converting.field_inference import array_field, native
-from warmstore.converting.record_source import Batch, Request, Source, equal_lengths, needed, reading, rows_at_once
+from warmstore.converting.record_source import (
+    RecordSource,
+    Request,
+    SourceBatch,
+    equal_lengths,
+    needed,
+    reading,
+    rows_at_once,
+)
 from warmstore.errors import BadSource, SchemaMismatch, UnsupportedType
 from warmstore.records.format.fields import Array, Field, Ragged, Text, dtype_name
 
@@ -21,7 +29,7 @@ _VARYING = 256
 """Bytes that a value of varying length is taken to have where only the file knows."""
 
 
-def open_source(request: Request, files: Sequence[Path]) -> Source:
+def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
     h5py = needed("h5py", "h5py", "convert")
     counts = []
     fields = None
@@ -40,7 +48,7 @@ def open_source(request: Request, files: Sequence[Path]) -> Source:
     assert fields is not None
     chosen = fields
 
-    def read(start: int) -> Iterator[Batch]:
+    def read(start: int) -> Iterator[SourceBatch]:
         before = 0
         step = rows_at_once(width)
         for path, count in zip(files, counts, strict=True):
@@ -49,9 +57,11 @@ def open_source(request: Request, files: Sequence[Path]) -> Source:
             with _opened(h5py, path) as file:
                 for first in range(skip, count, step):
                     last = min(first + step, count)
-                    yield Batch({name: _values(path, file, name, field, first, last) for name, field in chosen.items()})
+                    yield SourceBatch(
+                        {name: _values(path, file, name, field, first, last) for name, field in chosen.items()}
+                    )
 
-    return Source(chosen, read, sum(counts), metadata=metadata)
+    return RecordSource(chosen, read, sum(counts), metadata=metadata)
 
 
 @contextmanager

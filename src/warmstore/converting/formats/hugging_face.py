@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from warmstore.converting.arrow_columns import batch_of, pieces
 from warmstore.converting.arrow_types import field_of_column
-from warmstore.converting.record_source import Batch, Request, Source, needed, rows_at_once
+from warmstore.converting.record_source import RecordSource, Request, SourceBatch, needed, rows_at_once
 from warmstore.errors import BadSource, UnknownFormat
 from warmstore.records.format.fields import Array, Field
 
@@ -28,7 +28,7 @@ def list_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.arrow"))
 
 
-def open_source(request: Request, files: Sequence[Path]) -> Source:
+def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
     datasets = needed("datasets", "Hugging Face datasets", "hf")
     folder = request.paths[0] if request.paths else None
     if request.paths and len(request.paths) > 1:
@@ -50,7 +50,7 @@ def open_source(request: Request, files: Sequence[Path]) -> Source:
     fields = request.choose(chosen, lambda name: _field(schema.field(name)))
     width = dataset.data.nbytes / max(dataset.data.num_rows, 1)
 
-    def read(start: int) -> Iterator[Batch]:
+    def read(start: int) -> Iterator[SourceBatch]:
         source, since = opened(), 0
         step = rows_at_once(width)
         for first in range(start, count, step):
@@ -63,7 +63,7 @@ def open_source(request: Request, files: Sequence[Path]) -> Source:
                 source, since = opened(), 0
 
     classes = {name: features[name].names for name in fields if hasattr(features.get(name), "names")}
-    return Source(fields, read, count, metadata={"classes": classes} if classes else {})
+    return RecordSource(fields, read, count, metadata={"classes": classes} if classes else {})
 
 
 def _formatted_columns(dataset: Any) -> list[str]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from warmstore.converting.formats.iterable import columns_of_records
 from warmstore.converting.known_formats import IMAGES
-from warmstore.converting.record_source import BATCH_BYTES, BATCH_ROWS, Batch, Request, Source, needed
+from warmstore.converting.record_source import BATCH_BYTES, BATCH_ROWS, RecordSource, Request, SourceBatch, needed
 from warmstore.errors import BadSource, UnsupportedType
 from warmstore.records.format.fields import Array, Bytes, Field, Fields, Ragged, Text
 
@@ -41,7 +41,7 @@ def list_files(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: (path.relative_to(folder).parts[0], str(path.parent), path.name))
 
 
-def open_source(request: Request, files: Sequence[Path]) -> Source:
+def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
     assert request.paths
     if len(request.paths) > 1:
         raise BadSource(f"{len(request.paths)} folders of images; convert one, with a subfolder for each class")
@@ -65,10 +65,12 @@ def open_source(request: Request, files: Sequence[Path]) -> Source:
             values["image"] = _decoded(file, request.size) if request.decode else file.read_bytes()
         return values
 
-    return Source(fields, lambda start: _read(files[start:], record, fields), len(files), metadata={"classes": classes})
+    return RecordSource(
+        fields, lambda start: _read(files[start:], record, fields), len(files), metadata={"classes": classes}
+    )
 
 
-def _read(files: Sequence[Path], record: Any, fields: Fields) -> Iterator[Batch]:
+def _read(files: Sequence[Path], record: Any, fields: Fields) -> Iterator[SourceBatch]:
     group: list[dict[str, Any]] = []
     size = 0
     with ThreadPoolExecutor(_WORKERS) as pool:

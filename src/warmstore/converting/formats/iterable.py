@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from warmstore.converting.field_inference import column_field, field_of, native
-from warmstore.converting.record_source import BATCH_BYTES, BATCH_ROWS, Batch, Request, Source
+from warmstore.converting.record_source import BATCH_BYTES, BATCH_ROWS, RecordSource, Request, SourceBatch
 from warmstore.errors import BadSource, SchemaMismatch
 from warmstore.records.format.array_interop import is_tensor
-from warmstore.records.format.encoded_rows import Rows, absent_rows, spread
+from warmstore.records.format.encoded_rows import EncodedRows, absent_rows, spread
 from warmstore.records.format.fields import Field, Fields, Json
 from warmstore.records.format.value_encoding import encode
 
@@ -19,11 +19,11 @@ Record = dict[str, Any]
 _SMALL = 64  # about what a number or a short list takes
 
 
-def open_source(request: Request, files: Sequence[Path]) -> Source:
+def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
     return source_of(request, lambda: iter(request.source))
 
 
-def source_of(request: Request, start: Callable[[], Iterator[Any]], **more: Any) -> Source:
+def source_of(request: Request, start: Callable[[], Iterator[Any]], **more: Any) -> RecordSource:
     """A source of the records, or batches, that the iterator `start()` yields."""
     if request.batched:
         return _source_of_batches(request, start(), **more)
@@ -35,7 +35,7 @@ def source_of(request: Request, start: Callable[[], Iterator[Any]], **more: Any)
     # With fields= others are left out because the caller chose so.
     known = fields.keys() if request.fields is None else None
 
-    def read(begin: int) -> Iterator[Batch]:
+    def read(begin: int) -> Iterator[SourceBatch]:
         before = 0
         for group in itertools.chain([first], groups):
             for number, record in enumerate(group, before):
@@ -44,7 +44,7 @@ def source_of(request: Request, start: Callable[[], Iterator[Any]], **more: Any)
             yield columns_of_records(group, fields)
             before += len(group)
 
-    return Source(fields, read, skippable=False, **more)
+    return RecordSource(fields, read, skippable=False, **more)
 
 
 def groups_of(records: Iterator[Record]) -> Iterator[list[Record]]:
@@ -82,12 +82,12 @@ def unknown_field(where: str, name: str, looked_at: int) -> SchemaMismatch:
     )
 
 
-def columns_of_records(records: list[Record], fields: Fields, done: int | None = None) -> Batch:
+def columns_of_records(records: list[Record], fields: Fields, done: int | None = None) -> SourceBatch:
     """Records as one batch. A record that lacks a field has no value for it."""
-    return Batch({name: _column(name, field, records) for name, field in fields.items()}, done)
+    return SourceBatch({name: _column(name, field, records) for name, field in fields.items()}, done)
 
 
-def _column(name: str, field: Field, records: list[Record]) -> Rows:
+def _column(name: str, field: Field, records: list[Record]) -> EncodedRows:
     if not isinstance(field, Json):
         return encode(name, field, [record.get(name) for record in records])
     absent = np.array([name not in record for record in records])
@@ -103,14 +103,14 @@ def _checked(record: Any) -> Record:
     return record
 
 
-def _source_of_batches(request: Request, batches: Iterator[Any], **more: Any) -> Source:
+def _source_of_batches(request: Request, batches: Iterator[Any], **more: Any) -> RecordSource:
     first = next(batches, None)
     if first is None:
         raise BadSource("the source holds no records")
     _checked(first)
     fields = request.choose(list(first), lambda name: column_field(name, first[name]))
 
-    def read(begin: int) -> Iterator[Batch]:
+    def read(begin: int) -> Iterator[SourceBatch]:
         for batch in itertools.chain([first], batches):
             _check_batch(_checked(batch), fields, request.fields is None)
             columns = {name: batch[name] for name in fields}
@@ -121,9 +121,9 @@ def _source_of_batches(request: Request, batches: Iterator[Any], **more: Any) ->
             step = max(1, count * BATCH_BYTES // max(sum(nbytes_of(values) for values in columns.values()), 1))
             for start in range(0, count, min(step, BATCH_ROWS)):
                 part = slice(start, start + min(step, BATCH_ROWS))
-                yield Batch({name: _plain(values[part], fields[name]) for name, values in columns.items()})
+                yield SourceBatch({name: _plain(values[part], fields[name]) for name, values in columns.items()})
 
-    return Source(fields, read, skippable=False, **more)
+    return RecordSource(fields, read, skippable=False, **more)
 
 
 def _check_batch(batch: dict[str, Any], fields: Fields, every: bool) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from warmstore.converting.formats.iterable import columns_of_records, groups_of
-from warmstore.converting.record_source import Batch, Request, Source, reading
+from warmstore.converting.record_source import RecordSource, Request, SourceBatch, reading
 from warmstore.errors import BadSource, SchemaMismatch, UnsupportedType
 from warmstore.records.format.fields import Array, Field, Json, Text
 
@@ -22,7 +22,7 @@ _EXACT = 1 << 53
 """Up to here every int is a float64 too."""
 
 
-def open_source(request: Request, files: Sequence[Path]) -> Source:
+def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
     kinds: dict[str, _Kinds] = {}
     rows = 0
     for where, record in _records(files):
@@ -35,11 +35,11 @@ def open_source(request: Request, files: Sequence[Path]) -> Source:
         raise BadSource(f"{', '.join(map(str, files))}: no records")
     fields = request.choose(list(kinds), lambda name: kinds[name].field(name), open_ended=True)
 
-    def read(start: int) -> Iterator[Batch]:
+    def read(start: int) -> Iterator[SourceBatch]:
         for group in groups_of(record for _, record in islice(_records(files), start, None)):
             yield columns_of_records(group, fields)
 
-    return Source(fields, read, rows)
+    return RecordSource(fields, read, rows)
 
 
 class _Kinds:

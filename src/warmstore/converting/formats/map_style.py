@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from warmstore.converting.formats.iterable import source_of
-from warmstore.converting.record_source import Request, Source
+from warmstore.converting.record_source import RecordSource, Request
 from warmstore.errors import BadSource, SchemaMismatch
 
 
-def open_source(request: Request, files: Sequence[Path]) -> Source:
+def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
     dataset = request.source
     try:
         count = len(dataset)

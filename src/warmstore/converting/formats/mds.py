@@ -22,7 +22,7 @@ import zstandard
 from warmstore.converting.field_inference import field_of
 from warmstore.converting.formats.images import decoded, size_of
 from warmstore.converting.formats.iterable import columns_of_records, fields_of_records, groups_of
-from warmstore.converting.record_source import Batch, Request, Source, needed, reading
+from warmstore.converting.record_source import RecordSource, Request, SourceBatch, needed, reading
 from warmstore.errors import BadSource, NoSource, UnsupportedType, WarmstoreError
 from warmstore.records.format.fields import Array, Field, Ragged
 
@@ -62,7 +62,7 @@ def list_files(folder: Path) -> list[Path]:
     return [folder / INDEX, *(shard.path for shard in _shards(folder))]
 
 
-def open_source(request: Request, files: Sequence[Path]) -> Source:
+def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
     assert request.paths
     shards = [shard for folder in request.paths for shard in _shards(folder)]
     rows = sum(shard.samples for shard in shards)
@@ -90,11 +90,11 @@ def open_source(request: Request, files: Sequence[Path]) -> Source:
 
     fields = fields_of_records(request, first, infer)
 
-    def read(start: int) -> Iterator[Batch]:
+    def read(start: int) -> Iterator[SourceBatch]:
         for group in groups_of(_records(shards, decoders, start)):
             yield columns_of_records(group, fields)
 
-    return Source(fields, read, rows)
+    return RecordSource(fields, read, rows)
 
 
 def _array(shards: Sequence[_Shard], name: str, decode: "_Decode", value: Any, encoding: str) -> Field:

@@ -11,7 +11,7 @@ import numpy as np
 
 from warmstore.converting.field_inference import array_field, native, no_objects
 from warmstore.converting.formats.arrays import drop_pages
-from warmstore.converting.record_source import Batch, Request, Source, equal_lengths, rows_at_once
+from warmstore.converting.record_source import RecordSource, Request, SourceBatch, equal_lengths, rows_at_once
 from warmstore.errors import BadSource
 from warmstore.records.format.fields import Fields
 
@@ -57,7 +57,7 @@ class Npy:
         return int(np.prod(self.shape[1:], dtype=np.int64))
 
 
-def open_source(request: Request, files: Sequence[Path]) -> Source:
+def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
     paths = {request.name: files[0]} if len(files) == 1 else _by_name(files)
     headers = {}
     for name, path in paths.items():
@@ -71,15 +71,15 @@ def open_source(request: Request, files: Sequence[Path]) -> Source:
         if path.stat().st_size < header.start + rows * header.width:
             raise BadSource(f"{path}: the file ends before its array does; it was cut short")
     step = rows_at_once(sum(headers[name].width for name in fields))
-    return Source(fields, lambda start: _read(fields, paths, headers, rows, step, start), rows)
+    return RecordSource(fields, lambda start: _read(fields, paths, headers, rows, step, start), rows)
 
 
 def _read(
     fields: Fields, paths: dict[str, Path], headers: dict[str, Npy], rows: int, step: int, start: int
-) -> Iterator[Batch]:
+) -> Iterator[SourceBatch]:
     readers = {name: _rows(paths[name], headers[name], rows, step, start) for name in fields}
     for _ in range(start, rows, step):
-        yield Batch({name: native(next(reader), fields[name]) for name, reader in readers.items()})
+        yield SourceBatch({name: native(next(reader), fields[name]) for name, reader in readers.items()})
 
 
 def _rows(path: Path, header: Npy, rows: int, step: int, start: int) -> Iterator[np.ndarray[Any, Any]]:

@@ -12,12 +12,12 @@ import numpy as np
 
 from warmstore.converting.field_inference import array_field, native
 from warmstore.converting.formats.npy import Npy, mapped_rows
-from warmstore.converting.record_source import Batch, Request, Source, equal_lengths, reading, rows_at_once
+from warmstore.converting.record_source import RecordSource, Request, SourceBatch, equal_lengths, reading, rows_at_once
 from warmstore.errors import BadSource
 from warmstore.records.format.fields import Fields
 
 
-def open_source(request: Request, files: Sequence[Path]) -> Source:
+def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
     if len(files) > 1:
         raise BadSource(f"{len(files)} .npz files; convert one, or give their arrays as an iterable with batched=True")
     path = files[0]
@@ -31,15 +31,17 @@ def open_source(request: Request, files: Sequence[Path]) -> Source:
     fields = request.choose(names, lambda name: array_field(name, headers[name].dtype, headers[name].shape[1:]))
     rows = equal_lengths(path, {name: headers[name].shape[0] for name in fields})
     step = rows_at_once(sum(headers[name].width for name in fields))
-    return Source(fields, lambda start: _read(path, fields, headers, rows, step, start), rows)
+    return RecordSource(fields, lambda start: _read(path, fields, headers, rows, step, start), rows)
 
 
-def _read(path: Path, fields: Fields, headers: dict[str, Npy], rows: int, step: int, start: int) -> Iterator[Batch]:
+def _read(
+    path: Path, fields: Fields, headers: dict[str, Npy], rows: int, step: int, start: int
+) -> Iterator[SourceBatch]:
     with reading(path), ExitStack() as stack:
         archive = stack.enter_context(zipfile.ZipFile(path))
         readers = {name: _rows(stack, archive, name, headers[name], rows, step, start) for name in fields}
         for _ in range(start, rows, step):
-            yield Batch({name: native(next(reader), fields[name]) for name, reader in readers.items()})
+            yield SourceBatch({name: native(next(reader), fields[name]) for name, reader in readers.items()})
 
 
 def _rows(

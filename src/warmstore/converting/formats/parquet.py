@@ -9,13 +9,13 @@ import pyarrow.parquet as pq
 
 from warmstore.converting.arrow_columns import batch_of, fields_of_schema, pieces
 from warmstore.converting.hive_partitions import partitions_of
-from warmstore.converting.record_source import Batch, Request, Source, reading, rows_at_once
+from warmstore.converting.record_source import RecordSource, Request, SourceBatch, reading, rows_at_once
 from warmstore.errors import BadSource
 from warmstore.records.arrow.arrow_schema import register_tensors
 from warmstore.records.format.fields import Array, Fields
 
 
-def open_source(request: Request, files: Sequence[Path]) -> Source:
+def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
     counts = []
     schema: pa.Schema = None
     for path in files:
@@ -27,17 +27,17 @@ def open_source(request: Request, files: Sequence[Path]) -> Source:
     fields = fields_of_schema(request, schema, partitions.fields)
     own = {name: field for name, field in fields.items() if name not in partitions.fields}
 
-    def read(start: int) -> Iterator[Batch]:
+    def read(start: int) -> Iterator[SourceBatch]:
         before = 0
         for number, (path, count) in enumerate(zip(files, counts, strict=True)):
             if before + count > start:
                 with reading(path), _open(path) as file:
                     for piece in _pieces(file, own, max(start - before, 0)):
                         beside = partitions.columns(fields, number, piece.num_rows)
-                        yield Batch({**batch_of(own, piece).columns, **beside})
+                        yield SourceBatch({**batch_of(own, piece).columns, **beside})
             before += count
 
-    return Source(fields, read, sum(counts))
+    return RecordSource(fields, read, sum(counts))
 
 
 def check_schema(schema: pa.Schema, other: pa.Schema, path: Path) -> None:

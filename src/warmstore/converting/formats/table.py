@@ -17,12 +17,19 @@ from warmstore.converting.arrow_types import field_of_column
 from warmstore.converting.field_inference import column_field
 from warmstore.converting.formats.arrays import slices
 from warmstore.converting.formats.iterable import columns_of_records
-from warmstore.converting.record_source import BATCH_ROWS, Batch, Request, Source, equal_lengths, rows_at_once
+from warmstore.converting.record_source import (
+    BATCH_ROWS,
+    RecordSource,
+    Request,
+    SourceBatch,
+    equal_lengths,
+    rows_at_once,
+)
 from warmstore.errors import BadSource, SchemaMismatch
 from warmstore.records.format.fields import Field
 
 
-def open_source(request: Request, files: Sequence[Path]) -> Source:
+def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
     table = request.source
     if isinstance(table, pa.RecordBatch):
         table = pa.Table.from_batches([table])
@@ -38,20 +45,20 @@ def open_source(request: Request, files: Sequence[Path]) -> Source:
     return _of_columns(request, columns)
 
 
-def _of_batches(request: Request, schema: pa.Schema, batches: Callable[[], Any], rows: int | None) -> Source:
+def _of_batches(request: Request, schema: pa.Schema, batches: Callable[[], Any], rows: int | None) -> RecordSource:
     if rows == 0:
         raise BadSource("the table holds no records")
     fields = fields_of_schema(request, schema)
 
-    def read(start: int) -> Iterator[Batch]:
+    def read(start: int) -> Iterator[SourceBatch]:
         for batch in batches():
             for piece in pieces(batch):
                 yield batch_of(fields, piece)
 
-    return Source(fields, read, rows, skippable=False)
+    return RecordSource(fields, read, rows, skippable=False)
 
 
-def _of_columns(request: Request, columns: dict[str, Any]) -> Source:
+def _of_columns(request: Request, columns: dict[str, Any]) -> RecordSource:
     """Columns that are NumPy arrays, Arrow arrays or lists each."""
 
     def infer(name: str) -> Field:
@@ -66,7 +73,7 @@ def _of_columns(request: Request, columns: dict[str, Any]) -> Source:
     step = rows_at_once(sum(_nbytes(column) for column in chosen.values()) / rows)
     arrow = {name for name, column in chosen.items() if isinstance(column, pa.Array)}
 
-    def read(start: int) -> Iterator[Batch]:
+    def read(start: int) -> Iterator[SourceBatch]:
         for batch in slices(fields, chosen, rows, step, start):
             values = {}
             for name, column in batch.columns.items():
@@ -77,9 +84,9 @@ def _of_columns(request: Request, columns: dict[str, Any]) -> Source:
                     values |= columns_of_records(records, {name: fields[name]}).columns
                 else:
                     values[name] = column
-            yield Batch(values)
+            yield SourceBatch(values)
 
-    return Source(fields, read, rows, skippable=False)
+    return RecordSource(fields, read, rows, skippable=False)
 
 
 def _nbytes(column: Any) -> int:

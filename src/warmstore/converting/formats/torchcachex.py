@@ -23,7 +23,7 @@ from warmstore.converting.arrow_columns import (
 from warmstore.converting.arrow_types import scalar_dtype
 from warmstore.converting.formats.arrow import drop_pages, opened
 from warmstore.converting.formats.parquet import check_schema
-from warmstore.converting.record_source import Batch, Request, Source
+from warmstore.converting.record_source import RecordSource, Request, SourceBatch
 from warmstore.errors import BadSource, UnsupportedType
 from warmstore.records.format.fields import Array, Field, Fields, Ragged, Text
 from warmstore.records.index.sample_keys import as_keys
@@ -51,7 +51,7 @@ def list_files(folder: Path) -> list[Path]:
     return sorted((folder / "segments").glob("segment_*.arrow"))
 
 
-def open_source(request: Request, files: Sequence[Path]) -> Source:
+def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
     schema: pa.Schema = None
     keys: list[_UInt64] = []
     for path in files:
@@ -89,13 +89,15 @@ def open_source(request: Request, files: Sequence[Path]) -> Source:
 
     fields = request.choose(names, infer)
 
-    def read(start: int) -> Iterator[Batch]:
+    def read(start: int) -> Iterator[SourceBatch]:
         return _read(files, live, fields, tensors, start)
 
-    return Source(fields, read, int(live.sum()))
+    return RecordSource(fields, read, int(live.sum()))
 
 
-def _read(files: Sequence[Path], live: Any, fields: Fields, tensors: dict[str, _Tensor], start: int) -> Iterator[Batch]:
+def _read(
+    files: Sequence[Path], live: Any, fields: Fields, tensors: dict[str, _Tensor], start: int
+) -> Iterator[SourceBatch]:
     skip, before = start, 0
     for path in files:
         with opened(path) as (_, batches, pages):
@@ -112,7 +114,7 @@ def _read(files: Sequence[Path], live: Any, fields: Fields, tensors: dict[str, _
                     drop_pages(pages)
 
 
-def _batch(piece: pa.RecordBatch, fields: Fields, tensors: dict[str, _Tensor]) -> Batch:
+def _batch(piece: pa.RecordBatch, fields: Fields, tensors: dict[str, _Tensor]) -> SourceBatch:
     columns = dict(batch_of({KEY: fields[KEY]}, piece).columns) if KEY in fields else {}
     for name in fields.keys() - {KEY}:
         field, tensor = fields[name], tensors[name]
@@ -126,7 +128,7 @@ def _batch(piece: pa.RecordBatch, fields: Fields, tensors: dict[str, _Tensor]) -
             assert isinstance(field, Ragged)
             shapes = _shapes_of(piece, tensor, field.ndim)
             columns[name] = rows_of(column, field, data, shapes)
-    return Batch({name: columns[name] for name in fields})
+    return SourceBatch({name: columns[name] for name in fields})
 
 
 def _shapes_of(piece: pa.RecordBatch, tensor: _Tensor, ndim: int) -> Any:

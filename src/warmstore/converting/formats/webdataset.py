@@ -17,7 +17,7 @@ import numpy as np
 
 from warmstore.converting.field_inference import field_of, native, no_objects
 from warmstore.converting.formats.iterable import columns_of_records, fields_of_records, nbytes_of, unknown_field
-from warmstore.converting.record_source import BATCH_BYTES, BATCH_ROWS, Batch, Request, Source, total_bytes
+from warmstore.converting.record_source import BATCH_BYTES, BATCH_ROWS, RecordSource, Request, SourceBatch, total_bytes
 from warmstore.converting.tar_members import members_of
 from warmstore.errors import BadSource, SchemaMismatch, UnsupportedType
 from warmstore.records.format.fields import Array, Bytes, Field, Fields, Json, Ragged, Text
@@ -34,7 +34,7 @@ class _Sample:
     done: int
 
 
-def open_source(request: Request, files: Sequence[Path]) -> Source:
+def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
     every = request.fields is None
     with closing(_samples(files, every)) as samples:
         first = next(_groups(samples), None)
@@ -47,7 +47,7 @@ def open_source(request: Request, files: Sequence[Path]) -> Source:
 
     fields = fields_of_records(request, [sample.files for sample in first], infer)
 
-    def read(start: int) -> Iterator[Batch]:
+    def read(start: int) -> Iterator[SourceBatch]:
         for group in _groups(islice(_samples(files, every), start, None)):
             records = []
             for sample in group:
@@ -56,7 +56,7 @@ def open_source(request: Request, files: Sequence[Path]) -> Source:
                 records.append(_record(sample, fields))
             yield columns_of_records(records, fields, group[-1].done)
 
-    return Source(fields, read, size=total_bytes(files))
+    return RecordSource(fields, read, size=total_bytes(files))
 
 
 def _groups(samples: Iterator[_Sample]) -> Iterator[list[_Sample]]:

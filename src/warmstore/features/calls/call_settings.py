@@ -10,7 +10,7 @@ import torch
 
 from warmstore.identity import Identity
 from warmstore.identity.identity import walk_over
-from warmstore.identity.memory import Recorded, memory_of
+from warmstore.identity.memory import RecordedIdentity, memory_of
 from warmstore.identity.named_files import Places
 from warmstore.identity.patches import Patches
 from warmstore.identity.plain import atom_text
@@ -32,7 +32,7 @@ class CallSettings:
     def __init__(self, version: str | None, ignore: Collection[str]) -> None:
         self._version = version
         self._ignore = frozenset(ignore)
-        self._known: dict[str, tuple[Any, Recorded]] = {}  # by the name of the argument, the last object
+        self._known: dict[str, tuple[Any, RecordedIdentity]] = {}  # by the name of the argument, the last object
 
     def text(self, name: str, value: Any) -> str:
         """A text that differs where the identities of such settings do. Asked for in every call."""
@@ -66,11 +66,11 @@ class CallSettings:
                 stack.enter_context(recorded.calling())
             yield
 
-    def _recorded(self, name: str, value: Any) -> Recorded:
+    def _recorded(self, name: str, value: Any) -> RecordedIdentity:
         known = self._known.get(name)
         if known is None or known[0] is not value:
             look = partial(_look, name, value, self._ignore)
-            known = self._known[name] = value, Recorded(look, memory=memory_of(value, (name, self._ignore)))
+            known = self._known[name] = value, RecordedIdentity(look, memory=memory_of(value, (name, self._ignore)))
         return known[1]
 
     def __reduce__(self) -> Any:

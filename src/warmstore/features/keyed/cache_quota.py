@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from warmstore.errors import SchemaMismatch, WarmstoreError, WriteFailed
-from warmstore.features.keyed.cache_reader import Reader
+from warmstore.features.keyed.cache_reader import CacheReader
 from warmstore.features.keyed.cache_versions import version_paths
 from warmstore.features.outputs.output_structure import nbytes_of
 from warmstore.features.write_queue import Block
@@ -191,14 +191,14 @@ class CacheQuota:
             )
 
 
-def rebalance(reader: Reader, quota: CacheQuota | None, progress: bool | None) -> Utilisation:
+def rebalance(reader: CacheReader, quota: CacheQuota | None, progress: bool | None) -> Utilisation:
     """Write what is worth keeping anew; see `FeatureCache.rebalance`."""
     store = reader.store
     with store.editing(), quota.reserve_copy() if quota is not None else contextlib.nullcontext():
         return rewrite(store, store.fields, {}, progress=progress, keep=reader.latest)
 
 
-def tidy(reader: Reader, quota: CacheQuota) -> None:
+def tidy(reader: CacheReader, quota: CacheQuota) -> None:
     """Rebalance where the log has grown too long for the bound, or has edits, with which chunks cannot be evicted."""
     snapshot = reader.store.snapshot
     if snapshot.entries * ENTRY.itemsize > quota.chunk_size or snapshot.order is not None:

@@ -10,11 +10,11 @@ import torch
 
 from warmstore.features.keyed.hot_columns import Values, Varying, decode_words
 from warmstore.features.keyed.hot_tier import HotTier
-from warmstore.features.outputs.output_schema import KEY, Schema
+from warmstore.features.outputs.output_schema import KEY, OutputSchema
 from warmstore.features.outputs.output_structure import Leaf, is_array
 from warmstore.records.format.array_interop import to_numpy
 from warmstore.records.format.codecs import codec_of
-from warmstore.records.format.encoded_rows import Bools, Gathered, Spans
+from warmstore.records.format.encoded_rows import Bools, ByteRanges, GatheredColumn
 from warmstore.records.format.fields import Array, Bytes, Field, Ragged
 from warmstore.records.format.value_encoding import decode, decode_array, decode_gathered, decompressed
 from warmstore.records.index.key_index import KeyIndex
@@ -27,10 +27,10 @@ Int64 = np.ndarray[Any, np.dtype[np.int64]]
 MISSING, DAMAGED = -1, -2  # in place of a row; any row is larger
 
 
-class Reader:
+class CacheReader:
     """Finds and reads the committed rows of a cache's store. Safe to use from several threads."""
 
-    def __init__(self, store: RecordStore, index: KeyIndex, schema: Schema, hot: HotTier | None = None) -> None:
+    def __init__(self, store: RecordStore, index: KeyIndex, schema: OutputSchema, hot: HotTier | None = None) -> None:
         self.store = store
         self.index = index
         self._hot = hot
@@ -131,7 +131,7 @@ class Reader:
         return (self.find(_keys_of(own)) <= rows) & ~_bad(len(rows), [own, *leaves])
 
 
-def _undecoded(field: Field, gathered: Gathered) -> Values:
+def _undecoded(field: Field, gathered: GatheredColumn) -> Values:
     """Rows without their codec. Of bad ones nothing is decoded; stand-ins keep their places."""
     if gathered.data is not None:
         return gathered.data
@@ -146,11 +146,11 @@ def _undecoded(field: Field, gathered: Gathered) -> Values:
     return Varying(decompressed(field, gathered).views(), gathered.shapes)
 
 
-def _expanded(field: Field, gathered: Gathered, good: Bools) -> Values:
+def _expanded(field: Field, gathered: GatheredColumn, good: Bools) -> Values:
     assert gathered.spans is not None
-    spans = Spans(gathered.spans.space, gathered.spans.starts[good], gathered.spans.lengths[good])
+    spans = ByteRanges(gathered.spans.space, gathered.spans.starts[good], gathered.spans.lengths[good])
     shapes = None if gathered.shapes is None else gathered.shapes[good]
-    whole, some = _stand_ins(field, len(good)), _undecoded(field, Gathered(None, spans, shapes, None))
+    whole, some = _stand_ins(field, len(good)), _undecoded(field, GatheredColumn(None, spans, shapes, None))
     if isinstance(field, Array):
         whole[good] = some
         return whole
@@ -204,12 +204,12 @@ def _read_keys(store: RecordStore, first: int, last: int) -> tuple[Keys, Int64]:
     return _keys_of(gathered), rows
 
 
-def _keys_of(gathered: Gathered) -> Keys:
+def _keys_of(gathered: GatheredColumn) -> Keys:
     assert gathered.data is not None
     return Keys.of_halves(gathered.data.reshape(-1).view(np.uint64).reshape(-1, 2))
 
 
-def _bad(count: int, columns: Sequence[Gathered]) -> Bools:
+def _bad(count: int, columns: Sequence[GatheredColumn]) -> Bools:
     """Which rows are bad in any column."""
     bad = np.zeros(count, bool)
     for one in columns:
@@ -218,7 +218,7 @@ def _bad(count: int, columns: Sequence[Gathered]) -> Bools:
     return bad
 
 
-def no_values(schema: Schema) -> dict[str, Any]:
+def no_values(schema: OutputSchema) -> dict[str, Any]:
     """The leaves of no rows."""
 
     def nothing(field: Field) -> Any:
@@ -228,7 +228,7 @@ def no_values(schema: Schema) -> dict[str, Any]:
 
 
 def merge(
-    schema: Schema,
+    schema: OutputSchema,
     values: dict[str, Any],
     stored: Int64,
     late: Sequence[tuple[int, Sequence[Leaf], int]],

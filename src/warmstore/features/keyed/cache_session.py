@@ -16,10 +16,10 @@ import torch
 
 from warmstore.errors import AmbiguousBatch, Closed, Damaged, RemoteError, SchemaMismatch, StaleCache, StoreExists
 from warmstore.features.cache_options import CacheOptions, folder_name
-from warmstore.features.cache_stats import Cost
+from warmstore.features.cache_stats import UsageCounters
 from warmstore.features.calls.call_arguments import Roles
 from warmstore.features.keyed.cache_quota import CacheQuota, rebalance, tidy
-from warmstore.features.keyed.cache_reader import DAMAGED, MISSING, Reader, merge, no_values, open_index, select
+from warmstore.features.keyed.cache_reader import DAMAGED, MISSING, CacheReader, merge, no_values, open_index, select
 from warmstore.features.keyed.cache_store import SETTLED, create_store, is_settled, open_store, schema_of
 from warmstore.features.keyed.cache_versions import (
     Fingerprint,
@@ -31,9 +31,9 @@ from warmstore.features.keyed.cache_versions import (
 )
 from warmstore.features.outputs.dims_inference import Repeats
 from warmstore.features.outputs.out_dims import UNTOLD
-from warmstore.features.outputs.output_schema import KEY, Schema
+from warmstore.features.outputs.output_schema import KEY, OutputSchema
 from warmstore.features.outputs.output_structure import Leaf, check_spec, flatten, nbytes_of
-from warmstore.features.write_queue import Block, Blocks
+from warmstore.features.write_queue import Block, WriteBehindQueue
 from warmstore.features.writer_ranks import WriterRanks
 from warmstore.records.format.manifest import NAME
 from warmstore.records.format.value_encoding import encode
@@ -62,17 +62,17 @@ class Remote(Protocol):
     def files(self, name: str) -> Files:
         """What a version of the cache is read with."""
 
-    def pull_now(self, session: "Session") -> None:
+    def pull_now(self, session: "CacheSession") -> None:
         """Have what the remote has be seen here."""
 
-    def push_now(self, session: "Session") -> None:
+    def push_now(self, session: "CacheSession") -> None:
         """Send what is here."""
 
     def failed(self, error: Exception) -> None:
         """The remote did not give what was asked."""
 
 
-class Session:
+class CacheSession:
     """Safe to use from several threads: `lock` is held by whoever opens the store or goes on in another folder.
 
     Args:
@@ -84,7 +84,13 @@ class Session:
     """
 
     def __init__(
-        self, id: str, folder: Path, options: CacheOptions, blocks: Blocks, joined: Remote | None, files: Files | None
+        self,
+        id: str,
+        folder: Path,
+        options: CacheOptions,
+        blocks: WriteBehindQueue,
+        joined: Remote | None,
+        files: Files | None,
     ) -> None:
         self.hot = options.hot_tier()
         self.name = folder_name(id, options.versions)
@@ -94,9 +100,9 @@ class Session:
         self.blocks = blocks
         most = options.max_size
         self.quota = CacheQuota(folder, self.name, parse_size(most), self.files) if most else None
-        self.cost = Cost(self.path / "cost.json")
+        self.cost = UsageCounters(self.path / "cost.json")
         self.damaged = self.bytes_read = 0
-        self.reader: Reader | None = None  # of the store, once there is one
+        self.reader: CacheReader | None = None  # of the store, once there is one
         self.lock = threading.RLock()
         self.closed = False
         self._id = id
@@ -108,7 +114,7 @@ class Session:
         self._pad_value = options.pad_value
         self._writers = WriterRanks(options.writer_ranks)
         self._joined = joined
-        self._schema: Schema | None = None
+        self._schema: OutputSchema | None = None
         self._fingerprint: Fingerprint | None = None
         self._settled = True  # until the structure is fixed in a way that is not settled
         self._checked: tuple[Any, Any] | None = None  # the structure that fits, and the out_dims
@@ -323,7 +329,7 @@ class Session:
             if known is not None and sure and not self._settled:
                 known.check_growth(leaves, len(keys))
             if known is None:
-                self._schema = Schema.of_leaves(structure, leaves, self._options.variable, self._options.codec)
+                self._schema = OutputSchema.of_leaves(structure, leaves, self._options.variable, self._options.codec)
                 self._settled = sure
             elif self.reader is None:
                 self._schema = known.widened(leaves)
@@ -359,7 +365,7 @@ class Session:
         self._check_open()
         self._keep(Block.of(keys, leaves))
 
-    def expect(self, schema: Schema, *, settled: bool) -> Schema:
+    def expect(self, schema: OutputSchema, *, settled: bool) -> OutputSchema:
         """What this cache holds; one that holds nothing yet takes the schema given."""
         with self.lock:
             if self.reader is None:
@@ -509,7 +515,7 @@ class Session:
     def _move(self, path: Path) -> None:
         # What was open is not closed: another thread may be reading it.
         if self.reader is not None:
-            self.reader.store.take_back()
+            self.reader.store.reclaim()
             self._schema = self.reader = None
             self._settled = True
         self.path = path
@@ -546,7 +552,7 @@ class Session:
             threads=self._options.threads,
         )
 
-    def _create_store(self) -> Reader:
+    def _create_store(self) -> CacheReader:
         assert self._schema is not None
         try:
             store = create_store(
@@ -570,8 +576,8 @@ class Session:
             return self._create_store()
         return self._adopt(store)
 
-    def _adopt(self, store: RecordStore) -> Reader:
-        store.entrust()  # this cache closes it, after its own pending rows
+    def _adopt(self, store: RecordStore) -> CacheReader:
+        store.hand_over()  # this cache closes it, after its own pending rows
         try:
             schema = schema_of(store)
             self._check_joins(store, schema)
@@ -586,7 +592,7 @@ class Session:
             self._write_settled(store)
         return reader
 
-    def _check_joins(self, store: RecordStore, schema: Schema) -> None:
+    def _check_joins(self, store: RecordStore, schema: OutputSchema) -> None:
         """Raise where a store that another process made does not fit what this one works with already."""
         known = store.metadata.get("fingerprint")
         if self._fingerprint is not None and known is not None:
@@ -597,11 +603,11 @@ class Session:
             for block in self.blocks.waiting():
                 schema.check(block.leaves)
 
-    def _reader_of(self, store: RecordStore, schema: Schema) -> Reader:
+    def _reader_of(self, store: RecordStore, schema: OutputSchema) -> CacheReader:
         largest = self.quota.largest if self.quota is not None else None
-        return Reader(store, open_index(store, self.files, largest=largest), schema, self.hot)
+        return CacheReader(store, open_index(store, self.files, largest=largest), schema, self.hot)
 
-    def _follow_generation(self) -> Reader:
+    def _follow_generation(self) -> CacheReader:
         """Read with the index of the store's present generation: somebody may have rebalanced it."""
         assert self.reader is not None
         store = self.reader.store
@@ -643,7 +649,7 @@ class Session:
             self.reader.store.close()
         if self.hot is not None:
             self.hot.close()
-        self.files.let_go()
+        self.files.release()
         self.closed = True
 
     def after_fork(self) -> None:

@@ -8,7 +8,7 @@ from warmstore.errors import ReadOnly, StoreExists
 from warmstore.features.calls.call_arguments import Roles
 from warmstore.features.keyed.cache_quota import CacheQuota
 from warmstore.features.keyed.cache_versions import Fingerprint
-from warmstore.features.outputs.output_schema import KEY, Schema
+from warmstore.features.outputs.output_schema import KEY, OutputSchema
 from warmstore.records.store import RecordStore
 from warmstore.records.write.upgrade import upgrade
 from warmstore.storage.files import Files, is_read_only
@@ -46,7 +46,7 @@ def open_store(
 
 def create_store(
     path: Path,
-    schema: Schema,
+    schema: OutputSchema,
     fingerprint: Fingerprint | None,
     files: Files,
     quota: CacheQuota | None = None,
@@ -96,7 +96,7 @@ def is_settled(metadata: Mapping[str, Any]) -> bool:
     return metadata.get(_BATCHES) != _OF_ONE or bool(metadata.get(SETTLED))
 
 
-def schema_of(store: RecordStore) -> Schema:
+def schema_of(store: RecordStore) -> OutputSchema:
     """What a cache's store holds.
 
     Raises:
@@ -104,7 +104,7 @@ def schema_of(store: RecordStore) -> Schema:
     """
     if not is_cache(store):
         raise StoreExists(f"{store.path} is a record store and no feature cache; use another folder or cache id")
-    return Schema.of_store(store.metadata["structure"], store.fields)
+    return OutputSchema.of_store(store.metadata["structure"], store.fields)
 
 
 def _read_only(error: OSError, path: Path) -> ReadOnly:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from warmstore.features.outputs.output_schema import Schema
+from warmstore.features.outputs.output_schema import OutputSchema
 from warmstore.records.format.array_interop import torch_dtype
 from warmstore.records.format.fields import Array, Ragged
 from warmstore.storage.memory.buffer_pool import LARGE, take
@@ -125,7 +125,7 @@ def decode_words(field: Array, words: torch.Tensor) -> torch.Tensor:
     return words.view(torch_dtype(field.numpy)).reshape(len(words), *field.shape)
 
 
-class Objects(InMemory):
+class ObjectColumn(InMemory):
     """A leaf whose rows vary, as one object a row, in RAM."""
 
     def __init__(self, ndim: int) -> None:
@@ -170,13 +170,13 @@ class Objects(InMemory):
                 self.held -= len(row) + _OBJECT
 
 
-def columns_of(schema: Schema, device: torch.device) -> list[InMemory]:
+def columns_of(schema: OutputSchema, device: torch.device) -> list[InMemory]:
     """A column for each leaf. Tensors of one shape go to the device; all else stays in RAM."""
     columns: list[InMemory] = []
     for path, field in schema.fields.items():
         node, per_sample = schema.nodes[path]
         if not isinstance(field, Array):
-            columns.append(Objects(field.ndim if isinstance(field, Ragged) else 0))
+            columns.append(ObjectColumn(field.ndim if isinstance(field, Ragged) else 0))
         elif device.type == "cpu" or node != "tensor" or per_sample or not field.width:
             columns.append(InMemory(field.width))
         else:

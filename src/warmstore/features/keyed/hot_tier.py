@@ -16,7 +16,7 @@ import psutil
 import torch
 
 from warmstore.features.keyed.hot_columns import InMemory, Values, columns_of
-from warmstore.features.outputs.output_schema import Schema
+from warmstore.features.outputs.output_schema import OutputSchema
 from warmstore.records.index.sample_keys import Keys
 from warmstore.records.read.gather import Gatherer
 from warmstore.storage.humanize import parse_size
@@ -33,10 +33,10 @@ _AVAILABLE = 0.8  # of the free memory, for a whole cache
 _BLOCK_BYTES = 32 << 20
 
 
-class Stored(Protocol):
+class StoredRows(Protocol):
     """Rows on the disk."""
 
-    schema: Schema
+    schema: OutputSchema
 
     @property
     def gatherer(self) -> Gatherer:
@@ -95,7 +95,7 @@ class HotTier:
         self._inherited = self._table  # not freed here, where the device cannot be called
         self._off, self._table, self._lock = True, None, threading.Lock()
 
-    def read(self, source: Stored, keys: Keys, rows: Int64) -> tuple[list[Values], Any]:
+    def read(self, source: StoredRows, keys: Keys, rows: Int64) -> tuple[list[Values], Any]:
         """`source.stored`, which is asked for those rows alone that are not hot.
 
         Args:
@@ -126,7 +126,7 @@ class HotTier:
         ], good
 
     def _keep(
-        self, source: Stored, gatherer: Gatherer, keys: Keys, rows: Int64, values: list[Values], good: Any
+        self, source: StoredRows, gatherer: Gatherer, keys: Keys, rows: Int64, values: list[Values], good: Any
     ) -> None:
         # Who finds the lock taken goes on without: what it has read is there to be read again.
         if self._off or not self._lock.acquire(blocking=False):
@@ -139,7 +139,7 @@ class HotTier:
         finally:
             self._lock.release()
 
-    def _room(self, source: Stored, gatherer: Gatherer, sample: list[Values]) -> "_Table | None":
+    def _room(self, source: StoredRows, gatherer: Gatherer, sample: list[Values]) -> "_Table | None":
         """The table for a gatherer's rows, made anew where there is none or it is outgrown."""
         table, total = self._table, gatherer.snapshot.rows
         if table is not None and table.belongs_to(gatherer) and (total <= table.places or table.full_size):
@@ -157,7 +157,7 @@ class HotTier:
         self._table = _Table(gatherer, columns, min(wanted, limit // each), limit, full_size=wanted >= limit // each)
         return self._table
 
-    def _load_all(self, source: Stored, gatherer: Gatherer) -> None:
+    def _load_all(self, source: StoredRows, gatherer: Gatherer) -> None:
         """Bring in all rows there are, if they fit and are not there."""
         table, snapshot = self._table, gatherer.snapshot
         if table is not None and table.belongs_to(gatherer) and snapshot.rows <= table.places:
@@ -187,7 +187,7 @@ class HotTier:
 
     def _load(
         self,
-        source: Stored,
+        source: StoredRows,
         gatherer: Gatherer,
         rows: Int64,
         columns: list[InMemory],

@@ -13,7 +13,7 @@ from warmstore.errors import SchemaMismatch
 from warmstore.features.outputs.output_structure import Leaf, check_dims, paths_of, ragged_of, unflatten
 from warmstore.features.outputs.pickled_leaves import unpickled
 from warmstore.records.format.array_interop import to_torch
-from warmstore.records.format.encoded_rows import Rows
+from warmstore.records.format.encoded_rows import EncodedRows
 from warmstore.records.format.fields import Array, Bytes, Field, Fields, Json, Ragged, numpy_dtype
 from warmstore.records.format.value_encoding import encode
 from warmstore.tree.spec import TreeSpec
@@ -25,7 +25,7 @@ _PREFIX = "leaf/"
 
 
 @dataclass(frozen=True)
-class Schema:
+class OutputSchema:
     """structure: of a whole output. fields: by leaf path."""
 
     structure: TreeSpec
@@ -46,20 +46,22 @@ class Schema:
         return {KEY: Array("uint64", (2,)), **{self.field_name(path): field for path, field in self.fields.items()}}
 
     @classmethod
-    def of_store(cls, structure: TreeSpec, fields: Fields) -> "Schema":
+    def of_store(cls, structure: TreeSpec, fields: Fields) -> "OutputSchema":
         """The inverse of `store_fields`."""
         leaves = {unquote(name.removeprefix(_PREFIX)): field for name, field in fields.items() if name != KEY}
         return cls(structure, leaves)
 
     @classmethod
-    def of_leaves(cls, structure: TreeSpec, leaves: Sequence[Leaf], variable: bool, codec: str = "raw") -> "Schema":
+    def of_leaves(
+        cls, structure: TreeSpec, leaves: Sequence[Leaf], variable: bool, codec: str = "raw"
+    ) -> "OutputSchema":
         """The schema that a first batch implies. `variable` makes every stacked leaf one of varying shape."""
         fields = {leaf.path: replace(leaf.field(), codec=codec) for leaf in leaves}
         if variable:
             fields = {path: _varying(field) for path, field in fields.items()}
         return cls(structure, fields)
 
-    def widened(self, leaves: Sequence[Leaf]) -> "Schema":
+    def widened(self, leaves: Sequence[Leaf]) -> "OutputSchema":
         """This schema, with leaves of varying shape where a batch's shapes differ from it.
 
         Raises:
@@ -73,7 +75,7 @@ class Schema:
                 mine = _varying(mine)
             fields[leaf.path] = mine
             _check(leaf, mine)
-        return Schema(self.structure, fields)
+        return OutputSchema(self.structure, fields)
 
     def check(self, leaves: Sequence[Leaf]) -> None:
         """Raise SchemaMismatch, naming the leaf, where a batch does not fit."""
@@ -106,7 +108,7 @@ class Schema:
                         "use another cache id, or leave it out of the cached module"
                     )
 
-    def encode(self, leaves: Sequence[Leaf]) -> dict[str, Rows]:
+    def encode(self, leaves: Sequence[Leaf]) -> dict[str, EncodedRows]:
         """Leaves that nobody else writes to as rows of the store's fields."""
         return {
             self.field_name(leaf.path): encode(leaf.path, self.fields[leaf.path], leaf.values, own=leaf.stacked)

@@ -12,8 +12,8 @@ import numpy as np
 from warmstore.errors import SchemaMismatch
 from warmstore.loading.collate import Collation, stack
 from warmstore.loading.sources.source import Source
-from warmstore.loading.steps.shard import Step
-from warmstore.records.sample_batch import Samples
+from warmstore.loading.steps.shard import RankStep
+from warmstore.records.sample_batch import SampleBatch
 
 VALID = "valid"
 """The key of the mask in batches that may hold repeated rows: bool [rows], False for those."""
@@ -28,7 +28,7 @@ class Task(NamedTuple):
     """
 
     epoch: int
-    step: Step
+    step: RankStep
     positions: Any
 
 
@@ -78,9 +78,9 @@ class BatchBuilder:
     def finish(self, samples: Any) -> Any:
         """The batch of a list of samples that somebody else has read, as of the start of epoch 0."""
         count = len(samples)
-        return self._finish(stack(samples), np.ones(count, np.bool_), 0, Step(0, count, count))
+        return self._finish(stack(samples), np.ones(count, np.bool_), 0, RankStep(0, count, count))
 
-    def _finish(self, batch: Any, valid: np.ndarray[Any, np.dtype[np.bool_]] | None, epoch: int, step: Step) -> Any:
+    def _finish(self, batch: Any, valid: np.ndarray[Any, np.dtype[np.bool_]] | None, epoch: int, step: RankStep) -> Any:
         """Collate, mark, transform and send what was read."""
         if not self.collation.does_nothing:
             batch = self.collation(batch)
@@ -118,7 +118,7 @@ class BatchBuilder:
         found: list[tuple[Any, str]] = []
         for at in range(len(positions)):
             try:
-                found.append((Samples(self.source.read_in(epoch, positions[at : at + 1]), 1), ""))
+                found.append((SampleBatch(self.source.read_in(epoch, positions[at : at + 1]), 1), ""))
             except MemoryError:
                 raise
             except Exception as error:

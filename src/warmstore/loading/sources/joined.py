@@ -7,7 +7,7 @@ import numpy as np
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.sources.parts import Parts
 from warmstore.loading.sources.source import Source
-from warmstore.records.sample_batch import Samples
+from warmstore.records.sample_batch import SampleBatch
 from warmstore.tree.columns import rebuilt
 
 
@@ -55,6 +55,6 @@ def joined(parts: list[Any], places: list[Int64]) -> Any:
         return found
     rows: list[Any] = [None] * count
     for part, at in zip(parts, places, strict=True):
-        for place, row in zip(at.tolist(), Samples(part, len(at)), strict=True):
+        for place, row in zip(at.tolist(), SampleBatch(part, len(at)), strict=True):
             rows[place] = row
     return rows

@@ -8,7 +8,7 @@ from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.sources.source import Source
 from warmstore.loading.values.content_hash import hash_of_plain
 from warmstore.loading.values.ownership import owned, owned_alone
-from warmstore.records.sample_batch import Samples
+from warmstore.records.sample_batch import SampleBatch
 
 
 @final
@@ -41,7 +41,7 @@ class SequenceSource(Source):
             samples: Any = [self._samples[at] for at in positions.tolist()]
         else:
             samples = self._many(positions.tolist())
-        if isinstance(samples, Samples):
+        if isinstance(samples, SampleBatch):
             return samples.batch
         if isinstance(samples, list | tuple):
             batch = stack(samples)

@@ -6,7 +6,7 @@ from typing import Any, final
 import numpy as np
 
 from warmstore.loading.samplers.counter_rng import Int64
-from warmstore.records.sample_batch import Samples
+from warmstore.records.sample_batch import SampleBatch
 
 
 class Source(ABC):
@@ -42,7 +42,7 @@ class Source(ABC):
             IndexError: a position outside the source.
         """
         at = range(len(self))[position]
-        return Samples(self.read(np.array([at])), 1)[0]
+        return SampleBatch(self.read(np.array([at])), 1)[0]
 
     def finish(self) -> None:
         """An epoch is over. Called in every process that reads."""

@@ -14,7 +14,7 @@ from warmstore.loading.batch_sizes import BatchSize
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.samplers.samplers import Sampler
 from warmstore.loading.steps.epoch_steps import EpochSteps
-from warmstore.loading.steps.shard import Shard, Step
+from warmstore.loading.steps.shard import RankStep, Shard
 
 _BLOCK = 16_384  # places cut at once
 
@@ -72,9 +72,9 @@ class BudgetSteps(EpochSteps):
             self._counted = samples, epoch, whole + self._shard.has_rest(rest)
         return self._counted[2]
 
-    def steps(self, samples: int | None, epoch: int, place: int) -> Iterator[tuple[Step, Int64]]:
+    def steps(self, samples: int | None, epoch: int, place: int) -> Iterator[tuple[RankStep, Int64]]:
         assert samples is not None
-        found: tuple[Step, Int64] | None = None  # held back until it is known whether it is the last
+        found: tuple[RankStep, Int64] | None = None  # held back until it is known whether it is the last
         for following in self._steps(samples, epoch, place):
             if found is not None:
                 yield found
@@ -82,7 +82,7 @@ class BudgetSteps(EpochSteps):
         if found is not None:
             yield found[0]._replace(is_last=True), found[1]
 
-    def _steps(self, samples: int, epoch: int, place: int) -> Iterator[tuple[Step, Int64]]:
+    def _steps(self, samples: int, epoch: int, place: int) -> Iterator[tuple[RankStep, Int64]]:
         world, rank = self._shard.world_size, self._shard.rank
         group: list[tuple[int, Int64]] = []
         for first, positions in self._batches(samples, epoch, place):
@@ -90,16 +90,16 @@ class BudgetSteps(EpochSteps):
             if len(group) == world:
                 after = first + len(positions)
                 mine, taken = group[rank]
-                yield Step(mine, mine + len(taken), after), taken
+                yield RankStep(mine, mine + len(taken), after), taken
                 group = []
         if not self._shard.has_rest(len(group)):
             return
         after = group[-1][0] + len(group[-1][1])
         if rank < len(group):
             mine, taken = group[rank]
-            yield Step(mine, mine + len(taken), after), taken
+            yield RankStep(mine, mine + len(taken), after), taken
         else:
-            yield Step(after, after, after, (0, 1)), self._sampler.indices(0, 1, samples, epoch)
+            yield RankStep(after, after, after, (0, 1)), self._sampler.indices(0, 1, samples, epoch)
 
     def _batches(self, samples: int, epoch: int, place: int) -> Iterator[tuple[int, Int64]]:
         """The batches of all ranks in order: the place of the first sample, and the positions."""

@@ -12,7 +12,7 @@ from typing import Any
 from warmstore.errors import BadState
 from warmstore.loading.samplers.counter_rng import MOST_SEED
 from warmstore.loading.steps.epoch_steps import EpochSteps
-from warmstore.loading.steps.shard import Step
+from warmstore.loading.steps.shard import RankStep
 from warmstore.loading.validation import MOST_SAMPLES
 
 FORMAT = 2
@@ -88,7 +88,7 @@ class EpochCursor:
             self.end(self.epoch)  # other ranks or batch sizes have no step for what is left
         return self.epoch, self.place, self._samples_now
 
-    def hand_out(self, epoch: int, step: Step, *, goes_on: bool = False) -> None:
+    def hand_out(self, epoch: int, step: RankStep, *, goes_on: bool = False) -> None:
         """Count a batch that is handed out now.
 
         Args:

@@ -9,7 +9,7 @@ import numpy as np
 from warmstore.loading.samplers.batched_indices import batched_indices
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.samplers.samplers import Sampler
-from warmstore.loading.steps.shard import Shard, Step
+from warmstore.loading.steps.shard import RankStep, Shard
 
 
 class EpochSteps(ABC):
@@ -34,7 +34,7 @@ class EpochSteps(ABC):
         """Whether no rank has a step from a place on."""
 
     @abstractmethod
-    def steps(self, samples: int | None, epoch: int, place: int) -> Iterator[tuple[Step, Any]]:
+    def steps(self, samples: int | None, epoch: int, place: int) -> Iterator[tuple[RankStep, Any]]:
         """The steps from a place on, each with the positions of its samples, int64 [batch]; or with the samples."""
 
     @abstractmethod
@@ -73,7 +73,7 @@ class FixedSteps(EpochSteps):
     def is_over(self, samples: int | None, place: int) -> bool:
         return self._shard.is_over(self.places(samples), place)
 
-    def steps(self, samples: int | None, epoch: int, place: int) -> Iterator[tuple[Step, Int64]]:
+    def steps(self, samples: int | None, epoch: int, place: int) -> Iterator[tuple[RankStep, Int64]]:
         assert samples is not None
         length = self.places(samples)
         spans = ((step.first, step.last) for step in self._shard.steps(length, place))

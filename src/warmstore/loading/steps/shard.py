@@ -20,7 +20,7 @@ _MOST_RANKS = 2**24
 MOST_BATCH = MOST_SAMPLES // _MOST_RANKS
 
 
-class Step(NamedTuple):
+class RankStep(NamedTuple):
     """What one rank takes at one global step.
 
     first, last: its places of the epoch. after: how many places all ranks together have taken then. fill: places from
@@ -102,7 +102,7 @@ class Shard:
         left = length - start
         return left < (self.together if self.uneven == "drop" else 1)
 
-    def steps(self, length: int, start: int = 0) -> Iterator[Step]:
+    def steps(self, length: int, start: int = 0) -> Iterator[RankStep]:
         """The steps of this rank from the place `start` on, to which all ranks have come."""
         size, together = self.batch_size, self.together
         offset = self.rank * size
@@ -111,7 +111,7 @@ class Shard:
         has_rest = self.has_rest(rest)
         for place in range(start, begin, together):
             after = place + together
-            yield Step(place + offset, place + offset + size, after, is_last=after == begin and not has_rest)
+            yield RankStep(place + offset, place + offset + size, after, is_last=after == begin and not has_rest)
         if has_rest:
             each, more = divmod(rest, self.world_size)
             before = self.rank * each + min(self.rank, more)
@@ -119,7 +119,7 @@ class Shard:
             rows = {"full": size, "pad": each + bool(more)}.get(self.uneven, count)
             filled = self.rank * rows - before  # by the ranks before this one
             fill = (filled, filled + rows - count) if rows > count else (0, 0)
-            yield Step(begin + before, begin + before + count, length, fill, is_last=True)
+            yield RankStep(begin + before, begin + before + count, length, fill, is_last=True)
 
     def has_rest(self, rest: int) -> bool:
         """Whether this rank has one more step for a rest, of so many places or batches, too few for all ranks."""

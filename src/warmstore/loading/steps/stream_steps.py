@@ -10,7 +10,7 @@ from typing import Any, final
 
 from warmstore.loading.sources.iterable import IterableSource
 from warmstore.loading.steps.epoch_steps import EpochSteps
-from warmstore.loading.steps.shard import Shard, Step
+from warmstore.loading.steps.shard import RankStep, Shard
 
 
 @final
@@ -34,7 +34,7 @@ class StreamSteps(EpochSteps):
     def is_over(self, samples: int | None, place: int) -> bool:
         return False  # the stream says so
 
-    def steps(self, samples: int | None, epoch: int, place: int) -> Iterator[tuple[Step, list[Any]]]:
+    def steps(self, samples: int | None, epoch: int, place: int) -> Iterator[tuple[RankStep, list[Any]]]:
         stream = self._source.begin(epoch)
         for _ in islice(stream, place):
             pass
@@ -59,7 +59,7 @@ class StreamSteps(EpochSteps):
     def padded(self, samples: int | None, epoch: int, place: int) -> int:
         raise TypeError("an iterable source has no positions")
 
-    def _filling(self, epoch: int, step: Step, first: list[Any]) -> list[Any]:
+    def _filling(self, epoch: int, step: RankStep, first: list[Any]) -> list[Any]:
         """The samples that fill up the last batch, from the start of the epoch."""
         if not step.padded:
             return []

@@ -19,7 +19,7 @@ from warmstore.loading.sources.source import Source
 from warmstore.loading.steps.cursor import EpochCursor
 from warmstore.loading.steps.epoch_steps import EpochSteps
 from warmstore.loading.steps.rank_steps import batch_size_of, shard_of, steps_of
-from warmstore.loading.steps.shard import Shard, Step, Uneven
+from warmstore.loading.steps.shard import RankStep, Shard, Uneven
 from warmstore.loading.trainers.drivers import Driver
 from warmstore.loading.trainers.trainer_faces import BatchPositions, EpochSampler
 from warmstore.loading.validation import MOST_SAMPLES, integer
@@ -232,12 +232,12 @@ class DrawnBatches:
         self.driver = driver
         self.begun: Begun | None = None
         self._drawing = drawing
-        self._steps: Iterator[tuple[Step, Any]] = iter(())
-        self._drawn: deque[Step] = deque()  # and not handed out
+        self._steps: Iterator[tuple[RankStep, Any]] = iter(())
+        self._drawn: deque[RankStep] = deque()  # and not handed out
         self._asked = 0  # how often for a batch
         self._failed = 0
         self._settled = 0  # of those drawn, handed out
-        self._last: Step | None = None
+        self._last: RankStep | None = None
         self._is_exhausted = False
 
     def __iter__(self) -> Self:

@@ -14,8 +14,8 @@ import numpy as np
 from warmstore.loading.prefetch.batch_builder import BatchBuilder, Task
 from warmstore.loading.samplers.samplers import Sampler
 from warmstore.loading.steps.cursor import EpochCursor
-from warmstore.loading.steps.shard import Step
-from warmstore.records.sample_batch import Samples
+from warmstore.loading.steps.shard import RankStep
+from warmstore.records.sample_batch import SampleBatch
 
 
 class BatchPositions(list[int]):
@@ -24,7 +24,7 @@ class BatchPositions(list[int]):
     marks: whether batches that are dicts get a mask of repeated rows.
     """
 
-    def __init__(self, positions: Iterable[int], epoch: int, step: Step, marks: bool) -> None:
+    def __init__(self, positions: Iterable[int], epoch: int, step: RankStep, marks: bool) -> None:
         super().__init__(positions)
         self.epoch = epoch
         self.step = step
@@ -53,15 +53,15 @@ class LoaderDataset:
         """One sample, before any transform."""
         return self._build.source.sample(position)
 
-    def __getitems__(self, positions: Any) -> Samples:
+    def __getitems__(self, positions: Any) -> SampleBatch:
         """The batch at some positions."""
         at = np.asarray(positions, np.int64)
         if isinstance(positions, BatchPositions):
-            return Samples(self._build(Task(positions.epoch, positions.step, at)).batch, len(at))
+            return SampleBatch(self._build(Task(positions.epoch, positions.step, at)).batch, len(at))
         # Somebody has joined or cut batches: which rows are repeated is not known, and what is random depends on them.
         first = int.from_bytes(blake2b(at.tobytes(), digest_size=7).digest())
         build = replace(self._build, marks=False)
-        return Samples(build(Task(0, Step(first, first + len(at), first + len(at)), at)).batch, len(at))
+        return SampleBatch(build(Task(0, RankStep(first, first + len(at), first + len(at)), at)).batch, len(at))
 
 
 @final

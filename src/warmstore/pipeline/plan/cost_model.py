@@ -59,7 +59,7 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Cost:
+class EpochCost:
     """An epoch of a plan, in seconds. `limits` by what bounds it; the epoch takes the largest of them."""
 
     limits: dict[str, float]
@@ -70,7 +70,7 @@ class Cost:
         return max(self.limits.values())
 
 
-def cost(load: Load, candidates: Sequence[Candidate], counts: np.ndarray[Any, Any]) -> Cost:
+def cost(load: Load, candidates: Sequence[Candidate], counts: np.ndarray[Any, Any]) -> EpochCost:
     """What counts [candidates, buckets] cost under a load."""
     amount = np.asarray(counts, np.float64)
     cpu, wait, build, together = load.cpu, load.wait - load.held_alone, 0.0, -load.held_together
@@ -89,7 +89,7 @@ def cost(load: Load, candidates: Sequence[Candidate], counts: np.ndarray[Any, An
         "disk": max(together, 0.0),
         "delivery and consumer": load.fixed,
     }
-    return Cost(limits, build)
+    return EpochCost(limits, build)
 
 
 def candidates_of(

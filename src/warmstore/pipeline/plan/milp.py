@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from warmstore.errors import NotInstalled
-from warmstore.pipeline.plan.cost_model import Candidate, Cost, Floats, Load, cost
+from warmstore.pipeline.plan.cost_model import Candidate, EpochCost, Floats, Load, cost
 
 Counts = np.ndarray[Any, np.dtype[np.int64]]
 _WHOLE = 200  # up to so many samples the numbers are whole in the program itself
@@ -22,7 +22,7 @@ _SLACK = 1.005  # how much longer an epoch may take for the sake of fewer bytes
 
 
 @dataclass(frozen=True)
-class Problem:
+class PlacementProblem:
     """What is to be placed: counts of samples per bucket, candidates, budgets in bytes, a load, and how many epochs.
 
     forced: which candidates belong to steps that must be cached: as many samples as fit go there before all else.
@@ -51,10 +51,10 @@ class Solution:
     """Samples per candidate and bucket, int64 [candidates, buckets], and what an epoch costs then."""
 
     counts: Counts
-    cost: Cost
+    cost: EpochCost
 
 
-def solve(problem: Problem) -> Solution | None:
+def solve(problem: PlacementProblem) -> Solution | None:
     """The counts with the least E * T + build, and among those nearly as good the ones with the fewest bytes.
 
     Returns:
@@ -90,7 +90,7 @@ Row = tuple[Floats, Any, Any]
 class _Program:
     """The arrays that scipy wants. The last two variables are T and y; the unit of time is all the work of an epoch."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: PlacementProblem) -> None:
         self._problem = problem
         candidates, load = problem.candidates, problem.load
         buckets, places = len(problem.counts), len(candidates)
@@ -187,7 +187,7 @@ def _scaled(row: Row) -> Row:
     return rows / by[:, None], np.broadcast_to(row[1], by.shape) / by, np.broadcast_to(row[2], by.shape) / by
 
 
-def _filled(problem: Problem, counts: Counts) -> Counts:
+def _filled(problem: PlacementProblem, counts: Counts) -> Counts:
     """Counts within the budgets to the byte: a solver's tolerance may have let in a sample too many."""
     for tier, budget in (("memory", problem.memory), ("disk", problem.disk)):
         places = [number for number, one in enumerate(problem.candidates) if one.placement.tier == tier]

@@ -16,7 +16,7 @@ import psutil
 from warmstore.errors import BadRank
 from warmstore.pipeline.plan.budgets import disk_budget, memory_budget, room_on_disk
 from warmstore.pipeline.plan.cost_model import Candidate, Load, candidates_of, seconds_per_byte
-from warmstore.pipeline.plan.milp import Problem, Solution, solve
+from warmstore.pipeline.plan.milp import PlacementProblem, Solution, solve
 from warmstore.pipeline.plan.plan import Plan
 from warmstore.pipeline.profile.profile import TIERS, Profile
 from warmstore.pipeline.profile.source_sizes import buckets_of
@@ -45,7 +45,7 @@ def plan(
     folder: "str | os.PathLike[str] | None" = None,
     workers: int | None = None,
     epochs: int = 30,
-    consumer: float = 0.0,
+    step_seconds: float = 0.0,
     world_size: int = 1,
     direct_io: bool = False,
     strategy: Strategy = "joint",
@@ -61,7 +61,7 @@ def plan(
         folder: where the disk tier lies.
         workers: processes that make batches, per rank; None: as many as pay.
         epochs: how many epochs the building of the tiers must pay for itself in.
-        consumer: seconds that training takes per batch; no epoch can be shorter than that.
+        step_seconds: seconds that training takes per batch; no epoch can be shorter than that.
         world_size: ranks on this machine. They share tiers, disk and cores, and each makes its part of the epoch.
         direct_io: whether the disk tier is read past the page cache.
         strategy: "joint": one program for both tiers. To compare with: "sequential", memory first, and the disk for the
@@ -76,7 +76,7 @@ def plan(
         NotInstalled: scipy is not there.
     """
     where = None if folder is None else Path(folder)
-    _check(workers, epochs, consumer, world_size, strategy)
+    _check(workers, epochs, step_seconds, world_size, strategy)
     budget = _Budget(memory_budget(memory), disk_budget(disk, where))
     if profile is None:
         from warmstore.pipeline.profile.profiler import profile as measured
@@ -98,11 +98,11 @@ def plan(
     rule = _RULES[strategy]
     found: list[_Choice] = []
     for count in _worker_counts(profile, workers, world_size):
-        load = _load(profile, candidates, count, world_size, consumer, budget, direct_io, strategy)
+        load = _load(profile, candidates, count, world_size, step_seconds, budget, direct_io, strategy)
         taken = count * world_size * _worker_bytes(profile, count)
         if budget.counts_workers and taken > budget.memory and count:
             continue
-        problem = Problem(
+        problem = PlacementProblem(
             np.array(profile.counts, np.int64),
             candidates,
             max(0.0, budget.memory - taken - STORE_BYTES),
@@ -135,11 +135,11 @@ class _Choice:
     workers: int
     worker_bytes: int
     load: Load
-    problem: Problem
+    problem: PlacementProblem
     solution: Solution
 
 
-def joint(problem: Problem) -> Solution:
+def joint(problem: PlacementProblem) -> Solution:
     """One program for both tiers; or one step in one codec where that is as good.
 
     A mixed plan rests on more measurements, each of them noisy: it has to be worth it.
@@ -151,30 +151,30 @@ def joint(problem: Problem) -> Solution:
     return plain if problem.total(plain) <= _WORTH * problem.total(best) else best
 
 
-def sequential(problem: Problem) -> Solution:
+def sequential(problem: PlacementProblem) -> Solution:
     """Memory as if there were no disk, and then the disk for the samples that are left."""
     first = _solved(replace(problem, disk=0.0))
     return _solved(replace(problem, forced=(), at_least=first.counts))
 
 
-def single(problem: Problem) -> Solution:
+def single(problem: PlacementProblem) -> Solution:
     """Samples after one step alone, raw or compressed, as many as fit, in both tiers."""
     return _best(problem, [_only(problem, form) for form in _forms(problem)])
 
 
-def presto(problem: Problem) -> Solution:
+def presto(problem: PlacementProblem) -> Solution:
     """All samples after one step, raw or compressed, in both tiers, or none."""
     return _best(problem, [replace(_only(problem, form), whole=True) for form in _forms(problem)])
 
 
-def nothing(problem: Problem) -> Solution:
+def nothing(problem: PlacementProblem) -> Solution:
     """No caches."""
     found = solve(replace(problem, candidates=()))
     assert found is not None
     return Solution(np.zeros((len(problem.candidates), len(problem.counts)), np.int64), found.cost)
 
 
-_RULES: dict[str, Callable[[Problem], Solution]] = {
+_RULES: dict[str, Callable[[PlacementProblem], Solution]] = {
     "joint": joint,
     "sequential": sequential,
     "single": single,
@@ -184,22 +184,22 @@ _RULES: dict[str, Callable[[Problem], Solution]] = {
 }
 
 
-def _solved(problem: Problem) -> Solution:
+def _solved(problem: PlacementProblem) -> Solution:
     found = solve(problem)
     return found if found is not None else nothing(problem)
 
 
-def _forms(problem: Problem) -> list[tuple[int, str]]:
+def _forms(problem: PlacementProblem) -> list[tuple[int, str]]:
     return sorted({(one.placement.step, one.placement.codec) for one in problem.candidates})
 
 
-def _only(problem: Problem, form: tuple[int, str]) -> Problem:
+def _only(problem: PlacementProblem, form: tuple[int, str]) -> PlacementProblem:
     """The problem in which nothing but that step's results under that codec may be cached."""
     closed = tuple((one.placement.step, one.placement.codec) != form for one in problem.candidates)
     return replace(problem, closed=closed, forced=())
 
 
-def _best(problem: Problem, ways: Sequence[Problem]) -> Solution:
+def _best(problem: PlacementProblem, ways: Sequence[PlacementProblem]) -> Solution:
     found = [nothing(problem), *(solution for way in ways if (solution := solve(way)) is not None)]
     return min(found, key=problem.total)
 
@@ -229,7 +229,7 @@ def _load(
     candidates: Sequence[Candidate],
     workers: int,
     world_size: int,
-    consumer: float,
+    step_seconds: float,
     budget: _Budget,
     direct_io: bool,
     strategy: str,
@@ -246,7 +246,7 @@ def _load(
     together = seconds_per_byte(profile, candidates, profile.disk, max(processes, world_size))
     kept = 0.0 if direct_io else free
     makes = steps + total * (profile.overhead if workers else profile.alone)
-    per_rank = batches * consumer / world_size
+    per_rank = batches * step_seconds / world_size
     delivery = total * profile.delivery / world_size if workers else 0.0
     return Load(
         cpu=makes,
@@ -286,15 +286,15 @@ def _cores(profile: Profile) -> float:
     return max([1.0, *(one.rate * (_per_sample(profile) + profile.delivery) for one in several)])
 
 
-def _check(workers: int | None, epochs: int, consumer: float, world_size: int, strategy: str) -> None:
+def _check(workers: int | None, epochs: int, step_seconds: float, world_size: int, strategy: str) -> None:
     if strategy not in get_args(Strategy):
         raise ValueError(f"strategy={strategy!r}; it must be one of {', '.join(get_args(Strategy))}")
     if workers is not None and workers < 0:
         raise ValueError(f"workers={workers!r}; it must be 0 or more, or None for as many as pay")
     if epochs < 1:
         raise ValueError(f"epochs={epochs!r}; it must be 1 or more")
-    if not consumer >= 0:
-        raise ValueError(f"consumer={consumer!r}; it must be seconds per batch, 0 or more")
+    if not step_seconds >= 0:
+        raise ValueError(f"step_seconds={step_seconds!r}; it must be seconds per batch, 0 or more")
     if world_size < 1:
         raise BadRank(f"world_size={world_size!r}; it must be 1 or more")
 

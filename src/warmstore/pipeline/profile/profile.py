@@ -23,7 +23,7 @@ _FORMAT = 2
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredStage:
     """The samples of a stage in a record store, under one codec. A number per bucket, but for `spread`.
 
     nbytes: bytes a sample takes, all told. spread: the standard error of the mean of those bytes, relative to it.
@@ -51,7 +51,7 @@ class Stage:
     wait: tuple[float, ...]
     spread: float
     nbytes: tuple[float, ...]
-    stored: dict[str, Stored]
+    stored: dict[str, StoredStage]
     trouble: str = ""
     varies: bool = False
 
@@ -142,7 +142,12 @@ class Profile:
             if found.pop("format") != _FORMAT or (key is not None and found["key"] != key):
                 return None
             stages = tuple(
-                Stage(**{**stage, "stored": {codec: Stored(**_tuples(one)) for codec, one in stage["stored"].items()}})
+                Stage(
+                    **{
+                        **stage,
+                        "stored": {codec: StoredStage(**_tuples(one)) for codec, one in stage["stored"].items()},
+                    }
+                )
                 for stage in map(_tuples, found.pop("stages"))
             )
             scaling = tuple(Scaling(**one) for one in found.pop("scaling"))

@@ -24,7 +24,7 @@ from warmstore.pipeline.plan.cost_model import bucket_of
 from warmstore.pipeline.profile.disk_speed import measure_disk
 from warmstore.pipeline.profile.profile import Disk, Profile, Scaling, Stage
 from warmstore.pipeline.profile.source_sizes import sizes_of
-from warmstore.pipeline.profile.step_profiler import LAST, Run, run_steps, stage_of
+from warmstore.pipeline.profile.step_profiler import LAST, ProfileRun, run_steps, stage_of
 from warmstore.pipeline.profile.throughput import Ready, doubled, measure
 from warmstore.pipeline.step_identities import describe, identify_step, key_of
 from warmstore.pipeline.tiers.tier_folders import MemoryTier
@@ -48,9 +48,9 @@ def profile(
     seconds: float = 12.0,
     batch_size: int = 64,
     folder: "str | os.PathLike[str] | None" = None,
-    most_workers: int | None = None,
+    max_workers: int | None = None,
     cutoff: float = 0.1,
-    renew: bool = False,
+    refresh: bool = False,
     progress: bool | None = None,
 ) -> Profile:
     """Measure a pipeline on this machine, or find what was measured before.
@@ -60,9 +60,9 @@ def profile(
         seconds: for all of it, about.
         batch_size: of the batches that workers make.
         folder: of the disk tier, whose disk is measured; the profile is kept there. None: no disk, nothing is kept.
-        most_workers: up to how many are tried; None: as many as there are cores.
+        max_workers: up to how many are tried; None: as many as there are cores.
         cutoff: doubling the workers goes on while it brings this part more samples a second.
-        renew: measure again, whatever is kept.
+        refresh: measure again, whatever is kept.
         progress: show a bar; None shows one on a terminal.
 
     Raises:
@@ -77,9 +77,9 @@ def profile(
     samples = int(samples) if samples >= 1 else -(-int(samples * len(pipe) * 1000) // 1000)
     key = _key(pipe, batch_size)
     kept = None if folder is None or not key else Path(folder) / f"profile-{key}.json"
-    if kept is not None and not renew and (found := Profile.load(kept, key)) is not None:
+    if kept is not None and not refresh and (found := Profile.load(kept, key)) is not None:
         return found
-    made = _measured(pipe, key, samples, seconds, batch_size, folder, most_workers, cutoff, progress)
+    made = _measured(pipe, key, samples, seconds, batch_size, folder, max_workers, cutoff, progress)
     if kept is not None:
         made.save(kept)
     return made
@@ -92,7 +92,7 @@ def _measured(
     seconds: float,
     batch_size: int,
     folder: Any,
-    most_workers: int | None,
+    max_workers: int | None,
     cutoff: float,
     progress: bool | None,
 ) -> Profile:
@@ -127,7 +127,7 @@ def _measured(
         disk = None if folder is None else _disk(Path(folder), found, counts, _SHARES["disk"] * seconds)
         bar.update()
         scaling, alone, overhead, delivery = _workers(
-            pipe, run, found, counts, batch_size, most_workers, cutoff, began + seconds
+            pipe, run, found, counts, batch_size, max_workers, cutoff, began + seconds
         )
         found = _in_stride(found, counts, scaling, overhead)
         bar.update()
@@ -139,7 +139,7 @@ def _measured(
 
 def _workers(
     pipe: "Pipeline",
-    run: Run,
+    run: ProfileRun,
     stages: Sequence[Stage],
     counts: Sequence[int],
     batch_size: int,

@@ -11,13 +11,13 @@ import numpy as np
 
 from warmstore.errors import UnsupportedType
 from warmstore.loading.samplers.counter_rng import Int64
-from warmstore.pipeline.profile.profile import CODECS, Codec, Stage, Stored
-from warmstore.pipeline.tiers.sample_schema import Schema
+from warmstore.pipeline.profile.profile import CODECS, Codec, Stage, StoredStage
+from warmstore.pipeline.tiers.sample_schema import SampleSchema
 from warmstore.pipeline.tiers.sample_staging import block_of
 from warmstore.pipeline.tiers.sample_values import TreeSpec, flatten
 from warmstore.pipeline.trial import changes
-from warmstore.pipeline.write_watch import Watch
-from warmstore.records.format.encoded_rows import Rows
+from warmstore.pipeline.write_watch import WriteWatch
+from warmstore.records.format.encoded_rows import EncodedRows
 from warmstore.records.format.fields import Fields
 from warmstore.records.format.record_batch import batch_size
 from warmstore.records.format.value_encoding import compressed
@@ -55,7 +55,7 @@ class Measured:
 
 
 @dataclass
-class Run:
+class ProfileRun:
     """Samples that went through the steps.
 
     stages: one more than steps. buckets: of each sample. last: final values, of some.
@@ -66,7 +66,7 @@ class Run:
     last: list[Any]
 
 
-def run_steps(pipe: "Pipeline", indices: Int64, buckets: Sequence[int], until: float, tick: Tick) -> Run:
+def run_steps(pipe: "Pipeline", indices: Int64, buckets: Sequence[int], until: float, tick: Tick) -> ProfileRun:
     """Send samples through the steps, as many as there is time for.
 
     A step runs over a few samples before the next one does: a light step after a heavy one would be timed with the
@@ -76,7 +76,7 @@ def run_steps(pipe: "Pipeline", indices: Int64, buckets: Sequence[int], until: f
         indices, buckets: the samples, and the bucket of each. until: of `time.perf_counter`. tick: called with a number
             of samples.
     """
-    run = Run([Measured() for _ in range(len(pipe.steps) + 1)], [], [])
+    run = ProfileRun([Measured() for _ in range(len(pipe.steps) + 1)], [], [])
     _compare(pipe, run, int(indices[0]))  # also what only the first call pays for
     size = _LEAST
     for first in range(0, len(indices), size):
@@ -84,7 +84,7 @@ def run_steps(pipe: "Pipeline", indices: Int64, buckets: Sequence[int], until: f
             break
         few = indices[first : first + size].tolist()
         values: list[Any] = [None] * len(few)
-        watch = Watch(values, copies=True)
+        watch = WriteWatch(values, copies=True)
         for k, stage in enumerate(run.stages):
             queued, began, worked = _seconds_in_queue(), time.perf_counter(), time.process_time()
             for at, index in enumerate(few):
@@ -107,7 +107,7 @@ def run_steps(pipe: "Pipeline", indices: Int64, buckets: Sequence[int], until: f
     return run
 
 
-def _compare(pipe: "Pipeline", run: Run, index: int) -> None:
+def _compare(pipe: "Pipeline", run: ProfileRun, index: int) -> None:
     """Note which stages are another value each time a sample is made, unless some were found already."""
     if any(stage.varies or stage.trouble for stage in run.stages):
         return
@@ -145,7 +145,7 @@ def stage_of(
 ) -> Stage:
     """A stage's figures, its results stored and read under each codec in a store in `folder`, while there is time."""
     where = np.array(buckets)
-    stored: dict[str, Stored] = {}
+    stored: dict[str, StoredStage] = {}
     if measured.kept and not measured.trouble:
         for codec in CODECS:
             if codec == "raw" or time.perf_counter() < until:
@@ -164,8 +164,10 @@ def stage_of(
     )
 
 
-def _stored(measured: Measured, count: int, codec: Codec, folder: Path) -> Stored:
-    schema = Schema.of([(structure, leaves) for _, structure, leaves in measured.kept], codec) or Schema.of_bytes(codec)
+def _stored(measured: Measured, count: int, codec: Codec, folder: Path) -> StoredStage:
+    schema = SampleSchema.of(
+        [(structure, leaves) for _, structure, leaves in measured.kept], codec
+    ) or SampleSchema.of_bytes(codec)
     figures: list[tuple[float, float, float]] = []
     spread = []
     own = [[one for one in measured.kept if one[0] == bucket] for bucket in range(count)]
@@ -179,14 +181,14 @@ def _stored(measured: Measured, count: int, codec: Codec, folder: Path) -> Store
         figures.append((float(each.mean()), read, wrote + written))
         spread.append(float(each.std()) / max(len(each) - 1, 1) ** 0.5 / max(float(each.mean()), 1.0))
     nbytes, read_all, write = (tuple(column) for column in zip(*figures, strict=True))
-    return Stored(nbytes, max(spread), read_all, write)
+    return StoredStage(nbytes, max(spread), read_all, write)
 
 
-def _encoded(schema: Schema, values: Sequence[tuple[TreeSpec, list[Any]]]) -> dict[str, Rows]:
+def _encoded(schema: SampleSchema, values: Sequence[tuple[TreeSpec, list[Any]]]) -> dict[str, EncodedRows]:
     return {name: compressed(schema.store_fields[name], rows, 1) for name, rows in block_of(schema, values).items()}
 
 
-def _record_bytes(fields: Fields, block: dict[str, Rows]) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _record_bytes(fields: Fields, block: dict[str, EncodedRows]) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Bytes of each record, float64 [n]; what a batch has once is next to nothing in batches of megabytes."""
     count = next(iter(block.values())).count
     sizes = np.zeros(count)
@@ -196,7 +198,7 @@ def _record_bytes(fields: Fields, block: dict[str, Rows]) -> np.ndarray[Any, np.
     return sizes + min(once / count, 8.5 * len(fields) + 16)
 
 
-def _read(schema: Schema, block: dict[str, Rows], folder: Path) -> tuple[float, float]:
+def _read(schema: SampleSchema, block: dict[str, EncodedRows], folder: Path) -> tuple[float, float]:
     """CPU seconds to read a record, and to write one that is encoded."""
     count = next(iter(block.values())).count
     with RecordStore.create(folder, schema.store_fields, writer_threads=1) as store:

@@ -31,7 +31,7 @@ SAMPLE_FIELD = Array("uint64", (2,))
 
 
 @dataclass(frozen=True)
-class Schema:
+class SampleSchema:
     """Records with a field per leaf; without a structure records of a byte string each.
 
     structure: of every value. fields: of the leaves, or of the byte string.
@@ -41,7 +41,7 @@ class Schema:
     fields: tuple[Field, ...]
 
     @classmethod
-    def of(cls, examples: Sequence[tuple[TreeSpec, list[Any]]], codec: str) -> "Schema | None":
+    def of(cls, examples: Sequence[tuple[TreeSpec, list[Any]]], codec: str) -> "SampleSchema | None":
         """The schema of samples like these; None where they are not alike."""
         if not examples or any(structure != examples[0][0] for structure, _ in examples):
             return None
@@ -54,7 +54,7 @@ class Schema:
         )
 
     @classmethod
-    def of_bytes(cls, codec: str) -> "Schema":
+    def of_bytes(cls, codec: str) -> "SampleSchema":
         """The schema of samples of any kind."""
         return cls(None, (Bytes(codec),))
 
@@ -112,7 +112,7 @@ class Schema:
         return {"structure": self.structure, "fields": fields_to_json(dict(zip(self.names, self.fields, strict=True)))}
 
     @classmethod
-    def from_json(cls, content: dict[str, Any]) -> "Schema":
+    def from_json(cls, content: dict[str, Any]) -> "SampleSchema":
         """The inverse of `to_json`."""
         return cls(content["structure"], tuple(fields_from_json(content["fields"]).values()))
 

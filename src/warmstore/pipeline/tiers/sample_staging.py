@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from warmstore.loading.samplers.counter_rng import Int64
-from warmstore.pipeline.tiers.sample_schema import SAMPLE, SAMPLE_FIELD, Schema
+from warmstore.pipeline.tiers.sample_schema import SAMPLE, SAMPLE_FIELD, SampleSchema
 from warmstore.pipeline.tiers.sample_values import TreeSpec, to_bytes
-from warmstore.records.format.encoded_rows import Bools, Rows
+from warmstore.records.format.encoded_rows import Bools, EncodedRows
 from warmstore.records.format.fields import Array
 from warmstore.records.format.value_encoding import encode
 from warmstore.storage.memory.buffer_pool import take
@@ -18,7 +18,7 @@ from warmstore.storage.memory.buffer_pool import take
 class Staging:
     """Samples of one schema, `most` at a time. nbytes: of those it has."""
 
-    def __init__(self, schema: Schema, most: int) -> None:
+    def __init__(self, schema: SampleSchema, most: int) -> None:
         self._schema = schema
         self._most = most
         self.clear()
@@ -69,7 +69,7 @@ class Staging:
             self._whose.pop()
             self.nbytes -= self._sizes.pop()
 
-    def take(self, wanted: Bools | None = None) -> dict[str, Rows]:
+    def take(self, wanted: Bools | None = None) -> dict[str, EncodedRows]:
         """The samples as rows of every field, not compressed; none are left.
 
         Args:
@@ -81,7 +81,7 @@ class Staging:
         for name, field, column in zip(self._schema.names, self._schema.fields, self._columns, strict=True):
             if isinstance(field, Array):
                 data = column[: len(self)] if len(at) == len(self) else column[at]
-                block[name] = Rows(len(at), data.reshape(len(at), math.prod(field.shape)).view(np.uint8))
+                block[name] = EncodedRows(len(at), data.reshape(len(at), math.prod(field.shape)).view(np.uint8))
             else:
                 block[name] = encode(name, field, [column[one] for one in at.tolist()])
         self.clear()
@@ -99,7 +99,7 @@ class Staging:
         return columns
 
 
-def block_of(schema: Schema, values: Sequence[tuple[TreeSpec, Sequence[Any]]]) -> dict[str, Rows]:
+def block_of(schema: SampleSchema, values: Sequence[tuple[TreeSpec, Sequence[Any]]]) -> dict[str, EncodedRows]:
     """Flattened values that fit, at least one, as rows of every field, not compressed."""
     staging = Staging(schema, len(values))
     for index, (structure, leaves) in enumerate(values):

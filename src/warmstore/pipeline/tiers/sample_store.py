@@ -16,11 +16,11 @@ import numpy as np
 
 from warmstore.errors import Damaged, StoreExists, UnsupportedType, WarmstoreError
 from warmstore.loading.samplers.counter_rng import Int64, UInt64
-from warmstore.pipeline.tiers.sample_schema import SAMPLE, Schema
+from warmstore.pipeline.tiers.sample_schema import SAMPLE, SampleSchema
 from warmstore.pipeline.tiers.sample_staging import Staging
 from warmstore.pipeline.tiers.sample_values import TreeSpec, flatten, marked_alike
 from warmstore.pipeline.tiers.tier_quota import QuotaFiles, is_quota_exceeded
-from warmstore.records.format.encoded_rows import Bools, Rows
+from warmstore.records.format.encoded_rows import Bools, EncodedRows
 from warmstore.records.format.record_batch import batch_size
 from warmstore.records.format.value_encoding import compressed
 from warmstore.records.store import RecordStore
@@ -46,15 +46,15 @@ _PAGES = 3 * 4096  # what rounding up to pages may add: of the chunk, of the log
 _MANIFEST = 8 * 4096  # a store without a record
 
 
-class Lost:
+class Missing:
     """In the place of a value that was kept and cannot be read."""
 
 
-LOST = Lost()
+MISSING = Missing()
 
 
 @dataclass(frozen=True)
-class Place:
+class StoreLocation:
     """Where a shelf is, for any process.
 
     number: of the placement. step: samples are kept as they are after so many. name: what to call it. folder: of the
@@ -67,12 +67,12 @@ class Place:
     name: str
     folder: Path
     quota: ByteQuota
-    schema: Schema | None
+    schema: SampleSchema | None
     codec: str
     direct: bool
 
 
-class Shelf:
+class SampleStore:
     """One process's view of a shelf; not for several threads.
 
     Args:
@@ -86,7 +86,7 @@ class Shelf:
 
     def __init__(
         self,
-        place: Place,
+        place: StoreLocation,
         rows: np.ndarray[Any, np.dtype[np.int32]],
         mine: Any,
         identities: UInt64,
@@ -105,8 +105,8 @@ class Shelf:
         self._waiting: set[int] = set()
         self._read_since = 0
         self._lease = UsageLease(place.folder)
-        schemas = (place.schema, Schema.of_bytes(place.codec))
-        self._schemas: tuple[Schema | None, Schema] = schemas
+        schemas = (place.schema, SampleSchema.of_bytes(place.codec))
+        self._schemas: tuple[SampleSchema | None, SampleSchema] = schemas
         self._limit = min(FLUSH, max(_LEAST_FLUSH, place.quota.limit // _PARTS))
         self._staged = [
             None if schema is None else Staging(schema, -(-self._limit // max(schema.width, _LEAST_SAMPLE)))
@@ -117,12 +117,12 @@ class Shelf:
         self._stores: list[RecordStore | None] = [None, None]
         self._known = [0, 0]
         try:
-            self.look()
+            self.refresh()
         except BaseException:
             self.abandon()
             raise
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """See what others have added."""
         if self._refuses:
             return
@@ -135,11 +135,11 @@ class Shelf:
                 self._take_in(kind, store)
 
     def read(self, rows: Int64) -> list[Any]:
-        """The values at some `rows`, each in memory of its own; `LOST` for what is damaged.
+        """The values at some `rows`, each in memory of its own; `MISSING` for what is damaged.
 
         A `Marked` stands for a value of which parts lay in memory from outside its sample.
         """
-        values: list[Any] = [LOST] * len(rows)
+        values: list[Any] = [MISSING] * len(rows)
         for kind, (store, schema) in enumerate(zip(self._stores, self._schemas, strict=True)):
             at = np.flatnonzero((rows & 1) == kind)
             if not len(at) or store is None or schema is None:
@@ -217,7 +217,7 @@ class Shelf:
             return
         try:
             if self.writes:
-                self.look()
+                self.refresh()
             for kind, staging in enumerate(self._staged):
                 if not staging or not self.writes:
                     continue
@@ -254,12 +254,12 @@ class Shelf:
         self._forget()
         for store in self._stores:
             if store is not None:
-                store.session.generation.let_go()
+                store.session.generation.release()
                 store.closed = True
         self._stores = [None, None]
         self._lease.release()
 
-    def _write(self, kind: int, block: dict[str, Rows]) -> None:
+    def _write(self, kind: int, block: dict[str, EncodedRows]) -> None:
         schema = self._schemas[kind]
         assert schema is not None
         fields = schema.store_fields
@@ -315,10 +315,10 @@ class Shelf:
         if not path.exists():
             return None
         store = RecordStore.open(path, "a", writer_threads=1, files=QuotaFiles(self.place.quota))
-        store.entrust()  # it is closed by us, after the last flush
+        store.hand_over()  # it is closed by us, after the last flush
         return store
 
-    def _create(self, kind: int, schema: Schema) -> RecordStore | None:
+    def _create(self, kind: int, schema: SampleSchema) -> RecordStore | None:
         if self.place.quota.free(_MANIFEST) < _MANIFEST:
             self._full()
             return None
@@ -331,7 +331,7 @@ class Shelf:
     def _path(self, kind: int) -> Path:
         return self.place.folder / ("others" if kind else "alike")
 
-    def _read_whole(self, store: RecordStore, schema: Schema, rows: Int64, error: Damaged) -> list[Any]:
+    def _read_whole(self, store: RecordStore, schema: SampleSchema, rows: Int64, error: Damaged) -> list[Any]:
         """Values one by one, those that can be read."""
         self._note(f"{self.place.name}: some kept samples are damaged; they are computed anew: {error}")
         values = []
@@ -339,10 +339,10 @@ class Shelf:
             try:
                 values += schema.decode(store.gather([row], schema.names))
             except Damaged:
-                values.append(LOST)
+                values.append(MISSING)
         return values
 
-    def lose(self, index: int) -> None:
+    def invalidate(self, index: int) -> None:
         """Forget a sample, so that it is computed and added again."""
         self._rows[index] = -1
         self._waiting.discard(index)
@@ -381,5 +381,5 @@ class Shelf:
         self.notes.append(text)
 
 
-def _part(block: dict[str, Rows], first: int, last: int) -> dict[str, Rows]:
+def _part(block: dict[str, EncodedRows], first: int, last: int) -> dict[str, EncodedRows]:
     return {name: rows.slice(first, last) for name, rows in block.items()}

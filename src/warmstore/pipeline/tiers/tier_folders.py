@@ -18,12 +18,12 @@ from typing import Any
 import psutil
 
 from warmstore.pipeline.step_identities import Description, difference_of, key_of
-from warmstore.pipeline.tiers.sample_schema import Schema
-from warmstore.pipeline.tiers.sample_store import Place
+from warmstore.pipeline.tiers.sample_schema import SampleSchema
+from warmstore.pipeline.tiers.sample_store import StoreLocation
 from warmstore.storage.atomic import replace_file
 from warmstore.storage.files import Files, file_lock
 from warmstore.storage.lease import UsageLease, remove_unused
-from warmstore.storage.lifecycle import Owner
+from warmstore.storage.lifecycle import Closeable
 from warmstore.storage.quota import ByteQuota
 
 _log = logging.getLogger("warmstore")
@@ -43,7 +43,7 @@ class Wanted:
     name: str
     codec: str
     steps: tuple[Description, ...]
-    schema: Callable[[], Schema | None]
+    schema: Callable[[], SampleSchema | None]
 
     @property
     def version(self) -> str:
@@ -51,7 +51,7 @@ class Wanted:
         return f"{self.step}-{self.codec}-{key_of(self.steps)}"
 
 
-class MemoryTier(Owner):
+class MemoryTier(Closeable):
     """The folder of a tier in memory, which goes when the last process that made or found it lets go.
 
     Args:
@@ -73,7 +73,7 @@ class MemoryTier(Owner):
         if not self.closed:
             self.closed = True
             self._lease.release_and_remove()
-            self.disown()
+            self.unregister()
 
     def _after_fork(self) -> None:
         self.closed = True
@@ -103,7 +103,7 @@ def disk_folder(folder: Path, lineage: str) -> Path:
     return folder / f"pipeline-{lineage}"
 
 
-def open_place(wanted: Wanted, tier: Path, quota: ByteQuota, *, direct: bool) -> tuple[Place, str]:
+def open_place(wanted: Wanted, tier: Path, quota: ByteQuota, *, direct: bool) -> tuple[StoreLocation, str]:
     """Find or make a placement's folder in that of a tier.
 
     Returns:
@@ -130,8 +130,8 @@ def open_place(wanted: Wanted, tier: Path, quota: ByteQuota, *, direct: bool) ->
             with quota.reserve(2 * 4096 + len(content)):
                 folder.mkdir()
                 replace_file(folder / _ABOUT, content, durable=False)
-    schema = None if about["schema"] is None else Schema.from_json(about["schema"])
-    return Place(wanted.number, wanted.step, wanted.name, folder, quota, schema, wanted.codec, direct), reason
+    schema = None if about["schema"] is None else SampleSchema.from_json(about["schema"])
+    return StoreLocation(wanted.number, wanted.step, wanted.name, folder, quota, schema, wanted.codec, direct), reason
 
 
 def sweep(parent: Path) -> None:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from warmstore.errors import UnsupportedType
-from warmstore.pipeline.pipeline_source import Kept, PipelineSource
+from warmstore.pipeline.pipeline_source import CacheLayout, PipelineSource
 from warmstore.pipeline.plan.plan import Placement, Plan
 from warmstore.pipeline.step_identities import key_of
-from warmstore.pipeline.tiers.sample_schema import Schema
-from warmstore.pipeline.tiers.sample_store import Place
+from warmstore.pipeline.tiers.sample_schema import SampleSchema
+from warmstore.pipeline.tiers.sample_store import StoreLocation
 from warmstore.pipeline.tiers.tier_folders import MemoryTier, Wanted, disk_folder, open_place
 from warmstore.pipeline.tiers.tier_quota import tier_quota
 from warmstore.pipeline.trial import examples
@@ -42,7 +42,7 @@ def source_of(pipe: "Pipeline", plan: Plan | None, seed: int) -> PipelineSource:
     _check(pipe, plan)
     opening = _Opening(pipe, plan, name)
     places = opening.places()
-    kept = Kept(
+    kept = CacheLayout(
         tuple(places),
         opening.assignment,
         samples.each.copy(),
@@ -73,14 +73,14 @@ class _Opening:
             self.notes.append(pipe.identities.trouble)
         self._tiers: dict[str, tuple[Path, ByteQuota]] = {}
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[StoreLocation]:
         """Those that can be had; why others cannot is in `notes`."""
         found = [self._place(number, placement) for number, placement in enumerate(self._plan.placements)]
         places = [place for place in found if place is not None]
         self.held += [UsageLease(place.folder) for place in places]
         return places
 
-    def renewed(self, source: PipelineSource, places: list[Place]) -> bool:
+    def renewed(self, source: PipelineSource, places: list[StoreLocation]) -> bool:
         """Remove the shelves that hold too much of no use; say whether any was."""
         shelves = source.open_shelves()
         assert shelves is not None
@@ -106,7 +106,7 @@ class _Opening:
                 remove_unused(place.folder)
         return True
 
-    def _place(self, number: int, placement: Placement) -> Place | None:
+    def _place(self, number: int, placement: Placement) -> StoreLocation | None:
         tier = placement.tier
         keepable = self._pipe.identities.keepable
         for step in range(min(placement.step, keepable), min(placement.step, 1) - 1, -1):
@@ -150,14 +150,14 @@ class _Opening:
         return self._tiers[tier]
 
     def _schema_of(self, placement: Placement, step: int) -> Any:
-        def schema() -> Schema | None:
+        def schema() -> SampleSchema | None:
             number = self._plan.placements.index(placement)
             members = np.flatnonzero(self.assignment == number)
             chosen = members[np.linspace(0, len(members) - 1, min(_EXAMPLES, len(members)), dtype=np.int64)]
             identities = self._pipe.identities
             with identities.calling(), identities.states.making(chosen):
                 found = list(examples(self._pipe, chosen.tolist(), step))
-            return Schema.of(found, placement.codec)
+            return SampleSchema.of(found, placement.codec)
 
         return schema
 

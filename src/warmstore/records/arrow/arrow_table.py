@@ -25,7 +25,7 @@ from warmstore.records.arrow.arrow_elements import (
 )
 from warmstore.records.arrow.arrow_schema import Form, field_type, typed_schema
 from warmstore.records.format.codecs import codec_of
-from warmstore.records.format.encoded_rows import Bools, Rows, spread
+from warmstore.records.format.encoded_rows import Bools, EncodedRows, spread
 from warmstore.records.format.fields import SHAPE, Array, Field, Fields, Ragged, field_has_bytes, numpy_dtype
 from warmstore.records.format.value_encoding import matrix
 
@@ -47,7 +47,7 @@ def typed_table(
             them.
     """
     for name, flags in (absent or {}).items():
-        rows = Rows(len(flags), np.zeros((len(flags), 0), np.uint8), absent=flags)
+        rows = EncodedRows(len(flags), np.zeros((len(flags), 0), np.uint8), absent=flags)
         table = table.append_column(name, typed_column(name, fields[name], rows))
     schema = typed_schema(fields, checksums=checksums)
     batches = (part for batch in table.to_batches() for part in _parts(batch, fields, schema))
@@ -104,7 +104,7 @@ def _column(name: str, field: Field, batch: pa.RecordBatch) -> pa.Array:
 # From rows to typed columns
 
 
-def typed_column(name: str, field: Field, rows: Rows, form: Form = Form.TABLE) -> pa.Array:
+def typed_column(name: str, field: Field, rows: EncodedRows, form: Form = Form.TABLE) -> pa.Array:
     """The values of one field as a typed column.
 
     Args:
@@ -123,7 +123,7 @@ def typed_column(name: str, field: Field, rows: Rows, form: Form = Form.TABLE) -
     return pa.Array.from_buffers(kind, rows.count, buffers)
 
 
-def _array_column(name: str, field: Array, kind: pa.DataType, rows: Rows, form: Form) -> pa.Array:
+def _array_column(name: str, field: Array, kind: pa.DataType, rows: EncodedRows, form: Form) -> pa.Array:
     data, absent = rows.data.reshape(-1), rows.absent
     if not isinstance(kind, pa.FixedShapeTensorType) and not pa.types.is_list(kind):
         return elements(name, field.numpy, kind, data, absent, nat_is_null=form == Form.TABLE)
@@ -137,7 +137,7 @@ def _array_column(name: str, field: Array, kind: pa.DataType, rows: Rows, form: 
     return pa.ExtensionArray.from_storage(kind, _lists(kind.storage_type, rows.count, absent, flat))
 
 
-def _ragged_column(name: str, field: Ragged, kind: pa.DataType, rows: Rows) -> pa.Array:
+def _ragged_column(name: str, field: Ragged, kind: pa.DataType, rows: EncodedRows) -> pa.Array:
     assert rows.offsets is not None
     assert rows.shapes is not None
     dtype = numpy_dtype(field.dtype)
@@ -173,7 +173,7 @@ def _lists(kind: pa.DataType, count: int, absent: Bools | None, values: pa.Array
 # From typed columns to rows
 
 
-def rows_of_typed(name: str, field: Array | Ragged, values: pa.Array, form: Form) -> Rows:
+def rows_of_typed(name: str, field: Array | Ragged, values: pa.Array, form: Form) -> EncodedRows:
     """The inverse of `typed_column`.
 
     Args:
@@ -191,26 +191,26 @@ def rows_of_typed(name: str, field: Array | Ragged, values: pa.Array, form: Form
     if not (pa.types.is_list(values.type) or pa.types.is_fixed_size_list(values.type)):
         return _scalar_rows(name, field, values, absent, form)
     if not field.width:
-        return Rows(len(values), np.zeros((len(values), 0), np.uint8), absent=absent)
+        return EncodedRows(len(values), np.zeros((len(values), 0), np.uint8), absent=absent)
     there = _element_bytes(name, field.numpy, values.flatten()).reshape(-1, field.width)
     if absent is None:
-        return Rows(len(values), there)
+        return EncodedRows(len(values), there)
     data = np.zeros((len(values), field.width), np.uint8)
     data[~absent] = there
-    return Rows(len(values), data, absent=absent)
+    return EncodedRows(len(values), data, absent=absent)
 
 
-def _scalar_rows(name: str, field: Array, values: pa.Array, absent: Bools | None, form: Form) -> Rows:
+def _scalar_rows(name: str, field: Array, values: pa.Array, absent: Bools | None, form: Form) -> EncodedRows:
     data = element_bytes(name, field.numpy, values, absent)
     if absent is not None:
         if is_time(field.numpy) and form == Form.TABLE:
             absent &= ~is_nat(data)
         data = np.where(absent[:, None], np.uint8(0), data.reshape(len(values), field.width))
         absent = absent if absent.any() else None
-    return Rows(len(values), data.reshape(len(values), field.width), absent=absent)
+    return EncodedRows(len(values), data.reshape(len(values), field.width), absent=absent)
 
 
-def _ragged_rows(name: str, field: Ragged, struct: pa.Array, absent: Bools | None) -> Rows:
+def _ragged_rows(name: str, field: Ragged, struct: pa.Array, absent: Bools | None) -> EncodedRows:
     dtype = numpy_dtype(field.dtype)
     _, axes = element_type(dtype)
     if absent is not None:
@@ -225,7 +225,7 @@ def _ragged_rows(name: str, field: Ragged, struct: pa.Array, absent: Bools | Non
         raise BadSource(f"column {name!r}: the shapes of tensors and their numbers of elements differ")
     offsets = np.zeros(len(lists) + 1, np.int64)
     np.cumsum(lengths // math.prod(axes) * dtype.itemsize, out=offsets[1:])
-    rows = Rows(len(lists), data, offsets, np.ascontiguousarray(shapes[:, : field.ndim]))
+    rows = EncodedRows(len(lists), data, offsets, np.ascontiguousarray(shapes[:, : field.ndim]))
     return rows if absent is None else spread(field, rows, absent)
 
 
@@ -259,7 +259,7 @@ def _element_bytes(name: str, dtype: np.dtype[Any], flat: pa.Array) -> np.ndarra
 # Stored columns
 
 
-def rows_of_stored(name: str, field: Field, batch: pa.RecordBatch) -> Rows:
+def rows_of_stored(name: str, field: Field, batch: pa.RecordBatch) -> EncodedRows:
     """The values of a field of a batch of stored columns, decompressed; where they have no codec, no copy.
 
     Raises:
@@ -270,7 +270,7 @@ def rows_of_stored(name: str, field: Field, batch: pa.RecordBatch) -> Rows:
     codec = codec_of(field.codec, field.dictionary)
     if isinstance(field, Array) and codec is None:
         data = np.frombuffer(_fixed_bytes(stored, field.width), np.uint8).reshape(len(stored), field.width)
-        return Rows(len(stored), data, absent=absent)
+        return EncodedRows(len(stored), data, absent=absent)
     rows = replace(_varying(stored), absent=absent)
     if codec is not None:
         try:
@@ -281,7 +281,7 @@ def rows_of_stored(name: str, field: Field, batch: pa.RecordBatch) -> Rows:
             raise Damaged(f"field {name!r}: {error}") from error
         rows = replace(rows, data=data, offsets=offsets)
     if isinstance(field, Array):
-        return Rows(rows.count, matrix(field, rows), absent=absent)
+        return EncodedRows(rows.count, matrix(field, rows), absent=absent)
     if isinstance(field, Ragged):
         shapes = np.frombuffer(_fixed_bytes(batch.column(name + SHAPE), 8 * field.ndim), np.int64)
         return replace(rows, shapes=shapes.reshape(-1, field.ndim))
@@ -300,13 +300,13 @@ def _fixed_bytes(stored: pa.Array, width: int) -> pa.Buffer:
     return _part(stored.buffers()[1], first, count * width)
 
 
-def _varying(stored: pa.Array) -> Rows:
+def _varying(stored: pa.Array) -> EncodedRows:
     _, edges, data = stored.buffers()
     if not len(stored):
-        return Rows(0, np.zeros(0, np.uint8), np.zeros(1, np.int64))
+        return EncodedRows(0, np.zeros(0, np.uint8), np.zeros(1, np.int64))
     offsets = np.frombuffer(edges, np.int64)[stored.offset : stored.offset + len(stored) + 1]
     first, last = int(offsets[0]), int(offsets[-1])
-    return Rows(len(stored), np.frombuffer(_part(data, first, last - first), np.uint8), offsets - first)
+    return EncodedRows(len(stored), np.frombuffer(_part(data, first, last - first), np.uint8), offsets - first)
 
 
 def _part(buffer: pa.Buffer | None, first: int, size: int) -> pa.Buffer:

@@ -1,7 +1,7 @@
 """One field's values for some records as bytes, on their way into a store or just read from one.
 
-`Rows` holds fixed-width values as a byte matrix and varying ones as one byte string with offsets. What the bytes mean
-is the business of value_encoding.py.
+`EncodedRows` holds fixed-width values as a byte matrix and varying ones as one byte string with offsets. What the bytes
+mean is the business of value_encoding.py.
 """
 
 import itertools
@@ -22,7 +22,7 @@ Int64 = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True)
-class Rows:
+class EncodedRows:
     """One field of `count` records.
 
     data: uint8 [count, width] where `offsets` is None, else uint8 [bytes].
@@ -52,18 +52,18 @@ class Rows:
         edges = self.offsets.tolist()
         return [flat[first:last] for first, last in itertools.pairwise(edges)]
 
-    def slice(self, first: int, last: int) -> "Rows":
+    def slice(self, first: int, last: int) -> "EncodedRows":
         """Rows [first, last), without a copy of the data."""
         shapes = None if self.shapes is None else self.shapes[first:last]
         absent = None if self.absent is None else self.absent[first:last]
         if self.offsets is None:
-            return Rows(last - first, self.data[first:last], None, shapes, absent)
+            return EncodedRows(last - first, self.data[first:last], None, shapes, absent)
         edges = self.offsets[first : last + 1]
-        return Rows(last - first, self.data[edges[0] : edges[-1]], edges - edges[0], shapes, absent)
+        return EncodedRows(last - first, self.data[edges[0] : edges[-1]], edges - edges[0], shapes, absent)
 
 
 @dataclass(frozen=True)
-class Spans:
+class ByteRanges:
     """Where values of varying length lie in the mapped files.
 
     starts, lengths: int64 [n], byte addresses in `space`, and bytes.
@@ -88,17 +88,17 @@ class Spans:
         assert copy.offsets is not None
         return copy.data, copy.offsets[:-1], np.diff(copy.offsets)
 
-    def copied(self, allocate: Allocate = take) -> "Rows":
+    def copied(self, allocate: Allocate = take) -> "EncodedRows":
         """The values one after the other in memory from `allocate`."""
         offsets = np.zeros(len(self) + 1, np.int64)
         np.cumsum(self.lengths, out=offsets[1:])
         data = allocate(int(offsets[-1]))
         self.space.gather_spans(self.starts, self.lengths, data)
-        return Rows(len(self), data, offsets)
+        return EncodedRows(len(self), data, offsets)
 
 
 @dataclass(frozen=True)
-class Gathered:
+class GatheredColumn:
     """Some rows of one field, in the order asked for.
 
     data: uint8 [n, width] for fields of fixed width, else None.
@@ -111,13 +111,13 @@ class Gathered:
     """
 
     data: np.ndarray[Any, np.dtype[np.uint8]] | None
-    spans: Spans | None
+    spans: ByteRanges | None
     shapes: np.ndarray[Any, np.dtype[np.int64]] | None
     bad: Bools | None
     absent: Bools | None = None
 
 
-def join(parts: Sequence[Rows]) -> Rows:
+def join(parts: Sequence[EncodedRows]) -> EncodedRows:
     """Rows of one field one after the other."""
     if len(parts) == 1:
         return parts[0]
@@ -137,19 +137,19 @@ def join(parts: Sequence[Rows]) -> Rows:
     absent = None
     if any(part.absent is not None for part in parts):
         absent = np.concatenate([np.zeros(part.count, bool) if part.absent is None else part.absent for part in parts])
-    return Rows(count, data, offsets, np.concatenate(shapes) if shapes else None, absent)
+    return EncodedRows(count, data, offsets, np.concatenate(shapes) if shapes else None, absent)
 
 
-def absent_rows(field: Field, count: int) -> Rows:
+def absent_rows(field: Field, count: int) -> EncodedRows:
     """Records that have no value for a field."""
     absent = np.ones(count, bool)
     if isinstance(field, Array):
-        return Rows(count, np.zeros((count, field.width), np.uint8), absent=absent)
+        return EncodedRows(count, np.zeros((count, field.width), np.uint8), absent=absent)
     shapes = np.zeros((count, field.ndim), np.int64) if isinstance(field, Ragged) else None
-    return Rows(count, np.zeros(0, np.uint8), np.zeros(count + 1, np.int64), shapes, absent)
+    return EncodedRows(count, np.zeros(0, np.uint8), np.zeros(count + 1, np.int64), shapes, absent)
 
 
-def spread(field: Field, some: Rows, absent: Bools) -> Rows:
+def spread(field: Field, some: EncodedRows, absent: Bools) -> EncodedRows:
     """Rows of `len(absent)` records: `some` holds those that have a value, in order.
 
     Args:
@@ -159,33 +159,33 @@ def spread(field: Field, some: Rows, absent: Bools) -> Rows:
     rows = absent_rows(field, len(absent))
     if some.offsets is None:
         rows.data[there] = some.data
-        return Rows(len(absent), rows.data, absent=absent)
+        return EncodedRows(len(absent), rows.data, absent=absent)
     lengths = np.zeros(len(absent), np.int64)
     lengths[there] = np.diff(some.offsets)
     if rows.shapes is not None and some.shapes is not None:
         rows.shapes[there] = some.shapes
-    return Rows(len(absent), some.data, np.concatenate(([0], np.cumsum(lengths))), rows.shapes, absent)
+    return EncodedRows(len(absent), some.data, np.concatenate(([0], np.cumsum(lengths))), rows.shapes, absent)
 
 
 def packed(
     views: Sequence[Any], shapes: np.ndarray[Any, np.dtype[np.int64]] | None = None, allocate: Allocate = take
-) -> Rows:
+) -> EncodedRows:
     """Bytes-likes one after the other, in memory from `allocate`."""
     offsets = np.zeros(len(views) + 1, np.int64)
     np.cumsum([len(view) for view in views], out=offsets[1:])
     total = int(offsets[-1])
     if total < LARGE and allocate is take:
-        return Rows(len(views), np.frombuffer(b"".join(views), np.uint8), offsets, shapes)
+        return EncodedRows(len(views), np.frombuffer(b"".join(views), np.uint8), offsets, shapes)
     data = allocate(total)
     target = data.data
     for first, last, view in zip(offsets[:-1].tolist(), offsets[1:].tolist(), views, strict=True):
         target[first:last] = view
-    return Rows(len(views), data, offsets, shapes)
+    return EncodedRows(len(views), data, offsets, shapes)
 
 
-def stored_rows(gathered: Gathered) -> Rows:
+def stored_rows(gathered: GatheredColumn) -> EncodedRows:
     """Gathered rows as rows, values of a field with a codec compressed as they were."""
     if gathered.data is not None:
-        return Rows(len(gathered.data), gathered.data, absent=gathered.absent)
+        return EncodedRows(len(gathered.data), gathered.data, absent=gathered.absent)
     assert gathered.spans is not None
     return replace(gathered.spans.copied(), shapes=gathered.shapes, absent=gathered.absent)

@@ -241,7 +241,7 @@ _KINDS: dict[str, type[Field]] = {cls.kind: cls for cls in (Array, Ragged, Bytes
 
 
 @dataclass(frozen=True)
-class Column:
+class ArrowColumn:
     """One Arrow column. `width` is its bytes per row, or None where rows vary in length."""
 
     name: str
@@ -249,18 +249,18 @@ class Column:
     width: int | None
 
 
-def columns_of(name: str, field: Field) -> list[Column]:
+def columns_of(name: str, field: Field) -> list[ArrowColumn]:
     """The Arrow columns of a field: data first, then shapes where it has them, its checksums last."""
-    checksum = Column(name + CHECKSUM, pa.uint64(), 8)
+    checksum = ArrowColumn(name + CHECKSUM, pa.uint64(), 8)
     if isinstance(field, Array) and not field.width:
         return [checksum]  # rows of no bytes need no column; Arrow cannot hold one either
     if isinstance(field, Ragged):
-        shape = Column(name + SHAPE, pa.list_(pa.int64(), field.ndim), 8 * field.ndim)
-        return [Column(name, pa.large_binary(), None), shape, checksum]
+        shape = ArrowColumn(name + SHAPE, pa.list_(pa.int64(), field.ndim), 8 * field.ndim)
+        return [ArrowColumn(name, pa.large_binary(), None), shape, checksum]
     if isinstance(field, Array) and field.codec == "raw":
-        return [Column(name, _array_type(field), field.width), checksum]
+        return [ArrowColumn(name, _array_type(field), field.width), checksum]
     text = isinstance(field, Text | Json) and field.codec == "raw"
-    return [Column(name, pa.large_string() if text else pa.large_binary(), None), checksum]
+    return [ArrowColumn(name, pa.large_string() if text else pa.large_binary(), None), checksum]
 
 
 def field_has_bytes(field: Field) -> bool:

@@ -6,11 +6,11 @@ import numpy as np
 import pyarrow as pa
 
 from warmstore.records.format.checksums import absent_checksums, matrix_checksums, packed_checksums
-from warmstore.records.format.encoded_rows import Rows
-from warmstore.records.format.fields import Column, Field, Fields, columns_of
+from warmstore.records.format.encoded_rows import EncodedRows
+from warmstore.records.format.fields import ArrowColumn, Field, Fields, columns_of
 
 
-def batch_size(fields: Fields, block: dict[str, Rows]) -> int:
+def batch_size(fields: Fields, block: dict[str, EncodedRows]) -> int:
     """Bytes a record batch takes in a chunk at most, its header included."""
     columns = sum(len(columns_of(name, field)) for name, field in fields.items())
     count = next(iter(block.values())).count
@@ -18,7 +18,7 @@ def batch_size(fields: Fields, block: dict[str, Rows]) -> int:
     return values + (8 * count + count // 8) * len(fields) + 160 * columns + 256
 
 
-def record_batch(fields: Fields, block: dict[str, Rows], schema: pa.Schema, seed: int) -> pa.RecordBatch:
+def record_batch(fields: Fields, block: dict[str, EncodedRows], schema: pa.Schema, seed: int) -> pa.RecordBatch:
     """A batch that shares memory with `block`.
 
     Args:
@@ -29,7 +29,7 @@ def record_batch(fields: Fields, block: dict[str, Rows], schema: pa.Schema, seed
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _columns(name: str, field: Field, rows: Rows, seed: int) -> list[pa.Array]:
+def _columns(name: str, field: Field, rows: EncodedRows, seed: int) -> list[pa.Array]:
     columns = columns_of(name, field)
     sums = row_checksums(rows, seed)
     valid = None
@@ -47,7 +47,7 @@ def _columns(name: str, field: Field, rows: Rows, seed: int) -> list[pa.Array]:
     return [*arrays, checksum]
 
 
-def row_checksums(rows: Rows, seed: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
+def row_checksums(rows: EncodedRows, seed: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
     """The checksum of every row, uint64 [n]."""
     if rows.offsets is None:
         return matrix_checksums(rows.data, seed)
@@ -55,7 +55,7 @@ def row_checksums(rows: Rows, seed: int) -> np.ndarray[Any, np.dtype[np.uint64]]
     return packed_checksums(rows.data.reshape(-1)[first:last], np.diff(rows.offsets), rows.shapes, seed)
 
 
-def _fixed_arrow(column: Column, rows: Rows, valid: pa.Buffer | None) -> pa.Array:
+def _fixed_arrow(column: ArrowColumn, rows: EncodedRows, valid: pa.Buffer | None) -> pa.Array:
     buffer = pa.py_buffer(np.ascontiguousarray(rows.data))
     if not isinstance(column.type, pa.FixedShapeTensorType):
         return pa.Array.from_buffers(column.type, rows.count, [valid, buffer])

@@ -10,12 +10,12 @@ import numpy as np
 from warmstore.errors import Damaged, SchemaMismatch, UnsupportedType
 from warmstore.records.format.array_interop import array_of_numbers, exact_array, to_numpy
 from warmstore.records.format.codecs import codec_of
-from warmstore.records.format.encoded_rows import Bools, Gathered, Rows, packed, spread
+from warmstore.records.format.encoded_rows import Bools, EncodedRows, GatheredColumn, packed, spread
 from warmstore.records.format.fields import Array, Bytes, Field, Json, Ragged, Text, field_has_bytes, numpy_dtype
 from warmstore.storage.memory.buffer_pool import Allocate, take
 
 
-def encode(name: str, field: Field, values: Any, *, own: bool = False) -> Rows:
+def encode(name: str, field: Field, values: Any, *, own: bool = False) -> EncodedRows:
     """A user's values of one field, one per record, in memory of their own.
 
     Args:
@@ -36,7 +36,7 @@ def encode(name: str, field: Field, values: Any, *, own: bool = False) -> Rows:
     if isinstance(field, Array):
         fits = own and values.flags.c_contiguous and (values.dtype, values.shape[1:]) == (field.numpy, field.shape)
         array = values if fits else exact_array(name, values, field.numpy, field.shape)
-        return Rows(len(array), array.reshape(-1).view(np.uint8).reshape(len(array), field.width))
+        return EncodedRows(len(array), array.reshape(-1).view(np.uint8).reshape(len(array), field.width))
     if isinstance(field, Ragged):
         return _encode_ragged(name, field, values)
     if isinstance(values, str | bytes) or not hasattr(values, "__len__"):
@@ -107,14 +107,14 @@ class Packed:
         return value if self.shapes is None else value.reshape(self.shapes[at])
 
 
-def decode_rows(field: Field, rows: Rows) -> Any:
+def decode_rows(field: Field, rows: EncodedRows) -> Any:
     """What a user gets for rows in memory: an array, or a list."""
     if isinstance(field, Array):
         return decode_array(field, matrix(field, rows), rows.absent)
     return decode(field, rows.views(), rows.shapes, rows.absent)
 
 
-def decode_gathered(field: Field, gathered: Gathered) -> Any:
+def decode_gathered(field: Field, gathered: GatheredColumn) -> Any:
     """What a user gets for gathered rows: an array, or a list."""
     if gathered.data is not None:
         assert isinstance(field, Array)
@@ -125,25 +125,25 @@ def decode_gathered(field: Field, gathered: Gathered) -> Any:
     return decode_rows(field, decompressed(field, gathered))
 
 
-def decompressed(field: Field, gathered: Gathered, allocate: Allocate = take) -> Rows:
+def decompressed(field: Field, gathered: GatheredColumn, allocate: Allocate = take) -> EncodedRows:
     """Gathered rows of varying width as they were before the field's codec, one after the other."""
     assert gathered.spans is not None
     codec = codec_of(field.codec, field.dictionary)
     if codec is None:
         return replace(gathered.spans.copied(allocate), shapes=gathered.shapes, absent=gathered.absent)
     data, offsets = codec.decompress(*gathered.spans.in_memory(), allocate)
-    return Rows(len(gathered.spans), data, offsets, gathered.shapes, gathered.absent)
+    return EncodedRows(len(gathered.spans), data, offsets, gathered.shapes, gathered.absent)
 
 
-def raw_rows(field: Field, gathered: Gathered) -> Rows:
+def raw_rows(field: Field, gathered: GatheredColumn) -> EncodedRows:
     """Gathered rows as they were before the field's codec; those of an Array have one width."""
     if gathered.data is not None:
-        return Rows(len(gathered.data), gathered.data, absent=gathered.absent)
+        return EncodedRows(len(gathered.data), gathered.data, absent=gathered.absent)
     rows = decompressed(field, gathered)
-    return Rows(rows.count, matrix(field, rows), absent=rows.absent) if isinstance(field, Array) else rows
+    return EncodedRows(rows.count, matrix(field, rows), absent=rows.absent) if isinstance(field, Array) else rows
 
 
-def decode_packed(field: Field, rows: Rows) -> Packed:
+def decode_packed(field: Field, rows: EncodedRows) -> Packed:
     """Rows of varying width as one array."""
     assert rows.offsets is not None
     absent = rows.absent if rows.absent is not None and rows.absent.any() else None
@@ -153,7 +153,7 @@ def decode_packed(field: Field, rows: Rows) -> Packed:
     return Packed(rows.data.view(dtype), rows.offsets // dtype.itemsize, rows.shapes, absent)
 
 
-def compressed(field: Field, rows: Rows, threads: int | None = None) -> Rows:
+def compressed(field: Field, rows: EncodedRows, threads: int | None = None) -> EncodedRows:
     """Rows as they are stored: each value through the field's codec, in so many threads; absent ones stay empty."""
     codec = codec_of(field.codec, field.dictionary)
     if codec is None or not field_has_bytes(field):
@@ -168,7 +168,7 @@ def compressed(field: Field, rows: Rows, threads: int | None = None) -> Rows:
     )
 
 
-def matrix(field: Array, rows: Rows) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def matrix(field: Array, rows: EncodedRows) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """uint8 [n, width] of rows of an Array field, also where a codec let their width vary; absent ones are zeros.
 
     Raises:
@@ -186,7 +186,7 @@ def matrix(field: Array, rows: Rows) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return data
 
 
-def _encode_masked(name: str, field: Field, values: np.ma.MaskedArray[Any, Any]) -> Rows:
+def _encode_masked(name: str, field: Field, values: np.ma.MaskedArray[Any, Any]) -> EncodedRows:
     """Rows of a masked array: those that are masked as a whole are absent."""
     if values.mask is np.ma.nomask or not values.ndim or not len(values):
         return encode(name, field, values.data)
@@ -200,7 +200,7 @@ def _encode_masked(name: str, field: Field, values: np.ma.MaskedArray[Any, Any])
     return _with_absent(name, field, ~absent, values.data[~absent])
 
 
-def _encode_masked_parts(name: str, field: Field, values: Sequence[Any]) -> Rows:
+def _encode_masked_parts(name: str, field: Field, values: Sequence[Any]) -> EncodedRows:
     """Rows of a list of which some values are masked arrays: those that are masked as a whole are absent."""
     there = np.ones(len(values), bool)
     for at, value in enumerate(values):
@@ -239,12 +239,12 @@ def _unknown_absence(name: str, at: int) -> SchemaMismatch:
     )
 
 
-def _encode_with_absent(name: str, field: Field, values: Sequence[Any]) -> Rows:
+def _encode_with_absent(name: str, field: Field, values: Sequence[Any]) -> EncodedRows:
     there = np.array([value is not None for value in values])
     return _with_absent(name, field, there, [value for value in values if value is not None])
 
 
-def _with_absent(name: str, field: Field, there: Bools, present: Any) -> Rows:
+def _with_absent(name: str, field: Field, there: Bools, present: Any) -> EncodedRows:
     """The rows of the values of some records, where the others are absent.
 
     Args:
@@ -253,7 +253,7 @@ def _with_absent(name: str, field: Field, there: Bools, present: Any) -> Rows:
     return spread(field, encode(name, field, present), ~there)
 
 
-def _encode_ragged(name: str, field: Ragged, values: Any) -> Rows:
+def _encode_ragged(name: str, field: Ragged, values: Any) -> EncodedRows:
     dtype = numpy_dtype(field.dtype)
     if not hasattr(values, "__len__"):
         raise SchemaMismatch(f"field {name!r} takes a list of arrays, not {type(values).__name__}")

@@ -24,9 +24,9 @@ import xxhash
 
 from warmstore.records.index.key_table import BUCKET, PARTITIONS, KeyTable
 from warmstore.records.index.sample_keys import Keys
-from warmstore.records.read.gather import Column, Values
+from warmstore.records.read.gather import Values, VerifiedColumn
 from warmstore.storage.files import HUGE_PAGE, Files, file_lock, is_read_only
-from warmstore.storage.memory.mmap import Mapped
+from warmstore.storage.memory.mmap import GrowableMmap
 from warmstore.storage.quota import Reserve
 
 _log = logging.getLogger("warmstore")
@@ -115,7 +115,7 @@ class KeyIndex:
         rows, are_all = self._find(keys, limit)
         return rows if are_all and len(rows) else None
 
-    def fetch(self, keys: Keys, columns: Sequence[Column]) -> list[Values] | None:
+    def fetch(self, keys: Keys, columns: Sequence[VerifiedColumn]) -> list[Values] | None:
         """The values of keys that all have a row which carries them: see `KeyTable.fetch`."""
         opened = self._opened
         return None if opened is None else opened.table.fetch(keys, opened.rows, opened.direct.item(), columns)
@@ -264,8 +264,8 @@ class KeyIndex:
         """Map the files if they are there and belong to this store; otherwise they must be rebuilt."""
         self._opened = None
         try:
-            table = Mapped(self.path, self._files, minimum=_BUCKETS + _BUCKET_BYTES, write=write)
-            direct = Mapped(self._direct_path, self._files, minimum=_PAGE, write=write)
+            table = GrowableMmap(self.path, self._files, minimum=_BUCKETS + _BUCKET_BYTES, write=write)
+            direct = GrowableMmap(self._direct_path, self._files, minimum=_PAGE, write=write)
         except (FileNotFoundError, ValueError):
             return False
         opened = _Opened.over(table, direct, self._allocate)
@@ -300,8 +300,8 @@ class KeyIndex:
         try:
             first = _BUCKETS + _FIRST_BUCKETS * _BUCKET_BYTES
             with self._having_room(first + _PAGE):
-                table = Mapped(drafts[0], self._files, create=first)
-                direct = Mapped(drafts[1], self._files, create=_PAGE)
+                table = GrowableMmap(drafts[0], self._files, create=first)
+                direct = GrowableMmap(drafts[1], self._files, create=_PAGE)
             direct.memory[:8].view(np.int64)[0] = token
             self._opened = _Opened.over(table, direct, self._allocate)
             store, generation = self._identity
@@ -347,15 +347,15 @@ class KeyIndex:
 class _Opened:
     """Both files, mapped. Replaced as a whole, so that a lookup in another thread never sees parts of two."""
 
-    table_file: Mapped
-    direct_file: Mapped
+    table_file: GrowableMmap
+    direct_file: GrowableMmap
     header: Any
     direct: Int64  # [1], the header's
     rows: Int64  # by small int: the row that holds it, plus one
     table: KeyTable
 
     @classmethod
-    def over(cls, table: Mapped, direct: Mapped, allocate: Callable[[int], None]) -> "_Opened":
+    def over(cls, table: GrowableMmap, direct: GrowableMmap, allocate: Callable[[int], None]) -> "_Opened":
         memory = table.memory
         whole = (len(memory) - _BUCKETS) // _BUCKET_BYTES * _BUCKET_BYTES
         header = memory[: HEADER.itemsize].view(HEADER)

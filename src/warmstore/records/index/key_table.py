@@ -14,7 +14,7 @@ import numpy as np
 
 from warmstore._native import floor, threads_for
 from warmstore.records.index.sample_keys import Keys
-from warmstore.records.read.gather import Column, Values
+from warmstore.records.read.gather import Values, VerifiedColumn
 
 UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
@@ -93,7 +93,7 @@ class KeyTable:
         keys: Keys,
         direct: Int64,
         direct_count: int,
-        columns: Sequence[Column],
+        columns: Sequence[VerifiedColumn],
     ) -> list[Values] | None:
         """The rows of some keys out of columns of one snapshot, [n, *shape] each; None where not all are there.
 

@@ -99,7 +99,7 @@ class ChunkFiles:
                 sizes[chunk] = self._size_of(chunk)
                 continue
             if pages is not None:
-                pages.place(chunk)  # makes the file of one that comes from a remote
+                pages.base_index(chunk)  # makes the file of one that comes from a remote
             try:
                 sizes[chunk] = add(slot, name(chunk), chunk)
             except FileNotFoundError:
@@ -109,7 +109,7 @@ class ChunkFiles:
     def _size_of(self, chunk: int) -> int:
         """Bytes of a chunk's file, 0 where it is missing."""
         if self.space.pages is not None:
-            self.space.pages.place(chunk)
+            self.space.pages.base_index(chunk)
         try:
             return os.stat(self._name(chunk)).st_size  # noqa: PTH116 - thousands of them
         except FileNotFoundError:

@@ -10,14 +10,14 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 @dataclass(frozen=True)
-class Gaps:
+class EvictedRanges:
     """Runs of rows [first, last), int64 [k] each, in rising order, with rows in between."""
 
     first: Int64
     last: Int64
 
     @classmethod
-    def of(cls, first: Int64, last: Int64, more: "Gaps | None" = None) -> "Gaps | None":
+    def of(cls, first: Int64, last: Int64, more: "EvictedRanges | None" = None) -> "EvictedRanges | None":
         """Runs in rising order, behind those of `more`, of which some may touch or be empty; None for no rows."""
         if more is not None:
             first, last = np.concatenate((more.first, first)), np.concatenate((more.last, last))

@@ -13,7 +13,7 @@ import numpy as np
 
 from warmstore._native import floor, threads_for
 from warmstore.records.format.checksums import UInt64, absent_checksums, matrix_checksums, packed_checksums
-from warmstore.records.format.encoded_rows import Gathered, Spans
+from warmstore.records.format.encoded_rows import ByteRanges, GatheredColumn
 from warmstore.records.format.fields import CHECKSUM, SHAPE, Array, Field, Fields, Ragged, field_has_bytes
 from warmstore.records.read.snapshot import Batches, Int64, Snapshot
 from warmstore.storage.memory.address_space import AddressSpace
@@ -29,9 +29,9 @@ class Gatherer:
     def __init__(self, batches: Batches, fields: Fields) -> None:
         self._batches = batches
         self._fields = fields
-        self._columns: dict[str, Column] = {}
+        self._columns: dict[str, VerifiedColumn] = {}
         self._mapped: dict[int, int] = {}  # by buffer: batches whose pages were mapped
-        self._together: tuple[Collection[str], Snapshot, Any, tuple[Column, ...]] | None = None
+        self._together: tuple[Collection[str], Snapshot, Any, tuple[VerifiedColumn, ...]] | None = None
         self._plans = {name: _plan(name, field, batches.slots) for name, field in fields.items()}
         gaps = batches.snapshot.gaps
         if gaps is not None:  # there is nothing to check in them
@@ -49,7 +49,7 @@ class Gatherer:
         """Where the chunks are mapped."""
         return self._batches.space
 
-    def gather(self, snapshot: Snapshot, name: str, rows: Int64, which: Int64) -> Gathered:
+    def gather(self, snapshot: Snapshot, name: str, rows: Int64, which: Int64) -> GatheredColumn:
         """Read one field of some rows.
 
         Args:
@@ -75,7 +75,9 @@ class Gatherer:
             )
         return _with_bad(checked, bad)
 
-    def _read(self, snapshot: Snapshot, plan: "_Plan", rows: Int64, which: Int64, *, check: bool = False) -> Gathered:
+    def _read(
+        self, snapshot: Snapshot, plan: "_Plan", rows: Int64, which: Int64, *, check: bool = False
+    ) -> GatheredColumn:
         """Read one field of some rows: from the mapping, or past it, comparing them with their checksums."""
         source = _Source(self._batches.space, check)
         data: Any = None
@@ -117,9 +119,9 @@ class Gatherer:
                 good |= absent
             bad = _either(source.missing, None if good.all() else ~good)
             plan.checked.set(rows if bad is None else rows[~bad], snapshot.rows)
-        return Gathered(data, spans, shapes, bad, absent)
+        return GatheredColumn(data, spans, shapes, bad, absent)
 
-    def column(self, name: str) -> "Column | None":
+    def column(self, name: str) -> "VerifiedColumn | None":
         """A field of fixed width of the present snapshot once nothing is left to check; None while there is."""
         snapshot = self._batches.snapshot
         known = self._columns.get(name)
@@ -130,7 +132,9 @@ class Gatherer:
         if plan is None or not plan.width or not plan.is_steady(snapshot) or not space.is_all_here:
             return None
         self._map_pages(plan, snapshot)
-        known = self._columns[name] = Column(snapshot, space.memory, plan, name, cast(Array, self._fields[name]))
+        known = self._columns[name] = VerifiedColumn(
+            snapshot, space.memory, plan, name, cast(Array, self._fields[name])
+        )
         return known
 
     def _map_pages(self, plan: "_Plan", snapshot: Snapshot) -> None:
@@ -151,7 +155,7 @@ class Gatherer:
             if start >= 0:
                 space.will_read(start, length)
 
-    def columns(self, names: Collection[str]) -> "tuple[Column, ...] | None":
+    def columns(self, names: Collection[str]) -> "tuple[VerifiedColumn, ...] | None":
         """`column` of several fields, of one snapshot; None where there is not each of them, or none is named.
 
         Args:
@@ -187,7 +191,7 @@ class Gatherer:
                 return None
         return values
 
-    def read_rows(self, names: Iterable[str], rows: Int64) -> list[Gathered]:
+    def read_rows(self, names: Iterable[str], rows: Int64) -> list[GatheredColumn]:
         """Read fields of live committed rows by number; damaged and evicted rows are marked, not raised."""
         snapshot = self.snapshot
         found = []
@@ -201,7 +205,7 @@ class Gatherer:
             else:
                 assert column is not None
                 data = data.reshape(-1).view(np.uint8).reshape(len(rows), column.width)
-                found.append(Gathered(data, None, None, None))
+                found.append(GatheredColumn(data, None, None, None))
         return found
 
     def _fresh(self, snapshot: Snapshot, plan: "_Plan", rows: Int64, which: Int64) -> Int64 | None:
@@ -225,7 +229,7 @@ class Gatherer:
 
     def _spans(
         self, snapshot: Snapshot, plan: "_Plan", rows: Int64, which: Int64, absent: Any, source: "_Source"
-    ) -> Spans:
+    ) -> ByteRanges:
         slot, space = plan.data, self._batches.space
         # Offset i and i + 1 lie side by side: one window of 16 bytes holds where a value starts and ends.
         pairs = source.rows(snapshot.address[slot][which] + rows * 8, 16).view(np.int64)
@@ -239,10 +243,10 @@ class Gatherer:
         start = snapshot.address[slot + 1][which]
         if source.check and self._batches.chunks.scarce:
             space.will_need(start + first, int((last - first).max(initial=0)))
-        return Spans(space, start + first, last - first)
+        return ByteRanges(space, start + first, last - first)
 
 
-class Column:
+class VerifiedColumn:
     """A field of fixed width, of a snapshot of which nothing is left to check: any rows are one call of the floor.
 
     This is what training does all day, so it takes no step it can spare: after a pause every line of Python costs ten
@@ -299,14 +303,14 @@ class _Source:
         self.missing = _either(self.missing, missing)
         return rows
 
-    def packed(self, spans: Spans) -> Any:
+    def packed(self, spans: ByteRanges) -> Any:
         """The bytes of spans, one after the other: uint8."""
         found, missing = self._space.read_packed(spans.starts, spans.lengths)
         self.missing = _either(self.missing, missing)
         return found
 
 
-def _interleaved(places: Int64, some: Gathered, other_places: Int64, others: Gathered) -> Gathered:
+def _interleaved(places: Int64, some: GatheredColumn, other_places: Int64, others: GatheredColumn) -> GatheredColumn:
     """Rows that stand at some places, and others at the other places, as one."""
     count = len(places) + len(other_places)
 
@@ -322,8 +326,8 @@ def _interleaved(places: Int64, some: Gathered, other_places: Int64, others: Gat
     spans = None
     if some.spans is not None and others.spans is not None:
         starts = joined(some.spans.starts, others.spans.starts)
-        spans = Spans(some.spans.space, starts, joined(some.spans.lengths, others.spans.lengths))
-    return Gathered(
+        spans = ByteRanges(some.spans.space, starts, joined(some.spans.lengths, others.spans.lengths))
+    return GatheredColumn(
         joined(some.data, others.data),
         spans,
         joined(some.shapes, others.shapes),
@@ -332,7 +336,7 @@ def _interleaved(places: Int64, some: Gathered, other_places: Int64, others: Gat
     )
 
 
-def _with_bad(gathered: Gathered, bad: Any) -> Gathered:
+def _with_bad(gathered: GatheredColumn, bad: Any) -> GatheredColumn:
     return gathered if bad is None else replace(gathered, bad=_either(gathered.bad, bad))
 
 
@@ -352,13 +356,13 @@ def _readable(snapshot: Snapshot, plan: "_Plan", rows: Int64, which: Int64) -> A
     return np.where(bad, rows[good], rows), np.where(bad, which[good], which), bad
 
 
-def _nothing(space: AddressSpace, plan: "_Plan", count: int) -> Gathered:
+def _nothing(space: AddressSpace, plan: "_Plan", count: int) -> GatheredColumn:
     bad = np.ones(count, bool)
     if plan.width is not None:
-        return Gathered(np.zeros((count, plan.width), np.uint8), None, None, bad)
+        return GatheredColumn(np.zeros((count, plan.width), np.uint8), None, None, bad)
     nowhere = np.zeros(count, np.int64)
     shapes = np.zeros((count, plan.ndim), np.int64) if plan.ndim else None
-    return Gathered(None, Spans(space, nowhere, nowhere), shapes, bad)
+    return GatheredColumn(None, ByteRanges(space, nowhere, nowhere), shapes, bad)
 
 
 @dataclass(frozen=True)
@@ -375,7 +379,7 @@ class _Plan:
     data: int
     shapes: int
     checksums: int
-    checked: "_Bits"
+    checked: "VerifiedBitmap"
 
     def is_steady(self, snapshot: Snapshot) -> bool:
         """Whether every row of the snapshot was checked and has its value."""
@@ -387,11 +391,17 @@ def _plan(name: str, field: Field, slots: dict[str, int]) -> _Plan:
     width = field.width if isinstance(field, Array) and (field.codec == "raw" or not has_bytes) else None
     ndim = field.ndim if isinstance(field, Ragged) else 0
     return _Plan(
-        width, ndim, has_bytes, slots.get(name, -1), slots.get(name + SHAPE, -1), slots[name + CHECKSUM], _Bits()
+        width,
+        ndim,
+        has_bytes,
+        slots.get(name, -1),
+        slots.get(name + SHAPE, -1),
+        slots[name + CHECKSUM],
+        VerifiedBitmap(),
     )
 
 
-class _Bits:
+class VerifiedBitmap:
     """One bit a row. Threads may lose each other's bits, never invent one: a lost bit costs one more check."""
 
     def __init__(self) -> None:

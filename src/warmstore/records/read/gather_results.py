@@ -20,7 +20,7 @@ from warmstore.records.format.value_encoding import (
 )
 from warmstore.records.read.snapshot import Int64
 from warmstore.records.write.generation import Generation
-from warmstore.records.write.write_buffer import Pending
+from warmstore.records.write.write_buffer import WriteBuffer
 from warmstore.storage.memory.buffer_pool import Allocate, take
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -57,7 +57,7 @@ class Options:
 
 def read_as_wanted(
     generation: Generation,
-    pending: Pending | None,
+    pending: WriteBuffer | None,
     names: Collection[str],
     positions: Int64,
     options: Options | None,
@@ -78,7 +78,7 @@ def read_as_wanted(
     return values
 
 
-def _all(generation: Generation, pending: Pending | None, name: str, positions: Int64) -> Any:
+def _all(generation: Generation, pending: WriteBuffer | None, name: str, positions: Int64) -> Any:
     """Values of one field, committed and pending."""
     if pending is None:
         return read(generation, [name], positions)[name]
@@ -96,7 +96,7 @@ def _all(generation: Generation, pending: Pending | None, name: str, positions: 
     return (np.ma.concatenate if masked else np.concatenate)((early, rest))[place]
 
 
-def _stacked(generation: Generation, pending: Pending | None, name: str, positions: Int64, out: Any) -> Any:
+def _stacked(generation: Generation, pending: WriteBuffer | None, name: str, positions: Int64, out: Any) -> Any:
     """Values of an Array field, in `out` if there is one."""
     if out is None:
         return _all(generation, pending, name, positions)
@@ -123,7 +123,9 @@ def _stacked(generation: Generation, pending: Pending | None, name: str, positio
     return decode_array(field, data, np.asarray(absent))
 
 
-def _packed(generation: Generation, pending: Pending | None, name: str, positions: Int64, allocate: Allocate) -> Packed:
+def _packed(
+    generation: Generation, pending: WriteBuffer | None, name: str, positions: Int64, allocate: Allocate
+) -> Packed:
     """Values of a field that are no arrays of one shape, one after the other."""
     field, committed = generation.manifest.fields[name], generation.snapshot.length
     if pending is None:

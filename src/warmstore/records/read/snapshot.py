@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from warmstore.errors import Damaged
 from warmstore.records.format.checksums import batch_seeds
-from warmstore.records.format.fields import Column
+from warmstore.records.format.fields import ArrowColumn
 from warmstore.records.format.log import GenerationClosed
 from warmstore.records.format.log_entries import (
     ADOPTED,
@@ -33,7 +33,7 @@ from warmstore.records.format.log_entries import (
 )
 from warmstore.records.format.number_lists import Numbers
 from warmstore.records.read.chunk_files import ChunkFiles
-from warmstore.records.read.evicted_ranges import Gaps
+from warmstore.records.read.evicted_ranges import EvictedRanges
 from warmstore.records.read.live_batches import HAS_ROWS, live_batches
 from warmstore.records.read.position_map import PositionMap, positions_in, trailer_size
 from warmstore.storage.files import Files
@@ -81,7 +81,7 @@ class Snapshot:
     order: Int64 | None = None  # the row at each position; None while that is the identity
     edits: int = 0  # updates and deletes so far
     deletes: int = 0  # those of them that moved rows to other positions
-    gaps: Gaps | None = None  # rows of evicted chunks
+    gaps: EvictedRanges | None = None  # rows of evicted chunks
 
     @property
     def is_plain(self) -> bool:
@@ -121,7 +121,7 @@ class Batches:
         self,
         folder: Path,
         schema: pa.Schema,
-        columns: list[Column],
+        columns: list[ArrowColumn],
         seed: int,
         files: Files,
         superseded: Callable[[], bool] = lambda: False,
@@ -198,7 +198,7 @@ class Batches:
         unreadable = old.unreadable + self._place(added, part, firsts, gone)
         gaps = old.gaps
         if gone.any():
-            gaps = Gaps.of(firsts[gone], firsts[gone] + rows[gone], gaps)
+            gaps = EvictedRanges.of(firsts[gone], firsts[gone] + rows[gone], gaps)
         total = live.rows
         order = self._reorder(old, entries)
         first_row = self._table["first_row"][:batches]

@@ -143,7 +143,7 @@ def _merge(generation: Generation, chunks: list[int], files: Files) -> None:
             merged["header_hash"] = generation.log.prefix_hash()
             generation.log.append_locked(merged)
     except BaseException:
-        writer.let_go()
+        writer.release()
         if not any(generation.log.holds(entry) for entry in copied[:1]):
             files.remove(writer.path)
         raise

@@ -135,12 +135,12 @@ class ChunkWriter:
         if self._descriptor is not None:
             with contextlib.suppress(OSError):
                 self._cut_to(self._end)
-        self.let_go()
+        self.release()
         if not self._end:
             with contextlib.suppress(OSError):
                 self._files.remove(self.path)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Close the descriptor, and with it the lock unless another process shares it. Once: its number is reused."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:

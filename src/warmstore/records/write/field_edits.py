@@ -16,7 +16,7 @@ from warmstore.records.read.positions import Int64, as_positions
 from warmstore.records.store_session import BATCH_BYTES
 from warmstore.records.write.rewrite import Make, Utilisation, rewrite
 from warmstore.records.write.store_draft import drafted
-from warmstore.records.write.write_buffer import Pending
+from warmstore.records.write.write_buffer import WriteBuffer
 from warmstore.storage.files import Files
 from warmstore.storage.progress import progress_bar
 
@@ -83,7 +83,7 @@ def _copy_kept(store: "RecordStore", target: "RecordStore", names: list[str], ke
     chosen = None if callable(keep) else as_positions(keep, length)
     total = length if chosen is None else len(chosen)
     step = max(1, min(_BLOCK, BATCH_BYTES * length // max(store.nbytes, 1)))
-    queue = Pending(target.fields)
+    queue = WriteBuffer(target.fields)
     with progress_bar(total, None, 0, "filter", progress) as advance:
         for first in range(0, total, step):
             last = min(first + step, total)
@@ -111,7 +111,7 @@ def _wanted(store: "RecordStore", keep: Callable[[dict[str, Any]], Any], first: 
     return first + np.flatnonzero(mask)
 
 
-def _commit_head(target: "RecordStore", queue: Pending) -> None:
+def _commit_head(target: "RecordStore", queue: WriteBuffer) -> None:
     count, block = queue.head(BATCH_BYTES)
     target.commit_rows(block)
     queue.drop(count)

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from warmstore.errors import Damaged, WarmstoreError
 from warmstore.records.format.checksums import batch_seeds
-from warmstore.records.format.encoded_rows import Gathered, Rows
+from warmstore.records.format.encoded_rows import EncodedRows, GatheredColumn
 from warmstore.records.format.fields import arrow_schema, columns_of
 from warmstore.records.format.log import GenerationClosed, Log
 from warmstore.records.format.log_entries import (
@@ -43,7 +43,7 @@ from warmstore.records.read.gather import Gatherer
 from warmstore.records.read.live_batches import live_batches
 from warmstore.records.read.snapshot import Batches, Int64, Snapshot
 from warmstore.records.write.chunk_writer import ChunkWriter
-from warmstore.records.write.write_options import Writing
+from warmstore.records.write.write_options import WriteOptions
 from warmstore.storage.files import Files, write_failed
 
 _log = logging.getLogger("warmstore")
@@ -53,7 +53,7 @@ class Generation:
     """Reading needs no lock; everything else is for one thread at a time."""
 
     def __init__(
-        self, path: Path, manifest: Manifest, writing: Writing, files: Files, *, write: bool, salvage: bool = False
+        self, path: Path, manifest: Manifest, writing: WriteOptions, files: Files, *, write: bool, salvage: bool = False
     ) -> None:
         """`salvage`: leave out what is damaged beyond its copy, instead of raising Damaged."""
         self.manifest = manifest
@@ -130,7 +130,7 @@ class Generation:
         except Reload:
             self._load()
 
-    def commit(self, block: dict[str, Rows], *, stored: bool = False) -> None:
+    def commit(self, block: dict[str, EncodedRows], *, stored: bool = False) -> None:
         """Write one batch and commit it; it is on the disk when this returns.
 
         Args:
@@ -144,7 +144,7 @@ class Generation:
         with self._write(block if stored else self._compressed(block), BATCH) as entry:
             self._append(entry)
 
-    def commit_update(self, blocks: Iterable[dict[str, Rows]], positions: Int64) -> None:
+    def commit_update(self, blocks: Iterable[dict[str, EncodedRows]], positions: Int64) -> None:
         """Have rows stand at some positions, int64 [n], all or none of them, whatever they take; for the editor.
 
         Args:
@@ -190,7 +190,7 @@ class Generation:
             raise
         self.commits += 1
 
-    def _compressed(self, block: dict[str, Rows]) -> dict[str, Rows]:
+    def _compressed(self, block: dict[str, EncodedRows]) -> dict[str, EncodedRows]:
         fields, threads = self.manifest.fields, self._writing.threads
         return {name: compressed(field, block[name], threads) for name, field in fields.items()}
 
@@ -205,7 +205,9 @@ class Generation:
             yield
 
     @contextlib.contextmanager
-    def _write(self, block: dict[str, Rows], kind: int, sealed: list[Entries] | None = None) -> Iterator[Entries]:
+    def _write(
+        self, block: dict[str, EncodedRows], kind: int, sealed: list[Entries] | None = None
+    ) -> Iterator[Entries]:
         """Write one batch of rows as they are stored; what is done inside commits the entry. `sealed`: see `seal`."""
         size = batch_size(self.manifest.fields, block)
         with self._room(size):
@@ -226,7 +228,7 @@ class Generation:
 
     def _writer_for(self, size: int, sealed: list[Entries] | None) -> ChunkWriter:
         if self._writer is not None and self._writer.number in self._batches.evicted:
-            self._writer.let_go()
+            self._writer.release()
             self._writer = None
         if self._writer is not None and not self._writer.has_room(size, self._writing.chunk_size):
             self.seal(sealed)
@@ -259,7 +261,7 @@ class Generation:
                     raise GenerationClosed(str(self.folder)) from None
                 raise
 
-    def write_batch(self, writer: ChunkWriter, block: dict[str, Rows]) -> Entries:
+    def write_batch(self, writer: ChunkWriter, block: dict[str, EncodedRows]) -> Entries:
         """Have a chunk hold one batch of rows as they are stored; returns the entry that commits it.
 
         Raises:
@@ -277,7 +279,7 @@ class Generation:
         """
         writer, self._writer = self._writer, None
         if writer is not None and writer.number in self._batches.evicted:
-            writer.let_go()
+            writer.release()
         elif writer is not None:
             try:
                 with self._room(writer.footer_size):
@@ -292,15 +294,15 @@ class Generation:
                 _log.warning("%s stays without a footer: %s", writer.path, error)
                 writer.abandon()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Close what is open without writing anything."""
         if self._writer is not None:
-            self._writer.let_go()
+            self._writer.release()
             self._writer = None
-        self._batches.space.let_go()
+        self._batches.space.release()
         self.log.close()
 
-    def read(self, names: Iterable[str], positions: Int64, gatherer: Gatherer | None = None) -> list[Gathered]:
+    def read(self, names: Iterable[str], positions: Int64, gatherer: Gatherer | None = None) -> list[GatheredColumn]:
         """Read fields at some positions, all below `snapshot.length`, through a gatherer of this generation.
 
         Raises:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from warmstore.records.format.encoded_rows import Bools, Gathered, Rows, stored_rows
+from warmstore.records.format.encoded_rows import Bools, EncodedRows, GatheredColumn, stored_rows
 from warmstore.records.format.fields import Fields
 from warmstore.records.format.log import create_log
 from warmstore.records.format.log_entries import ADOPTED, CLOSED, NOWHERE, new_entry
@@ -107,14 +107,14 @@ def rewrite(
                     write_manifest(store.path, manifest, files)
         except BaseException:
             if new is not None:
-                new.let_go()
+                new.release()
             # It may have come too late: once store.json names the new generation, that one is the store, though the
             # old one may be again after a power failure. So both stay, until the next rewrite.
             if read_manifest(store.path, files).generation == old.manifest.generation:
                 remove_leftovers(store.path, old.manifest, files)
             raise
         store.session.adopt(new)
-        old.let_go()
+        old.release()
         remove_leftovers(store.path, manifest, files)
         return Utilisation(new.snapshot.length, rows_before, bytes_before, _chunk_bytes(new.folder))
 
@@ -143,7 +143,7 @@ def _copy(
         positions = np.arange(first, last, dtype=np.int64)
         if keep is not None:
             positions = positions[keep(snapshot.rows_at(positions))]
-        block: dict[str, Rows] = {}
+        block: dict[str, EncodedRows] = {}
         for name, field in new.manifest.fields.items():
             if name in make:
                 block[name] = compressed(field, encode(name, field, make[name](first, last)))
@@ -158,7 +158,7 @@ def _copy(
     return snapshot.rows
 
 
-def _healthy(gatherer: Gatherer, snapshot: Snapshot, name: str, positions: Int64) -> Rows:
+def _healthy(gatherer: Gatherer, snapshot: Snapshot, name: str, positions: Int64) -> EncodedRows:
     """Stored rows, where damaged ones are absent."""
     rows = snapshot.rows_at(positions)
     gathered = gatherer.gather(snapshot, name, rows, snapshot.batch_of(rows))
@@ -167,11 +167,11 @@ def _healthy(gatherer: Gatherer, snapshot: Snapshot, name: str, positions: Int64
     bad = gathered.bad
     absent = bad if gathered.absent is None else bad | gathered.absent
     if gathered.data is not None:
-        return stored_rows(Gathered(np.where(bad[:, None], 0, gathered.data), None, None, None, absent))
+        return stored_rows(GatheredColumn(np.where(bad[:, None], 0, gathered.data), None, None, None, absent))
     assert gathered.spans is not None
     spans = replace(gathered.spans, lengths=np.where(bad, 0, gathered.spans.lengths))
     shapes = None if gathered.shapes is None else np.where(bad[:, None], 0, gathered.shapes)
-    return stored_rows(Gathered(None, spans, shapes, None, absent))
+    return stored_rows(GatheredColumn(None, spans, shapes, None, absent))
 
 
 def _blocks(old: Generation, snapshot: Snapshot, first: int) -> Iterator[tuple[int, int]]:

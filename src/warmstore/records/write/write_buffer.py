@@ -5,42 +5,42 @@ from typing import Any
 import numpy as np
 
 from warmstore.errors import SchemaMismatch
-from warmstore.records.format.encoded_rows import Rows, absent_rows, join
+from warmstore.records.format.encoded_rows import EncodedRows, absent_rows, join
 from warmstore.records.format.fields import Fields, suggestion
 from warmstore.records.format.value_encoding import encode
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 
 
-class Pending:
+class WriteBuffer:
     """A queue of encoded blocks, joined only when somebody reads or writes them."""
 
     def __init__(self, fields: Fields) -> None:
         self.count = 0
         self.nbytes = 0
         self._fields = fields
-        self._blocks: list[dict[str, Rows]] = []
+        self._blocks: list[dict[str, EncodedRows]] = []
 
-    def add(self, block: dict[str, Rows]) -> None:
+    def add(self, block: dict[str, EncodedRows]) -> None:
         """Take in one block; every field has the same count."""
         self._blocks.append(block)
         self.count += next(iter(block.values())).count
         self.nbytes += sum(rows.nbytes for rows in block.values())
 
-    def joined(self) -> dict[str, Rows]:
+    def joined(self) -> dict[str, EncodedRows]:
         """All pending rows as one block."""
         if len(self._blocks) > 1:
             self._blocks = [{name: join([block[name] for block in self._blocks]) for name in self._fields}]
         return self._blocks[0]
 
-    def take(self, name: str, which: Int64) -> Rows:
+    def take(self, name: str, which: Int64) -> EncodedRows:
         """Some rows of one field, in the order asked for."""
         rows = self.joined()[name]
         if rows.offsets is None:
-            return Rows(len(which), rows.data[which], absent=None if rows.absent is None else rows.absent[which])
+            return EncodedRows(len(which), rows.data[which], absent=None if rows.absent is None else rows.absent[which])
         return join([rows.slice(at, at + 1) for at in which.tolist()] or [rows.slice(0, 0)])
 
-    def head(self, limit: int) -> tuple[int, dict[str, Rows]]:
+    def head(self, limit: int) -> tuple[int, dict[str, EncodedRows]]:
         """The first rows that together take about `limit` bytes, at least one: their count and a block of them."""
         block = self.joined()
         count = self.count
@@ -59,7 +59,7 @@ class Pending:
         self.count = left  # in one step: other threads look at it
 
 
-def largest_record(block: dict[str, Rows]) -> int:
+def largest_record(block: dict[str, EncodedRows]) -> int:
     """Bytes of the largest record of a block, over all its fields."""
     fixed, varying = 0, []
     for rows in block.values():
@@ -70,7 +70,7 @@ def largest_record(block: dict[str, Rows]) -> int:
     return fixed + int(np.max(sum(varying), initial=0)) if varying else fixed
 
 
-def block_of(fields: Fields, columns: dict[str, Any]) -> dict[str, Rows]:
+def block_of(fields: Fields, columns: dict[str, Any]) -> dict[str, EncodedRows]:
     """Encode a batch given as a dict of values per field.
 
     A field that is left out is absent in every record.

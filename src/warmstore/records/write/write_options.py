@@ -9,7 +9,7 @@ from warmstore.storage.thread_pool import thread_count
 
 
 @dataclass(frozen=True)
-class Writing:
+class WriteOptions:
     """`chunk_size`: bytes after which a chunk is sealed. `threads`: that compress what is written.
 
     room: reserves the bytes of every write of a store with a quota, None elsewhere.
@@ -20,7 +20,7 @@ class Writing:
     room: Reserve | None = None
 
     @classmethod
-    def of(cls, chunk_size: int | str, threads: int | None, room: Reserve | None = None) -> "Writing":
+    def of(cls, chunk_size: int | str, threads: int | None, room: Reserve | None = None) -> "WriteOptions":
         """Options as a user gives them.
 
         Raises:

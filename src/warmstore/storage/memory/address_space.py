@@ -26,7 +26,7 @@ from warmstore.storage.memory.unchecked_reader import UncheckedReader
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from warmstore.replicate.block_cache import Pages
+    from warmstore.replicate.block_cache import BlockCache
 
 SLOT = 1 << 30
 """Bytes of address space per chunk, and so the most a chunk may hold."""
@@ -60,7 +60,7 @@ class AddressSpace:
         self,
         files: Files,
         slots: int = _FIRST_SLOTS,
-        pages: "Pages | None" = None,
+        pages: "BlockCache | None" = None,
         *,
         slot: int = SLOT,
         is_mapped: bool = True,
@@ -83,12 +83,12 @@ class AddressSpace:
         self._unchecked.mapping = self.view if is_mapped else None
 
     @classmethod
-    def of(cls, files: Files, pages: "Pages | None" = None) -> "AddressSpace":
+    def of(cls, files: Files, pages: "BlockCache | None" = None) -> "AddressSpace":
         """Slots for the largest chunks there may be, or else nothing mapped."""
         return _mapped_or_not(lambda is_mapped: cls(files, pages=pages, is_mapped=is_mapped))
 
     @classmethod
-    def compact(cls, files: Files, pages: "Pages | None", chunks: int, largest: int) -> "AddressSpace":
+    def compact(cls, files: Files, pages: "BlockCache | None", chunks: int, largest: int) -> "AddressSpace":
         """As few and small slots as so many chunks of up to `largest` bytes need, with room to grow to twice that."""
         slot = min(max(1 << (2 * largest - 1).bit_length(), _SMALLEST_SLOT), SLOT)
         slots = 1 << max(chunks, 4).bit_length()
@@ -109,7 +109,7 @@ class AddressSpace:
         finally:
             files.close(descriptor)
         if self.pages is not None:
-            self._places[slot] = self.pages.place(chunk)
+            self._places[slot] = self.pages.base_index(chunk)
         self.paths[slot] = path
         return size
 
@@ -144,9 +144,9 @@ class AddressSpace:
         first, last = within // BLOCK, (within + lengths - 1) // BLOCK
         count = last - first + 1
         if count.max(initial=0) <= 2:
-            return self.pages.holding(np.concatenate((places + first, places + last)))
+            return self.pages.pin(np.concatenate((places + first, places + last)))
         ends = np.cumsum(count)
-        return self.pages.holding(np.repeat(places + first - (ends - count), count) + np.arange(ends[-1]))
+        return self.pages.pin(np.repeat(places + first - (ends - count), count) + np.arange(ends[-1]))
 
     def gather(self, addresses: Int64, width: int, out: Bytes | None = None) -> Bytes:
         """Copy `width` bytes from each address.
@@ -264,9 +264,9 @@ class AddressSpace:
         with self.held(np.array([address]), length):
             return self._unchecked.span(address, length)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Close the files that are open; what is mapped stays."""
-        self._unchecked.let_go()
+        self._unchecked.release()
 
     def _unmapped_rows(self, addresses: Int64, width: int) -> Bytes:
         rows, missing = self._unchecked.rows(addresses, width)

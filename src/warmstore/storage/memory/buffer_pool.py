@@ -27,7 +27,7 @@ _KEPT = 128 << 20
 class Lease:
     """Holds a block of memory for the arrays made over it, and gives it back after the last of them."""
 
-    def __init__(self, block: Bytes, length: int, giver: "Recycler") -> None:
+    def __init__(self, block: Bytes, length: int, giver: "BufferPool") -> None:
         self._block = block
         self._giver = giver
         data = (block.ctypes.data, False)
@@ -37,7 +37,7 @@ class Lease:
         self._giver.give_back(self._block)
 
 
-class Recycler:
+class BufferPool:
     """Blocks of memory that nobody holds now, `kept` bytes of them at most. Safe to use from several threads."""
 
     def __init__(self, kept: int = _KEPT) -> None:
@@ -120,5 +120,5 @@ def take(length: int) -> Bytes:
 
 
 @functools.lru_cache(maxsize=1)
-def _recycler(pid: int) -> Recycler:
-    return Recycler()
+def _recycler(pid: int) -> BufferPool:
+    return BufferPool()

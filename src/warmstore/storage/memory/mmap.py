@@ -15,7 +15,7 @@ _ROOM = 1 << 36
 _ZEROS = np.zeros(HUGE_PAGE, np.uint8).data
 
 
-class Mapped:
+class GrowableMmap:
     """A growing file as one byte array, `memory`, of which the first `size` bytes exist.
 
     Args:

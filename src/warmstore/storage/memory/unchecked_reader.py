@@ -41,7 +41,7 @@ class UncheckedReader:
         self._finalizer = weakref.finalize(self, _close_all, files, self._open)
         self._finalizer.atexit = False
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Close the files. What is read later opens them again, each time."""
         self._finalizer()
 
