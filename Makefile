@@ -47,6 +47,7 @@ lint: .venv/has-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 format: .venv/has-dev
 	$(BIN)/ruff format .
@@ -63,7 +64,7 @@ bench-data: .venv/has-bench
 	$(BIN)/python -m benchmarks.pipeline_data
 
 clean:
-	rm -rf .venv build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 # One stamp an extra. Debian ships Python without ensurepip; virtualenv stands in there.
 .venv/has-%: $(SOURCES) | .venv/bin/pip
