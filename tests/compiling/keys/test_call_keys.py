@@ -216,9 +216,8 @@ def test_every_other_kind_of_input_has_another_key(x: torch.Tensor) -> None:
 
 def test_tensors_that_no_other_process_could_compare_have_no_key() -> None:
     nested = torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)], layout=torch.jagged)
-    for x in (nested, torch.quantize_per_tensor(X, 0.1, 0, torch.qint8)):
-        with pytest.raises(NoFingerprint, match=r"cannot be told|it is not known what an input like it has to have"):
-            key(Net(), x)
+    with pytest.raises(NoFingerprint, match="of a NestedTensor it is not known what an input like it has to have"):
+        key(Net(), nested)
 
 
 def test_arguments_that_are_objects_count_with_their_classes(monkeypatch: pytest.MonkeyPatch) -> None:
