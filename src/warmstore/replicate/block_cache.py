@@ -25,7 +25,7 @@ from warmstore.remote.objects import Objects
 from warmstore.replicate.block_writer import BlockWriter
 from warmstore.replicate.remote_chunk import PAGES, Hashes, RemoteChunk
 from warmstore.storage.atomic import replace_file
-from warmstore.storage.files import Files, write_all
+from warmstore.storage.files import Files, read_whole, write_all
 from warmstore.storage.memory.address_space import BLOCK
 from warmstore.storage.memory.mmap import GrowableMmap
 from warmstore.storage.rw_lock import RWLock
@@ -281,7 +281,7 @@ class BlockCache:
     async def _load_hashes(self, number: int) -> None:
         chunk, path = self.chunks[number], self.folder / f"{number:06d}.hashes"
         with contextlib.suppress(OSError):
-            hashes = chunk.hashes(path.read_bytes())
+            hashes = chunk.hashes(read_whole(self._files, path))
             if hashes is not None:
                 self._hashes[number] = hashes
                 return

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import mmap
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,11 +76,13 @@ def push(
             for chunk in local.ends
             if chunk in said and chunk not in local.waiting and not (shared and chunk in local.adopted)
         ]
-        continues = head is None or relation_of(local.manifest, entries.tobytes(), head, read_note(path, objects))
+        continues = head is None or relation_of(
+            local.manifest, entries.tobytes(), head, read_note(path, objects, files)
+        )
         if continues == "behind":
             return PushResult(0, 0, len(numbers), len(local.waiting))
         known = head.chunks if head is not None and head.manifest.generation == local.manifest.generation else {}
-        sent = _send(local, numbers, known, objects, verify=verify, progress=progress)
+        sent = _send(local, numbers, known, objects, files, verify=verify, progress=progress)
         waiting = len(local.waiting)
         result = PushResult(sent.count, sent.size, len(numbers) - sent.count, waiting)
         same = head is not None and head.log == entries.tobytes() and dict(head.chunks) == sent.chunks
@@ -114,6 +115,7 @@ def _send(
     numbers: list[int],
     known: Any,
     objects: Objects,
+    files: Files,
     *,
     verify: bool,
     progress: bool | None,
@@ -127,7 +129,7 @@ def _send(
         async def one(number: int) -> None:
             chunk = known.get(number)
             if chunk is None or chunk.size != local.ends[number] or verify or not _is_there(chunk, there):
-                with _mapped(local.chunk_path(number), local.ends[number]) as data:
+                with _mapped(local.chunk_path(number), local.ends[number], files) as data:
                     chunk, hashes = await aside(RemoteChunk.of, data)
                     whole = _is_there(chunk, there) and (not verify or await _is_whole(objects, chunk))
                     if not whole:
@@ -162,9 +164,12 @@ async def _is_whole(objects: Objects, chunk: RemoteChunk) -> bool:
 
 
 @contextlib.contextmanager
-def _mapped(path: Path, size: int) -> Iterator[memoryview]:
-    with open(path, "rb") as file:
-        if os.fstat(file.fileno()).st_size < size:
+def _mapped(path: Path, size: int, files: Files) -> Iterator[memoryview]:
+    descriptor = files.open(path)
+    try:
+        if files.size(descriptor) < size:
             raise Damaged(f"{path} is shorter than the log says; restore it from a copy")
-        mapping = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+        mapping = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
+    finally:
+        files.close(descriptor)
     yield memoryview(mapping)  # closed with the last who looks at it: requests may outlive an interrupt

@@ -33,7 +33,7 @@ from warmstore.replicate.remote_chunk import RemoteChunk
 from warmstore.replicate.remote_diff import find_copy
 from warmstore.replicate.remote_snapshot import RemoteSnapshot
 from warmstore.storage.atomic import replace_file
-from warmstore.storage.files import Files, file_lock
+from warmstore.storage.files import Files, file_lock, read_whole
 from warmstore.storage.humanize import parse_size
 
 _log = logging.getLogger("warmstore")
@@ -100,10 +100,12 @@ class RemoteFiles(Files):
         return self._objects[1]
 
     def pages(self, folder: Path) -> BlockCache:
-        chunks = read_chunks(folder) or {}
+        chunks = read_chunks(folder, self) or {}
         found = self._pages.get(folder)
         if found is None or not found.is_ours:
-            found = BlockCache(folder, chunks, self.objects, self, self.max_size, lambda: read_chunks(folder) or {})
+            found = BlockCache(
+                folder, chunks, self.objects, self, self.max_size, lambda: read_chunks(folder, self) or {}
+            )
             self._pages[folder] = found
         return found
 
@@ -208,10 +210,10 @@ def take_head(path: Path, head: RemoteSnapshot, files: Files) -> None:
         write_manifest(path, head.manifest, files)
 
 
-def read_chunks(folder: Path) -> dict[int, RemoteChunk] | None:
+def read_chunks(folder: Path, files: Files) -> dict[int, RemoteChunk] | None:
     """The chunks of a generation's folder that come from a remote; None where that is no copy."""
     try:
-        said = json.loads((folder / CHUNKS).read_bytes())
+        said = json.loads(read_whole(files, folder / CHUNKS))
     except FileNotFoundError:
         return None
     return {int(number): RemoteChunk(*chunk) for number, chunk in said.items()}
@@ -219,7 +221,7 @@ def read_chunks(folder: Path) -> dict[int, RemoteChunk] | None:
 
 def add_chunks(folder: Path, chunks: Mapping[int, RemoteChunk], files: Files) -> None:
     """Have more chunks of a generation's folder come from a remote."""
-    write_chunks(folder, {**(read_chunks(folder) or {}), **chunks}, files)
+    write_chunks(folder, {**(read_chunks(folder, files) or {}), **chunks}, files)
 
 
 def write_chunks(folder: Path, chunks: Mapping[int, RemoteChunk], files: Files) -> None:

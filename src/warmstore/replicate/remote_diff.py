@@ -29,7 +29,7 @@ from warmstore.records.read.live_batches import live_batches
 from warmstore.remote.objects import Objects
 from warmstore.replicate.remote_snapshot import RemoteSnapshot, read_heads
 from warmstore.storage.atomic import replace_file
-from warmstore.storage.files import Files, is_locked, is_read_only
+from warmstore.storage.files import Files, is_locked, is_read_only, read_whole
 
 NOTE = "remote.json"
 """In a store's folder: what was pushed or pulled last, by URL."""
@@ -118,7 +118,7 @@ def relation(path: Path, objects: Objects, head: RemoteSnapshot, files: Files) -
         Diverged: neither continues the other.
     """
     local = Local.read(path, files)
-    return relation_of(local.manifest, local.entries.tobytes(), head, read_note(path, objects))
+    return relation_of(local.manifest, local.entries.tobytes(), head, read_note(path, objects, files))
 
 
 def relation_of(manifest: Manifest, log: bytes, head: RemoteSnapshot, note: dict[str, Any]) -> Relation:
@@ -140,9 +140,9 @@ def relation_of(manifest: Manifest, log: bytes, head: RemoteSnapshot, note: dict
 # What was pushed or pulled last
 
 
-def read_note(path: Path, objects: Objects) -> dict[str, Any]:
+def read_note(path: Path, objects: Objects, files: Files) -> dict[str, Any]:
     try:
-        note = json.loads((path / NOTE).read_bytes()).get(objects.location.url, {})
+        note = json.loads(read_whole(files, path / NOTE)).get(objects.location.url, {})
     except (OSError, ValueError, AttributeError):
         return {}
     return note if isinstance(note, dict) else {}
@@ -151,14 +151,14 @@ def read_note(path: Path, objects: Objects) -> dict[str, Any]:
 def write_note(path: Path, objects: Objects, head: RemoteSnapshot, files: Files, *, coming: bool = False) -> None:
     """Keep in a store's folder what was pushed or pulled last, or that it is about to be pushed: a push may die between
     the two. A folder that cannot be written needs no note, for nobody rebalances it."""
-    old = read_note(path, objects)
+    old = read_note(path, objects, files)
     note: dict[str, Any] = {"head": _digest(head), "generation": head.manifest.generation, "log": len(head.log)}
     if coming:
         note = {**old, "coming": _whole_digest(head)}
     if note == old:
         return
     try:
-        notes = json.loads((path / NOTE).read_bytes())
+        notes = json.loads(read_whole(files, path / NOTE))
     except (OSError, ValueError):
         notes = {}
     notes = {**(notes if isinstance(notes, dict) else {}), objects.location.url: note}

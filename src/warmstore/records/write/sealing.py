@@ -78,7 +78,7 @@ def _seal(store: "RecordStore", path: Path, descriptor: int) -> bool:
         chunk_schema(schema, f"{manifest.id}/{manifest.generation}", number),
         schema,
     )  # formats 1 to 3 say nothing
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as data:
         parts = _footer(memoryview(data), entries, schemas)
         if parts is None:
             return False

@@ -1,0 +1,41 @@
+"""Everything that a store does to files goes through `Files`, so that fault tests can fail, stop or kill all of it."""
+
+import re
+from pathlib import Path
+
+import warmstore
+
+AROUND = re.compile(
+    r"\bos\.(open|p?read|p?write|replace|rename|unlink)\w*\(|\.(read|write)_(bytes|text)\(|(?<![\w.])open\("
+)
+ROOMS = ("records", "replicate", "storage")
+ALLOWED = {
+    "records/index/key_index.py": 1,  # reads a number of the system's in /proc
+    "storage/lease.py": 1,  # a lock file of no content; it must not follow a link that somebody else has put there
+}
+
+
+def test_no_file_is_opened_around_the_seam() -> None:
+    house = Path(warmstore.__file__).parent
+    found = {
+        str(path.relative_to(house)): lines
+        for room in ROOMS
+        for path in sorted((house / room).rglob("*.py"))
+        if path != house / "storage/files.py"
+        and (
+            lines := [line for line in path.read_text().splitlines() if AROUND.search(line) and "def open(" not in line]
+        )
+    }
+    assert {name: len(lines) for name, lines in found.items()} == ALLOWED, found
+
+
+def test_the_search_finds_what_opens_files() -> None:
+    around = [
+        "with open(path) as file:",
+        "os.open(path, 0)",
+        "path.read_bytes()",
+        "draft.write_text(said)",
+        "os.pread(1, 2, 3)",
+    ]
+    assert all(AROUND.search(line) for line in around)
+    assert not any(AROUND.search(line) for line in ("files.open(path)", "self._open(path)", "RecordStore.open(path)"))
