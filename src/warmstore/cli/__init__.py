@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from warmstore.cli import caches, compiled, demo, keys, pipelines, records, replicas, run
-from warmstore.cli.error_lines import Commands
+from warmstore.cli.command_group import Commands
 
 __all__ = ["app", "main"]
 

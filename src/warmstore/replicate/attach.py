@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from warmstore.errors import SchemaMismatch
+from warmstore.records.format.generation_log import open_log
 from warmstore.records.format.log import Log
 from warmstore.records.format.log_entries import (
     ADOPTED,
@@ -28,7 +29,6 @@ from warmstore.records.format.log_entries import (
     new_entry,
 )
 from warmstore.records.format.manifest import read_manifest
-from warmstore.records.generation_log import open_log
 from warmstore.records.read.live_batches import first_chunks
 from warmstore.records.write.upgrade import upgrade
 from warmstore.remote.objects import Objects

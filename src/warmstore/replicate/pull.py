@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from warmstore.errors import Diverged, StoreExists
+from warmstore.records.format.generation_log import open_log, open_numbers
 from warmstore.records.format.log import GenerationClosed, create_log
 from warmstore.records.format.log_entries import CLOSED, Entries, new_entry
 from warmstore.records.format.manifest import NAME, remove_leftovers, write_manifest
-from warmstore.records.generation_log import open_log, open_numbers
 from warmstore.records.read.live_batches import HAS_ROWS
 from warmstore.records.write.edit_lock import edit_lock
 from warmstore.remote.objects import Objects

@@ -18,6 +18,7 @@ from warmstore.errors import Damaged, WarmstoreError
 from warmstore.records.format.checksums import batch_seeds
 from warmstore.records.format.encoded_rows import EncodedRows, GatheredColumn
 from warmstore.records.format.fields import arrow_schema, columns_of
+from warmstore.records.format.generation_log import open_log, open_numbers
 from warmstore.records.format.log import GenerationClosed, Log
 from warmstore.records.format.log_entries import (
     BATCH,
@@ -37,7 +38,6 @@ from warmstore.records.format.manifest import Manifest, read_manifest
 from warmstore.records.format.number_lists import Numbers
 from warmstore.records.format.record_batch import batch_size, record_batch
 from warmstore.records.format.value_encoding import compressed
-from warmstore.records.generation_log import open_log, open_numbers
 from warmstore.records.read.chunk_files import Reload
 from warmstore.records.read.gather import Gatherer
 from warmstore.records.read.live_batches import live_batches

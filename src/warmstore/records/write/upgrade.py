@@ -3,8 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
+from warmstore.records.format.generation_log import open_log
 from warmstore.records.format.manifest import FORMAT, is_damaged, read_manifest, write_manifest
-from warmstore.records.generation_log import open_log
 from warmstore.records.write.edit_lock import edit_lock
 from warmstore.storage.files import Files
 
