@@ -57,7 +57,7 @@ def test_a_rule_for_a_type_of_others() -> None:
     finally:
         from warmstore.identity import kinds
 
-        del kinds._registered[Handle]
+        del kinds.registered[Handle]
 
 
 def test_what_is_versioned_keeps_its_name() -> None:

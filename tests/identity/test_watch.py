@@ -10,8 +10,8 @@ import torch
 from tests.slow import thinned
 from torch import nn
 
-from warmstore.identity import torch_kinds
 from warmstore.identity.identity import walk_over
+from warmstore.identity.kinds import torch_objects
 from warmstore.identity.watch import LEFT, SHARE, Watch
 
 
@@ -185,8 +185,8 @@ def test_memory_of_a_tensor_that_was_freed_and_handed_out_again():
 
 def test_texts_are_remembered_while_nothing_is_written(monkeypatch):
     hashed = []
-    text = torch_kinds.tensor_text
-    monkeypatch.setattr(torch_kinds, "tensor_text", lambda value: hashed.append(value) or text(value))
+    text = torch_objects.tensor_text
+    monkeypatch.setattr(torch_objects, "tensor_text", lambda value: hashed.append(value) or text(value))
     model = nn.Sequential(*[nn.Linear(100, 100) for _ in range(3)]).requires_grad_(False)
     watch = watched(model)
     assert len(hashed) == 6
@@ -215,7 +215,7 @@ class TestInTurn:
             assert looks < 20
         assert watch.has_moved()
         facts = {
-            walk.said(place): text for walk in [walk_over(model, watch=watch)] for place, text in walk.facts.items()
+            walk.key_of(place): text for walk in [walk_over(model, watch=watch)] for place, text in walk.facts.items()
         }
         assert facts["@0:|.0.weight"].endswith(text_of(model[0].weight))
         assert not watch.has_moved()
@@ -261,7 +261,7 @@ class TestInTurn:
 
 
 def text_of(tensor):
-    return torch_kinds.tensor_text(tensor).rpartition(" ")[2]
+    return torch_objects.tensor_text(tensor).rpartition(" ")[2]
 
 
 class TestWhatCallsLeave:

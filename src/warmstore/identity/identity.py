@@ -20,7 +20,10 @@ from warmstore.errors import NoFingerprint
 from warmstore.identity.named_files import Files
 from warmstore.identity.origin import PYTHON_ORIGIN
 from warmstore.identity.patches import Patches
-from warmstore.identity.walk import Names, Walk, WalkSettings
+from warmstore.identity.places import Names
+from warmstore.identity.reads import read_called
+from warmstore.identity.walk import Walk
+from warmstore.identity.walk_settings import WalkSettings
 from warmstore.identity.watch import Watch
 
 RULES = 1
@@ -134,8 +137,6 @@ def walk_over(
         if isinstance(thing, partial) or not called or not callable(thing):
             walk.whole(walk.start, thing)
         else:
-            from warmstore.identity.reads import read_called
-
             read_called(walk, walk.start, thing)
     return walk
 
@@ -183,10 +184,10 @@ class Found:
     def of(cls, walk: Walk) -> Found:
         walk.origin(PYTHON_ORIGIN)
         return cls(
-            {walk.said(place): text for place, text in walk.facts.items()},
-            {walk.said(place): reason for place, reason in walk.unknown.items()},
+            {walk.key_of(place): text for place, text in walk.facts.items()},
+            {walk.key_of(place): reason for place, reason in walk.unknown.items()},
             walk.names,
-            frozenset(map(walk.said, walk.weights)),
+            frozenset(map(walk.key_of, walk.weights)),
             walk.roots,
         )
 

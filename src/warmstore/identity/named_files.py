@@ -15,6 +15,8 @@ from typing import Literal
 
 import xxhash
 
+from warmstore.identity.plain import digest_of
+
 Files = Literal["stat", "content"]
 MOVABLE = ("<root>/", "<program>/")
 """With these, texts of places begin that are the same in another copy of a folder."""
@@ -40,7 +42,7 @@ def listing(folder: str) -> str:
                         return ""
     except OSError:
         return ""
-    return xxhash.xxh3_128_hexdigest("\n".join(sorted(found)).encode("utf-8", "surrogatepass")) if found else ""
+    return digest_of("\n".join(sorted(found))) if found else ""
 
 
 def may_be_path(text: str) -> bool:

@@ -41,12 +41,16 @@ def _complex(value: complex) -> str:
     return f"complex({_float(value.real)}, {_float(value.imag)})"
 
 
+def digest_of(text: str) -> str:
+    """The xxh3-128 of a text, which may have lone surrogates."""
+    return xxhash.xxh3_128_hexdigest(text.encode("utf-8", "surrogatepass"))
+
+
 def shortened(text: str) -> str:
     """A text, or its beginning, length and hash where it is long."""
     if len(text) <= _LONGEST:
         return text
-    digest = xxhash.xxh3_128_hexdigest(text.encode("utf-8", "surrogatepass"))
-    return f"{text[:40]}... {len(text)} {digest}"
+    return f"{text[:40]}... {len(text)} {digest_of(text)}"
 
 
 def _int(value: int) -> str:
@@ -194,7 +198,7 @@ class Plain:
             if len(self.strings) > before:
                 self._strings[id(value)] = self.strings[before:]
             if len(text) > _LONGEST:
-                text = xxhash.xxh3_128_hexdigest(text.encode("utf-8", "surrogatepass"))
+                text = digest_of(text)
             self._texts[id(value)] = text
         return text
 

@@ -25,7 +25,7 @@ from warmstore.identity.identity import Found, Identity, begun, walk_over
 from warmstore.identity.memory import RecordedIdentity, memory_of
 from warmstore.identity.named_files import Files
 from warmstore.identity.patches import Patches
-from warmstore.identity.plain import ATOMS, NotPlain, Plain
+from warmstore.identity.plain import ATOMS, NotPlain, Plain, digest_of
 from warmstore.identity.walk import Walk
 from warmstore.identity.watch import Watch
 
@@ -268,7 +268,7 @@ def _look_at_all(
         try:
             texts, states = _texts(samples, plain, places, root, files)
             for part, said in (("<samples>", texts), ("<state>", states)):
-                digest = xxhash.xxh3_128_hexdigest("\n".join(said).encode("utf-8", "surrogatepass"))
+                digest = digest_of("\n".join(said))
                 walk.fact(walk.start + f".{part}", f"{len(said)} {digest}")
         except _TooMuchError:
             walk.whole(walk.start, samples)

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from operator import attrgetter, call, is_, itemgetter, methodcaller
 from types import MappingProxyType
@@ -20,6 +22,8 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
+
+from warmstore.identity.plain import array_text, slots_of
 
 SHARE = 0.01
 """Of the time that passes, what looking again at contents may take."""
@@ -34,6 +38,7 @@ _LARGE = (
 _SMALL = 1 << 20  # bytes of arrays that are hashed where exactness is asked for, and by every walk
 _TINY = 1 << 14  # bytes of tensors that every walk hashes: batch norm writes its statistics without a trace
 
+_MISSING = object()
 _version_of, _strides_of = attrgetter("_version"), methodcaller("stride")
 _Make = Callable[[Any], str]
 
@@ -109,7 +114,7 @@ class Watch:
         self._containers.append(container)
 
     def add_code(self, container: Collection[Any]) -> None:
-        """Watch a dict of methods or hooks."""
+        """Watch a dict of methods or hooks. A watch of code alone leaves out other containers."""
         self._containers.append(container)
 
     def add_items(self, mapping: dict[str, Any], names: Collection[str]) -> None:
@@ -127,6 +132,30 @@ class Watch:
     def add_probe(self, read: Callable[[], Any]) -> None:
         """Watch what a function gives that makes an equal object each time. Exact checks alone ask it."""
         self._probes.append(read)
+
+    def add_attributes(self, value: Any) -> None:
+        """Watch the attributes of an object and, in subclasses of builtin containers, its elements."""
+        own = getattr(value, "__dict__", None)
+        self.add_object(value)
+        if type(own) is dict:
+            self.add(own)
+        for name in slots_of(type(value)):
+            self.add_cell(partial(getattr, value, name, _MISSING))
+        if isinstance(value, dict):
+            self.add(dict.values(value))
+        elif isinstance(value, list | deque | set):
+            self.add(value)
+
+    def add_plain(self, value: Any) -> None:
+        """Watch a container of plain data, or an object whose attributes are plain data."""
+        if isinstance(value, dict | list | set | deque):
+            self.add(value)
+        elif isinstance(value, np.ndarray):
+            self.text_of(value, array_text)
+        elif isinstance(value, bytearray):
+            self.add_probe(partial(bytes, value))
+        else:
+            self.add_attributes(value)
 
     def add_weight(self, value: Any) -> None:
         """Say that a tensor is a parameter or buffer."""

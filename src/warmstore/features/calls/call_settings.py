@@ -10,11 +10,11 @@ import torch
 
 from warmstore.identity import Identity
 from warmstore.identity.identity import walk_over
+from warmstore.identity.kinds.torch_objects import tensor_text
 from warmstore.identity.memory import RecordedIdentity, memory_of
 from warmstore.identity.named_files import Places
 from warmstore.identity.patches import Patches
 from warmstore.identity.plain import atom_text
-from warmstore.identity.torch_kinds import tensor_text
 from warmstore.identity.walk import Walk
 from warmstore.identity.watch import Watch
 

@@ -3,7 +3,7 @@
 from torch import nn
 
 from warmstore.errors import NotStateless
-from warmstore.identity.torch_kinds import looks_at_training, names_used
+from warmstore.identity.kinds.torch_objects import looks_at_training, names_used
 
 
 def check_stateless(module: nn.Module) -> None:

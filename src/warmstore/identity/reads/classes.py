@@ -1,6 +1,6 @@
-"""What counts of a class: its bases, its metaclass, and all that it defines, as it is now.
+"""Classes: the bases, the metaclass and the current definitions of a class of the program.
 
-Of an installed class no more than its version counts, but for methods and attributes that the program has put into it.
+An installed class counts by its name and the version of its package, and by methods that the program has put into it.
 """
 
 from __future__ import annotations
@@ -13,18 +13,20 @@ from typing import TYPE_CHECKING, Any
 from warmstore.identity.code import facts_of
 from warmstore.identity.origin import Origin, origin_of_class, origin_of_function
 from warmstore.identity.plain import atom_text, full_name
+from warmstore.identity.reads.refusals import refusal_of
 
 if TYPE_CHECKING:
-    from warmstore.identity.walk import Place, Walk
+    from warmstore.identity.places import Place
+    from warmstore.identity.walk import Walk
 
 _NEUTRAL = frozenset(
     ("__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__annotate__", "__annotate_func__",
      "__annotations_cache__", "__firstlineno__", "__static_attributes__", "__abstractmethods__", "_abc_impl",
      "__orig_bases__", "__parameters__", "__qualname__", "__match_args__", "__dataclass_params__",
      "__classcell__", "__slotnames__", "__non_callable_proto_members__",
-     # The number of an `autograd.Function`, counted up in each process.
+     # The number of an `autograd.Function`, which differs in each process.
      "_autograd_function_id",
-     # What pydantic compiles from fields and methods, with addresses in it.
+     # Pydantic compiles these from fields and methods; their texts have addresses.
      "__pydantic_core_schema__", "__pydantic_validator__", "__pydantic_serializer__")
 )  # fmt: skip
 _OF_ENUMS = frozenset(
@@ -34,45 +36,44 @@ _OF_ENUMS = frozenset(
      "_generate_next_value_", "__new_member__", "__getnewargs__", "_order_", "_sort_order_")
 )  # fmt: skip
 
-
 CONSTRUCTORS = ("__init__", "__new__", "__post_init__")
-"""What made an object is over, unless code makes another one of its class."""
+"""These count only where code may make another object of a class; an existing object has been made already."""
 
 _MAKERS = frozenset(("__init__", "__new__", "__class__", "type", "replace", "copy", "deepcopy"))
 _WHEN_MADE = ("__init__", "__new__", "__setstate__")
 
 
 def may_make_others(function: FunctionType) -> bool:
-    """Whether code names something by which it gets at the class of an object, and makes others or makes it anew."""
+    """Whether code uses a name by which it may construct an object of the class of an existing one, or copy one."""
     names = facts_of(function.__code__).names & _MAKERS
     return bool(names - {"__init__"} if function.__name__ in _WHEN_MADE else names)
 
 
 def makes_others(cls: type) -> bool:
-    """Whether a class has methods of the program's that are given the class, and may make objects of it."""
+    """Whether a class has a metaclass or class methods of the program, which may construct objects of the class."""
     return type(cls) is not type or any(
-        isinstance(one, classmethod) and _is_programs(one) for base in cls.__mro__ for one in vars(base).values()
+        isinstance(member, classmethod) and _is_of_program(member)
+        for base in cls.__mro__
+        for member in vars(base).values()
     )
 
 
 def read_constructors(walk: Walk, place: Place, cls: type) -> None:
-    """Note how objects of a class are made."""
+    """Record the constructors of a class."""
     for name in CONSTRUCTORS:
         if name in vars(cls):
             walk.whole(place + f".{name}", vars(cls)[name])
 
 
 def read_class(walk: Walk, place: Place, cls: type, origin: Origin) -> None:
-    """Note what a class is, but for its constructors."""
-    from warmstore.identity.reads import refusal_of
-
+    """Record what a class defines, except for its constructors."""
     reason = refusal_of(cls)
     if reason:
         walk.cannot_tell(place, reason)
         return
     if not origin.is_program:
         walk.fact(place, f"class {full_name(cls)}")
-        _patches(walk, place, cls)
+        _read_patches(walk, place, cls)
         return
     bases = ", ".join(walk.cls(base) for base in cls.__bases__)
     metaclass = f" of {walk.cls(type(cls))}" if type(cls) is not type else ""
@@ -80,21 +81,19 @@ def read_class(walk: Walk, place: Place, cls: type, origin: Origin) -> None:
     order = list(fields) if isinstance(fields, tuple | dict) else ""
     walk.fact(place, f"class ({bases}){metaclass} {order}".rstrip())
     if isinstance(cls, abc.ABCMeta) and (registered := _registered(cls)):
-        walk.fact(place + " registered", ", ".join(sorted(walk.cls(one) for one in registered)))
+        walk.fact(place + " registered", ", ".join(sorted(walk.cls(subclass) for subclass in registered)))
     walk.described.append((place, cls))
     walk.watch_code(vars(cls))
     members: Any = cls.__members__ if isinstance(cls, enum.EnumMeta) else {}
     is_enum = isinstance(cls, enum.EnumMeta)
     if is_enum:
-        _members(walk, place, members)
+        _read_members(walk, place, members)
     for name, value in sorted(vars(cls).items()):
-        if name in _NEUTRAL or isinstance(value, MemberDescriptorType | GetSetDescriptorType):
-            continue
-        if name in CONSTRUCTORS:
+        if name in _NEUTRAL or name in CONSTRUCTORS or isinstance(value, MemberDescriptorType | GetSetDescriptorType):
             continue
         if name == "__hash__" and not isinstance(value, FunctionType):
             continue
-        if is_enum and ((name in _OF_ENUMS and not _is_programs(value)) or name in members):
+        if is_enum and ((name in _OF_ENUMS and not _is_of_program(value)) or name in members):
             continue
         walk.whole(place + f".{name}", value)
     own_hash = vars(cls).get("__hash__")
@@ -103,9 +102,9 @@ def read_class(walk: Walk, place: Place, cls: type, origin: Origin) -> None:
 
 
 def _registered(cls: abc.ABCMeta) -> list[type]:
-    """The classes that an abstract one was told are its own."""
+    """The virtual subclasses of an abstract class, by `ABCMeta.register`."""
     found = (reference() for reference in abc._get_dump(cls)[0])  # type: ignore[attr-defined]
-    return [one for one in found if one is not None]
+    return [cls for cls in found if cls is not None]
 
 
 def static(cls: type, name: str) -> Any:
@@ -116,8 +115,8 @@ def static(cls: type, name: str) -> Any:
     return None
 
 
-def _members(walk: Walk, place: Place, members: Any) -> None:
-    """Names, values and attributes of the members of an enum, in order."""
+def _read_members(walk: Walk, place: Place, members: Any) -> None:
+    """Record the names, values and attributes of the members of an enum, in order."""
     walk.fact(place + ".<members>", f"{list(members)}")
     for name, member in members.items():
         at = place + f".{name}"
@@ -127,38 +126,38 @@ def _members(walk: Walk, place: Place, members: Any) -> None:
                 walk.whole(at + f".{attribute}", value)
 
 
-def _is_programs(value: Any) -> bool:
+def _is_of_program(value: Any) -> bool:
     function = getattr(value, "__func__", value)
     return isinstance(function, FunctionType) and origin_of_function(function).is_program
 
 
-def _patches(walk: Walk, place: Place, cls: type) -> None:
-    """Note what the program has put into an installed class, or one of its bases."""
+def _read_patches(walk: Walk, place: Place, cls: type) -> None:
+    """Record methods that the program has put into an installed class or one of its bases."""
     for base in cls.__mro__:
         if not base.__flags__ & (1 << 9) or origin_of_class(base).is_program:
             continue
         for name, value in sorted(vars(base).items()):
             if isinstance(value, FunctionType) or isinstance(getattr(value, "__func__", None), FunctionType):
-                if _is_programs(value) and not _is_generated(value):
+                if _is_of_program(value) and not _is_generated(value):
                     walk.whole(place + f".{name}", value)
-            elif isinstance(value, property) and _is_programs(value.fget) and not _is_generated(value.fget):
+            elif isinstance(value, property) and _is_of_program(value.fget) and not _is_generated(value.fget):
                 walk.whole(place + f".{name}", value)
 
 
 def _is_generated(value: Any) -> bool:
-    """Whether a method was made from text, as data classes and named tuples make theirs."""
+    """Whether the code of a method was generated from text, as in dataclasses and named tuples."""
     function = getattr(value, "__func__", value)
     return bool(function.__code__.co_filename.startswith("<"))
 
 
-def documentation(thing: Any, what: set[str]) -> str:
-    """What counts of a function or class where some code asks for texts, names or annotations."""
+def documentation(thing: Any, parts: set[str]) -> str:
+    """The text of the docstring, name or annotations of a function or class, as far as code asks for them."""
     found = []
-    if "doc" in what:
+    if "doc" in parts:
         found.append(f"doc {getattr(thing, '__doc__', None)!r}")
-    if "name" in what:
+    if "name" in parts:
         found.append(f"name {thing.__name__} {thing.__qualname__}")
-    if "annotations" in what:
+    if "annotations" in parts:
         annotations = vars(thing).get("__annotations__", {}) if isinstance(thing, type) else thing.__annotations__
         found.append(f"annotations {[(name, _annotation(value)) for name, value in annotations.items()]}")
     return "; ".join(found)

@@ -1,6 +1,6 @@
-"""What counts of torch's objects: tensors of every layout, modules, and the code that torch itself generates.
+"""Rules of torch: tensors of every layout, modules, and code that torch generates itself.
 
-Imported when the first of them is met, so that identities of other things need no torch.
+The walk imports this module when it meets the first object of torch, so that other identities need no torch.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ import torch
 import xxhash
 from torch import nn
 
+from warmstore.identity.kinds.registry import inert
 from warmstore.identity.origin import origin_of_name
 from warmstore.identity.plain import order_text
 from warmstore.identity.watch import LEFT
 
 if TYPE_CHECKING:
-    from warmstore.identity.kinds import Rule
-    from warmstore.identity.walk import Place, Walk
+    from warmstore.identity.kinds.registry import Rule
+    from warmstore.identity.places import Place
+    from warmstore.identity.walk import Walk
 
 _OF_EVERY_MODULE = frozenset(vars(nn.Module())) | {
     "_is_torch_compile", "_compiled_call_impl", "_is_hf_initialized", "_forward_method",
@@ -46,11 +48,6 @@ GLOBAL_HOOKS = (nn.modules.module._global_forward_pre_hooks, nn.modules.module._
 _MANGLED = re.compile(rb"[./]?___torch_mangle_(\d+)")
 _DEFINITION = re.compile(rb"^(?=class |def )", re.MULTILINE)
 _NOT_CODE = (b".debug_pkl", b"version", b"byteorder", b"serialization_id")
-
-
-def is_module(kind: type) -> bool:
-    """Whether a type is torch's Module or derived from it."""
-    return issubclass(kind, nn.Module)
 
 
 def rule_of(kind: type) -> Rule | None:
@@ -120,7 +117,7 @@ def _memory(walk: Walk, place: Place, value: torch.Tensor) -> None:
         return
     known = walk.memory.setdefault(storage, place)
     if known != place:
-        walk.fact(place + ".<memory>", f"same as {walk.said(known)} from {value.storage_offset()} on")
+        walk.fact(place + ".<memory>", f"same as {walk.key_of(known)} from {value.storage_offset()} on")
 
 
 def tensor_text(value: torch.Tensor, how: str = "content") -> str:
@@ -330,8 +327,7 @@ def _operator(walk: Walk, place: Place, value: Any) -> None:
     name = str(getattr(value, "_qualified_op_name", None) or getattr(value, "name", lambda: value)())
     walk.origin(origin_of_name("torch"))
     walk.fact(place, f"operator {name} {getattr(value, '_overloadname', '')}".rstrip())
-    definition = _definition_of(name.partition("::")[0])
-    if definition is None:
+    if name.partition("::")[0] not in _TORCHS_OWN:
         walk.cannot_tell(place, f"the operator {name} was registered by the program; what it does cannot be told")
 
 
@@ -342,20 +338,8 @@ _TORCHS_OWN = frozenset(
 )  # fmt: skip
 
 
-def _definition_of(namespace: str) -> str | None:
-    return namespace if namespace in _TORCHS_OWN else None
-
-
 def _random_generator(walk: Walk, place: Place, value: Any) -> None:
-    def text() -> str:
-        return f"torch.Generator {xxhash.xxh3_128_hexdigest(tensor_bytes(value.get_state()))}"
-
-    walk.fact(place, text())
-    walk.watch_probe(text)
-
-
-def _inert(walk: Walk, place: Place, value: Any) -> None:
-    walk.fact(place, f"any {type(value).__qualname__}")
+    walk.state(place, lambda: f"torch.Generator {xxhash.xxh3_128_hexdigest(tensor_bytes(value.get_state()))}")
 
 
 def _exported(walk: Walk, place: Place, value: Any) -> None:
@@ -405,7 +389,7 @@ _RULES: tuple[tuple[Any, Rule], ...] = (
     ((torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo, torch.Size), _named),
     ((torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator), _operator),
     (torch.Generator, _random_generator),
-    (torch.utils.hooks.RemovableHandle, _inert),
+    (torch.utils.hooks.RemovableHandle, inert),
     (torch.ScriptObject, _script_object),
     (torch.fx.Graph, _graph),
     (torch.export.ExportedProgram, _exported),

@@ -1,0 +1,143 @@
+"""Rules of callables and of the parts of classes and code: methods, builtins, descriptors, cells, typing aliases.
+
+Functions, classes and modules themselves have places of their own; `warmstore.identity.reads` records them.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import types
+from typing import TYPE_CHECKING, Any
+
+from warmstore.identity.code import facts_of
+from warmstore.identity.kinds.registry import rule
+from warmstore.identity.origin import origin_of_name
+from warmstore.identity.reads import read_call, read_method, refusal_of
+
+if TYPE_CHECKING:
+    from warmstore.identity.places import Place
+    from warmstore.identity.walk import Walk
+
+
+@rule(functools.partial)
+def _partial(walk: Walk, place: Place, value: Any) -> None:
+    walk.fact(place, f"partial of {len(value.args)} and {sorted(value.keywords)}")
+    walk.watch(value.keywords)
+    walk.watch_attributes(value)
+    read_call(walk, place, value.func, value.args, value.keywords)
+    walk.attributes(place, vars(value))
+
+
+@rule(functools.partialmethod)
+def _partial_method(walk: Walk, place: Place, value: Any) -> None:
+    walk.fact(place, "partialmethod")
+    walk.attributes(place, {"func": value.func, "args": value.args, "keywords": value.keywords})
+
+
+@rule(types.MethodType)
+def _method(walk: Walk, place: Place, value: Any) -> None:
+    read_method(walk, place, value.__func__, value.__self__)
+
+
+@rule(functools._lru_cache_wrapper)
+def _lru_cache(walk: Walk, place: Place, value: Any) -> None:
+    # The cached results follow from the function.
+    walk.fact(place, f"lru_cache {sorted(value.cache_parameters().items(), key=str)}")
+    walk.whole(place + ".__wrapped__", value.__wrapped__)
+
+
+@rule(functools.cached_property)
+def _cached_property(walk: Walk, place: Place, value: Any) -> None:
+    walk.fact(place, f"cached_property {value.attrname}")
+    walk.whole(place + ".func", value.func)
+
+
+@rule(property)
+def _property(walk: Walk, place: Place, value: Any) -> None:
+    walk.fact(place, "property")
+    walk.attributes(place, {"fget": value.fget, "fset": value.fset, "fdel": value.fdel})
+
+
+@rule(staticmethod, classmethod)
+def _static(walk: Walk, place: Place, value: Any) -> None:
+    walk.fact(place, type(value).__name__)
+    walk.whole(place + ".__func__", value.__func__)
+
+
+@rule(types.BuiltinFunctionType)
+def _builtin(walk: Walk, place: Place, value: Any) -> None:
+    reason = refusal_of(value)
+    if reason:
+        walk.cannot_tell(place, reason)
+        return
+    owner = value.__self__
+    if owner is not None and not isinstance(owner, types.ModuleType | type) and type(owner).__name__ != "PyCapsule":
+        walk.fact(place, f"builtin method {value.__name__}")
+        walk.whole(place + ".__self__", owner)
+        return
+    module = str(value.__module__ or getattr(owner, "__name__", ""))
+    name = str(getattr(value, "__qualname__", value.__name__))
+    if isinstance(owner, type):
+        walk.cls(owner)
+    if module:
+        walk.origin(origin_of_name(module))
+    walk.fact(place, f"builtin {module}.{name}")
+    if name in ("getcwd", "getcwdb") and module in ("posix", "nt"):
+        walk.fact(walk.root(("settings", "cwd"), "working directory")[0], os.getcwd())  # noqa: PTH109
+    if module == "torch" or name.startswith("_VariableFunctionsClass."):
+        from warmstore.identity.kinds import torch_objects
+
+        if walk.settings.draws and torch_objects.draws(name.rpartition(".")[2]):
+            state, _ = walk.root(("settings", "generator"), "default generator of torch")
+            walk.fact(state, torch_objects.default_generator_text())
+
+
+@rule(types.MethodWrapperType)
+def _method_wrapper(walk: Walk, place: Place, value: Any) -> None:
+    walk.fact(place, f"method {value.__name__}")
+    walk.whole(place + ".__self__", value.__self__)
+
+
+@rule(types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType)
+def _descriptor_in_c(walk: Walk, place: Place, value: Any) -> None:
+    walk.fact(place, f"{type(value).__name__} {value.__name__} of {walk.cls(value.__objclass__)}")
+
+
+@rule(types.GetSetDescriptorType, types.MemberDescriptorType)
+def _member(walk: Walk, place: Place, value: Any) -> None:
+    walk.fact(place, f"{type(value).__name__} {value.__name__}")
+
+
+@rule(types.CodeType)
+def _code(walk: Walk, place: Place, value: Any) -> None:
+    walk.fact(place, f"code {facts_of(value).digest}")
+
+
+@rule(types.CellType)
+def _cell(walk: Walk, place: Place, value: Any) -> None:
+    try:
+        walk.whole(place, value.cell_contents)
+    except ValueError:
+        walk.fact(place, "empty cell")
+
+
+@rule(types.GenericAlias, types.UnionType)
+def _alias(walk: Walk, place: Place, value: Any) -> None:
+    walk.fact(place, type(value).__name__)
+    walk.attributes(place, {"origin": getattr(value, "__origin__", None), "args": value.__args__})
+
+
+def typing_form(walk: Walk, place: Place, value: Any) -> None:
+    """Record a special form or an alias of `typing`."""
+    walk.fact(place, f"{type(value).__qualname__} {getattr(value, '__name__', '')}")
+    args = getattr(value, "__args__", ())
+    origin = getattr(value, "__origin__", None)
+    walk.attributes(place, {"args": args if isinstance(args, tuple) else (), "of": origin})
+
+
+def jitted(walk: Walk, place: Place, value: Any) -> None:
+    """Record a result of `jax.jit` as its function: which arguments are static makes no difference to results."""
+    walk.fact(place, "function of jax.jit")
+    walk.origin(origin_of_name("jax"))
+    walk.whole(place + ".__wrapped__", value.__wrapped__)

@@ -1,0 +1,184 @@
+"""Rules of objects in general: class and state, read as live objects and never as bytes.
+
+The state is the attributes, else what copying and pickling use (`copyreg`, `__reduce_ex__`). Objects of C whose state
+Python cannot reach are refused. Enum members, paths and fields of dataclasses have rules here, too.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import dataclasses
+import sys
+import warnings
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from warmstore.identity.kinds.registry import rule
+from warmstore.identity.named_files import content_of, stat_of
+from warmstore.identity.origin import origin_of_name
+from warmstore.identity.plain import attributes_of, has_plain_state, is_made_in_python
+
+if TYPE_CHECKING:
+    from warmstore.identity.places import Place
+    from warmstore.identity.walk import Walk
+
+_NEW_OBJECT = vars(copyreg)["__newobj__"]
+_OF_THIS_PROCESS = {
+    "pydantic._internal._decorators": "cls_ref",  # names the class of a validator with an address
+    "transformers.generation.configuration_utils": "_original_object_hash",  # of strings, to detect changes
+}
+"""Attributes of libraries' objects that differ in each process, by the modules of their classes."""
+
+_EXTENDED: dict[type, Callable[[Any], Any]] = {
+    defaultdict: lambda value: (value.default_factory, dict(dict.items(value))),
+    OrderedDict: lambda value: dict(dict.items(value)),
+    dict: lambda value: dict(dict.items(value)),
+    list: lambda value: list(list.__iter__(value)),
+    tuple: lambda value: tuple(tuple.__iter__(value)),
+    set: lambda value: set(set.__iter__(value)),
+    frozenset: lambda value: frozenset(frozenset.__iter__(value)),
+    deque: lambda value: list(deque.__iter__(value)),
+    str: lambda value: str.__str__(value),
+    bytes: lambda value: bytes(memoryview(value)),
+    int: lambda value: int.__int__(value),
+    float: lambda value: float.__float__(value),
+    complex: lambda value: complex(value.real, value.imag),
+}
+"""The builtin part of an object of a subclass of a builtin type, read past the methods of the subclass."""
+
+
+def enum_member(walk: Walk, place: Place, value: Any) -> None:
+    """Record a member of an enum, or a combination of flags."""
+    walk.fact(place, f"member {value._name_!r} of {walk.cls(type(value))}")
+    if value._name_ is None or value._name_ not in type(value).__members__:
+        walk.whole(place + ".value", value._value_)
+
+
+def native_library(walk: Walk, place: Place, value: Any) -> None:
+    """Record a library that ctypes has loaded, by the content of its file."""
+    found = stat_of(str(value._name))
+    if found is None:
+        walk.fact(place, f"library {value._name}")
+    else:
+        walk.fact(place, f"library {content_of(str(value._name), found.st_size, found.st_mtime_ns, found.st_ino)}")
+
+
+def path(walk: Walk, place: Place, value: Any) -> None:
+    """Record a path of a subclass of `Path`, and the file that it names."""
+    walk.fact(place, f"path of {walk.cls(type(value))} {str(value)!r}")
+    walk.file(place, value)
+    walk.attributes(place, getattr(value, "__dict__", {}))
+
+
+@rule(dataclasses.Field)
+def _dataclass_field(walk: Walk, place: Place, value: Any) -> None:
+    names = ("name", "default", "default_factory", "init", "repr", "hash", "compare", "metadata", "kw_only")
+    walk.fact(place, "field of a dataclass")
+    walk.attributes(place, {name: getattr(value, name) for name in names})
+
+
+def has_process_attributes(kind: type) -> bool:
+    """Whether a library keeps attributes in objects of a type that differ in each process."""
+    return any(base.__module__ in _OF_THIS_PROCESS for base in kind.__mro__)
+
+
+def library_object(walk: Walk, place: Place, value: Any) -> None:
+    """Record an object without the attributes that differ in each process."""
+    excluded = {_OF_THIS_PROCESS.get(base.__module__) for base in type(value).__mro__}
+    walk.fact(place, f"object of {walk.cls(type(value))}")
+    walk.watch_attributes(value)
+    state = attributes_of(value)
+    walk.attributes(place, {name: state[name] for name in state if name not in excluded})
+
+
+def record_object(walk: Walk, place: Place, value: Any) -> None:
+    """Record an object by its class, its state and, in subclasses of builtin containers, its elements."""
+    kind = type(value)
+    if has_plain_state(kind):
+        walk.fact(place, f"object of {walk.cls(kind)}")
+        walk.watch_attributes(value)
+        walk.attributes(place, attributes_of(value))
+        return
+    walk.watch_attributes(value)
+    base = next((base for base in _EXTENDED if isinstance(value, base)), None)
+    reducer = copyreg.dispatch_table.get(kind)
+    if base is not None and reducer is None and not _defines_copying(kind, base):
+        walk.fact(place, f"object of {walk.cls(kind)}")
+        walk.attributes(place, attributes_of(value))
+        walk.whole(place + f".<{base.__name__}>", _EXTENDED[base](value))
+        return
+    if kind is not object and not is_made_in_python(kind) and reducer is None and _reduces_by_default(kind):
+        walk.cannot_tell(place, f"a {kind.__module__}.{kind.__qualname__} of C does not tell its state")
+        return
+    if kind.__module__ == "builtins" and kind.__name__ == "PyCapsule":
+        walk.cannot_tell(place, "a capsule of C does not tell what is in it")
+        return
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            reduced = reducer(value) if reducer is not None else value.__reduce_ex__(4)
+    except Exception as error:
+        walk.cannot_tell(place, f"a {kind.__module__}.{kind.__qualname__} does not tell its state ({error})")
+        return
+    if isinstance(reduced, str):
+        _global_name(walk, place, value, reduced)
+        return
+    walk.fact(place, f"object of {walk.cls(kind)}")
+    if not isinstance(reduced, tuple) or not 2 <= len(reduced) <= 6:
+        walk.cannot_tell(place, f"__reduce_ex__ of a {kind.__qualname__} gave {type(reduced).__name__}")
+        return
+    _reduced(walk, place, kind, reduced)
+
+
+def _reduced(walk: Walk, place: Place, kind: type, reduced: tuple[Any, ...]) -> None:
+    """Record the tuple that `__reduce_ex__` of an object returned: constructor, arguments, state, items, pairs."""
+    make, args, state, items, pairs = (*reduced, None, None, None)[:5]
+    if make is _NEW_OBJECT and args and args[0] is kind:
+        args = args[1:]
+    else:
+        walk.whole(place + ".<made by>", make)
+    for at, argument in enumerate(args):
+        walk.whole(place + f".<argument {at}>", argument)
+    if isinstance(state, tuple) and len(state) == 2 and isinstance(state[1], dict):
+        state = {**(state[0] or {}), **state[1]}
+    if isinstance(state, dict) and all(type(name) is str for name in state):
+        walk.attributes(place, state)
+    elif state is not None:
+        walk.whole(place + ".<reduced>", state)
+    if items is not None:
+        walk.whole(place + ".<items>", list(items))
+    if pairs is not None:
+        walk.pairs(place + ".<items>", "pairs", list(pairs))
+
+
+def _reduces_by_default(kind: type) -> bool:
+    """Whether a class inherits its pickling from `object`: its state may be out of reach of Python."""
+    plain = vars(object)
+    return all(
+        next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None) is plain.get(name)
+        for name in ("__reduce__", "__reduce_ex__", "__getstate__")
+    )
+
+
+def _global_name(walk: Walk, place: Place, value: Any, name: str) -> None:
+    """Record an object that pickles as the name of a global; refuse it unless an installed module defines it."""
+    module = str(getattr(value, "__module__", None) or "")
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    origin = origin_of_name(module)
+    if found is not value or origin.is_program:
+        walk.cannot_tell(place, f"a {type(value).__qualname__} gives its name, {name!r}, instead of its state")
+        return
+    walk.origin(origin)
+    walk.fact(place, f"object {module}.{name}")
+
+
+def _defines_copying(kind: type, base: type) -> bool:
+    """Whether a subclass of a builtin type, or a class between the two, defines how its objects are copied."""
+    names = ("__reduce__", "__reduce_ex__", "__getstate__", "__getnewargs__", "__getnewargs_ex__")
+    between = [cls for cls in kind.__mro__[: kind.__mro__.index(base)] if cls.__flags__ & (1 << 9)]
+    return any(name in vars(cls) for cls in between for name in names) and not (
+        issubclass(kind, tuple) and hasattr(kind, "_fields")
+    )

@@ -1,0 +1,57 @@
+"""Rules of values that are not inspected: those that make no difference to results, and those without a fixed state.
+
+Locks, threads and loggers are inert. Generators, open files and queues are refused, with a reason for the user.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import mmap
+import os
+import queue
+import threading
+import types
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from warmstore.identity.kinds.registry import Rule, inert, rule
+
+if TYPE_CHECKING:
+    from warmstore.identity.places import Place
+    from warmstore.identity.walk import Walk
+
+_INERT_MODULES = frozenset(
+    ("multiprocessing.synchronize", "concurrent.futures.thread", "concurrent.futures.process", "logging.handlers")
+)
+
+rule(
+    type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Event, threading.Semaphore,
+    threading.BoundedSemaphore, threading.Barrier, threading.Thread, logging.Logger, logging.RootLogger,
+    logging.LoggerAdapter, type(warnings.catch_warnings()), types.TracebackType,
+)(inert)  # fmt: skip
+
+
+def is_inert(kind: type) -> bool:
+    """Whether objects of a type are inert because of the module that defines the type."""
+    return kind.__module__ in _INERT_MODULES or kind.__module__.startswith("tqdm.")
+
+
+def _refused(reason: str) -> Rule:
+    def refuse(walk: Walk, place: Place, value: Any) -> None:
+        walk.cannot_tell(place, reason)
+
+    return refuse
+
+
+rule(types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)(
+    _refused("a generator does not tell what it will give")
+)
+rule(types.FrameType)(_refused("a frame changes as the program runs"))
+rule(io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO)(
+    _refused("an open file has a position and a content that change; pass its path")
+)
+rule(queue.Queue, queue.SimpleQueue, queue.LifoQueue, queue.PriorityQueue)(_refused("a queue changes as it is used"))
+rule(threading.local)(_refused("it is another in every thread"))
+rule(mmap.mmap)(_refused("what is mapped may change; pass the path of the file"))
+rule(os._Environ)(_refused("the whole environment is another in every process; read variables by constant names"))

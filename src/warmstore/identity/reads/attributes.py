@@ -1,0 +1,295 @@
+"""Attributes that code reads of a value, found as Python finds them: instance, class, descriptor, module.
+
+A chain is the attributes that code reads of a variable one after another, such as `("cfg", "rate")`; the empty chain
+is the whole value. A method or property of the program that is found on the way counts with what it reads in turn.
+"""
+
+from __future__ import annotations
+
+import decimal
+import os
+import random
+import sys
+from collections import Counter, OrderedDict, defaultdict, deque
+from functools import partial
+from types import BuiltinFunctionType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from warmstore.identity.code import WHOLE, Chain, CodeFacts, facts_of
+from warmstore.identity.origin import origin_of, origin_of_class, origin_of_function
+from warmstore.identity.plain import atom_text, has_identity
+from warmstore.identity.reads.classes import documentation, static
+from warmstore.identity.reads.refusals import REFLECTION, REFUSED_MODULES, is_refused, reflection_reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from warmstore.identity.places import Place
+    from warmstore.identity.walk import Walk
+
+INTROSPECTION = {
+    "__doc__": "doc", "getdoc": "doc", "__annotations__": "annotations", "get_type_hints": "annotations",
+    "get_annotations": "annotations", "__name__": "name", "__qualname__": "name", "__module__": "name",
+}  # fmt: skip
+"""What code asks for of functions and classes, by the names that it uses."""
+
+MODULE_ATTRIBUTES = frozenset(
+    ("__name__", "__doc__", "__file__", "__loader__", "__spec__", "__cached__", "__builtins__", "__package__",
+     "__path__", "__annotations__", "__warningregistry__", "__annotate__", "__conditional_annotations__")
+)  # fmt: skip
+"""Globals that the import system sets in every module."""
+
+_NAMESPACES = frozenset((("argparse", "Namespace"), ("types", "SimpleNamespace")))
+_WHOLE_NAMES = frozenset(("__dict__", "__class__", "__reduce__", "__getstate__", "__slots__", "__weakref__"))
+_STATEFUL = frozenset(
+    (list, dict, tuple, set, frozenset, OrderedDict, defaultdict, Counter, deque, random.Random, np.random.Generator,
+     np.random.RandomState, np.ndarray)
+)  # fmt: skip
+"""Types of settings, or of state that decides results, in globals of installed modules."""
+
+
+def read(walk: Walk, value: Any, place: Place, chain: Chain) -> None:
+    """Record what code reads of a value: the whole value, or one attribute, and the next attribute of that."""
+    if not chain:
+        walk.whole(place, value)
+        return
+    name, rest = chain[0], chain[1:]
+    if name == "__doc__":
+        walk.fact(place + ".__doc__", repr(getattr(value, "__doc__", None)))
+    elif name in ("__annotations__", "__name__", "__qualname__", "__module__") and isinstance(
+        value, FunctionType | type
+    ):
+        walk.fact(place + f".{name}", documentation(value, {INTROSPECTION[name]}))
+        walk.whole(place, value)
+    elif name in REFLECTION:
+        walk.cannot_tell(place + f".{name}", reflection_reason(name))
+    elif isinstance(value, ModuleType) and (type(value) is ModuleType or not origin_of_class(type(value)).is_program):
+        _read_module(walk, value, place, name, rest)
+    elif isinstance(value, type):
+        _read_class(walk, value, place, name, rest)
+    elif atom_text(value) is not None or name in _WHOLE_NAMES or not _is_narrow(type(value)):
+        walk.whole(place, value)
+    else:
+        _read_object(walk, value, place, name, rest)
+
+
+def read_all(walk: Walk, value: Any, place: Place, chains: Iterable[Chain]) -> None:
+    """Record all chains that code reads of a value."""
+    ordered = sorted(chains)
+    if WHOLE in ordered:
+        walk.whole(place, value)
+        return
+    for chain in ordered:
+        read(walk, value, place, chain)
+
+
+def uses_of(facts: CodeFacts | None, name: str) -> Iterable[Chain]:
+    """The chains that code reads of a local variable or parameter; the whole value where its code is not known."""
+    if facts is None or facts.sees_locals:
+        return (WHOLE,)
+    return facts.variables.get(name, ())
+
+
+def read_method(walk: Walk, place: Place, function: Any, owner: Any) -> None:
+    """Record a bound method: its function, and its object as far as the function reads it."""
+    walk.fact(place, "method")
+    _read_bound(walk, place, function, owner, place + ".__self__")
+
+
+def place_in_module(walk: Walk, module: ModuleType, name: str) -> Place:
+    """The place of a global of a module."""
+    return walk.root(("global", id(vars(module)), name), name, module.__name__, module)[0]
+
+
+def is_extension(module: ModuleType) -> bool:
+    """Whether a module is a library of machine code."""
+    return str(getattr(module, "__file__", None) or "").endswith((".so", ".pyd", ".dylib"))
+
+
+def _is_torch_module(kind: type) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and issubclass(kind, torch.nn.Module)
+
+
+def _read_module(walk: Walk, module: ModuleType, place: Place, name: str, rest: Chain) -> None:
+    """Record one attribute of a module."""
+    origin = origin_of(module)
+    walk.origin(origin)
+    if name in _WHOLE_NAMES:
+        walk.whole(place, module)
+        return
+    if module.__name__ == "decimal":
+        walk.whole(walk.root(("settings", "decimal"), "decimal context")[0], decimal.getcontext())
+    walk.watch_cell(partial(vars(module).get, name))
+    if isinstance(vars(module).get(name), FunctionType | type) and not is_refused(module, origin):
+        read(walk, vars(module)[name], place + f".{name}", rest)  # recorded at its own place
+        return
+    at = place_in_module(walk, module, name)
+    if module is sys and name == "modules":
+        walk.cannot_tell(at, "sys.modules finds modules that no code names")
+        return
+    if is_refused(module, origin):
+        walk.cannot_tell(at, REFUSED_MODULES[module.__name__])
+        return
+    if name not in vars(module):
+        if origin.is_program and "__getattr__" in vars(module):
+            walk.module(module)
+            return
+        value = getattr(module, name, None) if not origin.is_program or name in MODULE_ATTRIBUTES else None
+        if value is None:
+            walk.fact(at, "missing")
+            return
+    else:
+        value = vars(module)[name]
+    if origin.is_program and isinstance(value, ModuleType) and is_extension(value):
+        walk.whole(at, value)
+    elif origin.is_program or isinstance(value, ModuleType):
+        if name == "__file__":
+            walk.file(at, value)
+            walk.fact(at, "the file of the code")
+        else:
+            read(walk, value, at, rest)
+    else:
+        _read_of_library(walk, value, at, rest)
+
+
+def _read_of_library(walk: Walk, value: Any, at: Place, rest: Chain) -> None:
+    """Record what a program reads of an installed module: functions by name, settings by value."""
+    if isinstance(value, FunctionType | BuiltinFunctionType | type | MethodType) or callable(value):
+        read(walk, value, at, rest if isinstance(value, type) else WHOLE)
+    elif atom_text(value) is not None or type(value) in _STATEFUL or isinstance(value, os._Environ):
+        walk.whole(at, value)
+    elif origin_of_class(type(value)).is_program:
+        read(walk, value, at, rest)
+    else:
+        walk.fact(at, f"object of {walk.cls(type(value))}")  # the version of the library decides its state
+
+
+def _read_class(walk: Walk, cls: type, place: Place, name: str, rest: Chain) -> None:
+    """Record one attribute of a class."""
+    origin = origin_of_class(cls)
+    kind = type(cls)
+    if name in _WHOLE_NAMES or (origin_of_class(kind).is_program) or static(kind, name) is not None:
+        if name == "__name__" and not origin_of_class(kind).is_program:
+            walk.fact(place + ".__name__", repr(cls.__name__))
+            return
+        walk.whole(place, cls)
+        return
+    if origin.is_program and kind.__name__ in ("EnumType", "EnumMeta"):
+        walk.whole(place, cls)
+        return
+    if not origin.is_program:
+        walk.cls(cls)
+    raw = static(cls, name)
+    walk.watch_cell(partial(static, cls, name))
+    named, module = walk.name_of(cls)
+    at = walk.root(("attribute", id(cls), name), f"{named}.{name}", module, cls)[0]
+    if raw is not None:
+        walk.fact(at + ".<kind>", type(raw).__name__)
+    if raw is None:
+        walk.fact(at, "missing")
+    elif isinstance(raw, FunctionType):
+        walk.whole(at, raw)
+    elif isinstance(raw, staticmethod):
+        walk.whole(at, raw.__func__)
+    elif isinstance(raw, classmethod):
+        _read_bound(walk, at, raw.__func__, cls, place)
+    elif atom_text(raw) is None and hasattr(type(raw), "__get__"):
+        walk.whole(at, raw)
+        if origin.is_program:
+            walk.whole(place, cls)
+    elif origin.is_program or atom_text(raw) is not None:
+        read(walk, raw, at, rest)
+    else:
+        walk.fact(at, f"object of {walk.cls(type(raw))}")
+
+
+def _is_narrow(kind: type) -> bool:
+    """Whether objects of a class can be read attribute by attribute: no code of the program computes attributes."""
+    from warmstore.identity.kinds.dispatch import has_rule  # which imports this module
+
+    if _is_torch_module(kind):
+        return not has_identity(kind)
+    if (kind.__module__, kind.__name__) in _NAMESPACES:
+        return True
+    if has_rule(kind) or not origin_of_class(kind).is_program or has_identity(kind):
+        return False
+    return not any(
+        name in vars(base) for base in kind.__mro__[:-1] for name in ("__getattr__", "__getattribute__", "__setattr__")
+    )
+
+
+def _read_object(walk: Walk, value: Any, place: Place, name: str, rest: Chain) -> None:
+    """Record one attribute of an object."""
+    kind = type(value)
+    raw = static(kind, name)
+    own = getattr(value, "__dict__", None) or {}
+    if _is_torch_module(kind):
+        if name in own and raw is None and not name.startswith("_"):
+            read(walk, own[name], place + f".{name}", rest)
+        else:
+            walk.whole(place, value)
+        return
+    at = place + f".{name}"
+    if raw is not None:
+        walk.fact(at + ".<kind>", type(raw).__name__)  # a property and a method may have the same body
+    if own:
+        walk.watch_cell(partial(own.get, name))
+    if isinstance(raw, property):
+        if raw.fget is not None:
+            _read_bound(walk, at, raw.fget, value, place)
+        return
+    if isinstance(raw, MemberDescriptorType | GetSetDescriptorType):
+        try:
+            read(walk, getattr(value, name), at, rest)
+        except AttributeError:
+            walk.fact(at, "missing")
+        return
+    if raw is not None and hasattr(type(raw), "__set__"):
+        walk.whole(place, value)
+    elif name in own:
+        if not walk.is_new(value, ("attribute", name, rest), at):
+            return
+        read(walk, own[name], at, rest)
+        if raw is not None and hasattr(raw, "func"):
+            _read_bound(walk, at + ".<cached property>", raw.func, value, place)
+    elif raw is None:
+        walk.fact(at, "missing")
+    elif isinstance(raw, FunctionType):
+        _read_bound(walk, at, raw, value, place)
+        if rest:
+            walk.whole(place, value)
+    elif isinstance(raw, staticmethod):
+        walk.whole(at, raw.__func__)
+    elif isinstance(raw, classmethod):
+        _read_bound(walk, at, raw.__func__, kind, at + ".<class>")
+    elif type(raw).__name__ == "cached_property" and type(raw).__module__ == "functools":
+        _read_bound(walk, at, raw.func, value, place)
+    elif hasattr(type(raw), "__get__"):
+        walk.whole(place, value)
+    else:
+        read(walk, raw, at, rest)
+
+
+def _read_bound(walk: Walk, place: Place, function: Any, owner: Any, owner_place: Place) -> None:
+    """Record a function that is called with `owner` as its first argument, and what it reads of `owner`."""
+    if not isinstance(function, FunctionType) or not origin_of_function(function).is_program:
+        walk.whole(place, function)
+        walk.whole(owner_place, owner)
+        return
+    walk.fact(place, walk.function(function))
+    code = function.__code__
+    if not code.co_argcount:
+        walk.whole(owner_place, owner)
+        return
+    if not walk.is_new(owner, ("method", id(function)), owner_place + f".<{function.__name__}>"):
+        return
+    facts = facts_of(code)
+    first = code.co_varnames[0]
+    read_all(walk, owner, owner_place, uses_of(facts, first))
+    for name in sorted(facts.stored.get(first, ())):
+        raw = static(owner if isinstance(owner, type) else type(owner), name)
+        if raw is not None and hasattr(type(raw), "__set__") and not isinstance(raw, MemberDescriptorType):
+            walk.whole(owner_place, owner)  # the assignment calls a setter

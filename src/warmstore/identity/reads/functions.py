@@ -1,0 +1,188 @@
+"""Functions of the program: code, defaults, closure, globals, imports, and files that the code names.
+
+An installed function counts by its name and the version of its package. If a library made it for the program, such as a
+decorator's wrapper, its closure may hold values of the program, which count as well.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import partial
+from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import TYPE_CHECKING, Any
+
+from warmstore.identity.code import WHOLE, CodeFacts, facts_of, parameters_of
+from warmstore.identity.origin import Origin, is_found, origin_of_class, origin_of_function, origin_of_name
+from warmstore.identity.plain import full_name
+from warmstore.identity.reads.attributes import INTROSPECTION, read, read_all, uses_of
+from warmstore.identity.reads.classes import static
+from warmstore.identity.reads.globals import read_global
+from warmstore.identity.reads.modules import read_imports
+from warmstore.identity.reads.refusals import REFLECTION, reflection_reason, refusal_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from warmstore.identity.places import Place
+    from warmstore.identity.walk import Walk
+
+_OPENERS = frozenset(
+    ("open", "Path", "PurePath", "load", "loadtxt", "genfromtxt", "fromfile", "memmap", "read_text", "read_bytes",
+     "read_csv", "read_parquet", "read_json", "read_table", "imread", "from_pretrained", "File")
+)  # fmt: skip
+
+
+def read_function(walk: Walk, place: Place, function: FunctionType, origin: Origin) -> None:
+    """Record all that decides what a function does."""
+    reason = refusal_of(function)
+    if reason:
+        walk.cannot_tell(place, reason)
+        return
+    implementations = _implementations(function)
+    if implementations is not None:
+        walk.fact(place, "singledispatch")
+        walk.pairs(place + ".registry", "registry", implementations.items())
+        return
+    inner = function.__dict__.get("_torchdynamo_orig_callable")
+    if inner is not None and not origin.is_program:
+        walk.whole(place + ".<compiled>", inner)
+        return
+    if origin.is_program:
+        _read_program_function(walk, place, function)
+        return
+    walk.fact(place, f"function {full_name(function)}")
+    if is_found(function) and not origin_of_name(str(function.__module__)).is_program:
+        return
+    # A library made the function for the program. The closure may hold values of the program.
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        walk.whole(place + f".<{name}>", cell)
+    _read_defaults(walk, place, function, None)
+    _read_attributes(walk, place, function)
+
+
+def _read_program_function(walk: Walk, place: Place, function: FunctionType) -> None:
+    walk.functions.append(function)
+    walk.watch_cell(partial(getattr, function, "__code__"))
+    walk.watch_cell(partial(getattr, function, "__defaults__"))
+    walk.watch_cell(partial(getattr, function, "__kwdefaults__"))
+    if function.__kwdefaults__:
+        walk.watch(function.__kwdefaults__)
+    facts = facts_of(function.__code__)
+    constants = ", ".join(facts.constants)
+    walk.fact(place, f"code {facts.digest} constants {constants[:160]}")
+    _read_introspection(walk, place, function, facts)
+    _read_defaults(walk, place, function, facts)
+    _read_attributes(walk, place, function)
+    _read_closure(walk, place, function, facts)
+    for name in sorted(facts.globals):
+        read_global(walk, place, function, name, facts)
+    read_imports(walk, function, facts)
+    _read_named_files(walk, place, function, facts)
+
+
+def read_call(
+    walk: Walk, place: Place, function: Any, args: Iterable[Any] = (), keywords: Mapping[str, Any] | None = None
+) -> None:
+    """Record a call: the function, and each argument as far as the function reads it."""
+    plain, bound = function, 0
+    if isinstance(function, MethodType):
+        plain, bound = function.__func__, 1
+    facts: CodeFacts | None = None
+    names: tuple[str, ...] = ()
+    if isinstance(plain, FunctionType) and origin_of_function(plain).is_program:
+        facts = facts_of(plain.__code__)
+        names = plain.__code__.co_varnames[bound : plain.__code__.co_argcount]
+    read_called(walk, place + ".func", function)
+    for at, value in enumerate(args):
+        read_all(walk, value, place + f"({at})", uses_of(facts, names[at]) if at < len(names) else {WHOLE})
+    known = parameters_of(plain.__code__) if facts is not None else ()
+    variadic = facts is not None and bool(plain.__code__.co_flags & 0x0C)
+    for name, value in sorted((keywords or {}).items()):
+        read_all(walk, value, place + f"({name})", uses_of(facts, name) if name in known and not variadic else {WHOLE})
+
+
+def read_called(walk: Walk, place: Place, function: Any) -> None:
+    """Record a value that is only called: of an object with `__call__`, what this method reads."""
+    kind = type(function)
+    if (
+        not isinstance(function, FunctionType | MethodType | BuiltinFunctionType | type)
+        and origin_of_class(kind).is_program
+        and isinstance(static(kind, "__call__"), FunctionType)
+    ):
+        walk.fact(place, f"called object of {walk.name_of(kind)[0]}")
+        read(walk, function, place, ("__call__",))
+        return
+    walk.whole(place, function)
+
+
+def _implementations(function: FunctionType) -> dict[Any, Any] | None:
+    """The implementations of a `functools.singledispatch` function by class; None for any other function."""
+    if function.__code__.co_qualname != "singledispatch.<locals>.wrapper" or function.__globals__ is not vars(
+        sys.modules["functools"]
+    ):
+        return None
+    return dict(function.registry)  # type: ignore[attr-defined]
+
+
+def _read_introspection(walk: Walk, place: Place, function: FunctionType, facts: CodeFacts) -> None:
+    """Note which documentation the code asks for: it then counts of all functions and classes. Refuse reflection."""
+    walk.introspects |= {INTROSPECTION[name] for name in (*facts.loose, *facts.strings) if name in INTROSPECTION}
+    walk.introspects |= {INTROSPECTION[name] for name in facts.globals if name in INTROSPECTION and name[:2] != "__"}
+    walk.introspects |= {
+        INTROSPECTION[name] for name in facts.names if name in ("getdoc", "get_type_hints", "get_annotations")
+    }
+    for name in REFLECTION.intersection((*facts.names, *facts.strings)):
+        walk.cannot_tell(place + f".<{name}>", reflection_reason(name))
+    walk.described.append((place, function))
+
+
+def _read_defaults(walk: Walk, place: Place, function: FunctionType, facts: CodeFacts | None) -> None:
+    code = function.__code__
+    defaults = function.__defaults__ or ()
+    names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+    pairs = [*zip(names, defaults, strict=False), *sorted((function.__kwdefaults__ or {}).items())]
+    if pairs:
+        walk.fact(place + ".<defaults>", f"{[name for name, _ in pairs]}")
+    for name, value in pairs:
+        read_all(walk, value, place + f"({name}=)", uses_of(facts, name))
+
+
+def _read_attributes(walk: Walk, place: Place, function: FunctionType) -> None:
+    walk.watch(function.__dict__)
+    walk.attributes(place, function.__dict__)
+
+
+def _read_closure(walk: Walk, place: Place, function: FunctionType, facts: CodeFacts) -> None:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            value = cell.cell_contents
+        except ValueError:
+            walk.fact(place + f".<{name}>", "empty")
+            continue
+        walk.watch_cell(partial(getattr, cell, "cell_contents", None))
+        read_all(walk, value, place + f".<{name}>", uses_of(facts, name))
+
+
+def _read_named_files(walk: Walk, place: Place, function: FunctionType, facts: CodeFacts) -> None:
+    """Record files that string constants name, in a folder that the code also names: `HERE / "words.txt"`."""
+    folders = []
+    for name in facts.globals:
+        value = function.__globals__.get(name)
+        if name == "__file__" and isinstance(value, str):
+            folders += [os.path.dirname(value), os.path.dirname(os.path.dirname(value))]  # noqa: PTH120
+        elif isinstance(value, str | os.PathLike) and len(str(value)) < 4096 and os.path.isdir(value):  # noqa: PTH112
+            folders.append(os.fspath(value) if isinstance(os.fspath(value), str) else "")
+    opens = not _OPENERS.isdisjoint((*facts.names, *facts.globals))
+    for text in facts.strings:
+        if not text or len(text) > 1024 or "\n" in text:
+            continue
+        is_absolute = os.path.isabs(text)  # noqa: PTH117
+        paths = [] if is_absolute else [os.path.join(folder, text) for folder in folders if folder]  # noqa: PTH118
+        beside = [path for path in paths if os.path.isfile(path)]  # noqa: PTH113
+        for path in beside:
+            walk.file(place + f".<beside {text[:80]!r}>", path)
+        # The working directory of the program may be the folder of the file, or another.
+        is_named = bool(text.strip("./")) and (opens or is_absolute) and os.path.isfile(text)  # noqa: PTH113
+        if is_named and not any(os.path.samefile(text, path) for path in beside):  # noqa: PTH121
+            walk.file(place + f".<{text[:80]!r}>", text)

@@ -1,0 +1,107 @@
+"""Global names that a function reads: variables of its module, builtins, and the environment variables asked for.
+
+Each name counts as far as the code reads it. A builtin counts only if the program has replaced it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import os
+import sys
+from functools import partial
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from warmstore.identity.plain import atom_text
+from warmstore.identity.reads.attributes import MODULE_ATTRIBUTES, place_in_module, read
+from warmstore.identity.reads.modules import read_computed_import
+from warmstore.identity.reads.refusals import REFUSED_BUILTINS, reflection_reason, refusal_of
+
+if TYPE_CHECKING:
+    from warmstore.identity.code import Chain, CodeFacts
+    from warmstore.identity.places import Place
+    from warmstore.identity.walk import Walk
+
+
+def read_global(walk: Walk, place: Place, function: FunctionType, name: str, facts: CodeFacts) -> None:
+    """Record the current value of a global name, as far as a function reads it."""
+    globals_ = function.__globals__
+    walk.watch_cell(partial(globals_.get, name))
+    if name not in globals_:
+        walk.watch_cell(partial(vars(builtins).get, name))
+        if name in vars(builtins):
+            _read_builtin(walk, place, function, name, vars(builtins)[name], facts)
+        else:
+            walk.fact(place + f".<{name}>", "no such name")
+        return
+    value = globals_[name]
+    if isinstance(value, FunctionType | type | ModuleType):  # the facts of the value are at its own place
+        at = place + f".<{name}>"
+    elif (module := _module_of(globals_)) is not None:
+        at = place_in_module(walk, module, name)
+    else:
+        at = walk.root(("global", id(globals_), name), name, "", globals_)[0]
+    if name == "__file__":
+        walk.file(at, value)
+        walk.fact(at, "the file of the code")
+    elif name in ("__name__", "__package__"):
+        walk.fact(at, repr("__main__" if value == "__mp_main__" else value))
+    elif name == "__builtins__":
+        walk.cannot_tell(at, reflection_reason(name))
+    else:
+        for chain in sorted(facts.globals[name]):
+            if not _read_by_constant_name(walk, place, value, name, chain, facts):
+                read(walk, value, at, chain)
+
+
+def _module_of(globals_: dict[str, Any]) -> ModuleType | None:
+    """The imported module that has these globals."""
+    module = sys.modules.get(str(globals_.get("__name__")))
+    return module if module is not None and vars(module) is globals_ else None
+
+
+def _read_builtin(walk: Walk, place: Place, function: FunctionType, name: str, value: Any, facts: CodeFacts) -> None:
+    """Record a builtin that the program has replaced. Refuse a builtin whose effects cannot be read."""
+    at, _ = walk.root(("builtin", name), name)
+    if name == "globals":
+        globals_ = function.__globals__
+        module = _module_of(globals_)
+        if module is None:
+            globals_ = {key: value for key, value in globals_.items() if key not in MODULE_ATTRIBUTES}
+        walk.whole(place + ".<globals>", globals_ if module is None else module)
+    elif name == "__import__":
+        read_computed_import(walk, place, name, (), facts)
+    elif name in REFUSED_BUILTINS and refusal_of(value):
+        walk.cannot_tell(place + f".<{name}>", refusal_of(value))
+    elif getattr(value, "__module__", None) != "builtins" and callable(value):
+        walk.whole(at, value)
+    elif callable(value) and getattr(value, "__name__", name) != name:
+        walk.fact(at, f"builtin {value.__name__}")
+    elif not callable(value) and atom_text(value) is not None and name != "__debug__":
+        walk.fact(at, str(atom_text(value)))
+
+
+def _read_by_constant_name(walk: Walk, place: Place, value: Any, name: str, chain: Chain, facts: CodeFacts) -> bool:
+    """Record the environment variable or the module that code asks for by a constant name.
+
+    Returns whether the code asks the environment or the import system at all.
+    """
+    constants = {constant for variable, used, constant in facts.asked if variable == name and used == chain}
+    if not constants:
+        return False
+    target, rest = value, list(chain)
+    while rest and isinstance(target, ModuleType):
+        target = getattr(target, rest.pop(0), None)
+    if target is os.environ or (callable(target) and target in (os.environ, os.getenv)):
+        for constant in constants:
+            if constant is None:
+                walk.cannot_tell(
+                    place + ".<environment>", "a variable of the environment is asked for by a computed name"
+                )
+            else:
+                at, _ = walk.root(("environment", constant), f"environment variable {constant}")
+                walk.fact(at, repr(os.environ.get(constant)))
+                walk.watch_probe(partial(os.environ.get, constant))
+        return True
+    return target is importlib.import_module and read_computed_import(walk, place, name, chain, facts)

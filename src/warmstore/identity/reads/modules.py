@@ -1,0 +1,101 @@
+"""Modules of the program, and imports that a function executes when it runs.
+
+A module of the program counts with all of its globals when it is used as a value. An installed module counts by its
+version alone, except for functions that the program has put into it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING
+
+from warmstore.identity.named_files import content_of, stat_of
+from warmstore.identity.origin import Origin, origin_of, origin_of_function, program_root
+from warmstore.identity.reads.attributes import MODULE_ATTRIBUTES, is_extension, place_in_module, read
+
+if TYPE_CHECKING:
+    from warmstore.identity.code import Chain, CodeFacts
+    from warmstore.identity.places import Place
+    from warmstore.identity.walk import Walk
+
+
+def read_module(walk: Walk, place: Place, module: ModuleType, origin: Origin) -> None:
+    """Record a module: all globals of a module of the program, the name of an installed one."""
+    if not origin.is_program:
+        walk.fact(place, f"module {module.__name__}")
+        return
+    if is_extension(module):
+        file = str(module.__file__)
+        found = stat_of(file)
+        text = "" if found is None else content_of(file, found.st_size, found.st_mtime_ns, found.st_ino)
+        walk.fact(place, f"native module {text}")
+        return
+    if origin.folder:
+        walk.checkouts.setdefault(program_root(origin.folder))
+    walk.watch(vars(module))
+    names = sorted(name for name in vars(module) if name not in MODULE_ATTRIBUTES)
+    walk.fact(place, f"module with {names}" if len(names) < 200 else f"module with {len(names)} names")
+    for name in names:
+        walk.whole(place_in_module(walk, module, name), vars(module)[name])
+
+
+def read_imports(walk: Walk, function: FunctionType, facts: CodeFacts) -> None:
+    """Record the modules that the body of a function imports: the imported names, or the whole module."""
+    package = str(function.__globals__.get("__package__") or "")
+    for name, imported, level in facts.imports:
+        at, _ = walk.root(("import", package if level else "", level, name, imported), f"import {'.' * level}{name}")
+        module = import_module("." * level + name, package if level else "")
+        if module is None:
+            walk.fact(at, "cannot be imported")
+            continue
+        if not origin_of(module).is_program:
+            _read_patched_names(walk, at, module, facts)
+        if not imported and "." in name and not level:
+            read(walk, import_module(name.partition(".")[0], ""), at, ())
+            read(walk, module, at + ".<module>", ())
+        elif not imported or "*" in imported:
+            read(walk, module, at, ())
+        else:
+            for attribute in imported:
+                if not hasattr(module, attribute):
+                    import_module(f".{attribute}", module.__name__)
+                read(walk, module, at, (attribute,))
+
+
+def read_computed_import(walk: Walk, place: Place, name: str, chain: Chain, facts: CodeFacts) -> bool:
+    """Record the modules that code imports by `__import__` or `importlib.import_module` with constant names."""
+    constants = {constant for variable, used, constant in facts.asked if variable == name and used == chain}
+    for constant in constants or {None}:
+        module = None if constant is None else import_module(constant, "")
+        if module is None:
+            walk.cannot_tell(place + ".<import>", "a module is imported by a computed name")
+        else:
+            walk.whole(place + f".<import {constant}>", module)
+    return True
+
+
+def import_module(name: str, package: str) -> ModuleType | None:
+    """Import a module as the program would; None where that fails. The program then sees the error when it runs."""
+    if not name.strip("."):
+        name = name or "."
+    found = sys.modules.get(name)
+    if isinstance(found, ModuleType):
+        return found
+    try:
+        if name.startswith(".") and not name.strip("."):
+            return importlib.import_module(name, package) if package else None
+        return importlib.import_module(name, package or None)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # a module may raise anything while it is imported, `SystemExit` too
+        return None
+
+
+def _read_patched_names(walk: Walk, place: Place, module: ModuleType, facts: CodeFacts) -> None:
+    """Record functions that the program has put into an installed module under names that the code uses."""
+    for name in sorted(facts.names):
+        value = vars(module).get(name)
+        if isinstance(value, FunctionType) and origin_of_function(value).is_program:
+            walk.whole(place + f".{name}", value)
