@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from warmstore.compiling.hooks.import_hooks import Watcher
-from warmstore.compiling.hooks.torch_hooks import Listener
+from warmstore.compiling.hooks.listener import Listener
 from warmstore.compiling.misses.key_components import of_jax
 
 _OPTIONS = {

@@ -1,8 +1,8 @@
-"""Where torch looks up and saves what it compiled, so that the session hears of it just before and right after.
+"""Hooks on the caches of torch: they report each lookup just before it happens, and each save right after.
 
-Documented variables point torch at the live folder; that alone works with every version, for what a job is known to
-use. These hooks bring the rest at the moment it is looked up. They are set on functions of torch that are no public
-API, so each is set only where the function is as expected, and torch works without any of them.
+Documented environment variables point torch at the scratch directory. With these alone, every version of torch finds
+the artifacts that a job is known to use. The hooks bring other artifacts when torch looks them up. They replace private
+functions of torch, each only if its signature is as expected. torch works without any of the hooks.
 """
 
 import copy
@@ -21,76 +21,34 @@ from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 from warmstore.compiling.hooks.import_hooks import Watcher
+from warmstore.compiling.hooks.listener import Listener
 from warmstore.compiling.keys.operators import modules_text, operators_text, registers, why_not_known
-from warmstore.compiling.misses.key_components import KeyComponents, of_source, of_torch
+from warmstore.compiling.misses.key_components import of_source, of_torch
 from warmstore.compiling.scratch.scratch_dir import has_space
 
 _log = logging.getLogger("warmstore")
 
 TESTED = ("2.13",)
-"""Versions of torch, major and minor, that the tests ran with. Others get what documented variables can do."""
-
+"""Tested versions of torch, major and minor. With other versions only the environment variables are set."""
 
 _VARIABLE = re.compile(r"L\['\w+'\]")
 _OF_AUTOCAST = ("torch.amp.autocast_mode._enter_autocast", "torch.amp.autocast_mode._exit_autocast")
 
 
-class Listener(Protocol):
-    """Who is told; a `Session`."""
-
-    def inside(self, path: str) -> str | None:
-        """The path relative to the live folder; None when it is elsewhere."""
-
-    def wanted(self, path: str, *, alone: bool) -> bool:
-        """Compilers are about to look for files below a relative path. `alone`: what is missing is compiled next, so
-        one process should do that. Returns whether there was anything."""
-
-    def made(self, path: str) -> None:
-        """What was wanted `alone` is now there, as far as the compiler keeps it."""
-
-    def landed(self) -> None:
-        """This thread is through with compiling, with or without success."""
-
-    def describe(self, path: str, make: Callable[[], KeyComponents | None]) -> None:
-        """What the key of a path is made of, said before it is `wanted`; made only if it is missing."""
-
-    def found(self, path: str) -> bool:
-        """Whether something was there when a path was `wanted`."""
-
-    def refused(self, path: str, reason: str) -> None:
-        """The compiler does not use what was found below a path, or does not look."""
-
-    @property
-    def has_room_for_headers(self) -> bool:
-        """Whether headers may be precompiled for what is missing."""
-
-    def want_header(self, path: str) -> None:
-        """A compiler is about to look for a precompiled header."""
-
-    def made_header(self, path: str) -> None:
-        """A precompiled header is there and whole."""
-
-    def may_go_on(self, error: Exception) -> bool:
-        """Whether a compilation that failed should be tried again, because files can be written elsewhere now."""
-
-    def remember(self, question: str, ask: Callable[[], bool]) -> bool:
-        """The answer to a question on this machine and its compiler; `ask` finds it out the first time."""
-
-
 class TorchHooks:
-    """Sets the hooks when torch's modules are imported, and takes them away again."""
+    """Sets the hooks when torch's modules are imported, and removes them."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._replaced: list[tuple[Any, str, Any]] = []
         self._folders: dict[Any, Callable[[str], str | None]] = {}
-        self._library = threading.local()  # `path`: the one that this thread looks for
+        self._library = threading.local()  # `path` of the library that this thread looks for
 
     def watch(self, watcher: Watcher) -> None:
-        """Have the hooks set as soon as torch's modules are there."""
+        """Set each hook as soon as its module of torch is imported."""
         watcher.when_imported("torch._inductor.codecache", self._codecache)
         watcher.when_imported("torch._inductor.compile_fx", self._compile_fx)
         watcher.when_imported("torch._inductor.cpu_vec_isa", self._cpu_vec_isa)
@@ -99,11 +57,11 @@ class TorchHooks:
         watcher.when_imported("torch.library", self._operators)
 
     def remove(self) -> None:
-        """Take the hooks away."""
+        """Restore the functions of torch."""
         for holder, name, original in reversed(self._replaced):
             setattr(holder, name, original)
             if name == "_precompile_header":
-                original.cache_clear()  # it remembers paths in the live folder
+                original.cache_clear()  # of paths in the scratch directory
         self._replaced.clear()
 
     def _codecache(self, module: ModuleType) -> None:
@@ -116,7 +74,7 @@ class TorchHooks:
         for name in ("_HEADER_DIR", "_HEADER_LOCK_DIR"):
             self._replaced.append((module, name, getattr(module, name)))
         self._replace(module, "_precompile_header", "header hashable_cmd_line", self._precompiling(module))
-        module.torch_key.prefetch()  # hashes the sources of torch, 0.2 s that the first lookup would wait for
+        module.torch_key.prefetch()  # starts to hash the sources of torch, which takes 0.2 s
 
     def _autograd_cache(self, module: ModuleType) -> None:
         self._folder_of(module.AOTAutogradCache, alone=False)
@@ -150,7 +108,7 @@ class TorchHooks:
         setattr(holder, name, type(original)(replacement) if function is not original else replacement)
 
     def _folder_of(self, cache: Any, *, alone: bool) -> None:
-        """Entries of a key lie in a folder of their own, and both lookups and saves ask for it."""
+        """Each key has a folder for its entries. Lookups and saves both ask for this folder."""
 
         def make(function: Any) -> Any:
             self._folders[cache] = lambda key: self._listener.inside(function(cache, key))
@@ -158,7 +116,7 @@ class TorchHooks:
             def folder(cls: Any, key: str) -> str:
                 if (inside := self._listener.inside(function(cls, key))) is not None:
                     self._listener.wanted(inside + "/", alone=alone or _is_bundled())
-                return str(function(cls, key))  # again, for compilers may have been sent elsewhere
+                return str(function(cls, key))  # again: `wanted` may move the scratch directory
 
             return folder
 
@@ -176,7 +134,7 @@ class TorchHooks:
         return make
 
     def _preparing(self, function: Any) -> Any:
-        """torch's key has the names of operators alone; what they say of their results is added to it."""
+        """Add the schemas and fake implementations of operators to torch's key, which has only their names."""
 
         def prepare_key(gm: Any, *args: Any, **kwargs: Any) -> Any:
             key, info = function(gm, *args, **kwargs)
@@ -205,7 +163,7 @@ class TorchHooks:
                     self._listener.describe(inside + "/", lambda: of_torch(debug_lines))
                 try:
                     graph, info = function(key, debug_lines, *args, **kwargs)
-                except OSError as error:  # what was found is written as a module, and a disk may be full
+                except OSError as error:  # torch writes the entry as a module; the disk may be full
                     if not self._listener.may_go_on(error):
                         raise
                     graph, info = function(key, debug_lines, *args, **kwargs)
@@ -220,22 +178,22 @@ class TorchHooks:
         return make
 
     def _describing(self, cache: Any) -> Callable[[Any], Any]:
-        """Torch makes these lines only to debug, because they take time; so here only where something is missing."""
+        """Describe keys by torch's debug lines. Making them is slow, so they are made only on a miss."""
 
         def make(function: Any) -> Any:
             def lines(pickler: Any, details: Any, key: str) -> list[str]:
                 if (inside := self._folders[cache](key)) is not None:
                     self._listener.describe(inside + "/", lambda: of_torch(pickler.debug_lines(details)))
-                said: list[str] = function(pickler, details, key)
-                return said
+                debug_lines: list[str] = function(pickler, details, key)
+                return debug_lines
 
             return lines
 
         return make
 
     def _keying(self, module: ModuleType) -> Callable[[Any], Any]:
-        """torch's key has the names of functions and operators alone; the modules that they come from are added. It
-        has the names of variables, which nothing that is compiled depends on; they are left out."""
+        """Add the modules of called functions to torch's key, which has only their names. Remove the names of variables
+        from the key: compiled code does not depend on them."""
 
         def make(function: Any) -> Any:
             def autograd_cache_key(mod: Any, *args: Any, **kwargs: Any) -> Any:
@@ -243,7 +201,7 @@ class TorchHooks:
                 try:
                     if reasons := why_not_known(graph):
                         raise module.BypassAOTAutogradCache("; ".join(reasons))
-                    with _told_of(graph), _without_names(graph):
+                    with _with_modules(graph), _without_names(graph):
                         return function(mod, *args, **kwargs)
                 except Exception as error:
                     self._listener.refused("inductor/aotautograd", f"AOTAutograd does not look: {error}")
@@ -254,7 +212,7 @@ class TorchHooks:
         return make
 
     def _numbering(self, function: Any) -> Any:
-        """A dynamic size's number is a hash of where it comes from; here of that without the variable's name."""
+        """The number of a dynamic size is a hash of its source. Hash the source without the variable's name."""
 
         def number(shapes: Any, source_name: str) -> int:
             found: int = function(shapes, _VARIABLE.sub("L", source_name))
@@ -270,9 +228,9 @@ class TorchHooks:
         return impl
 
     def _pickling(self, function: Any) -> Any:
-        """Keys are hashes of pickles. Layouts, memory formats and dtypes pickle as a name in the first module of
-        `sys.modules` that has it, which depends on who imported torch first; their names alone do not. Variables have
-        numbers for names."""
+        """Keys are hashes of pickles. A layout, memory format or dtype pickles as a name in the first module of
+        `sys.modules` that has it, which depends on the order of imports. Pickle only the name. Variables get numbers
+        for names."""
         torch = sys.modules["torch"]
         named = {
             getattr(torch, name) for name in ("dtype", "layout", "memory_format", "qscheme") if hasattr(torch, name)
@@ -287,8 +245,8 @@ class TorchHooks:
         return init
 
     def _reducing(self, function: Any) -> Any:
-        """A compilation for a package has a random id, which torch leaves in the key, though what it saves under it has
-        none and any other compilation may use that."""
+        """Remove the random id of a compilation for a package from the key. The saved entry does not have the id, so
+        any compilation can use it."""
 
         def reduce_aot_config(pickler: Any, aot_config: Any) -> Any:
             return function(pickler, replace(aot_config, precompile_backend_id=None))
@@ -296,8 +254,8 @@ class TorchHooks:
         return reduce_aot_config
 
     def _writing(self, function: Any) -> Any:
-        """A source is written before its library is looked for. Its name is the hash of it and the command line, where
-        the folders of torch and Python stand as they are on this machine; marks stand for them here."""
+        """torch writes a source before it looks for the library of the source. The name is a hash of the source and of
+        the command line. Replace the folders of torch and Python in it, which differ between machines."""
         folders = _folders()
 
         def write(content: Any, extension: str, extra: str = "", *args: Any, **kwargs: Any) -> tuple[str, str]:
@@ -319,8 +277,8 @@ class TorchHooks:
         return write
 
     def _precompiling(self, module: ModuleType) -> Callable[[Any], Any]:
-        """Torch precompiles headers before it looks for the library, 0.2 s at every start, and leaves them under the
-        temporary folder for ever. Here that is done for what must be compiled, where they count and are kept."""
+        """torch precompiles headers before it looks for the library: 0.2 s at every start, in a temporary folder that
+        it never empties. Precompile them only when the library is missing, in the scratch directory."""
 
         def make(function: Any) -> Any:
             def precompile_header(*args: Any, **kwargs: Any) -> str | None:
@@ -333,7 +291,7 @@ class TorchHooks:
                 vars(module).update(_HEADER_DIR=str(folder), _HEADER_LOCK_DIR=str(folder / "locks"))
                 try:
                     path = str(function(*args, **kwargs))
-                    if not Path(path).exists():  # of a live folder that compilers have left
+                    if not Path(path).exists():  # in a former scratch directory
                         function.cache_clear()
                         path = str(function(*args, **kwargs))
                 except Exception as error:
@@ -358,12 +316,12 @@ class TorchHooks:
         return compile_graph
 
     def _generating(self, function: Any) -> Any:
-        """Compiling writes files, and a disk may be full. What changes the graph before it fails changes a copy."""
+        """Repeat a compilation that failed on a full disk, with a copy of the graph: compiling changes the graph."""
 
         def generate(gm: Any, *args: Any, **kwargs: Any) -> Any:
             graph = None
             with suppress(Exception):
-                graph = copy.deepcopy(gm.graph)  # its nodes; what they refer to is shared
+                graph = copy.deepcopy(gm.graph)  # copies the nodes, and not the values that they refer to
             try:
                 return function(gm, *args, **kwargs)
             except Exception as error:
@@ -376,7 +334,8 @@ class TorchHooks:
         return generate
 
     def _probing(self, function: Any) -> Any:
-        """Whether an instruction set can be built and loaded is tried out in a process at every start: up to 0.8 s."""
+        """torch tests in a subprocess at every start whether an instruction set builds and loads: up to 0.8 s. Keep the
+        answer."""
 
         def check_build(isa: Any, code: str) -> bool:
             return self._listener.remember(f"{isa.build_arch_flags()}\n{code}", lambda: bool(function(isa, code)))
@@ -385,19 +344,19 @@ class TorchHooks:
 
 
 @contextmanager
-def _told_of(graph: Any) -> Iterator[None]:
-    """While this lasts, torch's key has the installed modules that a graph calls. It is made of graphs that enter and
-    leave autocast, too, and of those with the program's own `autograd.Function`s: what both do is in the graph, but for
-    the dtypes that autocast takes."""
+def _with_modules(graph: Any) -> Iterator[None]:
+    """Within this context torch's key has the installed modules that a graph calls. torch also makes keys of graphs
+    that enter and leave autocast, and of graphs with `autograd.Function`s of the program. The graph says what these do,
+    except for the dtypes of autocast, which are added."""
     torch = sys.modules["torch"]
     devices = torch._C._autocast_supported_devices()
     dtypes = repr({device: torch.get_autocast_dtype(device) for device in devices})
     config = torch._inductor.config
-    told = {**config.unsafe_marked_cacheable_functions, **dict.fromkeys(_OF_AUTOCAST, dtypes)}
-    told["warmstore: called modules"] = modules_text(graph)
+    cacheable = {**config.unsafe_marked_cacheable_functions, **dict.fromkeys(_OF_AUTOCAST, dtypes)}
+    cacheable["warmstore: called modules"] = modules_text(graph)
     functorch = sys.modules["torch._functorch.config"]
     with (
-        config.patch(unsafe_marked_cacheable_functions=told),
+        config.patch(unsafe_marked_cacheable_functions=cacheable),
         functorch.patch(autograd_cache_allow_custom_autograd_functions=True),
     ):
         yield
@@ -405,7 +364,7 @@ def _told_of(graph: Any) -> Iterator[None]:
 
 @contextmanager
 def _without_names(graph: Any) -> Iterator[None]:
-    """While this lasts, what a graph computes has numbers for names, as torch gives them to what it is passed."""
+    """Within this context the computed nodes of a graph have numbered names, as torch names the inputs."""
     named = [(node, node.name) for node in graph.graph.nodes if node.op not in ("placeholder", "output")]
     for number, (node, _) in enumerate(named):
         node.name = f"n_{number}"
@@ -417,17 +376,17 @@ def _without_names(graph: Any) -> Iterator[None]:
 
 
 def _with_text(key: str, text: str) -> str:
-    """A key of torch's, its first letter kept, for what is known beside."""
+    """A key of torch combined with a text. It keeps the first letter of the key."""
     return key[0] + hashlib.sha256(f"{key}\n{text}".encode()).hexdigest()
 
 
 def _is_bundled() -> bool:
-    """Whether AOTAutograd keeps compiled graphs with its own entries: then Inductor keeps and looks up none."""
+    """Whether entries of AOTAutograd contain the compiled graphs. Then Inductor has no entries of its own."""
     return bool(sys.modules["torch._functorch.config"].bundled_autograd_cache)
 
 
 def is_tested(version: str | None) -> bool:
-    """Whether the hooks were tested with that version of torch. Of others only a job's artifacts are brought."""
+    """Whether the hooks were tested with a version of torch. With others only a job's artifacts are used."""
     return version is not None and version.startswith(tuple(f"{tested}." for tested in TESTED))
 
 
@@ -436,13 +395,14 @@ def _by_name(value: object) -> tuple[type[str], tuple[str]]:
 
 
 def _without_name(numbers: dict[str, int], source: Any) -> tuple[type[tuple[Any, ...]], tuple[list[Any]]]:
-    """A variable that something comes from, as a pickle has it."""
+    """The pickle of a source: its variable has a number for its name."""
     _, *others = fields(source)
     number = numbers.setdefault(source.local_name, len(numbers))
-    return tuple, ([number, *(getattr(source, one.name) for one in others)],)
+    return tuple, ([number, *(getattr(source, other.name) for other in others)],)
 
 
 def _folders() -> list[tuple[str, str]]:
+    """The folders of torch and Python, longest first, and the marks that stand for them in hashed command lines."""
     torch = str(Path(str(sys.modules["torch"].__file__)).parent)
     found = {
         torch: "<torch>",
