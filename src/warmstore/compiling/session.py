@@ -1,7 +1,7 @@
-"""One process's use of the compile cache: what its compilers look up is brought, and what they make is taken in.
+"""One process's use of the compile cache: it restores what compilers look up, and stores what they make.
 
-A session stands between the shared store and the private folder that compilers see. Nothing that goes wrong in it ever
-reaches a compiler: a store that cannot be read is a miss, one that cannot be written keeps nothing.
+A session stands between the shared store and the private scratch directory of the compilers. No error of the store
+reaches a compiler: a store that cannot be read is a miss, and a store that cannot be written keeps nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,39 +21,39 @@ from warmstore.compiling.misses import lookup_log
 from warmstore.compiling.misses.key_components import KeyComponents
 from warmstore.compiling.misses.lookup_log import Lookup
 from warmstore.compiling.misses.miss_reasons import NEW, MissReasons
-from warmstore.compiling.rules import choose
-from warmstore.compiling.scratch.compiler_files import HEADER, belongs, to_use
+from warmstore.compiling.scratch.compiler_files import HEADER
 from warmstore.compiling.scratch.harvester import Harvester
+from warmstore.compiling.scratch.restorer import Restorer
 from warmstore.compiling.scratch.scratch_dir import ScratchDir, has_room
 from warmstore.compiling.scratch.scratch_quota import ScratchQuota
 from warmstore.compiling.single_flight import SingleFlight
 from warmstore.compiling.store.artifact import Artifact
 from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.compiling.warn_once import WarnOnce
-from warmstore.errors import BadArtifact, CompilationFailed, TooLarge
+from warmstore.errors import CompilationFailed
 
 if TYPE_CHECKING:
     from warmstore.compiling.remote.remote_tier import RemoteTier
 
 _log = logging.getLogger("warmstore")
 
-_NO_FILES = frozenset({"answer", "details", "package"})  # what no compiler looks for in its folder
-_HEADERS_FROM = 1 << 30  # bytes of a limit that leaves room for precompiled headers
-_HEADERS_NEED = 512 << 20  # bytes that are free on the disk
+_HEADERS_FROM = 1 << 30  # the least limit of a store, in bytes, that has room for precompiled headers
+_HEADERS_NEED = 512 << 20  # the least free space on the disk, in bytes
 
 
 class CompileSession:
-    """Brings and takes in. `requirements` are what artifacts made here need instead of this very environment.
+    """Serves the lookups and saves of the compilers in this process; a `Listener` of the hooks.
 
     Args:
-        store: The shared store.
-        live: The private folder.
+        store: The shared store. The session closes it.
+        live: The private scratch directory.
         environment: What artifacts must be right for.
-        job: The name under which what is used is remembered.
+        job: The store records the artifacts that this process uses under this name.
+        requirements: What artifacts made here need, in place of this very environment.
         flights: Locks between processes; None where there can be none.
-        wait: How many seconds to wait at most for another process that compiles the same.
-        remote: Where is looked for what the store has not; None for nowhere.
-        moved: Is told where compilers work from now on, when the live folder has no room for them any longer.
+        wait: The most seconds to wait for another process that compiles the same.
+        remote: Is asked for what the store does not have; None for no remote.
+        moved: Called with the new scratch directory when the disk of the former one is full.
     """
 
     def __init__(
@@ -91,36 +90,37 @@ class CompileSession:
         self._complain = WarnOnce()
         self._closing = False
         self._harvester = Harvester(store, self.workplace, self._put, self._end_flight, self._complain)
-        store.hand_over()  # it must not be closed before this
+        self._restorer = Restorer(store, self.workplace, environment, self._harvester, self._used, remote)
+        store.hand_over()  # the session closes the store
 
     @property
     def live(self) -> ScratchDir:
-        """The folder that compilers work in now."""
+        """The current scratch directory."""
         return self.workplace.live
 
     @property
     def kept(self) -> int:
-        """How many files were taken in."""
+        """The number of files that were stored."""
         return self._harvester.kept
 
     @property
     def is_open(self) -> bool:
-        """Whether it brings and takes in: not after `close`, and not in a forked child."""
+        """Whether the session serves lookups: not after `close`, and not in a forked child."""
         return not self._closing
 
-    # What compilers look for
+    # Lookups.
 
     def inside(self, path: str) -> str | None:
-        """The path relative to the live folder; None when it is elsewhere."""
+        """The path relative to the scratch directory; None for a path elsewhere."""
         prefix = f"{self.live.path}{os.sep}"
         return path[len(prefix) :] if path.startswith(prefix) else None
 
     def wanted(self, path: str, *, alone: bool) -> bool:
-        """Bring what the store has below a relative path, so that a compiler that looks there now finds it.
+        """Restore what the store has below a relative path, just before a compiler looks there.
 
         Args:
             path: A file, or a folder with a slash at its end.
-            alone: What is missing will be compiled next, so only one process should; the others wait for it.
+            alone: Whether the compiler compiles next what is missing. Then one process does, and the others wait.
         """
         with self._lock:
             if self._closing or path in self._seen:
@@ -134,60 +134,53 @@ class CompileSession:
 
     def _look_up(self, path: str, *, alone: bool) -> bool:
         self._prepare(path, compiling=False)
-        found, reasons = self._bring(path)
-        if not found and self._fetched(path):
-            found, reasons = self._bring(path)
+        count, reasons = self._restorer.restore(path)
+        if not count and self._restorer.fetch(path):
+            count, reasons = self._restorer.restore(path)
         waited = 0.0
-        if not found and alone and self._flights is not None:
-            self.landed()  # one flight at a time, so that no two processes wait for each other
+        if not count and alone and self._flights is not None:
+            self.landed()  # a thread has one flight at a time, so that no two processes wait for each other
             began = time.monotonic()
-            mine = self._flights.begin(path) or self._flights.wait(path, self._wait)
+            has_flight = self._flights.begin(path) or self._flights.wait(path, self._wait)
             waited = time.monotonic() - began
-            found, reasons = self._bring(path)  # also when nobody was waited for: they may just have finished
-            if not mine:
+            count, reasons = self._restorer.restore(path)  # another process may have finished just now
+            if not has_flight:
                 _log.warning(
                     "%s: another process has been compiling it for %.0f s; not waiting any longer", path, waited
                 )
-            elif found:
+            elif count:
                 self._flights.end(path)
             else:
                 self._flying.path = path
-        if not found and self._prepare(path, compiling=alone):
-            found, reasons = self._bring(path)  # which a full disk may have kept from coming
-            if found:
+        if not count and self._prepare(path, compiling=alone):
+            count, reasons = self._restorer.restore(path)  # the disk may have been full before
+            if count:
                 self.landed()
         changed: tuple[str, ...] = ()
-        if found:
+        if count:
             self._explanations.forget(path)
         else:
             changed = self.why(path)
             self._began[path] = time.monotonic()
-        self.note(Lookup(path, bool(found), tuple(reasons), changed, waited))
-        return bool(found)
-
-    def _fetched(self, path: str) -> bool:
-        """Whether the remote had something below a path, which the store has now."""
-        return self._remote is not None and self._remote.fetch(path)
-
-    def _has(self, path: str) -> bool:
-        return any(artifact is not None for artifact, _ in self.store.below(path, self.environment))
+        self.note(Lookup(path, bool(count), tuple(reasons), changed, waited))
+        return bool(count)
 
     def _prepare(self, path: str, *, compiling: bool) -> bool:
         moved = self.workplace.prepare(compiling=compiling)
         if moved:
-            self._forget_brought(path)
+            self._forget_restored(path)
         return moved
 
-    def _forget_brought(self, *but: str) -> None:
-        """Compilers have been sent to a folder where nothing is."""
+    def _forget_restored(self, *kept: str) -> None:
+        """Forget which paths were restored, except for some: the new scratch directory is empty."""
         with self._lock:
-            self._seen &= {*self._began, *but}
+            self._seen &= {*self._began, *kept}
 
     def may_go_on(self, error: Exception) -> bool:
-        """Whether what failed should be tried again, for it failed where compilers work, and they were sent elsewhere.
+        """Whether to repeat a compilation that failed, because the scratch directory was full and has moved.
 
         Raises:
-            CompilationFailed: it failed there, and there is no other place.
+            CompilationFailed: The scratch directory is full, and no other folder has room.
         """
         if self._closing or not self.workplace.is_to_blame(error):
             return False
@@ -197,23 +190,23 @@ class CompileSession:
                 f"nothing can be compiled: {here} has no room, and neither has the temporary folder; free some or set "
                 f"TMPDIR. It was: {error}"
             ) from error
-        self._forget_brought()
+        self._forget_restored()
         return True
 
     @property
     def has_room_for_headers(self) -> bool:
-        """Whether headers may be precompiled: two of them take 150 MB."""
+        """Whether there is room to precompile headers: two headers take 150 MB."""
         return not self._closing and self.store.limit >= _HEADERS_FROM and has_room(self.live.path, _HEADERS_NEED)
 
     def want_header(self, path: str) -> None:
-        """Bring a precompiled header, if the store has it."""
+        """Restore a precompiled header, if the store has it."""
         if not self._closing:
-            _, reasons = self._bring(path)
+            _, reasons = self._restorer.restore(path)
             if reasons:
                 _log.info("%s is compiled: %s", path, "; ".join(reasons))
 
     def made_header(self, path: str) -> None:
-        """A precompiled header is whole: keep it, for whoever compiles on this machine."""
+        """Store a precompiled header that is complete, for other processes on this machine."""
         if self._closing or self.store.read_only or path in self._used:
             return
         try:
@@ -224,7 +217,7 @@ class CompileSession:
             self._complain("%s is not kept", path, error)
 
     def why(self, path: str) -> tuple[str, ...]:
-        """What is different from the nearest that there is; for what was described."""
+        """The differences between the key of a path, if it was described, and the nearest key in the store."""
         try:
             return self._explanations.why(path)
         except Exception as error:
@@ -232,22 +225,22 @@ class CompileSession:
             return ()
 
     def describe(self, path: str, make: Callable[[], KeyComponents | None]) -> None:
-        """Say what a key is made of, just before what lies below its path is looked up."""
+        """Describe the key of a path just before its lookup; `make` runs only on a miss."""
         if not self._closing and path not in self._seen:
             self._explanations.describe(path, make)
 
     def found(self, path: str) -> bool:
-        """Whether a path that was wanted was there."""
-        return any(one.hit for one in self.lookups if one.key == path)
+        """Whether the lookup of a path was a hit."""
+        return any(lookup.hit for lookup in self.lookups if lookup.key == path)
 
     def refused(self, path: str, reason: str) -> None:
-        """A compiler does not take what it found below a path, or does not look for it; for which reason."""
-        self.lookups[:] = [one for one in self.lookups if one.key != path]
+        """Record that a compiler rejects the artifacts below a path, or does not look for them."""
+        self.lookups[:] = [lookup for lookup in self.lookups if lookup.key != path]
         self.note(Lookup(path, False, (reason,)))
 
     def note(self, lookup: Lookup) -> None:
-        """Remember what came of a lookup. Why something is missing is a warning, where it was not said before; but not
-        of what is compiled for the first time."""
+        """Record the result of a lookup. Each reason for a miss is logged as a warning once. A first compilation, of
+        which nothing similar is stored, is logged as information."""
         self.lookups.append(lookup)
         self.store.count(
             "hit" if lookup.hit else "left" if lookup.left else "incompatible" if lookup.reasons else "miss"
@@ -260,90 +253,35 @@ class CompileSession:
                 level, "%s is %s: %s", lookup.key, "left to torch.compile" if lookup.left else "compiled", lookup.why
             )
 
-    def _bring(self, path: str) -> tuple[int, list[str]]:
-        """Copy every usable artifact below a path into the live folder. Returns how many, and why others were not."""
-        found, reasons = 0, []
-        for artifact, why in self.store.below(path, self.environment):
-            if artifact is None:
-                reasons += why
-                continue
-            try:
-                self._place(artifact)
-                found += 1
-            except (OSError, LookupError, ValueError) as error:
-                reasons.append(str(error))
-        return found, reasons
-
-    def bring_job(self, name: str, kinds: frozenset[str] | None = None) -> int:
-        """Bring what a job used, of these kinds or of all. Returns how many artifacts."""
-        brought = 0
-        if self._remote is not None and not self.store.job(name):
-            self._remote.fetch_job(name, kinds)
-        for _, group in groupby(self.store.all(name), key=lambda artifact: artifact.key):
-            artifact, _ = choose((one for one in group if kinds is None or one.kind in kinds), self.environment)
-            if artifact is None or artifact.kind in _NO_FILES:
-                continue
-            try:
-                self._place(artifact)
-                brought += 1
-            except (OSError, LookupError, ValueError) as error:
-                _log.info("%s of job %s cannot be brought: %s", artifact.key, name, error)
-        return brought
-
-    def _place(self, artifact: Artifact) -> None:
-        """Put one artifact where compilers look, whole or not at all, its hash checked on the way."""
-        if not belongs(artifact.key, artifact.kind):
-            raise BadArtifact(f"{artifact.key!r} is no place for an artifact of kind {artifact.kind!r}")
-        target = self.live.path / artifact.key
-        data = to_use(artifact.key, self.store.read(artifact), str(self.live.path))
-        if not self.workplace.book(len(data)):
-            raise TooLarge(
-                f"{artifact.key} is there, but the limit of {self.store.limit:,} bytes has no room to use it"
-            )
-        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        whole = target.with_name(f".{os.getpid()}.{threading.get_ident()}.tmp")
-        whole.write_bytes(data)
-        with self._lock:
-            self._harvester.knows(str(target), whole.stat())
-            whole.rename(target)
-            self._used[artifact.key] = artifact
-
     def warm(self, name: str) -> int:
-        """Bring everything that a job used, from the remote too. Returns how many artifacts."""
+        """Restore everything that a job used, from the remote too. Returns the number of artifacts."""
         if self._remote is not None:
             self._remote.fetch_job(name)
         return self.bring_job(name)
 
-    @contextmanager
-    def alone(self, path: str) -> Iterator[None]:
-        """While the block runs no other process is in a block of the same path; at most `wait` seconds are waited."""
-        mine = self._flights is None or self._flights.begin(path) or self._flights.wait(path, self._wait)
-        try:
-            yield
-        finally:
-            if mine and self._flights is not None:
-                self._flights.end(path)
+    def bring_job(self, name: str, kinds: frozenset[str] | None = None) -> int:
+        """Restore what a job used, of these kinds or of all. Returns the number of artifacts."""
+        return self._restorer.restore_job(name, kinds)
 
     def read(self, path: str) -> tuple[list[bytes], list[str]]:
         """The bytes of every usable artifact below a path, and why others are not usable.
 
-        Nothing is counted: whoever reads says what comes of it.
+        The caller records the lookup with `note`.
         """
-        if not self._has(path):
-            self._fetched(path)
-        found, reasons = [], []
-        for artifact, why in self.store.below(path, self.environment):
-            reasons += why
-            if artifact is not None:
-                try:
-                    found.append(self.store.read(artifact))
-                    self._used[artifact.key] = artifact
-                except (OSError, LookupError, ValueError) as error:
-                    reasons.append(str(error))
-        return found, reasons
+        return self._restorer.read(path)
+
+    @contextmanager
+    def alone(self, path: str) -> Iterator[None]:
+        """A context that only one process at a time is in for the same path, unless it waited `wait` seconds."""
+        has_flight = self._flights is None or self._flights.begin(path) or self._flights.wait(path, self._wait)
+        try:
+            yield
+        finally:
+            if has_flight and self._flights is not None:
+                self._flights.end(path)
 
     def keep(self, path: str, kind: str, data: bytes, seconds: float) -> None:
-        """Store an artifact that is no file of a compiler's."""
+        """Store an artifact that is not a file of a compiler."""
         self._used[path] = self.store.put(
             path, kind, data, environment=self.environment, requirements=self._requirements, seconds=seconds
         )
@@ -354,24 +292,24 @@ class CompileSession:
         if self._remote is not None:
             self._remote.offer(artifact)
 
-    # What compilers make
+    # Saves.
 
     def made(self, path: str) -> None:
-        """A compiler has saved what it looked for below a path: take it in soon, and let others go on then."""
+        """Store soon what a compiler has saved below a path. Then end the flight, so that other processes go on."""
         flying = getattr(self._flying, "path", None) == path
         if flying:
             self._flying.path = None
         self._harvester.made(path if flying else None)
 
     def landed(self) -> None:
-        """This thread is through with compiling: let others go on, whatever came of it."""
+        """End the flight of this thread, so that other processes go on, whether or not it has compiled."""
         path = getattr(self._flying, "path", None)
         if path is not None and self._flights is not None:
             self._flying.path = None
             self._flights.end(path)
 
     def harvest(self) -> None:
-        """Store every file of the live folder that is new and whole, if the store can be written."""
+        """Store every new and complete file of the scratch directory, if the store can be written."""
         self._harvester.harvest()
 
     def _put(self, path: str, kind: str, data: bytes) -> Artifact:
@@ -394,16 +332,15 @@ class CompileSession:
             self._flights.end(path)
 
     def remember(self, question: str, ask: Callable[[], bool]) -> bool:
-        """The answer to a yes-or-no question about this machine and its compiler, asked until it was yes once.
+        """The answer to a yes-or-no question about this machine and its compiler.
 
-        A no may be that of a machine too busy for the question.
+        The store keeps a yes. A no is asked again in the next process: on a busy machine the test may time out.
         """
         key = f"answer/{hashlib.blake2b(question.encode(), digest_size=16).hexdigest()}"
         if self._closing:
             return ask()
         try:
-            if not self._has(key):
-                self._fetched(key)
+            self._restorer.ensure(key)
             known = self.store.find(key, "answer", self.environment)
             if known is not None:
                 self._used[key] = known
@@ -418,10 +355,10 @@ class CompileSession:
                 self._complain("%s cannot be kept", key, error)
         return answer
 
-    # The end
+    # The end.
 
     def close(self) -> None:
-        """Take in what is left, remember what was used, and remove the live folder. Closing twice is fine."""
+        """Store the remaining files, record the job, and remove the scratch directory. Safe to call twice."""
         with self._lock:
             if self._closing:
                 return
@@ -441,9 +378,10 @@ class CompileSession:
             self.store.close()
 
     def leave(self) -> None:
-        """In a forked child: touch nothing. What compilers make in the live folder, the parent takes in."""
+        """In a forked child: stop serving. The parent stores what compilers make in the scratch directory."""
         self._closing = True
         self._lock = threading.RLock()
+        self._restorer.leave()
         self.store._after_fork()
         if self._remote is not None:
             self._remote.leave()
@@ -452,7 +390,7 @@ class CompileSession:
         self.workplace.leave()
 
     def remember_job(self) -> None:
-        """Have the store know what this job used so far."""
+        """Record in the store which artifacts this job has used so far."""
         used = self._of_job()
         if used and not self.store.read_only:
             self.store.record_job(self.job, list(used))
