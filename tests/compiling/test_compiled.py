@@ -12,12 +12,12 @@ import torch
 from tests.compiling.programs import START, Report, run, with_torch_in
 
 import warmstore as ws
-from warmstore.compiling import compiled
 from warmstore.compiling.environment import Environment
 from warmstore.compiling.keys.call_sizes import cover, generalised
 from warmstore.compiling.keys.identified import Identified
 from warmstore.compiling.keys.object_texts import object_text
 from warmstore.compiling.misses.lookup_log import Lookup
+from warmstore.compiling.packages import compiled_program
 from warmstore.compiling.packages.package import PROVEN, Package
 from warmstore.errors import BadArtifact, Incompatible
 
@@ -322,7 +322,7 @@ class Asked:
 def asked(function: Any, monkeypatch: pytest.MonkeyPatch, *args: Any, **options: Any) -> Asked:
     """What is looked for and kept as a function is called twice, of which Dynamo has a question each time."""
     session = Asked()
-    monkeypatch.setattr(compiled, "_session", lambda: session)
+    monkeypatch.setattr(compiled_program, "_session", lambda: session)
     wrapper = ws.compile(function, **options)
     held = next(one.cell_contents for one in wrapper.__closure__ if hasattr(one.cell_contents, "_plain"))
     question: Any = SimpleNamespace(compile=lambda: "torch's own")
