@@ -20,8 +20,8 @@ from warmstore.errors import BadBudget, Damaged, NotAStore, ReadOnly, RemoteUnav
 from warmstore.remote.objects import Objects
 from warmstore.replicate.block_cache import BlockCache
 from warmstore.replicate.remote_chunk import PAGES, RemoteChunk
+from warmstore.storage.block_source import BLOCK
 from warmstore.storage.files import Files
-from warmstore.storage.memory.address_space import BLOCK
 
 __all__ = ["at_s3", "behind_proxy"]
 
@@ -41,7 +41,7 @@ def remote(tmp_path: Path) -> str:
 
 
 def fetched(store: ws.RecordStore) -> int:
-    return sum(pages.nbytes for pages in store.files._pages.values())  # type: ignore[attr-defined]
+    return sum(pages.nbytes for pages in store.files._block_caches.values())  # type: ignore[attr-defined]
 
 
 def test_reads_only_what_is_asked_for(remote: str, tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_the_next_run_finds_what_was_read(behind_proxy: str, s3_proxy: Proxy, tm
 def test_after_a_reboot_blocks_are_checked(remote: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ws.RecordStore.open(remote, cache_dir=tmp_path / "cache") as store:
         before = store["x"][:1000]
-        pages = next(iter(store.files._pages.values()))  # type: ignore[attr-defined]
+        pages = next(iter(store.files._block_caches.values()))  # type: ignore[attr-defined]
         first = pages.path(0)
     data = bytearray(first.read_bytes())
     data[500_000:500_100] = bytes(100)  # never reached the disk

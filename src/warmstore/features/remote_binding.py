@@ -26,9 +26,9 @@ from warmstore.replicate.push import push as push_store
 from warmstore.replicate.remote_chunk import PAGES, RemoteChunk
 from warmstore.replicate.remote_copy import Remote, RemoteFiles, add_chunks, copy_folder, default_cache_dir
 from warmstore.replicate.remote_snapshot import RemoteSnapshot, read_heads
+from warmstore.storage.block_source import BLOCK
 from warmstore.storage.files import Files
 from warmstore.storage.humanize import parse_size
-from warmstore.storage.memory.address_space import BLOCK
 
 if TYPE_CHECKING:
     from warmstore.features.keyed.cache_session import CacheSession
@@ -91,7 +91,7 @@ def lazily(files: RemoteFiles) -> Keep:
 
     def keep(folder: Path, number: int, chunk: RemoteChunk, entries: Entries) -> None:
         add_chunks(folder, {number: chunk}, files)
-        pages = files.pages(folder)
+        pages = files.block_source(folder)
         pages.base_index(number)
         # Keys are the first column: 16 bytes a row, and 8 of their checksums.
         first = entries["offset"].astype(np.int64)

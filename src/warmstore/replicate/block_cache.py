@@ -25,8 +25,8 @@ from warmstore.remote.objects import Objects
 from warmstore.replicate.block_writer import BlockWriter
 from warmstore.replicate.remote_chunk import PAGES, Hashes, RemoteChunk
 from warmstore.storage.atomic import replace_file
+from warmstore.storage.block_source import BLOCK
 from warmstore.storage.files import Files, read_whole, write_all
-from warmstore.storage.memory.address_space import BLOCK
 from warmstore.storage.memory.mmap import GrowableMmap
 from warmstore.storage.rw_lock import RWLock
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from warmstore.storage.memory.address_space import BLOCK
+from warmstore.storage.block_source import BLOCK
 
 _PIECE = 1 << 20  # bytes that are checked and written as one
 

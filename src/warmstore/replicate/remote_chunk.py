@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from warmstore.storage.memory.address_space import BLOCK
+from warmstore.storage.block_source import BLOCK
 
 PAGES = 1 << 15
 """Blocks that a chunk may have: 1 GiB and its footer need half of them."""

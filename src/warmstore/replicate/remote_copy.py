@@ -87,7 +87,7 @@ class RemoteFiles(Files):
         self.cache_dir = cache_dir
         self.max_size = max_size
         self._objects: tuple[int, Objects] | None = None
-        self._pages: dict[Path, BlockCache] = {}
+        self._block_caches: dict[Path, BlockCache] = {}
 
     def __reduce__(self) -> Any:
         return type(self), (self.remote, self.max_size, self.cache_dir)
@@ -99,21 +99,21 @@ class RemoteFiles(Files):
             self._objects = os.getpid(), self.remote.open()
         return self._objects[1]
 
-    def pages(self, folder: Path) -> BlockCache:
+    def block_source(self, folder: Path) -> BlockCache:
         chunks = read_chunks(folder, self) or {}
-        found = self._pages.get(folder)
+        found = self._block_caches.get(folder)
         if found is None or not found.is_ours:
             found = BlockCache(
                 folder, chunks, self.objects, self, self.max_size, lambda: read_chunks(folder, self) or {}
             )
-            self._pages[folder] = found
+            self._block_caches[folder] = found
         return found
 
     def release(self) -> None:
         if self._objects is not None and self._objects[0] == os.getpid():
             self._objects[1].close()
         self._objects = None
-        self._pages.clear()
+        self._block_caches.clear()
 
 
 class CopyFiles(RemoteFiles):

@@ -14,15 +14,13 @@ import shutil
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from warmstore._native import floor
 from warmstore.errors import WriteFailed
-
-if TYPE_CHECKING:
-    from warmstore.replicate.block_cache import BlockCache
+from warmstore.storage.block_source import BlockSource
 
 Buffer = bytes | bytearray | memoryview
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
@@ -172,18 +170,18 @@ class Files:
     def unlock(self, descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
 
-    def pages(self, folder: Path) -> "BlockCache | None":
-        """What brings the chunks of a folder from a remote, where they are read; None where all of them are here."""
+    def block_source(self, folder: Path) -> BlockSource | None:
+        """What fetches the blocks of a folder's chunks; None for a folder whose files are complete."""
         return None
 
     is_remote = False
-    """Whether what is read is a copy of a store at a remote."""
+    """Whether the folder is a copy of a store at a remote."""
 
     def refresh(self) -> None:
-        """Have what came to a remote since be seen here."""
+        """Copy what was pushed to the remote since."""
 
     def release(self) -> None:
-        """Nobody will read more of what `pages` brings."""
+        """Close the connections of `block_source`; nothing is read from it any more."""
 
     def map(self, address: int, length: int, descriptor: int, *, write: bool = False) -> None:
         """Map a file, shared, over `length` bytes of reserved address space at exactly `address`."""

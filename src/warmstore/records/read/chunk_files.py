@@ -44,7 +44,7 @@ class ChunkFiles:
     def __init__(
         self, folder: Path, files: Files, superseded: Callable[[], bool], gone: Callable[[], frozenset[int]]
     ) -> None:
-        self.space = AddressSpace.of(files, files.pages(folder))
+        self.space = AddressSpace.of(files, files.block_source(folder))
         self.slots: dict[int, int] = {}  # dense, as numbers of chunks that have gone are not
         self.sizes: dict[int, int] = {}
         self.mended: dict[int, bytes] = {}
@@ -68,7 +68,7 @@ class ChunkFiles:
         space = self.space
         if not space.is_mapped and not self.sizes:
             largest = max(map(self._size_of, chunks), default=0)
-            space = AddressSpace.compact(self._files, space.pages, len(chunks), largest)
+            space = AddressSpace.compact(self._files, space.block_source, len(chunks), largest)
         if len(self.slots) > space.slots:
             space = space.grown(len(self.slots))
             chunks = sorted({*self.sizes, *chunks})
@@ -92,14 +92,14 @@ class ChunkFiles:
     def _mapped_into(self, space: AddressSpace, chunks: list[int]) -> dict[int, int]:
         """Have chunks be mapped; returns the bytes of their files, 0 for those that are missing."""
         sizes = {}
-        slots, name, paths, pages, add = self.slots, self._name, space.paths, space.pages, space.map  # of thousands
+        slots, name, paths, source, add = self.slots, self._name, space.paths, space.block_source, space.map
         for chunk in chunks:
             slot = slots[chunk]
             if slot in paths:
                 sizes[chunk] = self._size_of(chunk)
                 continue
-            if pages is not None:
-                pages.base_index(chunk)  # makes the file of one that comes from a remote
+            if source is not None:
+                source.base_index(chunk)  # makes the file of one that comes from a remote
             try:
                 sizes[chunk] = add(slot, name(chunk), chunk)
             except FileNotFoundError:
@@ -108,8 +108,8 @@ class ChunkFiles:
 
     def _size_of(self, chunk: int) -> int:
         """Bytes of a chunk's file, 0 where it is missing."""
-        if self.space.pages is not None:
-            self.space.pages.base_index(chunk)
+        if self.space.block_source is not None:
+            self.space.block_source.base_index(chunk)
         try:
             return os.stat(self._name(chunk)).st_size  # noqa: PTH116 - thousands of them
         except FileNotFoundError:

@@ -1,11 +1,11 @@
-"""One stretch of address space for all chunks of a store, so that any rows of any chunks are one gather.
+"""One range of reserved address space for all chunks of a store, so that rows of any chunks are copied in one gather.
 
-Each chunk is mapped read-only at its own fixed slot of 1 GiB, also beyond the file's present end: bytes that a writer
-appends later are seen without mapping again. Nothing may be read beyond what the log says is committed: past the
-end of a file lies SIGBUS. What nobody has checked yet is read past the mapping (see `UncheckedReader`).
+Each chunk is mapped read-only at its own slot of 1 GiB, beyond the present end of its file: bytes that a writer
+appends later are visible without another mapping. Reads stay within the rows that the log commits, since reading past
+the end of a file raises SIGBUS. Rows that are not verified yet are read from the file (see `UncheckedReader`).
 
-Where address space is scarce, slots are as small as the chunks allow; where even that is too much, or the system maps
-no more files, nothing is mapped, and every row is read from its file.
+Where address space is scarce, slots shrink to what the chunks need. Where even that fails, or the system refuses more
+mappings, nothing is mapped and every row is read from its file.
 """
 
 import contextlib
@@ -19,14 +19,13 @@ import numpy as np
 
 from warmstore._native import floor, threads_for
 from warmstore.errors import Damaged
+from warmstore.storage.block_source import BLOCK, BlockSource
 from warmstore.storage.files import POPULATE_READ, Files, advise, release, reserve
 from warmstore.storage.memory.buffer_pool import take
 from warmstore.storage.memory.unchecked_reader import UncheckedReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    from warmstore.replicate.block_cache import BlockCache
 
 SLOT = 1 << 30
 """Bytes of address space per chunk, and so the most a chunk may hold."""
@@ -36,9 +35,6 @@ _SMALLEST_SLOT = 1 << 20
 _PAGE = mmap.PAGESIZE
 # Gaps of up to this many bytes are read along: one request costs more than they do.
 _CLOSE = 1 << 14
-
-BLOCK = 1 << 16
-"""Bytes that come from a remote as one."""
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -60,7 +56,7 @@ class AddressSpace:
         self,
         files: Files,
         slots: int = _FIRST_SLOTS,
-        pages: "BlockCache | None" = None,
+        block_source: BlockSource | None = None,
         *,
         slot: int = SLOT,
         is_mapped: bool = True,
@@ -68,9 +64,9 @@ class AddressSpace:
         self.slots = slots
         self.slot = slot
         self.is_mapped = is_mapped
-        self.pages = pages  # brings chunks from a remote; nothing may then be read but through the methods here
+        self.block_source = block_source  # if any, bytes may only be read through the methods here
         self._files = files
-        self._places = np.full(slots, -1, np.int64)  # of each slot's first block in the table of `pages`
+        self._base_indices = np.full(slots, -1, np.int64)  # of each slot's first block in `block_source`
         self.paths: dict[int, str] = {}  # of the slots that have a file
         self._unchecked = UncheckedReader(files, slot, self.paths)
         length = slots * slot if is_mapped else _PAGE
@@ -83,16 +79,16 @@ class AddressSpace:
         self._unchecked.mapping = self.view if is_mapped else None
 
     @classmethod
-    def of(cls, files: Files, pages: "BlockCache | None" = None) -> "AddressSpace":
+    def of(cls, files: Files, block_source: BlockSource | None = None) -> "AddressSpace":
         """Slots for the largest chunks there may be, or else nothing mapped."""
-        return _mapped_or_not(lambda is_mapped: cls(files, pages=pages, is_mapped=is_mapped))
+        return _mapped_or_not(lambda is_mapped: cls(files, block_source=block_source, is_mapped=is_mapped))
 
     @classmethod
-    def compact(cls, files: Files, pages: "BlockCache | None", chunks: int, largest: int) -> "AddressSpace":
+    def compact(cls, files: Files, block_source: BlockSource | None, chunks: int, largest: int) -> "AddressSpace":
         """As few and small slots as so many chunks of up to `largest` bytes need, with room to grow to twice that."""
         slot = min(max(1 << (2 * largest - 1).bit_length(), _SMALLEST_SLOT), SLOT)
         slots = 1 << max(chunks, 4).bit_length()
-        return _mapped_or_not(lambda is_mapped: cls(files, slots, pages, slot=slot, is_mapped=is_mapped))
+        return _mapped_or_not(lambda is_mapped: cls(files, slots, block_source, slot=slot, is_mapped=is_mapped))
 
     def map(self, slot: int, path: str, chunk: int = -1) -> int:
         """Map a chunk's file at its slot, and return the bytes it has now.
@@ -108,8 +104,8 @@ class AddressSpace:
                 files.map(self.address + slot * self.slot, self.slot, descriptor)
         finally:
             files.close(descriptor)
-        if self.pages is not None:
-            self._places[slot] = self.pages.base_index(chunk)
+        if self.block_source is not None:
+            self._base_indices[slot] = self.block_source.base_index(chunk)
         self.paths[slot] = path
         return size
 
@@ -120,33 +116,33 @@ class AddressSpace:
             size *= 2
 
         def make(is_mapped: bool) -> AddressSpace:
-            return AddressSpace(self._files, size, self.pages, slot=self.slot, is_mapped=is_mapped)
+            return AddressSpace(self._files, size, self.block_source, slot=self.slot, is_mapped=is_mapped)
 
         return _mapped_or_not(make) if self.is_mapped else make(False)
 
     def unmapped(self) -> "AddressSpace":
         """An empty space of the same slots that maps nothing."""
-        return AddressSpace(self._files, self.slots, self.pages, slot=self.slot, is_mapped=False)
+        return AddressSpace(self._files, self.slots, self.block_source, slot=self.slot, is_mapped=False)
 
     @property
     def is_all_here(self) -> bool:
         """Whether what is committed may be read from `memory` as it is."""
-        return self.pages is None and self.is_mapped
+        return self.block_source is None and self.is_mapped
 
     def held(self, addresses: Int64, lengths: Int64 | int) -> contextlib.AbstractContextManager[None]:
-        """Have bytes here, from a remote if need be, for as long as they are being copied."""
-        if self.pages is None or not len(addresses):
+        """Keep the blocks of some bytes in their files, fetched if need be, for as long as the context is held."""
+        if self.block_source is None or not len(addresses):
             return contextlib.nullcontext()
-        places = self._places[addresses // self.slot]
-        remote = (places >= 0) & (np.asarray(lengths) > 0)
-        within, places = (addresses % self.slot)[remote], places[remote]
+        bases = self._base_indices[addresses // self.slot]
+        remote = (bases >= 0) & (np.asarray(lengths) > 0)
+        within, bases = (addresses % self.slot)[remote], bases[remote]
         lengths = np.broadcast_to(lengths, len(addresses))[remote]
         first, last = within // BLOCK, (within + lengths - 1) // BLOCK
         count = last - first + 1
         if count.max(initial=0) <= 2:
-            return self.pages.pin(np.concatenate((places + first, places + last)))
+            return self.block_source.pin(np.concatenate((bases + first, bases + last)))
         ends = np.cumsum(count)
-        return self.pages.pin(np.repeat(places + first - (ends - count), count) + np.arange(ends[-1]))
+        return self.block_source.pin(np.repeat(bases + first - (ends - count), count) + np.arange(ends[-1]))
 
     def gather(self, addresses: Int64, width: int, out: Bytes | None = None) -> Bytes:
         """Copy `width` bytes from each address.
@@ -159,7 +155,7 @@ class AddressSpace:
         Returns:
             uint8 [n, width], `out` or a new array.
         """
-        if self.pages is not None:
+        if self.block_source is not None:
             with self.held(addresses, width):
                 return self._gather(addresses, width, out)
         return self._gather(addresses, width, out)
@@ -219,7 +215,7 @@ class AddressSpace:
     def span(self, address: int, length: int) -> memoryview:
         """A read-only view of `length` bytes, which keeps the mapping alive. Of what is not mapped, or comes from a
         remote, a copy."""
-        if self.pages is None and self.is_mapped:
+        if self.block_source is None and self.is_mapped:
             return self.view[address : address + length]
         return self.spans(np.array([address]), np.array([length]))[0]
 
@@ -232,7 +228,7 @@ class AddressSpace:
             return found
         view, ends = self.view, (starts + lengths).tolist()
         spans = [view[first:last] for first, last in zip(starts.tolist(), ends, strict=True)]
-        if self.pages is None:
+        if self.block_source is None:
             return spans
         with self.held(starts, lengths):  # holes may be made there later, and views would show zeros
             return [memoryview(bytes(span)) for span in spans]
@@ -259,7 +255,7 @@ class AddressSpace:
 
     def read_span(self, address: int, length: int) -> memoryview | None:
         """One span from its file; None where not all of it is there."""
-        if self.pages is None:
+        if self.block_source is None:
             return self._unchecked.span(address, length)
         with self.held(np.array([address]), length):
             return self._unchecked.span(address, length)

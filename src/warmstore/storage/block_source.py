@@ -1,0 +1,35 @@
+"""Where the bytes of a chunk come from when they are not in its local file yet.
+
+A store may be a copy of a remote: its chunk files exist locally at full size, but their blocks are fetched when they
+are read. The address space asks a `BlockSource` for the blocks before it copies rows out of them.
+"""
+
+import contextlib
+from typing import Any, Protocol
+
+import numpy as np
+
+BLOCK = 1 << 16
+"""Bytes of one block, the unit in which chunks are fetched."""
+
+
+class BlockSource(Protocol):
+    """Fetches the blocks of one folder's chunks. Safe to use from several threads."""
+
+    def base_index(self, chunk: int, /) -> int:
+        """The index of a chunk's first block; -1 for a chunk whose file is complete.
+
+        Creates the file of a chunk that comes from the remote, if it is missing.
+        """
+
+    def pin(self, blocks: np.ndarray[Any, np.dtype[np.int64]], /) -> contextlib.AbstractContextManager[None]:
+        """Fetch the blocks that are missing, and keep all of them for as long as the context is held.
+
+        Args:
+            blocks: int64 [n], block indices in any order; duplicates are allowed.
+
+        Raises:
+            RemoteUnavailable, RemoteRefused: a block is missing and cannot be fetched.
+            Damaged: the remote's bytes do not match their checksums.
+            BadBudget: more blocks than the source may keep at once.
+        """
