@@ -52,7 +52,6 @@ from warmstore.errors import (
 from warmstore.records.format.codecs import train_dictionary
 from warmstore.records.format.fields import Array, Bytes, Json, Ragged, Text
 from warmstore.records.format.value_encoding import Packed
-from warmstore.records.store import RecordStore
 
 if TYPE_CHECKING:
     from warmstore.compiling import compile_cache
@@ -83,6 +82,7 @@ if TYPE_CHECKING:
     from warmstore.pipeline.steps import Step
     from warmstore.replicate.pull import PullResult
     from warmstore.replicate.push import PushResult
+    from warmstore.replicate.record_store import RecordStore
 
 __version__ = "0.1.0"
 
@@ -204,6 +204,7 @@ _LAZY = {
     "Profile": "warmstore.pipeline.profile.profile",
     "PullResult": "warmstore.replicate.pull",
     "PushResult": "warmstore.replicate.push",
+    "RecordStore": "warmstore.replicate.record_store",
     "RowBudget": "warmstore.loading.batch_sizes",
     "Sequential": "warmstore.loading.samplers.samplers",
     "Shuffle": "warmstore.loading.samplers.samplers",

@@ -28,7 +28,7 @@ import pytest
 import warmstore as ws
 from tests.converting.common import small_batches
 from tests.converting.test_resume import SOURCES
-from warmstore.records.store import RecordStore
+from warmstore.replicate.record_store import RecordStore
 
 name, folder, number, when = sys.argv[1:]
 small_batches(pytest.MonkeyPatch())

@@ -364,7 +364,7 @@ def test_a_folder_that_can_only_be_read_is_pushed(seen_by_all: Path) -> None:
     program = """if True:
         import os, sys
         import warmstore as ws
-        import obstore, obstore.store, tqdm, warmstore.replicate.push, warmstore.replicate.remote_copy
+        import obstore, obstore.store, tqdm, warmstore.replicate.record_store
         os.setuid(65534)
         with ws.RecordStore.open(sys.argv[1]) as store:
             assert store.push(sys.argv[2]).chunks == 1

@@ -12,7 +12,7 @@ from warmstore.errors import Damaged
 from warmstore.features.cache_inspection import CacheState, duplicates, read_state
 from warmstore.features.keyed.cache_versions import Fingerprint, digest, id_name, version_paths
 from warmstore.features.outputs.output_schema import OutputSchema
-from warmstore.records.store import RecordStore
+from warmstore.replicate.record_store import RecordStore
 from warmstore.storage.humanize import format_duration, format_size
 from warmstore.tree.spec import TreeSpec, children_of, keys_of
 

@@ -99,7 +99,7 @@ def verify(
     """Check every record against its checksums. Exits with 1 when something is damaged and not repaired."""
     from warmstore.cli.records_view import repairs
     from warmstore.errors import Damaged
-    from warmstore.records.store import RecordStore
+    from warmstore.replicate.record_store import RecordStore
 
     try:
         opened, refusal = RecordStore.open(store), None
@@ -123,8 +123,8 @@ def verify(
 
 def seal(store: Annotated[Path, typer.Argument(help="The store's folder.")]) -> None:
     """Give chunks that dead writers left their footers, so that any reader of Arrow files can open them."""
-    from warmstore.records.store import RecordStore
     from warmstore.records.write.sealing import seal_abandoned
+    from warmstore.replicate.record_store import RecordStore
 
     with RecordStore.open(store, "a") as opened:
         result = seal_abandoned(opened)
@@ -143,7 +143,7 @@ def rebalance(
     progress: Progress = None,
 ) -> None:
     """Write a store's live records densely and give back the room of updated and deleted ones."""
-    from warmstore.records.store import RecordStore
+    from warmstore.replicate.record_store import RecordStore
 
     with RecordStore.open(store, "a") as opened:
         done = opened.rebalance(progress=progress)

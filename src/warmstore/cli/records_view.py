@@ -14,7 +14,7 @@ from warmstore.errors import Damaged
 from warmstore.records.format.fields import fields_to_json
 from warmstore.records.read.chunk_states import chunk_states, field_bytes
 from warmstore.records.read.verify import Report
-from warmstore.records.store import RecordStore
+from warmstore.replicate.record_store import RecordStore
 from warmstore.storage.humanize import format_size
 
 _CHUNKS_SHOWN = 12

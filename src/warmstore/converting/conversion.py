@@ -30,7 +30,7 @@ from warmstore.errors import (
 from warmstore.records.format.encoded_rows import EncodedRows, GatheredColumn, stored_rows
 from warmstore.records.format.fields import Field, Fields, fields_to_json
 from warmstore.records.format.value_encoding import encode, raw_rows
-from warmstore.records.store import RecordStore
+from warmstore.replicate.record_store import RecordStore
 from warmstore.storage.memory.address_space import SLOT
 from warmstore.storage.progress import progress_bar
 

@@ -18,7 +18,7 @@ from warmstore.converting.record_source import BATCH_BYTES, BATCH_ROWS
 from warmstore.errors import SchemaMismatch, TargetExists, UnknownFormat
 from warmstore.records.format.fields import Fields
 from warmstore.records.format.value_encoding import raw_rows
-from warmstore.records.store import RecordStore
+from warmstore.replicate.record_store import RecordStore
 from warmstore.storage.progress import progress_bar
 
 _SUFFIXES = {

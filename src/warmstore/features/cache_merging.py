@@ -14,7 +14,7 @@ from warmstore.features.keyed.cache_versions import Fingerprint, have_same_rules
 from warmstore.features.outputs.output_schema import KEY, OutputSchema
 from warmstore.features.outputs.output_structure import Leaf, check_spec
 from warmstore.records.index.sample_keys import Keys
-from warmstore.records.store import RecordStore
+from warmstore.replicate.record_store import RecordStore
 from warmstore.storage.files import Files
 from warmstore.storage.progress import progress_bar
 

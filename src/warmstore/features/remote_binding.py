@@ -15,7 +15,6 @@ from warmstore.features.keyed.cache_versions import difference
 from warmstore.features.outputs.output_schema import KEY
 from warmstore.records.format.log_entries import Entries
 from warmstore.records.format.manifest import NAME, Manifest, read_manifest
-from warmstore.records.store import RecordStore
 from warmstore.remote.limits import RequestLimits
 from warmstore.remote.objects import Objects
 from warmstore.replicate.attach import Keep, attach
@@ -23,6 +22,7 @@ from warmstore.replicate.pull import PullResult
 from warmstore.replicate.pull import pull as pull_store
 from warmstore.replicate.push import PushResult
 from warmstore.replicate.push import push as push_store
+from warmstore.replicate.record_store import RecordStore
 from warmstore.replicate.remote_chunk import PAGES, RemoteChunk
 from warmstore.replicate.remote_copy import Remote, RemoteFiles, add_chunks, copy_folder, default_cache_dir
 from warmstore.replicate.remote_snapshot import RemoteSnapshot, read_heads

@@ -1,7 +1,7 @@
 """Fields of a store as something to index: one field looks like a NumPy array, several look like a smaller store."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -9,15 +9,13 @@ from warmstore.errors import PositionError, SchemaMismatch
 from warmstore.records.format.fields import Array, Field, Fields, check_known
 from warmstore.records.read.numpy_indexing import apply_index, is_integer, split_index
 from warmstore.records.sample_batch import SampleBatch
-
-if TYPE_CHECKING:
-    from warmstore.records.store import RecordStore
+from warmstore.records.store_reader import StoreReader
 
 
 class FieldView:
     """`store["image"]`: every index is a gather of that field. Nothing is read before."""
 
-    def __init__(self, store: "RecordStore", name: str) -> None:
+    def __init__(self, store: StoreReader, name: str) -> None:
         check_known(store.path, [name], store.fields)
         self.store = store
         self.name = name
@@ -62,7 +60,7 @@ class FieldView:
             PositionError: a position outside the field, or not something to index it with.
         """
         if is_integer(index):
-            return _value(self.store.gather([index], [self.name])[self.name])
+            return first_value(self.store.gather([index], [self.name])[self.name])
         if not isinstance(index, slice) and not _is_plain(index):
             if isinstance(self.field, Array):
                 return self._indexed(index)
@@ -78,7 +76,7 @@ class FieldView:
         whole = len(rest) == 1 and isinstance(rest[0], np.ndarray) and rest[0].ndim == 1
         if whole:
             return values  # as it was asked for: NumPy would copy it
-        return _value(values) if len(rest) == 1 and _is_zero(rest[0]) else apply_index(values, rest)
+        return first_value(values) if len(rest) == 1 and _is_zero(rest[0]) else apply_index(values, rest)
 
     def _records(self, index: Any) -> Any:
         """The records that an index of a field of one dimension stands for."""
@@ -129,7 +127,7 @@ class FieldView:
 class FieldsView:
     """`store[["image", "label"]]`: the records of a store with some of their fields. Nothing is read before."""
 
-    def __init__(self, store: "RecordStore", names: Sequence[str]) -> None:
+    def __init__(self, store: StoreReader, names: Sequence[str]) -> None:
         check_known(store.path, names, store.fields)
         self.store = store
         self.names = list(dict.fromkeys(names))
@@ -150,9 +148,9 @@ class FieldsView:
         """One record for an integer, a field for a str, fewer fields for a list of str, else what `gather` returns."""
         if isinstance(index, str) or is_names(index):
             check_known(f"the view of {self.store.path}", [index] if isinstance(index, str) else index, self.fields)
-            return self.store[index]
+            return FieldView(self.store, index) if isinstance(index, str) else FieldsView(self.store, index)
         if is_integer(index):
-            return {name: _value(values) for name, values in self.gather([index]).items()}
+            return {name: first_value(values) for name, values in self.gather([index]).items()}
         return self.gather(index)
 
     def __getitems__(self, index: Any) -> SampleBatch:
@@ -174,7 +172,7 @@ def is_names(index: Any) -> bool:
     return isinstance(index, list) and bool(index) and all(isinstance(name, str) for name in index)
 
 
-def _value(values: Any) -> Any:
+def first_value(values: Any) -> Any:
     """The value of the one record that was read; None where it is absent."""
     return None if isinstance(values, np.ma.MaskedArray) else values[0]
 

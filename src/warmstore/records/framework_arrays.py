@@ -5,20 +5,32 @@ What is no array (text, bytes, numbers, JSON values) stays what it is.
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, Protocol, final
 
 import numpy as np
 
 from warmstore.errors import NotInstalled, SchemaMismatch, UnsupportedType
-from warmstore.records.field_views import FieldsView, is_names
+from warmstore.records.field_views import is_names
 from warmstore.records.format.array_interop import is_tensor, to_torch
 from warmstore.records.format.fields import Fields
 from warmstore.records.sample_batch import SampleBatch
 
-if TYPE_CHECKING:
-    from warmstore.records.store import RecordStore
-
 FORMATS = ("numpy", "torch", "jax")
+
+
+class IndexedRecords(Protocol):
+    """A `RecordStore`, or some fields of one."""
+
+    @property
+    def fields(self) -> Fields:
+        """The typed fields, by name."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: Any, /) -> Any: ...
+
+    def gather(self, index: Any, fields: Sequence[str] | None = None) -> dict[str, Any]:
+        """The values at many positions, by field."""
 
 
 @final
@@ -28,7 +40,7 @@ class Formatted:
     store: a `RecordStore`, or some fields of one.
     """
 
-    def __init__(self, store: "RecordStore | FieldsView", format: str) -> None:
+    def __init__(self, store: IndexedRecords, format: str) -> None:
         if format not in FORMATS:
             raise ValueError(f"format is {format!r}; it must be one of {', '.join(FORMATS)}")
         self.store = store

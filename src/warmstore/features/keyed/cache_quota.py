@@ -195,7 +195,7 @@ def rebalance(reader: CacheReader, quota: CacheQuota | None, progress: bool | No
     """Write what is worth keeping anew; see `FeatureCache.rebalance`."""
     store = reader.store
     with store.editing(), quota.reserve_copy() if quota is not None else contextlib.nullcontext():
-        return rewrite(store, store.fields, {}, progress=progress, keep=reader.latest)
+        return rewrite(store.session, store.fields, {}, progress=progress, keep=reader.latest)
 
 
 def tidy(reader: CacheReader, quota: CacheQuota) -> None:

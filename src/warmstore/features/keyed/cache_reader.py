@@ -20,7 +20,7 @@ from warmstore.records.format.value_encoding import decode, decode_array, decode
 from warmstore.records.index.key_index import KeyIndex
 from warmstore.records.index.sample_keys import Keys
 from warmstore.records.read.gather import Gatherer
-from warmstore.records.store import RecordStore
+from warmstore.replicate.record_store import RecordStore
 from warmstore.storage.files import Files
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]

@@ -38,8 +38,8 @@ from warmstore.features.writer_ranks import WriterRanks
 from warmstore.records.format.manifest import NAME
 from warmstore.records.format.value_encoding import encode
 from warmstore.records.index.sample_keys import Keys
-from warmstore.records.store import RecordStore
 from warmstore.records.write.rewrite import Utilisation
+from warmstore.replicate.record_store import RecordStore
 from warmstore.storage.files import Files
 from warmstore.storage.humanize import parse_size
 from warmstore.storage.memory.buffer_pool import Arena

@@ -9,8 +9,8 @@ from warmstore.features.calls.call_arguments import Roles
 from warmstore.features.keyed.cache_quota import CacheQuota
 from warmstore.features.keyed.cache_versions import Fingerprint
 from warmstore.features.outputs.output_schema import KEY, OutputSchema
-from warmstore.records.store import RecordStore
 from warmstore.records.write.upgrade import upgrade
+from warmstore.replicate.record_store import RecordStore
 from warmstore.storage.files import Files, is_read_only
 
 _BATCHES, _OF_ONE = "batches", "of one"  # in the metadata of a cache that was filled in batches of one at first

@@ -17,7 +17,7 @@ from warmstore.errors import WarmstoreError
 from warmstore.identity.identity import RULES, TOGETHER, Identity
 from warmstore.identity.identity import difference as facts_difference
 from warmstore.records.format.manifest import NAME, read_manifest
-from warmstore.records.store import RecordStore
+from warmstore.replicate.record_store import RecordStore
 from warmstore.storage.files import Files
 
 Fingerprint = dict[str, Any]

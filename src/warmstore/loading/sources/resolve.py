@@ -37,8 +37,8 @@ from warmstore.records.format.array_interop import is_jax_array, is_tensor
 from warmstore.records.format.fields import check_known
 from warmstore.records.format.manifest import NAME
 from warmstore.records.framework_arrays import Formatted
-from warmstore.records.store import RecordStore
 from warmstore.remote.location import is_remote
+from warmstore.replicate.record_store import RecordStore
 from warmstore.tree.columns import rebuilt
 
 

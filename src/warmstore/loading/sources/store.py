@@ -13,7 +13,7 @@ from warmstore.loading.sources.source import Source
 from warmstore.records.field_views import FieldView
 from warmstore.records.format.fields import Array, Bytes, Field, Ragged, check_known
 from warmstore.records.format.value_encoding import Packed
-from warmstore.records.store import RecordStore
+from warmstore.records.store_reader import StoreReader
 
 
 @final
@@ -29,7 +29,7 @@ class StoreSource(Source):
     """
 
     def __init__(
-        self, store: RecordStore, fields: Sequence[str] | None, collation: Collation, *, copy: bool = True
+        self, store: StoreReader, fields: Sequence[str] | None, collation: Collation, *, copy: bool = True
     ) -> None:
         known = store.fields
         names = list(known if fields is None else fields)
@@ -73,7 +73,7 @@ class FieldSource(Source):
 class _Columns:
     """Fields of a store, each read as it is wanted. split: read packed, and handed out as arrays over that memory."""
 
-    def __init__(self, store: RecordStore, names: list[str], collations: dict[str, Collation], copy: bool) -> None:
+    def __init__(self, store: StoreReader, names: list[str], collations: dict[str, Collation], copy: bool) -> None:
         if store.closed:
             raise Closed(f"the store {store.path} is closed; open it again with RecordStore.open, or pass its path")
         self.store = store

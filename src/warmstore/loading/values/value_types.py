@@ -12,7 +12,7 @@ from warmstore.loading.sources.source import Source
 from warmstore.records.field_views import FieldsView, FieldView
 from warmstore.records.format.array_interop import is_jax_array, is_tensor
 from warmstore.records.framework_arrays import Formatted
-from warmstore.records.store import RecordStore
+from warmstore.replicate.record_store import RecordStore
 
 POLARS_SERIES = ("polars", "Series")
 MANY = (("datasets", "DatasetDict"),)

@@ -21,7 +21,7 @@ from warmstore.records.format.encoded_rows import EncodedRows
 from warmstore.records.format.fields import Fields
 from warmstore.records.format.record_batch import batch_size
 from warmstore.records.format.value_encoding import compressed
-from warmstore.records.store import RecordStore
+from warmstore.replicate.record_store import RecordStore
 
 if TYPE_CHECKING:
     from warmstore.pipeline.pipeline import Pipeline

@@ -23,8 +23,8 @@ from warmstore.pipeline.tiers.tier_quota import QuotaFiles, is_quota_exceeded
 from warmstore.records.format.encoded_rows import Bools, EncodedRows
 from warmstore.records.format.record_batch import batch_size
 from warmstore.records.format.value_encoding import compressed
-from warmstore.records.store import RecordStore
 from warmstore.records.write.write_buffer import largest_record
+from warmstore.replicate.record_store import RecordStore
 from warmstore.storage.lease import UsageLease
 from warmstore.storage.memory.address_space import SLOT
 from warmstore.storage.quota import ByteQuota

@@ -1,4 +1,4 @@
-"""What a store's folder holds, told without reading its rows: chunks, what is committed in each, who is writing."""
+"""What a store's folder holds, without reading its rows: chunks, what is committed in each, who is writing."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ from warmstore.records.format.generation_log import open_log, open_numbers
 from warmstore.records.format.log_entries import DELETE, EVICTED, SEALED
 from warmstore.records.format.manifest import read_manifest
 from warmstore.records.read.live_batches import live_batches
-from warmstore.records.store import RecordStore
+from warmstore.records.store_reader import StoreReader
 from warmstore.storage.files import Files, is_locked
 
 
@@ -50,19 +50,19 @@ def chunk_states(path: Path) -> list[ChunkState]:
     on_disk = {int(file.stem): file for file in folder.glob("*.arrow")}
     states = []
     for number in sorted(on_disk.keys() | set(np.unique(batches["chunk"]).tolist())):
-        mine = batches[batches["chunk"] == number]
+        of_chunk = batches[batches["chunk"] == number]
         file = on_disk.get(number)
         if file is None:
             state = "missing"
         elif number in sealed:
             state = "sealed"
         else:
-            state = "open" if len(mine) else "uncommitted"
+            state = "open" if len(of_chunk) else "uncommitted"
         states.append(
             ChunkState(
                 name=f"{folder.name}/{number:06d}.arrow",
-                records=int(mine["rows"][mine["kind"] != DELETE].sum()),
-                batches=len(mine),
+                records=int(of_chunk["rows"][of_chunk["kind"] != DELETE].sum()),
+                batches=len(of_chunk),
                 nbytes=file.stat().st_size if file is not None else 0,
                 state=state,
                 # A chunk without a commit may be in the making: taking its lock for a moment could fail its writer.
@@ -72,7 +72,7 @@ def chunk_states(path: Path) -> list[ChunkState]:
     return states
 
 
-def field_bytes(store: RecordStore) -> dict[str, int]:
+def field_bytes(store: StoreReader) -> dict[str, int]:
     """Bytes of each field's committed values, with their offsets, shapes and checksums."""
     sizes = iter(store.snapshot.size)
     taken = {}

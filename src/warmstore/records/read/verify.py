@@ -2,19 +2,17 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from warmstore.records.format.log_entries import DELETED, MERGED, SEALED, UPDATED, Entries
 from warmstore.records.format.manifest import NAME, copy_is_damaged, is_damaged, write_manifest
+from warmstore.records.store_session import StoreSession
 from warmstore.records.write.generation import Generation
 from warmstore.records.write.rewrite import rewrite
 from warmstore.storage.files import COPY
 from warmstore.storage.progress import progress_bar
-
-if TYPE_CHECKING:
-    from warmstore.records.store import RecordStore
 
 _ROWS = 4096
 
@@ -77,38 +75,38 @@ class Report:
         return "\n".join(lines)
 
 
-def check(store: "RecordStore", *, repair: bool, progress: bool | None) -> Report:
+def check(session: StoreSession, *, repair: bool, progress: bool | None) -> Report:
     """Check all that the log of a store speaks of; see `RecordStore.verify`."""
-    generation = store.session.generation
+    generation = session.generation
     entries = generation.log.read(0)[: generation.snapshot.entries]
-    bad_batches, chunks = _bad_batches(store, generation, entries, progress)
+    bad_batches, chunks = _bad_batches(generation, entries, progress)
     problems = [*_bad_values(generation, bad_batches)]
     named = {problem.chunk for problem in problems}
     problems += [Problem(chunk, "", ()) for chunk in sorted(chunks - named)]
     # Of a generation that has ended only what is mapped is left.
-    files = () if generation.is_superseded else _bad_files(store, generation, entries)
+    files = () if generation.is_superseded else _bad_files(session, generation, entries)
     lost = (*(f"entry {number} of the log" for number in generation.log.lost), *generation.batches.lost_edits)
     size = sum(path.stat().st_size for path in generation.folder.glob("*.arrow"))
     repaired = repair and bool(problems or files or lost)
     if repair and files:
         generation.log.mend_copy()
         generation.batches.numbers.mend(entries[np.isin(entries["kind"], (UPDATED, DELETED, MERGED))])
-        write_manifest(store.path, generation.manifest, store.files)
+        write_manifest(session.path, generation.manifest, session.files)
     if repair and (problems or lost):
-        rewrite(store, store.fields, {}, repair=True, progress=progress, label="repair")
+        rewrite(session, generation.manifest.fields, {}, repair=True, progress=progress, label="repair")
     return Report(generation.snapshot.length, size, tuple(problems), repaired, files, lost)
 
 
-def _bad_files(store: "RecordStore", generation: Generation, entries: Entries) -> tuple[str, ...]:
+def _bad_files(session: StoreSession, generation: Generation, entries: Entries) -> tuple[str, ...]:
     """The names of damaged files that have whole copies."""
     folder = generation.folder.name
     names = []
-    if is_damaged(store.path, store.files):
+    if is_damaged(session.path, session.files):
         names.append(NAME)
     if generation.log.is_damaged:
         names.append(f"{folder}/log")
     if generation.manifest.format >= 4:
-        if copy_is_damaged(store.path, generation.manifest, store.files):
+        if copy_is_damaged(session.path, generation.manifest, session.files):
             names.append(f"{folder}/{NAME}{COPY}")
         if generation.log.copy_differs():
             names.append(f"{folder}/log{COPY}")
@@ -117,9 +115,7 @@ def _bad_files(store: "RecordStore", generation: Generation, entries: Entries) -
     return tuple(names)
 
 
-def _bad_batches(
-    store: "RecordStore", generation: Generation, entries: Entries, progress: bool | None
-) -> tuple[set[int], set[str]]:
+def _bad_batches(generation: Generation, entries: Entries, progress: bool | None) -> tuple[set[int], set[str]]:
     """The live batches whose bodies do not match their hashes, by number; and the chunks with any damage, by name."""
     batches = generation.batches
     known = entries[batches.live_entries()]

@@ -9,7 +9,7 @@ lying about is removed by the next one.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,11 +21,9 @@ from warmstore.records.format.manifest import read_manifest, remove_leftovers, w
 from warmstore.records.format.value_encoding import compressed, encode
 from warmstore.records.read.gather import Gatherer
 from warmstore.records.read.snapshot import Int64, Snapshot
+from warmstore.records.store_session import StoreSession
 from warmstore.records.write.generation import Generation
 from warmstore.storage.progress import Advance, progress_bar
-
-if TYPE_CHECKING:
-    from warmstore.records.store import RecordStore
 
 _BATCH_BYTES = 64 << 20
 
@@ -57,7 +55,7 @@ class Utilisation:
 
 
 def rewrite(
-    store: "RecordStore",
+    session: StoreSession,
     fields: Fields,
     make: dict[str, Make],
     *,
@@ -78,25 +76,25 @@ def rewrite(
     Raises:
         Damaged: a record does not match its checksum, and `repair` is off. The store is as it was.
     """
-    with store.editing():
-        old, files = store.session.generation, store.files
+    with session.editing():
+        old, files = session.generation, session.files
         rows_before, bytes_before = old.snapshot.rows, _chunk_bytes(old.folder)
         # Read anew: other processes may have annotated it.
-        manifest = replace(read_manifest(store.path, files), generation=old.manifest.generation + 1, fields=fields)
-        folder = store.path / manifest.generation_folder
-        remove_leftovers(store.path, old.manifest, files)
+        manifest = replace(read_manifest(session.path, files), generation=old.manifest.generation + 1, fields=fields)
+        folder = session.path / manifest.generation_folder
+        remove_leftovers(session.path, old.manifest, files)
         new = None
         try:
             files.make_folder(folder)
             create_log(folder, files)
-            new = Generation(store.path, manifest, store.session.writing, files, write=True)
+            new = Generation(session.path, manifest, session.writing, files, write=True)
             with progress_bar(old.snapshot.length, None, 0, label, progress) as advance:
                 done = 0
                 while done < old.snapshot.rows:
                     done = _copy(old, new, make, done, repair, advance, keep)
                     old.refresh()
                 new.seal()
-                files.sync_folder(store.path)
+                files.sync_folder(session.path)
                 with old.log.locked():
                     old.refresh()
                     while done < old.snapshot.rows:
@@ -104,18 +102,18 @@ def rewrite(
                     new.seal()
                     _carry_adopted(old, new)
                     old.log.append_locked(new_entry(CLOSED, 0))
-                    write_manifest(store.path, manifest, files)
+                    write_manifest(session.path, manifest, files)
         except BaseException:
             if new is not None:
                 new.release()
             # It may have come too late: once store.json names the new generation, that one is the store, though the
             # old one may be again after a power failure. So both stay, until the next rewrite.
-            if read_manifest(store.path, files).generation == old.manifest.generation:
-                remove_leftovers(store.path, old.manifest, files)
+            if read_manifest(session.path, files).generation == old.manifest.generation:
+                remove_leftovers(session.path, old.manifest, files)
             raise
-        store.session.adopt(new)
+        session.adopt(new)
         old.release()
-        remove_leftovers(store.path, manifest, files)
+        remove_leftovers(session.path, manifest, files)
         return Utilisation(new.snapshot.length, rows_before, bytes_before, _chunk_bytes(new.folder))
 
 

@@ -8,7 +8,6 @@ import mmap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -17,12 +16,10 @@ import xxhash
 from warmstore.records.format.fields import arrow_schema
 from warmstore.records.format.log_entries import BATCH, COPIED, SEALED, STAGED, Entries, new_entry
 from warmstore.records.read.chunk_states import chunk_states
+from warmstore.records.store_reader import StoreReader
 from warmstore.records.write.chunk_writer import StagedParts, chunk_schema
 from warmstore.records.write.edit_lock import edit_lock
 from warmstore.storage.files import Files, write_all
-
-if TYPE_CHECKING:
-    from warmstore.records.store import RecordStore
 
 
 @dataclass(frozen=True)
@@ -34,7 +31,7 @@ class SealResult:
     refused: tuple[str, ...]
 
 
-def seal_abandoned(store: "RecordStore") -> SealResult:
+def seal_abandoned(store: StoreReader) -> SealResult:
     """Seal the chunks without a footer that no living process writes to.
 
     A chunk that is damaged, or whose layout this pyarrow would write otherwise, is left as it is: `rebalance` writes
@@ -66,7 +63,7 @@ def seal_abandoned(store: "RecordStore") -> SealResult:
     return SealResult(tuple(sealed), tuple(being_written), tuple(refused))
 
 
-def _seal(store: "RecordStore", path: Path, descriptor: int) -> bool:
+def _seal(store: StoreReader, path: Path, descriptor: int) -> bool:
     """Write the footer of a chunk that this process holds; returns whether it has one now."""
     log, number = store.session.generation.log, int(path.stem)
     entries = log.read(0)

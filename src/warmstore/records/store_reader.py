@@ -1,0 +1,227 @@
+"""StoreReader: a store's records as one process sees them, read by position and by field.
+
+Reading goes through a snapshot of the log. A process also sees its own pending rows, which come last; rows that other
+processes commit appear at `refresh`.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from warmstore.errors import Closed, ReadOnly
+from warmstore.identity.kinds import Versioned
+from warmstore.records.arrow.arrow_table import typed_table
+from warmstore.records.format.fields import Fields, check_known, field_has_bytes
+from warmstore.records.format.manifest import Manifest
+from warmstore.records.read.gather import Gatherer
+from warmstore.records.read.gather_results import Options, read, read_as_wanted
+from warmstore.records.read.positions import as_positions, is_positions
+from warmstore.records.read.snapshot import Snapshot
+from warmstore.records.sample_batch import SampleBatch
+from warmstore.records.store_session import StoreSession
+from warmstore.records.write.write_options import WriteOptions
+from warmstore.storage.files import Files
+from warmstore.storage.lifecycle import Closeable
+
+_log = logging.getLogger("warmstore")
+
+
+class StoreReader(Closeable):
+    """The reading half of a store of `len(store)` records at positions 0 to N - 1, in the order of commits.
+
+    Pending rows of this process come last. Safe to use from several threads.
+    """
+
+    def __init__(
+        self, path: Path, manifest: Manifest, mode: str, writing: WriteOptions, files: Files, *, salvage: bool = False
+    ) -> None:
+        self.path = path.absolute()
+        self.mode = mode
+        self.files = files
+        self.session = StoreSession(self.path, manifest, writing, files, write=mode == "a", salvage=salvage)
+        self.closed = False
+        if mode == "a":
+            self.register()
+
+    @property
+    def manifest(self) -> Manifest:
+        """The contents of store.json, of this process's generation."""
+        return self.session.generation.manifest
+
+    @property
+    def fields(self) -> Fields:
+        """The typed fields of every record, by name."""
+        return self.manifest.fields
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The metadata that `create` was given."""
+        return self.manifest.metadata
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The committed rows this process knows of."""
+        return self.session.snapshot
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes the store takes on the disk."""
+        return sum(path.stat().st_size for path in self.path.rglob("*") if path.is_file())
+
+    def __identity__(self) -> Any:
+        return Versioned(self.manifest.id, (self.manifest.generation, self.snapshot.edits))
+
+    def __len__(self) -> int:
+        return len(self.session)
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}: {field}" for name, field in self.fields.items())
+        return f"RecordStore({str(self.path)!r}, mode={self.mode!r}, {len(self):,} records, {fields})"
+
+    def __getitems__(self, index: Any) -> SampleBatch:
+        """The records at many positions as torch's DataLoader asks for them."""
+        return SampleBatch(self.gather(index), len(index), index)
+
+    def refresh(self) -> None:
+        """Read the entries that other processes appended to the log since. A flush does this too."""
+        self._check_open()
+        self.files.refresh()
+        self.session.refresh()
+
+    def gather(
+        self,
+        index: Any,
+        fields: Sequence[str] | None = None,
+        *,
+        packed: bool = False,
+        out: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Read many records at once, in the order asked for.
+
+        Args:
+            index: integers (negative ones count from the end), a slice, or a boolean mask.
+            fields: the fields to read; all by default.
+            packed: values without one common shape come concatenated in one array, with their offsets.
+            out: per field a NumPy array or CPU tensor to read into: for an Array field [n, *shape] of its dtype; with
+                `packed` one dimension of the field's dtype (uint8 for bytes and text), large enough. Not needed for
+                speed: the memory of large batches is pooled.
+
+        Returns:
+            Per field: [n, *shape] for an Array; otherwise a list of n read-only arrays (Ragged), memoryviews (Bytes),
+            str (Text) or JSON values (Json); or a `Packed`. Arrays of `out` are returned themselves.
+
+        Raises:
+            PositionError: a position outside the store.
+            SchemaMismatch: `out` does not fit.
+            Damaged: a row does not match its checksum.
+        """
+        if self.closed:
+            self._check_open()
+        session = self.session
+        generation = session.generation
+        known = generation.manifest.fields
+        names = known if fields is None else fields
+        if not (packed or out or session.pending.count or isinstance(names, str)) and is_positions(index):
+            values = generation.gatherer.values(names if names is known else tuple(names), index)
+            if values is not None:
+                return values
+        if fields is not None:
+            check_known(self.path, names, known)
+        options = Options(packed, out or {}, names) if packed or out else None
+        if session.pending.count:  # read before the snapshot: a flush puts rows there before it drops them here
+            with session.lock:
+                if session.pending.count:
+                    positions = as_positions(index, len(session))
+                    return read_as_wanted(session.generation, session.pending, names, positions, options)
+        positions = as_positions(index, generation.gatherer.snapshot.length)
+        if options is not None:
+            return read_as_wanted(generation, None, names, positions, options)
+        return read(generation, names, positions)
+
+    @property
+    def gatherer(self) -> Gatherer:
+        """Reads the rows that are committed now. Its row numbers keep their meaning, whatever is committed later."""
+        return self.session.generation.gatherer
+
+    def present(self, field: str, index: Any = slice(None)) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Which of the committed records have a value for a field: bool [n]."""
+        self._check_open()
+        check_known(self.path, [field], self.fields)
+        gatherer = self.gatherer
+        snapshot = gatherer.snapshot
+        (gathered,) = gatherer.read_rows([field], snapshot.rows_at(as_positions(index, snapshot.length)))
+        count = len(gathered.data if gathered.data is not None else gathered.spans or ())
+        return np.ones(count, bool) if gathered.absent is None else ~gathered.absent
+
+    def to_arrow(
+        self, *, fields: Sequence[str] | None = None, checksums: bool = False, verify: bool = True
+    ) -> pa.Table:
+        """The committed records as an Arrow table of typed columns, in their order; pending ones are left out.
+
+        Columns are views of the mapped files where Arrow has the same layout. Bools and values of fields with a codec
+        are copied; after edits everything is. `warmstore.records.arrow.arrow_schema` maps fields to Arrow types. A
+        record without a value is null, and so is NaT.
+
+        Args:
+            fields: the fields of the table, in order; all by default.
+            checksums: add each field's checksum column, `FIELD::xxh3`.
+            verify: check every batch against its hash first, once per process.
+
+        Raises:
+            KeyError: an unknown field.
+            UnsupportedType: Arrow cannot hold the values of a field; the message names it.
+            Damaged: a batch is missing or damaged, or, after edits, a value lies out of bounds.
+        """
+        self._check_open()
+        with self.session.lock:
+            generation = self.session.generation
+            known = generation.manifest.fields
+            names = known if fields is None else fields
+            check_known(self.path, names, known)
+            stored = generation.to_arrow(verify=verify)
+            absent = {name: ~self.present(name) for name in names if not field_has_bytes(known[name])}
+        return typed_table(stored, {name: known[name] for name in names}, checksums=checksums, absent=absent)
+
+    # The end
+
+    def close(self, *, seal: bool = True) -> None:
+        """Flush, seal this writer's chunk and close the folder's files. Closing twice is fine.
+
+        Args:
+            seal: write the chunk's footer, which other readers of Arrow files need. warmstore does not.
+
+        Raises:
+            WriteFailed: the flush failed; the store stays open and the rows stay pending.
+        """
+        if self.closed:
+            return
+        with self.session.lock:
+            if self.mode == "a":
+                self.session.settle(seal=seal)
+            self.session.generation.release()
+            self.closed = True
+            self.unregister()
+            self.files.release()
+
+    def _after_fork(self) -> None:
+        # Runs in a forked child: the parent's pending rows, chunk and locks stay with the parent.
+        old = self.session
+        old.generation.release()
+        try:
+            self.session = StoreSession(self.path, self.manifest, old.writing, self.files, write=self.mode == "a")
+        except OSError as error:
+            self.closed = True
+            _log.warning("%s could not be opened again after a fork: %s", self.path, error)
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise Closed(f"the store {self.path} is closed; open it again with RecordStore.open")
+
+    def _check_writable(self) -> None:
+        self._check_open()
+        if self.mode != "a":
+            raise ReadOnly(f"{self.path} was opened with mode='r'; open it with mode='a' to append")

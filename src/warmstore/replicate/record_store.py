@@ -1,0 +1,184 @@
+"""RecordStore: a store in a folder, or a copy of one at a remote, that can be pushed and pulled.
+
+A store at a URL is opened as a copy in a local folder. Its log is copied at once, and blocks of its chunks when they
+are read. `push`, `pull`, `sync` and `clone` exchange whole chunks between a folder and a remote.
+"""
+
+import contextlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from warmstore.errors import ReadOnly
+from warmstore.records.local_store import LocalStore
+from warmstore.remote.location import is_remote
+from warmstore.replicate.pull import PullResult, pull, sync
+from warmstore.replicate.push import PushResult, push
+from warmstore.replicate.remote_copy import Remote, open_remote
+from warmstore.storage.files import Files
+from warmstore.storage.memory.address_space import SLOT
+from warmstore.storage.quota import Reserve
+
+
+class RecordStore(LocalStore):
+    """A store of `len(store)` records, positions 0 to N - 1 in the order of commits, this process's pending rows last.
+
+    Safe to use from several threads. Make one with `create` or `open`.
+    """
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        mode: Literal["r", "a"] = "r",
+        *,
+        chunk_size: int | str = SLOT,
+        writer_threads: int | None = None,
+        room: Reserve | None = None,
+        salvage: bool = False,
+        files: Files | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_size: int | str | None = "20GB",
+        remote_options: Mapping[str, Any] | None = None,
+        anonymous: bool = False,
+    ) -> Self:
+        """Open a store for reading ("r") or for appending too ("a"); the other options are those of `create`.
+
+        Args:
+            path: a folder, or the URL of a store that was pushed, such as "s3://bucket/photos", which is read-only.
+            salvage: open a store whose order of records is damaged in more than one file. Edits before the first
+                damaged one are applied, later ones are not. `verify(repair=True)` names them and repairs the store.
+            cache_dir: the folder for blocks of a remote's chunks, the user's cache folder by default.
+            cache_size: the most bytes of such blocks, or None for no bound. Blocks that were not read lately go first.
+            remote_options, anonymous: see `push`.
+
+        Raises:
+            RemoteUnavailable, RemoteRefused: the remote cannot be read. Later reads raise them too, for blocks that are
+                not in the local copy.
+            NotAStore: the folder holds none.
+            NewerFormat: it was written by a newer warmstore.
+            Damaged: its description or log does not match its checksums.
+            ReadOnly: mode "a" on a folder that cannot be written.
+        """
+        if is_remote(path) and mode in ("r", "a"):
+            if mode != "r":
+                raise ReadOnly(f"{path!r} is a remote; write to a folder and push it there")
+            remote = Remote(os.fspath(path), remote_options, anonymous)
+            return cls._open_copy(*open_remote(remote, cache_dir, cache_size))
+        return super().open(
+            path,
+            mode,
+            chunk_size=chunk_size,
+            writer_threads=writer_threads,
+            room=room,
+            salvage=salvage,
+            files=files,
+        )
+
+    @classmethod
+    def _open_copy(cls, folder: Path, files: Files) -> Self:
+        try:
+            return cls.open(folder, files=files)
+        except BaseException:
+            files.release()
+            raise
+
+    def push(
+        self,
+        url: str | os.PathLike[str],
+        *,
+        verify: bool = False,
+        progress: bool | None = None,
+        remote_options: Mapping[str, Any] | None = None,
+        anonymous: bool = False,
+    ) -> PushResult:
+        """Copy this store to a remote. Chunks that the remote has already are not sent again, also after a broken push.
+
+        This process's own chunk is sealed. A chunk that another process writes to waits for a later push, together with
+        all rows after its first one.
+
+        Args:
+            url: s3://bucket/prefix, gs://, az://, http(s):// (WebDAV), or a folder; one store each.
+            verify: read the chunks that the remote has already, and send damaged ones again.
+            progress: show a bar; None shows one on a terminal.
+            remote_options: options of obstore's store of that kind, such as {"endpoint": "https://..."}. Without them
+                credentials are found as the cloud's own tools find them.
+            anonymous: sign no requests.
+
+        Raises:
+            Diverged: the remote has rows that this store lacks, or another store.
+            StoreExists: the remote has a feature cache.
+            RemoteUnavailable, RemoteRefused: the store was not pushed.
+        """
+        self._settle()
+        with contextlib.closing(Remote(url, remote_options, anonymous).open()) as objects:
+            return push(self.path, objects, self.files, shared=False, verify=verify, progress=progress)
+
+    def pull(
+        self,
+        url: str | os.PathLike[str],
+        *,
+        progress: bool | None = None,
+        remote_options: Mapping[str, Any] | None = None,
+        anonymous: bool = False,
+    ) -> PullResult:
+        """Copy into this store the rows that were pushed to a remote since; the arguments are those of `push`.
+
+        Raises:
+            Diverged: this store has rows that the remote lacks, or another process writes to it.
+            Damaged: the remote's bytes are not those that were pushed.
+            RemoteUnavailable, RemoteRefused: the store is unchanged; the next pull resumes.
+        """
+        self._settle()
+        with contextlib.closing(Remote(url, remote_options, anonymous).open()) as objects:
+            pulled = pull(self.path, objects, self.files, progress=progress)
+        self.session.refresh()
+        return pulled
+
+    def sync(
+        self,
+        url: str | os.PathLike[str],
+        *,
+        progress: bool | None = None,
+        remote_options: Mapping[str, Any] | None = None,
+        anonymous: bool = False,
+    ) -> tuple[PullResult, PushResult]:
+        """`pull` and then `push`: the side that is behind receives the rows that it lacks."""
+        self._settle()
+        with contextlib.closing(Remote(url, remote_options, anonymous).open()) as objects:
+            results = sync(self.path, objects, self.files, progress=progress)
+        self.session.refresh()
+        return results
+
+    @classmethod
+    def clone(
+        cls,
+        url: str | os.PathLike[str],
+        path: str | os.PathLike[str],
+        *,
+        progress: bool | None = None,
+        remote_options: Mapping[str, Any] | None = None,
+        anonymous: bool = False,
+    ) -> Self:
+        """Copy the store at a remote into a new folder, and open it; the other arguments are those of `push`.
+
+        A clone that was killed resumes when it is called again. If the folder holds the store already, it is pulled.
+        """
+        with contextlib.closing(Remote(url, remote_options, anonymous).open()) as objects:
+            pull(Path(path), objects, Files(), progress=progress)
+        return cls.open(path)
+
+    def _settle(self) -> None:
+        """Commit pending rows and seal this process's chunk."""
+        self._check_open()
+        if self.files.is_remote:
+            raise ReadOnly(f"{self.path} is a copy of a remote; clone it to push or pull")
+        if self.mode == "a":
+            self._check_writable()
+            self.session.settle()
+
+    def __reduce__(self) -> Any:
+        if self.files.is_remote:
+            return type(self)._open_copy, (self.path, self.files)
+        return super().__reduce__()
