@@ -88,10 +88,10 @@ def test_stored_hits_are_read_in_one_pass(tmp_path, lists):
     with ws.FeatureCache(tmp_path, "id", lists="per_sample") as cache:
         cache.put_batch([1, 2], lists)
         cache.flush()
-        assert cache.session.reader is not None
+        assert cache.session.version.reader is not None
         for _ in range(2):
-            assert cache.session.reader.read_all(as_keys([2, 1])) is not None
-        assert cache.session.reader.read_all(as_keys([2, 3])) is None
+            assert cache.session.version.reader.read_all(as_keys([2, 1])) is not None
+        assert cache.session.version.reader.read_all(as_keys([2, 3])) is None
 
 
 def test_ints_are_found_beside_strings(cache):

@@ -7,7 +7,7 @@ process may write, and sees what the others committed as soon as it misses somet
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 from weakref import WeakSet
 
 import numpy as np
@@ -22,20 +22,20 @@ from warmstore.features.detector import ChangeDetector
 from warmstore.features.filling import Call, fill
 from warmstore.features.keyed.cache_session import CacheSession
 from warmstore.features.keyed.cache_versions import Fingerprint, digest, read_versions
+from warmstore.features.keyed.open_version import OpenVersion
+from warmstore.features.keyed.version_binding import bind
+from warmstore.features.remote_binding import RemoteBinding, pull, push
 from warmstore.features.write_queue import Block, WriteBehindQueue
 from warmstore.loading.fill_result import FillResult
 from warmstore.records.index.sample_keys import as_keys
 from warmstore.records.write.rewrite import Utilisation
 from warmstore.remote.location import is_remote
+from warmstore.replicate.pull import PullResult
+from warmstore.replicate.push import PushResult
+from warmstore.replicate.remote_copy import Remote
 from warmstore.storage.files import Files
 from warmstore.storage.humanize import parse_size
 from warmstore.storage.lifecycle import Closeable
-
-if TYPE_CHECKING:
-    from warmstore.features.remote_binding import RemoteBinding
-    from warmstore.replicate.pull import PullResult
-    from warmstore.replicate.push import PushResult
-    from warmstore.replicate.remote_copy import Remote
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -138,46 +138,47 @@ class FeatureCache(Closeable):
         self.register()
 
     def __repr__(self) -> str:
-        where = str(self.session.folder) if self._joined is None else self._joined.remote.shown
+        where = str(self.session.version.folder) if self._joined is None else self._joined.remote.shown
         return f"FeatureCache({where!r}, {self.id!r}, {len(self):,} entries)"
 
     def __len__(self) -> int:
         """Rows on the disk, those of an id cached again included, and samples that wait to be written."""
-        stored = sum(one.reader.store.snapshot.length for one in self._sessions() if one.reader is not None)
-        return stored + sum(len(one.blocks) for one in self._sessions())
+        versions = self._versions()
+        stored = sum(version.reader.store.snapshot.length for version in versions if version.reader is not None)
+        return stored + sum(len(version.blocks) for version in versions)
 
     @property
     def path(self) -> Path:
         """The folder of this version of the cache."""
-        return self.session.path
+        return self.session.version.path
 
     @property
     def writes(self) -> bool:
         """Whether this process keeps what it computes: neither read-only nor kept from it by `writer_ranks`."""
-        return self.session.writes
+        return self.session.version.writes
 
     @property
     def fingerprint(self) -> Fingerprint | None:
         """What this cache was filled under, or its module was bound with; None while neither happened."""
-        return self.session.fingerprint
+        return self.session.version.fingerprint
 
     def stats(self) -> CacheStats:
         """What the cache holds and what it did in this process, all versions together."""
-        every, quota = self._sessions(), self.session.quota
-        stores = [one.reader.store for one in every if one.reader is not None]
+        sessions, versions, quota = self._sessions(), self._versions(), self.session.version.quota
+        stores = [version.reader.store for version in versions if version.reader is not None]
         return CacheStats(
             entries=sum(store.snapshot.length for store in stores),
-            pending=sum(len(one.blocks) for one in every),
-            hits=sum(one.cost.here.hits for one in every),
-            misses=sum(one.cost.here.misses for one in every),
-            damaged=sum(one.damaged for one in every),
+            pending=sum(len(version.blocks) for version in versions),
+            hits=sum(version.cost.here.hits for version in versions),
+            misses=sum(version.cost.here.misses for version in versions),
+            damaged=sum(session.damaged for session in sessions),
             bytes=sum(store.nbytes for store in stores),
-            bytes_read=sum(one.bytes_read for one in every),
-            computed_seconds=sum(one.cost.here.seconds for one in every),
-            seconds_saved=sum(one.cost.here.hits * one.cost.in_all().per_sample for one in every),
-            versions=read_versions(self.session.folder, self.session.name),
-            hot_hits=sum(one.hot.hits for one in every if one.hot is not None),
-            hot_bytes=sum(one.hot.nbytes for one in every if one.hot is not None),
+            bytes_read=sum(session.bytes_read for session in sessions),
+            computed_seconds=sum(version.cost.here.seconds for version in versions),
+            seconds_saved=sum(version.cost.here.hits * version.cost.in_all().per_sample for version in versions),
+            versions=read_versions(self.session.version.folder, self.session.version.name),
+            hot_hits=sum(version.hot.hits for version in versions if version.hot is not None),
+            hot_bytes=sum(version.hot.nbytes for version in versions if version.hot is not None),
             max_size=quota.max_size if quota is not None else None,
             window=max((detector.window for detector in list(self.detectors)), default=None),
             evicted=sum(gaps.count for gaps in (store.snapshot.gaps for store in stores) if gaps is not None),
@@ -229,7 +230,7 @@ class FeatureCache(Closeable):
         Raises:
             WriteFailed: the disk refused; nothing is lost, and the next flush tries again.
         """
-        self.session.flush()
+        self.session.version.flush()
         for other in list(self._others.values()):
             other.flush()
 
@@ -301,7 +302,7 @@ class FeatureCache(Closeable):
         if not self.writes:
             raise ReadOnly(f"the cache {self.path} is only read by this process; open it for writing to rebalance it")
         self.flush()
-        return self.session.rebalance(progress)
+        return self.session.version.rebalance(progress)
 
     # Remotes
 
@@ -313,7 +314,7 @@ class FeatureCache(Closeable):
         progress: bool | None = None,
         remote_options: Mapping[str, Any] | None = None,
         anonymous: bool = False,
-    ) -> "PushResult":
+    ) -> PushResult:
         """Add what this host computed to a cache at a remote, which any number of hosts fill; see `RecordStore.push`.
 
         Args:
@@ -323,11 +324,9 @@ class FeatureCache(Closeable):
             StaleCache, SchemaMismatch: others filled it with another module, or with other outputs.
             RemoteUnavailable, RemoteRefused: it was not pushed.
         """
-        from warmstore.features.remote_binding import push
-
         remote = self._remote(url, remote_options, anonymous)
         self.flush()
-        return push(self.session, remote, verify, progress)
+        return push(self.session.version, remote, verify, progress)
 
     def pull(
         self,
@@ -336,7 +335,7 @@ class FeatureCache(Closeable):
         progress: bool | None = None,
         remote_options: Mapping[str, Any] | None = None,
         anonymous: bool = False,
-    ) -> "PullResult":
+    ) -> PullResult:
         """Have what other hosts pushed to a remote here too. Their chunks join this cache as they are.
 
         Samples that two hosts computed are here twice then, until `rebalance`. The arguments are those of `push`.
@@ -345,11 +344,9 @@ class FeatureCache(Closeable):
             StaleCache, SchemaMismatch: others filled it with another module, or with other outputs.
             Damaged, RemoteUnavailable, RemoteRefused: what came until then is here; the next pull goes on.
         """
-        from warmstore.features.remote_binding import pull
-
         remote = self._remote(url, remote_options, anonymous)
         self.flush()
-        return pull(self.session, remote, progress)
+        return pull(self.session.version, remote, progress)
 
     def sync(
         self,
@@ -358,28 +355,21 @@ class FeatureCache(Closeable):
         progress: bool | None = None,
         remote_options: Mapping[str, Any] | None = None,
         anonymous: bool = False,
-    ) -> "tuple[PullResult, PushResult]":
+    ) -> tuple[PullResult, PushResult]:
         """`pull` and then `push`."""
         options: dict[str, Any] = {"progress": progress, "remote_options": remote_options, "anonymous": anonymous}
         return self.pull(url, **options), self.push(url, **options)
 
-    def _remote(
-        self, url: str | os.PathLike[str] | None, options: Mapping[str, Any] | None, anonymous: bool
-    ) -> "Remote":
-        from warmstore.replicate.remote_copy import Remote
-
+    def _remote(self, url: str | os.PathLike[str] | None, options: Mapping[str, Any] | None, anonymous: bool) -> Remote:
         if url is None:
             if self._joined is None:
                 raise ValueError(f"push and pull need a URL: {self.path} was opened as a folder")
             return self._joined.remote.below(self.path.name)
         return Remote(url, options, anonymous).below(self.path.name)
 
-    def _join_remote(self, folder: str) -> "RemoteBinding | None":
+    def _join_remote(self, folder: str) -> RemoteBinding | None:
         if not is_remote(folder):
             return None
-        from warmstore.features.remote_binding import RemoteBinding
-        from warmstore.replicate.remote_copy import Remote
-
         return RemoteBinding(Remote(folder, self._options.remote_options, self._options.anonymous), self._options)
 
     # Versions
@@ -390,31 +380,34 @@ class FeatureCache(Closeable):
         Raises:
             StaleCache: the cache was filled under another fingerprint, and versions="raise".
         """
-        if self.session.bind(fingerprint):
+        if bind(self.session.version, fingerprint):
             return self
-        with self.session.lock:
+        with self.session.version.lock:
             key = digest(fingerprint)
             if key not in self._others:
-                files = self.session.files if self._joined is None else None
+                files = self.session.version.files if self._joined is None else None
                 other = FeatureCache(self._given, self.id, **vars(self._options), files=files)
                 self._others[key] = other.bind(fingerprint)
                 self._share_out()
             return self._others[key]
 
     def _share_out(self) -> None:
-        every = self._sessions()
-        for session in every:
-            if session.hot is not None:
-                session.hot.share(len(every))
+        versions = self._versions()
+        for version in versions:
+            if version.hot is not None:
+                version.hot.share(len(versions))
 
     def _sessions(self) -> list[CacheSession]:
         return [self.session, *(other.session for other in self._others.values())]
+
+    def _versions(self) -> list[OpenVersion]:
+        return [session.version for session in self._sessions()]
 
     # The end
 
     def _commit(self, blocks: Sequence[Block]) -> None:
         # A method of the cache's: who commits in the background holds the cache, so that it is not closed meanwhile.
-        self.session.commit(blocks)
+        self.session.version.commit(blocks)
 
     def close(self) -> None:
         """Commit what waits and let go of the files. Closing twice is fine.
@@ -428,7 +421,7 @@ class FeatureCache(Closeable):
         self.flush()
         for other in self._others.values():
             other.close()
-        self.session.close()
+        self.session.version.close()
         self.closed = True
         self.unregister()
 

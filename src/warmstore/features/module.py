@@ -238,7 +238,7 @@ class CachedModule(nn.Module):
             if doubt:
                 return doubt
         if session.repeats.show(output, keys):
-            self._dimensions.check_again(output, count, session.lists, run, session.path)
+            self._dimensions.check_again(output, count, session.lists, run, session.version.path)
         return ""
 
     def _run_some(self, arguments: Arguments, which: Any) -> Any:
@@ -319,7 +319,7 @@ class CachedModule(nn.Module):
         if found is None:
             settings = {name: self._settings.identity(name, value) for name, value in fixed.items()}
             found = self.cache.bind(fingerprint_of(identity, settings, autocast)).session
-            found.roles = self._roles
+            found.version.roles = self._roles
             self._bound[call] = found
         return found
 
@@ -334,10 +334,11 @@ class CachedModule(nn.Module):
         """What arguments are, from the cache's metadata, where it was filled by this module."""
         if self._recalled or not self.cache.session.is_fixed:
             return
-        session = self.cache.session
+        version = self.cache.session.version
         self._recalled = True
-        if session.stored_roles and (session.fingerprint or {}).get("module") == self._detector.identity().digest:
-            self._roles.update({path: role for path, role in session.stored_roles.items() if path not in self._roles})
+        stored = version.stored_roles
+        if stored and (version.fingerprint or {}).get("module") == self._detector.identity().digest:
+            self._roles.update({path: role for path, role in stored.items() if path not in self._roles})
 
     def __identity__(self) -> nn.Module:
         return self.module  # it computes what its module does

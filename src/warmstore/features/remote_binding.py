@@ -5,13 +5,13 @@ import logging
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from warmstore.errors import Damaged, ReadOnly, RemoteError, SchemaMismatch, StaleCache, StoreExists
 from warmstore.features.cache_options import CacheOptions
 from warmstore.features.keyed.cache_versions import difference
+from warmstore.features.keyed.open_version import OpenVersion
 from warmstore.features.outputs.output_schema import KEY
 from warmstore.records.format.log_entries import Entries
 from warmstore.records.format.manifest import NAME, Manifest, read_manifest
@@ -30,18 +30,15 @@ from warmstore.storage.block_source import BLOCK
 from warmstore.storage.files import Files
 from warmstore.storage.humanize import parse_size
 
-if TYPE_CHECKING:
-    from warmstore.features.keyed.cache_session import CacheSession
-
 _log = logging.getLogger("warmstore")
 
 _LIMITS = RequestLimits(read_timeout=5, retries=2, request=10, failures=3, cooldown=30)
 _PAUSE = 60.0  # seconds between two words on what goes wrong
 
 
-def push(session: "CacheSession", remote: Remote, verify: bool, progress: bool | None) -> PushResult:
+def push(version: OpenVersion, remote: Remote, verify: bool, progress: bool | None) -> PushResult:
     """See `FeatureCache.push`."""
-    store = session.settled_store()
+    store = version.settled_store()
     if store is None:
         return PushResult(0, 0, 0, 0)
     with contextlib.closing(remote.open()) as objects:
@@ -50,38 +47,38 @@ def push(session: "CacheSession", remote: Remote, verify: bool, progress: bool |
         return push_store(store.path, objects, store.files, shared=True, verify=verify, progress=progress)
 
 
-def pull(session: "CacheSession", remote: Remote, progress: bool | None) -> PullResult:
+def pull(version: OpenVersion, remote: Remote, progress: bool | None) -> PullResult:
     """See `FeatureCache.pull`."""
-    keep = lazily(session.files) if isinstance(session.files, RemoteFiles) else None
+    keep = lazily(version.files) if isinstance(version.files, RemoteFiles) else None
     with contextlib.closing(remote.open()) as objects:
-        return join(session, objects, remote, progress, keep)
+        return join(version, objects, remote, progress, keep)
 
 
 def join(
-    session: "CacheSession", objects: Objects, remote: Remote, progress: bool | None, keep: Keep | None = None
+    version: OpenVersion, objects: Objects, remote: Remote, progress: bool | None, keep: Keep | None = None
 ) -> PullResult:
     """Adopt what all others have."""
-    room = None if session.quota is None else session.quota.reserve
+    room = None if version.quota is None else version.quota.reserve
     done = PullResult(0, 0, 0)
     for head in read_heads(objects):
-        store = _store_for(session, head.manifest)
+        store = _store_for(version, head.manifest)
         check_joins(store.manifest, head, remote)
         one = attach(store.path, head, objects, store.files, lazily=keep, room=room, progress=progress)
         done = PullResult(done.chunks + one.chunks, done.size + one.size, done.records + one.records)
-    session.see_others()
+    version.see_others()
     return done
 
 
-def _store_for(session: "CacheSession", manifest: Manifest) -> RecordStore:
+def _store_for(version: OpenVersion, manifest: Manifest) -> RecordStore:
     """The store of a cache; one that is empty still becomes one for what another host wrote."""
-    store = session.settled_store()
+    store = version.settled_store()
     if store is None:
-        if not session.writes:
-            raise ReadOnly(f"the cache {session.path} is only read by this process; open it for writing to pull")
+        if not version.writes:
+            raise ReadOnly(f"the cache {version.path} is only read by this process; open it for writing to pull")
         with contextlib.suppress(StoreExists):
-            session.path.parent.mkdir(parents=True, exist_ok=True)
-            RecordStore.create(session.path, manifest.fields, metadata=manifest.metadata, files=session.files).close()
-        store = session.settled_store()
+            version.path.parent.mkdir(parents=True, exist_ok=True)
+            RecordStore.create(version.path, manifest.fields, metadata=manifest.metadata, files=version.files).close()
+        store = version.settled_store()
     assert store is not None
     return store
 
@@ -127,17 +124,17 @@ class RemoteBinding:
         """Those of one version of a cache."""
         return RemoteFiles(self.remote.below(name), self._cache_size, self._cache_dir)
 
-    def pull_now(self, session: "CacheSession") -> None:
+    def pull_now(self, version: OpenVersion) -> None:
         """`pull` where a remote that fails is no error: the cache has what was here already."""
         try:
-            pull(session, self.remote.below(session.path.name), False)
+            pull(version, self.remote.below(version.path.name), False)
         except (RemoteError, Damaged) as error:
             self.failed(error)
 
-    def push_now(self, session: "CacheSession") -> None:
+    def push_now(self, version: OpenVersion) -> None:
         """`push` where a remote that fails is no error: what is here goes with a later push."""
         try:
-            push(session, self.remote.below(session.path.name), False, False)
+            push(version, self.remote.below(version.path.name), False, False)
         except (RemoteError, Damaged) as error:
             _log.warning("%s; what was computed here stays here until the next push", error)
 
