@@ -1,8 +1,8 @@
 """Loader: batches of samples in an order, for one rank of many, that stop and go on exactly.
 
-A batch is arithmetic until somebody makes it: the sampler says which positions it has, so worker threads can make any
-of them ahead, and where a loader stands is two numbers. What was handed out is counted, never what was prepared.
-An epoch ends when its last batch is handed out: whoever takes exactly `len(loader)` batches need not ask for one more.
+The positions of a batch are a function of the sampler, the epoch and the batch's place in it. So worker threads can
+build any batch ahead, and the state of a loader is two numbers. It counts the batches that were handed out, not those
+that were built. An epoch ends when its last batch is handed out: after exactly `len(loader)` batches.
 """
 
 import logging
@@ -10,22 +10,19 @@ import time
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Never
 
-import numpy as np
-
 from warmstore.errors import Closed
 from warmstore.loading.batch_sizes import BatchSize
 from warmstore.loading.collate import Collation
-from warmstore.loading.loader_options import check_options
-from warmstore.loading.prefetch.batch_builder import VALID, BatchBuilder, Built, OnError, Task
+from warmstore.loading.loader_options import check_first_samples, check_on_error, check_options, default_threads
+from warmstore.loading.prefetch.batch_builder import BatchBuilder, Built, OnError, Task
+from warmstore.loading.prefetch.batch_producer import Batches, BatchProducer
 from warmstore.loading.prefetch.device_transfer import transfer_to
-from warmstore.loading.prefetch.process_prefetcher import ProcessPrefetcher
-from warmstore.loading.prefetch.thread_prefetcher import ThreadPrefetcher
+from warmstore.loading.prefetch.loader_iteration import LoaderIteration
 from warmstore.loading.samplers.counter_rng import MOST_SEED
 from warmstore.loading.samplers.samplers import Sampler, Sequential, sampler_of
 from warmstore.loading.sources.iterable import IterableSource
@@ -41,10 +38,7 @@ from warmstore.loading.trainers.trainer_faces import EpochSampler, LoaderDataset
 from warmstore.loading.validation import integer, refuse
 from warmstore.records.sample_batch import SampleBatch
 from warmstore.storage.lifecycle import Closeable
-from warmstore.storage.thread_pool import thread_count
 
-_CHEAP = 4 << 20
-_MOST_WORKERS = 4
 _MOST = 2**16
 _log = logging.getLogger("warmstore")
 
@@ -52,10 +46,10 @@ _log = logging.getLogger("warmstore")
 class Loader(Closeable):
     """Batches of samples. One `for` is one epoch.
 
-    An epoch is over when its last batch was handed out. Every `iter()` starts an epoch: after one that was left in the
-    middle, the next one; the same one again where all epochs are alike (`Sequential`). So `next(iter(loader))`, a
-    sample batch, costs no batch of what follows. Only a state that was loaded is gone on with in its middle, by the
-    next `iter()`; and with `resume_partial` an epoch that was left, too.
+    An epoch is over when its last batch was handed out. Every `iter()` starts an epoch. After an epoch that was left in
+    the middle this is the next one, or the same one again where all epochs are alike (`Sequential`). So
+    `next(iter(loader))` takes no batch from the epoch that follows. Only two things resume an epoch in its middle: a
+    state that was loaded, and `resume_partial`.
 
     Args:
         source: a RecordStore or its path, a field of one (`store["image"]`), a NumPy or JAX array, a CPU tensor, a .npy
@@ -63,42 +57,42 @@ class Loader(Closeable):
             `Mixture`, a `Subset`, a list or anything with `__len__` and `__getitem__` or `__getitems__`; an iterable
             without positions; or a dict or tuple of these, all of one length.
         batch_size: samples in a batch of one rank; or a rule for batches of varying size, such as a `TokenBudget`.
-        sampler: which sample stands where: a `Sampler`, "shuffle" or "sequential"; `Sequential()` by default.
-        epochs: after so many finished ones there are no more batches; None for no end.
-        fields: of record stores and tables, which to read; all by default.
-        transform: gets each batch as NumPy arrays, collated, and returns what takes its place. In a worker thread where
-            there are any.
-        random: call it as transform(batch, rng), with a NumPy Generator that is a function of the seed, the epoch and
-            the batch's first place in the order: the same after a resume, and with any number of workers.
+        sampler: the order of samples: a `Sampler`, "shuffle" or "sequential"; `Sequential()` by default.
+        epochs: the number of epochs, after which there are no more batches; None for no end.
+        fields: the fields to read of record stores and tables; all by default.
+        transform: a function of each collated batch of NumPy arrays, which returns the batch to hand out. It runs in a
+            worker thread where there are any.
+        random: call it as transform(batch, rng). The NumPy Generator is a function of the seed, the epoch and the
+            batch's first place in the order: the same after a resume, and with any number of workers.
         seed: of these generators; by default the sampler's, or 0.
         collate: for values that vary in length: "list", "pad" or a `Pad`, "packed"; or a dict of these by field.
         to: "numpy", "torch", "jax", a torch device or its name such as "cuda:0", or a JAX device or sharding.
-        workers: threads that read, transform, collate and convert ahead; 0 does it in the caller's thread. None takes 0
+        workers: threads that read, transform, collate and convert ahead; 0 does it in the caller's thread. None means 0
             where a batch is a small copy from memory, and else up to 4.
-        prefetch: batches made ahead at most.
-        processes: worker processes, through torch's DataLoader, that do it instead of threads: for sources and
-            transforms that are Python code. The source, and a transform, must then survive a pickle, unless processes
-            are forked. They live until the loader is closed.
+        prefetch: the most batches that are built ahead.
+        processes: worker processes, through torch's DataLoader, instead of threads: for sources and transforms that are
+            Python code. The source and the transform must be picklable, unless processes are forked. They live until
+            the loader is closed.
         start_method: of these processes: "fork", "spawn", "forkserver", or None for Python's own choice.
-        rank, world_size: this process among how many; None asks torch.distributed, if it is initialised, or the
-            environment, when an epoch begins.
-        uneven: the rest at the end of an epoch, where ranks would get unequal numbers of steps; see `Shard`. "pad" (all
-            ranks take equally many steps, filled up with repeated samples), "drop", "allow", or "full" (every batch has
-            batch_size rows). Where rows may be repeated, with "full" or "pad" on several ranks, batches that are dicts
-            have "valid": bool [rows], False for those; `padded` counts them for all.
-        resume_partial: go on after a break instead of beginning an epoch.
+        rank, world_size: of this process; None asks torch.distributed, if it is initialised, or the environment, when
+            an epoch begins.
+        uneven: what happens to the rest at the end of an epoch, where ranks would get unequal numbers of steps; see
+            `Shard`. "pad" (all ranks take equally many steps, filled up with repeated samples), "drop", "allow", or
+            "full" (every batch has batch_size rows). Where rows may be repeated, with "full" or "pad" on several ranks,
+            batches that are dicts have "valid": bool [rows], False for repeated rows. `padded` counts these rows for
+            batches of any structure.
+        resume_partial: resume an epoch that was left in the middle instead of starting the next one.
         on_error: what to do with a sample that cannot be read: "raise"; "skip", which leaves it out, logs it and counts
             it in `skipped`; or a function of the error and the position, which returns a sample to take its place, or
             None to skip it.
-        copy: batches are memory of their own. False hands out views of the source where that is cheaper, which must not
-            be written to.
+        copy: batches own their memory. False hands out views of the source where that is cheaper; do not write to them.
 
     A batch has the structure of the source: an array or list for one array, a dict for a store or a dict.
 
     Raises:
         BadSource: no source, or sources of different lengths.
         BadRank: a rank outside the world.
-        ValueError, TypeError: an option that cannot be.
+        ValueError, TypeError: an option that is not valid.
     """
 
     num_workers = 0  # as trainers ask of torch's DataLoader, when they make one of `dataset` and `batch_sampler`
@@ -133,7 +127,7 @@ class Loader(Closeable):
         self._size = batch_size_of(batch_size)
         self._rank, self._world_size, self._uneven = rank, world_size, uneven
         self._epochs = None if epochs is None else integer("epochs", epochs, 0, MOST_SEED)
-        self._prefetch = integer("prefetch", prefetch, 1, _MOST)
+        prefetch = integer("prefetch", prefetch, 1, _MOST)
         self._collation = Collation.of(collate)
         self._source = source_of(source, fields, self._collation, copy=copy)
         self._resume_partial = resume_partial
@@ -148,22 +142,14 @@ class Loader(Closeable):
             resume_partial=resume_partial, copy=copy,
         )  # fmt: skip
         seed = integer("seed", getattr(order, "seed", 0) if seed is None else seed, 0, MOST_SEED)
-        self._processes = integer("processes", processes, 0, _MOST)
-        self._start_method = start_method
+        processes = integer("processes", processes, 0, _MOST)
         self._transfer = transfer_to(to)
         send = None if self._transfer is None else self._transfer.send
         self._receive = None if self._transfer is None else self._transfer.receive
         self._shard = self._found_shard()
+        policy = check_on_error(on_error, self._source)
         self._build = BatchBuilder(
-            self._source,
-            self._collation,
-            self._shard.marks,
-            uneven == "full",
-            transform,
-            random,
-            seed,
-            _policy(on_error, self._source),
-            send,
+            self._source, self._collation, self._shard.marks, uneven == "full", transform, random, seed, policy, send
         )
         self._cursor = EpochCursor(
             self._steps(),
@@ -172,41 +158,47 @@ class Loader(Closeable):
             {"seed": seed} if random else {},
             resume_partial=resume_partial,
         )
-        self._workers = self._chosen() if workers is None else integer("workers", workers, 0, _MOST)
-        self._iterations: weakref.WeakSet[_Iteration] = weakref.WeakSet()
-        self._others: ProcessPrefetcher | None = None
+        if workers is None:
+            ahead = self._transfer is not None and self._transfer.ahead
+            size = self._shard.batch_size
+            workers = default_threads(self._build, size, processes=processes, transfers_ahead=ahead)
+        else:
+            workers = integer("workers", workers, 0, _MOST)
+        self._producer = BatchProducer(workers, processes, prefetch, start_method)
+        self._iterations: weakref.WeakSet[LoaderIteration] = weakref.WeakSet()
         self._timed = 0
-        # Of a stream: where it stood before its last batches.
+        # The cursor's epoch, place and finished epochs before each of the last batches of an iterable.
         self._before: deque[tuple[int, int, int]] = deque(maxlen=4)
         self.padded = 0
         """Repeated rows at the end of the batch that was handed out last."""
         self.skipped = 0
         """Bad samples that were left out of the batches handed out so far."""
-        # Called with the seconds of every epoch that was handed out whole, but for the first.
+        # Called with the seconds of every epoch that was handed out whole, except the first.
         self.epoch_over: Callable[[float], None] | None = None
-        self._check_structure()
+        if self._cursor.samples:
+            check_first_samples(self._build)
         self.closed = False
 
     @property
     def epoch(self) -> int:
-        """The epoch of the next batch, from 0 on: one more as soon as the last batch of one was handed out.
+        """The epoch of the next batch, from 0 on, or the one that `set_epoch` named.
 
-        Once another epoch was named, that one.
+        It increases as soon as the last batch of an epoch is handed out.
         """
         return self._cursor.next_epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Name the epoch that begins next. One that runs is not changed; a state loaded from that epoch stays.
+        """Set the epoch that begins next. A running epoch, and a state that was loaded from that epoch, do not change.
 
         Raises:
-            ValueError: no integer from 0 to 2**64 - 1.
+            ValueError: not an integer from 0 to 2**64 - 1.
         """
         self._cursor.set_epoch(integer("epoch", epoch, 0, MOST_EPOCH))
 
     @property
     def workers(self) -> int:
         """Worker threads of a `for`."""
-        return self._workers
+        return self._producer.threads
 
     def __len__(self) -> int:
         """Batches of this rank in a whole epoch. Of batches of varying size: in the epoch that comes next.
@@ -222,7 +214,7 @@ class Loader(Closeable):
         samples = "an iterable" if cursor.samples is None else f"{cursor.samples:,} samples"
         return (
             f"Loader({samples}, {self._order!r:.200}, {self._shard}, epoch {cursor.epoch:,}, place {cursor.place:,}, "
-            f"{self._workers} workers)"
+            f"{self._producer.threads} workers)"
         )
 
     def __iter__(self) -> Iterator[Any]:
@@ -240,62 +232,59 @@ class Loader(Closeable):
         return self._iterate(endless=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader stands: a small dict of what JSON can say, between any two batches or before the first.
+        """The position in the epoch: a small JSON-serialisable dict, to be taken between any two batches.
 
-        It counts batches that were handed out. It holds neither rank nor batch size nor workers, so the state of any
-        rank is that of all after the same number of steps, and may be loaded with others of these. It knows the data:
+        It counts batches that were handed out. It holds neither rank nor batch size nor workers: after the same number
+        of steps all ranks have the same state, and it may be loaded with other values of these. It identifies the data:
         see `load_state_dict`.
         """
         held = held_by_lightning() if self._before else 0
         return self._cursor.state_at(*self._before[-held]) if held else self._cursor.state()
 
     def load_state_dict(self, state: dict[str, Any], strict: bool = True, *, check_identity: bool = True) -> None:
-        """Go on where a state was taken; a `for` that runs is ended.
+        """Resume where a state was taken. A `for` that is running is ended.
 
-        A state is refused where the samples are others, or stand at other positions: after deletes, a rebalance or an
-        edit that changes their number. Of a record store that has only grown the epoch is finished over the samples it
-        was begun with, and the next one is over all.
+        A state is refused where the samples or their positions differ: after deletes, a rebalance or an edit that
+        changes their number. Where a record store has only grown, the epoch is finished over the samples it began with,
+        and the next one is over all.
 
         Args:
-            strict: False takes a state of other data, too, and begins its epoch anew.
-            check_identity: False takes the state of another store of the same length exactly: for copies that were made
-                anew, as by a conversion on each host.
+            strict: False accepts a state of other data, too, and starts its epoch again.
+            check_identity: False accepts the state of another store of the same length: for copies that were made
+                separately, as by a conversion on each host.
 
         Raises:
-            BadState: no state, one of other samples or another order; nothing has changed.
+            BadState: not a state, or one of other samples or another order; the loader is unchanged.
         """
         self._cursor.load(state, strict=strict, check_identity=check_identity)
         self._before.clear()
         self._stop("load_state_dict has ended this `for`")
 
     def close(self) -> None:
-        """End a running `for` and its threads. The sources stay open. Closing twice is fine."""
+        """End running iterations, worker threads and processes. The sources stay open. Closing twice is fine."""
         if self.closed:
             return
         self.closed = True
         self._stop("the loader was closed while this `for` was running")
-        self._dismiss()
+        self._producer.close()
         self._source.release()
         self.unregister()
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy stands where this loader stands, and has no `for`, threads or processes of it."""
-        own = {"_iterations", "_others", "_receive", "epoch_over"}
-        return {name: value for name, value in vars(self).items() if name not in own}
+        """A copy is at the same position, without the iterations, threads and processes of this loader."""
+        left_out = {"_iterations", "_receive", "epoch_over"}
+        return {name: value for name, value in vars(self).items() if name not in left_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._cursor = self._cursor.moved(self._cursor.steps)
         self._receive = None if self._transfer is None else self._transfer.receive
         self._iterations = weakref.WeakSet()
-        self._others = None
         self.epoch_over = None
 
     def _after_fork(self) -> None:
-        # Threads and processes are the parent's. In the child a `for` goes on with its own.
-        others, self._others = self._others, None
-        if others is not None:
-            others.forget()
+        # Threads and processes stay with the parent. In the child a running `for` goes on with new ones.
+        self._producer.after_fork()
         for iteration in self._iterations:
             iteration.is_forked = True
 
@@ -317,18 +306,18 @@ class Loader(Closeable):
         """This rank's batches of positions, a `BatchSampler` with an epoch count of its own.
 
         Raises:
-            NotInstalled: it is torch's, which is not there.
+            NotInstalled: torch is not installed.
             AttributeError: an iterable source has no positions.
         """
         from warmstore.loading.trainers.batch_sampler import BatchSampler  # needs torch
 
         if isinstance(self._source, IterableSource):
             raise AttributeError("an iterable source has no positions, and so no batch sampler")
-        made = BatchSampler(
+        sampler = BatchSampler(
             self._source, self._size, self._order, rank=self._rank, world_size=self._world_size, uneven=self._uneven
         )
-        made.set_epoch(self._cursor.next_epoch)
-        return made
+        sampler.set_epoch(self._cursor.next_epoch)
+        return sampler
 
     @property
     def batch_size(self) -> int | None:
@@ -341,7 +330,7 @@ class Loader(Closeable):
         return self._uneven == "drop"
 
     def collate_fn(self, samples: Any) -> Any:
-        """The batch of what `dataset.__getitems__` gives, as this loader hands it out."""
+        """The batch of the samples of `dataset.__getitems__`, as this loader hands it out."""
         built = samples.batch if isinstance(samples, SampleBatch) else self._build.finish(samples)
         return built if self._receive is None else self._receive(built)
 
@@ -351,12 +340,12 @@ class Loader(Closeable):
         return shard_of(self._size, self._rank, self._world_size, self._uneven)
 
     def _find_shard(self) -> None:
-        """Ask again who this process is: a trainer may have started torch.distributed since the loader was made."""
+        """Look up rank and world size again: a trainer may have started torch.distributed since."""
         if self._rank is None and find_rank() != (self._shard.rank, self._shard.world_size):
             self._shard = self._found_shard()
             self._cursor.steps = self._steps()
             self._build = replace(self._build, marks=self._shard.marks)
-            self._dismiss()
+            self._producer.close()
 
     def _steps(self) -> EpochSteps:
         if isinstance(self._source, IterableSource):
@@ -368,12 +357,12 @@ class Loader(Closeable):
     def _iterate(self, *, endless: bool) -> Iterator[Any]:
         if self.closed:
             raise Closed("the loader is closed; make another one")
-        iteration = _Iteration()
+        iteration = LoaderIteration()
         self._iterations.add(iteration)
         return self._hand_out(iteration, endless=endless)
 
-    def _hand_out(self, iteration: "_Iteration", *, endless: bool) -> Iterator[Any]:
-        """Begin an epoch, and hand out its batches; or those of all epochs from there on."""
+    def _hand_out(self, iteration: LoaderIteration, *, endless: bool) -> Iterator[Any]:
+        """Begin an epoch and hand out its batches, or, with `endless`, those of all epochs that follow too."""
         cursor = self._cursor
         iteration.check()
         iteration.has_begun = True
@@ -381,17 +370,17 @@ class Loader(Closeable):
         if self._is_over():
             return
         epoch, place, samples = cursor.begin()
-        if self._is_over():  # nothing was left of an epoch that was gone on with
+        if self._is_over():  # the epoch that was resumed had no batches left
             return
         whole, start = not place, time.perf_counter()
-        made = self._made(iteration, self._tasks(epoch, place, samples, endless=endless))
+        batches = self._batches(iteration, self._tasks(epoch, place, samples, endless=endless))
         while True:
-            for task, built in made:
+            for task, built in batches:
                 if iteration.is_forked:
                     break
                 ends = task.step.is_last and (not endless or self._is_over(1))
                 if ends:
-                    next(made, None)  # threads and worker processes end their epoch
+                    next(batches, None)  # threads and worker processes end their epoch
                     self._source.finish()
                 batch = built.batch
                 if self._receive is not None:
@@ -408,7 +397,7 @@ class Loader(Closeable):
                 self._timed += ends
                 del built
                 yield batch
-                del batch  # its memory serves the next one
+                del batch  # the next batch reuses its memory
                 if ends:
                     return
                 iteration.check()
@@ -416,18 +405,17 @@ class Loader(Closeable):
                     break
             else:
                 break
-            # This is a forked child: what was made ahead is the parent's, and so are the threads.
+            # This is a forked child: prefetched batches and the threads stay with the parent.
             iteration.is_forked = False
-            made = self._made(
-                iteration, self._tasks(epoch, place, samples if place else cursor.samples, endless=endless)
-            )
+            tasks = self._tasks(epoch, place, samples if place else cursor.samples, endless=endless)
+            batches = self._batches(iteration, tasks)
         if cursor.epoch == epoch and not self._is_over() and not endless:
             cursor.end(epoch)  # without any batch for this rank
         self._source.finish()
-        self._say()
+        self._warn()
 
     def _is_over(self, coming: int = 0) -> bool:
-        """Whether all epochs are finished, once so many more are."""
+        """Whether all epochs are finished after `coming` more."""
         return self._epochs is not None and self._cursor.finished + coming >= self._epochs
 
     def _tasks(self, epoch: int, place: int, samples: int | None, *, endless: bool) -> Iterator[Task]:
@@ -438,112 +426,21 @@ class Loader(Closeable):
             epoch, place, samples = epoch + 1, 0, self._cursor.samples
             left = None if left is None else left - 1
 
-    def _made(self, iteration: "_Iteration", tasks: Iterator[Task]) -> Generator[tuple[Task, Built], None, None]:
-        if self._processes:
-            return self._made_by_processes(iteration, tasks)
-        return self._made_ahead(iteration, tasks) if self._workers else self._made_here(tasks)
-
-    def _made_here(self, tasks: Iterator[Task]) -> Generator[tuple[Task, Built], None, None]:
-        for task in tasks:
-            yield task, self._build(task)
-
-    def _made_ahead(self, iteration: "_Iteration", tasks: Iterator[Task]) -> Generator[tuple[Task, Built], None, None]:
-        prefetcher = iteration.prefetcher = ThreadPrefetcher(self._workers)
-        self.register()
-        with closing(prefetcher):
-            yield from prefetcher.ahead(self._build, tasks, self._prefetch)
-
-    def _made_by_processes(
-        self, iteration: "_Iteration", tasks: Iterator[Task]
-    ) -> Generator[tuple[Task, Built], None, None]:
-        for other in self._iterations:
-            if other is not iteration and other.has_begun:
-                other.end("another `for` has taken over the worker processes of this one")
-        if self._others is None:
-            build = replace(self._build, send=None)  # CUDA does not survive a fork
-            self._others = ProcessPrefetcher(self._processes, build, self._prefetch, self._start_method)
-        self.register()
-        send = self._build.send
-        try:
-            for task, built in self._others.ahead(tasks):
-                yield task, built if send is None else built._replace(batch=send(built.batch))
-        except Exception:
-            self._dismiss()  # one that has died takes the others along
-            raise
+    def _batches(self, iteration: LoaderIteration, tasks: Iterator[Task]) -> Batches:
+        return self._producer.batches(self._build, tasks, iteration, self._iterations, self.register)
 
     def _stop(self, reason: str) -> None:
-        for iteration in [one for one in self._iterations if one.has_begun or self.closed]:
+        running = [iteration for iteration in self._iterations if iteration.has_begun or self.closed]
+        for iteration in running:
             iteration.end(reason, Closed if self.closed else RuntimeError)
-
-    def _dismiss(self) -> None:
-        others, self._others = self._others, None
-        if others is not None:
-            others.close()
 
     def _report(self, built: Built) -> None:
         self.padded = built.padded
         self.skipped += len(built.skipped)
         for position, error in built.skipped:
             _log.warning("sample %d is bad, and was left out: %s", position, error)
-        self._say()
+        self._warn()
 
-    def _say(self) -> None:
+    def _warn(self) -> None:
         for note in self._source.notes():
             warnings.warn(note, RuntimeWarning, stacklevel=4)
-
-    def _check_structure(self) -> None:
-        """What can be found out before the first batch: one sample of each source is read where it matters."""
-        needed = self._shard.marks or self._collation.ways or isinstance(self._source, MixtureSource)
-        if not self._cursor.samples or not needed:
-            return
-        first = self._source.first_positions if isinstance(self._source, MixtureSource) else np.zeros(1, np.int64)
-        try:
-            batch = self._source.read(first)
-        except Exception:
-            if self._build.on_error == "raise":
-                raise
-            return
-        self._collation.check_names(batch)
-        if self._shard.marks and isinstance(batch, dict) and VALID in batch:
-            raise ValueError(
-                f"batches have {VALID!r} already, which is the mask of repeated rows: rename it, or pass "
-                'uneven="drop" or "allow"'
-            )
-
-    def _chosen(self) -> int:
-        width = self._source.sample_bytes
-        cheap = width is not None and width * self._shard.batch_size <= _CHEAP
-        ahead = self._transfer is not None and self._transfer.ahead
-        if self._processes or (cheap and self._build.transform is None and self._collation.does_nothing and not ahead):
-            return 0
-        return min(thread_count(), _MOST_WORKERS)
-
-
-class _Iteration:
-    """One `for` over a loader: whether it was ended from outside, and the threads that work for it."""
-
-    def __init__(self) -> None:
-        self.prefetcher: ThreadPrefetcher | None = None
-        self.is_forked = False
-        self.has_begun = False
-        self._reason: Exception | None = None
-
-    def end(self, reason: str, kind: type[Exception] = RuntimeError) -> None:
-        """Have the next batch refused, and end the threads."""
-        self._reason = kind(reason)
-        prefetcher, self.prefetcher = self.prefetcher, None
-        if prefetcher is not None:
-            prefetcher.close()
-
-    def check(self) -> None:
-        """Raise if it was ended."""
-        if self._reason is not None:
-            raise self._reason
-
-
-def _policy(on_error: Any, source: Any) -> str | OnError:
-    if on_error not in ("raise", "skip") and not callable(on_error):
-        raise ValueError(f"on_error must be 'raise', 'skip' or a function of error and position; got {on_error!r:.80}")
-    if on_error != "raise" and isinstance(source, IterableSource):
-        raise ValueError("an iterable that raises is at its end, so on_error cannot go on with it: skip samples there")
-    return on_error  # type: ignore[no-any-return]

@@ -1,19 +1,33 @@
-"""Options of a loader that are checked at the door."""
+"""Options of a loader: which are valid, what they need to be, and what they are by default.
+
+Everything that can be found out before the first batch is checked when the loader is constructed.
+"""
 
 import multiprocessing
 from typing import Any
+
+import numpy as np
+
+from warmstore.loading.prefetch.batch_builder import VALID, BatchBuilder, OnError
+from warmstore.loading.sources.iterable import IterableSource
+from warmstore.loading.sources.mixture import MixtureSource
+from warmstore.storage.thread_pool import thread_count
+
+_CHEAP = 4 << 20
+"""Bytes of a batch up to which copying it takes less time than handing it over between threads."""
+_MOST_THREADS = 4
 
 
 def check_options(
     transform: Any, *, random: Any, seed: Any, workers: Any, processes: Any, start_method: Any, **flags: Any
 ) -> None:
-    """Raise for options that cannot be, or that have no effect together.
+    """Raise for options that are not valid, or that have no effect together.
 
     Args:
         flags: options that are True or False, by name.
 
     Raises:
-        TypeError: a transform that cannot be called, or a flag that is no bool.
+        TypeError: a transform that is not callable, or a flag that is not a bool.
         ValueError: anything else.
     """
     for name, value in {"random": random, **flags}.items():
@@ -30,3 +44,48 @@ def check_options(
     methods = multiprocessing.get_all_start_methods()
     if start_method is not None and start_method not in methods:
         raise ValueError(f"start_method must be one of {methods}; got {start_method!r:.40}")
+
+
+def check_on_error(on_error: Any, source: Any) -> str | OnError:
+    """The policy for samples that cannot be read.
+
+    Raises:
+        ValueError: not a policy, or one that an iterable source cannot follow.
+    """
+    if on_error not in ("raise", "skip") and not callable(on_error):
+        raise ValueError(f"on_error must be 'raise', 'skip' or a function of error and position; got {on_error!r:.80}")
+    if on_error != "raise" and isinstance(source, IterableSource):
+        raise ValueError("an iterable that raises is at its end, so on_error cannot go on with it: skip samples there")
+    return on_error  # type: ignore[no-any-return]
+
+
+def check_first_samples(build: BatchBuilder) -> None:
+    """Read one sample of each source where options depend on the structure of samples.
+
+    Raises:
+        ValueError, KeyError: options for fields that samples do not have, or a field named like the mask.
+    """
+    source, marks, collation = build.source, build.marks, build.collation
+    if not (marks or collation.ways or isinstance(source, MixtureSource)):
+        return
+    first = source.first_positions if isinstance(source, MixtureSource) else np.zeros(1, np.int64)
+    try:
+        batch = source.read(first)
+    except Exception:
+        if build.on_error == "raise":
+            raise
+        return
+    collation.check_names(batch)
+    if marks and isinstance(batch, dict) and VALID in batch:
+        raise ValueError(
+            f"batches have {VALID!r} already, which is the mask of repeated rows: rename it, or pass "
+            'uneven="drop" or "allow"'
+        )
+
+
+def default_threads(build: BatchBuilder, batch_size: int, *, processes: int, transfers_ahead: bool) -> int:
+    """Worker threads for workers=None: none where processes work, or where a batch is a small copy from memory."""
+    width = build.source.sample_bytes
+    is_cheap = width is not None and width * batch_size <= _CHEAP
+    does_nothing = build.transform is None and build.collation.does_nothing and not transfers_ahead
+    return 0 if processes or (is_cheap and does_nothing) else min(thread_count(), _MOST_THREADS)
