@@ -24,7 +24,7 @@ import xxhash
 
 from warmstore.records.index.key_table import BUCKET, PARTITIONS, KeyTable
 from warmstore.records.index.sample_keys import Keys
-from warmstore.records.read.gather import Values, VerifiedColumn
+from warmstore.records.read.verified_column import Values, VerifiedColumn
 from warmstore.storage.files import HUGE_PAGE, Files, file_lock, is_read_only
 from warmstore.storage.memory.mmap import GrowableMmap
 from warmstore.storage.quota import Reserve

@@ -14,7 +14,7 @@ import numpy as np
 
 from warmstore._native import floor, threads_for
 from warmstore.records.index.sample_keys import Keys
-from warmstore.records.read.gather import Values, VerifiedColumn
+from warmstore.records.read.verified_column import Values, VerifiedColumn
 
 UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
