@@ -1,14 +1,15 @@
-"""Merging caches: the rows of another one that this one lacks, read and written in blocks."""
+"""Merging caches: rows that another cache has and this one lacks are read, checked and accepted in blocks."""
 
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Union
+from typing import Protocol
 
 import numpy as np
 
 from warmstore.errors import ReadOnly, SchemaMismatch, StaleCache
 from warmstore.features.keyed.cache_reader import CacheReader, open_index, select
+from warmstore.features.keyed.cache_session import CacheSession
 from warmstore.features.keyed.cache_store import is_settled, schema_of
 from warmstore.features.keyed.cache_versions import Fingerprint, have_same_rules
 from warmstore.features.outputs.output_schema import KEY, OutputSchema
@@ -18,9 +19,6 @@ from warmstore.replicate.record_store import RecordStore
 from warmstore.storage.files import Files
 from warmstore.storage.progress import progress_bar
 
-if TYPE_CHECKING:
-    from warmstore.features.cache import FeatureCache
-
 _BLOCK_BYTES = 32_000_000
 _BLOCK_ROWS = 1 << 16
 
@@ -29,9 +27,34 @@ _BLOCK_ROWS = 1 << 16
 class MergeResult:
     """What `FeatureCache.merge` did, in samples.
 
-    added: now here too. present: here already, and left as they were. damaged: rows of the other cache that do not
-    match their checksums, and were left out.
+    added: copied to this cache. present: in this cache already, and unchanged. damaged: rows of the other cache that do
+    not match their checksums, and were left out.
     """
+
+
+class MergingCache(Protocol):
+    """A `FeatureCache`, as far as merging needs it."""
+
+    id: str
+    session: CacheSession
+
+    @property
+    def path(self) -> Path:
+        """The folder of the version that is open."""
+
+    @property
+    def writes(self) -> bool:
+        """Whether this process may write to it."""
+
+    @property
+    def fingerprint(self) -> Fingerprint | None:
+        """The fingerprint of its outputs."""
+
+    def bind(self, fingerprint: Fingerprint, /) -> "MergingCache":
+        """Its version for outputs of a fingerprint."""
+
+    def flush(self) -> None:
+        """Commit everything it accepted."""
 
     added: int
     present: int
@@ -39,7 +62,7 @@ class MergeResult:
 
 
 def merge_caches(
-    cache: "FeatureCache", other: Union["FeatureCache", str, os.PathLike[str]], progress: bool | None
+    cache: MergingCache, other: MergingCache | str | os.PathLike[str], progress: bool | None
 ) -> MergeResult:
     """See `FeatureCache.merge`."""
     if not cache.writes:
@@ -66,7 +89,7 @@ def merge_caches(
 
 
 def check_same(known: OutputSchema, given: OutputSchema) -> None:
-    """Raise SchemaMismatch where two caches do not hold the same."""
+    """Raise SchemaMismatch where the outputs of two caches differ in structure, dtype or shape."""
     check_spec(known.structure, given.structure)
     for path, field in known.fields.items():
         if replace(given.fields[path], codec="raw", dictionary=None) != replace(field, codec="raw", dictionary=None):
@@ -75,7 +98,8 @@ def check_same(known: OutputSchema, given: OutputSchema) -> None:
             )
 
 
-def _target(cache: "FeatureCache", path: Path, fingerprint: Fingerprint | None) -> "FeatureCache":
+def _target(cache: MergingCache, path: Path, fingerprint: Fingerprint | None) -> MergingCache:
+    """The version of a cache that takes the rows of another one with this fingerprint."""
     known = cache.fingerprint
     if known is not None and fingerprint is not None and not have_same_rules(known, fingerprint):
         raise StaleCache(
@@ -93,7 +117,7 @@ def _target(cache: "FeatureCache", path: Path, fingerprint: Fingerprint | None) 
 
 
 def _copy(
-    target: "FeatureCache", store: RecordStore, reader: CacheReader, schema: OutputSchema, progress: bool | None
+    target: MergingCache, store: RecordStore, reader: CacheReader, schema: OutputSchema, progress: bool | None
 ) -> MergeResult:
     snapshot = store.snapshot
     rows = snapshot.length
@@ -102,11 +126,11 @@ def _copy(
     with progress_bar(rows, None, 0, target.id, progress) as advance:
         for first in range(0, rows, step):
             numbers = snapshot.rows_at(np.arange(first, min(first + step, rows), dtype=np.int64))
-            (own,) = store.gatherer.read_rows([KEY], numbers)
-            assert own.data is not None
-            keys = Keys.of_halves(own.data.reshape(-1).view(np.uint64).reshape(-1, 2))
-            damaged += 0 if own.bad is None else int(own.bad.sum())
-            # Of a key that the other cache holds twice, only the row that it would give itself.
+            (key_column,) = store.gatherer.read_rows([KEY], numbers)
+            assert key_column.data is not None
+            keys = Keys.of_halves(key_column.data.reshape(-1).view(np.uint64).reshape(-1, 2))
+            damaged += 0 if key_column.bad is None else int(key_column.bad.sum())
+            # Where the other cache has several rows of a key, only the one that its own lookups return is copied.
             latest = np.flatnonzero(reader.find(keys) == numbers)
             missing = latest[target.session.missing(keys.take(latest))]
             present += len(latest) - len(missing)
