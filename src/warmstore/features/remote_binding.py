@@ -33,7 +33,7 @@ from warmstore.storage.humanize import parse_size
 _log = logging.getLogger("warmstore")
 
 _LIMITS = RequestLimits(read_timeout=5, retries=2, request=10, failures=3, cooldown=30)
-_PAUSE = 60.0  # seconds between two words on what goes wrong
+_PAUSE = 60.0  # seconds between two warnings about a remote that fails
 
 
 def push(version: OpenVersion, remote: Remote, verify: bool, progress: bool | None) -> PushResult:
@@ -57,20 +57,20 @@ def pull(version: OpenVersion, remote: Remote, progress: bool | None) -> PullRes
 def join(
     version: OpenVersion, objects: Objects, remote: Remote, progress: bool | None, keep: Keep | None = None
 ) -> PullResult:
-    """Adopt what all others have."""
+    """Attach the chunks that all other hosts pushed."""
     room = None if version.quota is None else version.quota.reserve
-    done = PullResult(0, 0, 0)
+    total = PullResult(0, 0, 0)
     for head in read_heads(objects):
         store = _store_for(version, head.manifest)
         check_joins(store.manifest, head, remote)
-        one = attach(store.path, head, objects, store.files, lazily=keep, room=room, progress=progress)
-        done = PullResult(done.chunks + one.chunks, done.size + one.size, done.records + one.records)
+        part = attach(store.path, head, objects, store.files, lazily=keep, room=room, progress=progress)
+        total = PullResult(total.chunks + part.chunks, total.size + part.size, total.records + part.records)
     version.see_others()
-    return done
+    return total
 
 
 def _store_for(version: OpenVersion, manifest: Manifest) -> RecordStore:
-    """The store of a cache; one that is empty still becomes one for what another host wrote."""
+    """The store of a version. A version without one gets a store with the fields of another host's manifest."""
     store = version.settled_store()
     if store is None:
         if not version.writes:
@@ -84,26 +84,26 @@ def _store_for(version: OpenVersion, manifest: Manifest) -> RecordStore:
 
 
 def lazily(files: RemoteFiles) -> Keep:
-    """Leave chunks at the remote, but for what the key index needs: so all samples are found, whatever follows."""
+    """Leave chunks at the remote, except for the blocks with keys: lookups then need no remote."""
 
     def keep(folder: Path, number: int, chunk: RemoteChunk, entries: Entries) -> None:
         add_chunks(folder, {number: chunk}, files)
-        pages = files.block_source(folder)
-        pages.base_index(number)
-        # Keys are the first column: 16 bytes a row, and 8 of their checksums.
+        blocks = files.block_source(folder)
+        blocks.base_index(number)
+        # Keys are the first column: 16 bytes per row, and 8 of their checksums.
         first = entries["offset"].astype(np.int64)
         last = first + entries["header"] + 24 * entries["rows"].astype(np.int64) + 256
         last = np.minimum(last, chunk.size) - 1
-        blocks = [np.arange(one // BLOCK, two // BLOCK + 1) for one, two in zip(first, last, strict=True)]
-        pages.fetch(PAGES * number + np.unique(np.concatenate(blocks)))
+        ranges = [np.arange(start // BLOCK, end // BLOCK + 1) for start, end in zip(first, last, strict=True)]
+        blocks.fetch(PAGES * number + np.unique(np.concatenate(ranges)))
 
     return keep
 
 
 class RemoteBinding:
-    """The remote of a cache that was opened by its URL: where its files are here, and what goes wrong, said once.
+    """The remote of a cache that was opened by its URL: its local folder, and warnings where the remote fails.
 
-    remote: of all caches. files: with which this one is read.
+    remote: of the folder of all caches. failures: of reads.
     """
 
     def __init__(self, remote: Remote, options: CacheOptions) -> None:
@@ -112,42 +112,42 @@ class RemoteBinding:
         self.remote = replace(remote, limits=_LIMITS)
         self._cache_dir = default_cache_dir() if options.cache_dir is None else Path(options.cache_dir)
         self._cache_size = None if options.cache_size is None else parse_size(options.cache_size)
-        self._said = 0.0
+        self._last_warning = 0.0
         self.failures = 0
 
     @property
     def folder(self) -> Path:
-        """Where its caches are here."""
+        """The local folder of its caches."""
         return copy_folder(self.remote, self._cache_dir)
 
     def files(self, name: str) -> RemoteFiles:
-        """Those of one version of a cache."""
+        """The files of one version of a cache."""
         return RemoteFiles(self.remote.below(name), self._cache_size, self._cache_dir)
 
     def pull_now(self, version: OpenVersion) -> None:
-        """`pull` where a remote that fails is no error: the cache has what was here already."""
+        """`pull`. A remote that fails is no error: the rows that are local are used."""
         try:
             pull(version, self.remote.below(version.path.name), False)
         except (RemoteError, Damaged) as error:
             self.failed(error)
 
     def push_now(self, version: OpenVersion) -> None:
-        """`push` where a remote that fails is no error: what is here goes with a later push."""
+        """`push`. A remote that fails is no error: a later push sends what this one could not."""
         try:
             push(version, self.remote.below(version.path.name), False, False)
         except (RemoteError, Damaged) as error:
             _log.warning("%s; what was computed here stays here until the next push", error)
 
     def failed(self, error: Exception) -> None:
-        """Count a failure, and say so once in a while."""
+        """Count a failure, and log a warning at most once a minute."""
         self.failures += 1
-        if time.monotonic() - self._said > _PAUSE or not self._said:
-            self._said = time.monotonic()
+        if time.monotonic() - self._last_warning > _PAUSE or not self._last_warning:
+            self._last_warning = time.monotonic()
             _log.warning("%s; what is not here is computed", error)
 
 
 def push_folder(folder: Path, remote: Remote, *, verify: bool = False, progress: bool | None = None) -> PushResult:
-    """Push what lies in a folder, a record store or a cache, to a place of its own."""
+    """Push a folder that holds a record store or a version of a cache."""
     files = Files()
     shared = _is_cache(read_manifest(folder, files))
     with contextlib.closing(remote.open()) as objects:
@@ -160,7 +160,7 @@ def push_folder(folder: Path, remote: Remote, *, verify: bool = False, progress:
 def pull_folder(
     folder: Path, remote: Remote, *, progress: bool | None = None, may_be_empty: bool = False
 ) -> PullResult:
-    """Pull into a folder whatever is at a place, a record store or the parts of a cache."""
+    """Pull a record store, or all hosts' parts of a version of a cache, into a folder."""
     files = Files()
     with contextlib.closing(remote.open()) as objects:
         heads = read_heads(objects)
@@ -168,26 +168,26 @@ def pull_folder(
             return PullResult(0, 0, 0)
         if not heads or not heads[0].shared:
             return pull_store(folder, objects, files, progress=progress)
-        done = PullResult(0, 0, 0)
+        total = PullResult(0, 0, 0)
         if not (folder / NAME).exists():
             folder.absolute().parent.mkdir(parents=True, exist_ok=True)
             first = heads[0].manifest
             RecordStore.create(folder, first.fields, metadata=first.metadata).close()
         for head in heads:
             check_joins(read_manifest(folder, files), head, remote)
-            one = attach(folder.absolute(), head, objects, files, progress=progress)
-            done = PullResult(done.chunks + one.chunks, done.size + one.size, done.records + one.records)
-        return done
+            part = attach(folder.absolute(), head, objects, files, progress=progress)
+            total = PullResult(total.chunks + part.chunks, total.size + part.size, total.records + part.records)
+        return total
 
 
 def _is_cache(manifest: Manifest) -> bool:
     return manifest.metadata.get("structure") is not None and KEY in manifest.fields
 
 
-def check_joins(mine: Manifest, head: RemoteSnapshot, remote: Remote) -> None:
-    """Raise where what another host wrote is not what this one's module gives."""
-    theirs = head.manifest
-    changed = difference(theirs.metadata.get("fingerprint") or {}, mine.metadata.get("fingerprint") or {})
+def check_joins(local: Manifest, head: RemoteSnapshot, remote: Remote) -> None:
+    """Raise where another host's part of a cache has another fingerprint, or other fields, than the local store."""
+    pushed = head.manifest
+    changed = difference(pushed.metadata.get("fingerprint") or {}, local.metadata.get("fingerprint") or {})
     if changed:
         raise StaleCache(
             f"{remote!r} holds outputs of another computation than this cache: {changed}. Use another cache id for the "
@@ -195,7 +195,7 @@ def check_joins(mine: Manifest, head: RemoteSnapshot, remote: Remote) -> None:
         )
     if (
         not head.shared
-        or mine.fields != theirs.fields
-        or mine.metadata.get("structure") != theirs.metadata.get("structure")
+        or local.fields != pushed.fields
+        or local.metadata.get("structure") != pushed.metadata.get("structure")
     ):
         raise SchemaMismatch(f"{remote!r} holds other outputs, or another codec, than this cache: use another cache id")

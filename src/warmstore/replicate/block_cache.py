@@ -1,8 +1,7 @@
-"""Chunks that lie in a remote: local files with holes, filled block by block when somebody reads there.
+"""BlockCache: the chunks of a remote as sparse local files, whose blocks are fetched when they are read.
 
-A block is checked the moment it arrives, and nothing that is wrong ever stands in a file. A table of one byte a block,
-shared by all processes, says which blocks are there; where room runs out those that nobody read lately become holes
-again, while no copy is being made from any.
+A block is checked against its hash before it is written. A table of one byte per block, shared by all processes, holds
+its state. When the cache is full, blocks that were not read lately become holes again, while no block is pinned.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ from warmstore.storage.memory.mmap import GrowableMmap
 from warmstore.storage.rw_lock import RWLock
 
 _HEADER = 4096
-_ABSENT, _THERE, _USED, _COMING, _UNSURE = range(5)  # what the table says of a block
-_NEAR = 4  # blocks between two wanted ones that are fetched along: a request costs more
-_RANGE = 1024  # blocks in one request at most
-_AHEAD = 128  # blocks that are fetched before anybody asks
+_ABSENT, _PRESENT, _USED, _COMING, _UNSURE = range(5)  # the state of a block in the table
+_NEAR = 4  # blocks between two wanted ones that are fetched too: another request costs more
+_RANGE = 1024  # the most blocks of one request
+_AHEAD = 128  # the most blocks that are read ahead
 _SMALL = 16  # blocks: chunks up to this size are fetched whole
 _TRIES = 3
 
@@ -46,10 +45,10 @@ class BlockCache:
     """The chunks of one folder that come from a remote. For several threads and processes.
 
     Args:
-        folder: where the files are: NNNNNN.arrow of each chunk, and the table.
+        folder: of the chunks' files, NNNNNN.arrow, and the table.
         chunks: by number.
-        max_size: bytes that blocks may take; None for no bound.
-        more: says what the chunks are by now; asked when there is one that is not known.
+        max_size: the most bytes of blocks; None for no bound.
+        more: lists the chunks again; called for a chunk that is not known.
     """
 
     def __init__(
@@ -92,7 +91,7 @@ class BlockCache:
             boot, known = table.memory[:40], np.frombuffer(boot_id().ljust(40, b"\0"), np.uint8)
             states = table.memory[_HEADER : table.size]
             if (boot != known).any():
-                states[states > _ABSENT] = _UNSURE  # what was written before a power failure may not be on the disk
+                states[states > _ABSENT] = _UNSURE  # a power failure may have lost blocks that were written
                 boot[:] = known
             for number, chunk in self.chunks.items():
                 self._make_file(number, chunk, states)
@@ -111,20 +110,20 @@ class BlockCache:
             self._files.close(descriptor)
 
     def path(self, number: int) -> Path:
-        """Of a chunk's file."""
+        """The path of a chunk's file."""
         return self.folder / f"{number:06d}.arrow"
 
     def base_index(self, number: int) -> int:
-        """Where in the table a chunk begins; -1 for one that is here and comes from nowhere."""
+        """The index of a chunk's first block in the table; -1 for a chunk that does not come from the remote."""
         if number not in self.chunks:
-            fresh = {one: chunk for one, chunk in self._more().items() if one not in self.chunks}
-            if fresh:
-                self.add(fresh)
+            new_chunks = {other: chunk for other, chunk in self._more().items() if other not in self.chunks}
+            if new_chunks:
+                self.add(new_chunks)
         return PAGES * number if number in self.chunks else -1
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the blocks that are here."""
+        """Bytes of the blocks that are present."""
         return int(np.count_nonzero(self._states)) * BLOCK
 
     @property
@@ -132,7 +131,7 @@ class BlockCache:
         return self._table.memory[_HEADER : _HEADER + PAGES * (max(self.chunks, default=0) + 1)]
 
     def add(self, chunks: Mapping[int, RemoteChunk]) -> None:
-        """More chunks."""
+        """Add chunks that come from the remote."""
         with self._lock:
             known = {**self.chunks, **chunks}
             with self._gate.alone():
@@ -143,10 +142,10 @@ class BlockCache:
 
     @contextlib.contextmanager
     def pin(self, pages: Int64) -> Iterator[None]:
-        """Have blocks here, and keep them for as long as something is copied from them.
+        """Fetch blocks that are absent, and keep all of them for as long as the context is held.
 
         Args:
-            pages: int64 [n], places in the table: PAGES times a chunk's number, plus the number of a block.
+            pages: int64 [n], indices in the table: PAGES times a chunk's number, plus the number of a block.
 
         Raises:
             RemoteUnavailable, RemoteRefused: they are not here, and cannot be had now.
@@ -157,7 +156,7 @@ class BlockCache:
             self._gate.enter()
             states = self._states
             now = states[pages]
-            ready = (now == _THERE) | (now == _USED)
+            ready = (now == _PRESENT) | (now == _USED)
             if ready.all():
                 states[pages] = _USED
                 break
@@ -169,16 +168,16 @@ class BlockCache:
             self._gate.leave()
 
     def bring_whole(self, numbers: Iterable[int], advance: Callable[[int], object] | None = None) -> None:
-        """Have all of some chunks here. `advance` is called with bytes, those that are here already first."""
+        """Fetch all blocks of some chunks. `advance` is called with bytes, first with those already present."""
         parts = [PAGES * number + np.arange(self.chunks[number].blocks) for number in sorted(numbers)]
         self.fetch(np.concatenate(parts or [np.zeros(0, np.int64)]), advance=advance)
 
     def fetch(self, pages: Int64, *, ahead: bool = False, advance: Callable[[int], object] | None = None) -> None:
-        """Fetch those of some blocks that are not here, in as few requests as pay.
+        """Fetch the blocks that are absent, in few requests.
 
         Args:
-            pages: sorted, without duplicates.
-            ahead: fetch more than that where it is likely to be read next.
+            pages: sorted block indices, without duplicates.
+            ahead: also fetch the blocks that are likely to be read next.
         """
         if self._most is not None and len(pages) > self._most:
             raise BadBudget(
@@ -192,11 +191,11 @@ class BlockCache:
             absent = []
             for number, blocks in wanted:
                 now = states[PAGES * number + blocks]
-                there = (now == _THERE) | (now == _USED)
+                present = (now == _PRESENT) | (now == _USED)
                 if advance is not None:
-                    advance(sum(self._length(number, block) for block in blocks[there].tolist()))
-                if not there.all():
-                    absent.append((number, blocks[~there]))
+                    advance(sum(self._length(number, block) for block in blocks[present].tolist()))
+                if not present.all():
+                    absent.append((number, blocks[~present]))
             fresh = np.concatenate([PAGES * number + blocks for number, blocks in absent] or [np.zeros(0, np.int64)])
             fresh = fresh[states[fresh] == _ABSENT]
             self._make_room(len(fresh), pages)
@@ -210,11 +209,11 @@ class BlockCache:
             raise
 
     def _widened(self, number: int, blocks: Int64) -> Int64:
-        """Blocks that are to be fetched when these are wanted: the whole chunk where that is small or most of it."""
+        """The blocks to fetch when `blocks` are read: the whole chunk if it is small or most of it is read."""
         chunk = self.chunks[number]
         room = chunk.blocks if self._most is None else self._most // 4
-        there = self._states[PAGES * number : PAGES * number + chunk.blocks]
-        missing = int((there[blocks] == _ABSENT).sum())
+        states = self._states[PAGES * number : PAGES * number + chunk.blocks]
+        missing = int((states[blocks] == _ABSENT).sum())
         if chunk.blocks <= min(_SMALL, room) or (4 * missing > chunk.blocks and chunk.blocks <= room):
             return np.arange(chunk.blocks)
         after, far = self._ahead.get(number, (-1, 0))
@@ -228,19 +227,19 @@ class BlockCache:
         return min(BLOCK, self.chunks[number].size - block * BLOCK)
 
     def _make_room(self, count: int, keep: Int64) -> None:
-        """Make holes of blocks that nobody read lately: the clock algorithm (Corbato, 1968)."""
+        """Evict blocks that were not read lately, with the clock algorithm (Corbato, 1968)."""
         if self._most is None or np.count_nonzero(self._states) + count <= self._most:
             return
         with self._gate.alone():
             states = self._states
-            here = np.flatnonzero(states != _ABSENT)  # few, and the table may have places for terabytes
+            here = np.flatnonzero(states != _ABSENT)  # few: the table may cover terabytes
             going = len(here) + count + self._most // 32 - self._most
             order = np.roll(here, -int(np.searchsorted(here, self._hand)))
             order = order[~np.isin(order, keep)]
-            for state in (_UNSURE, _THERE, _USED, _COMING):
-                if state == _USED:  # nothing else was left, so those read lately are as good as the others
-                    states[here[states[here] == _USED]] = _THERE
-                    state = _THERE
+            for state in (_UNSURE, _PRESENT, _USED, _COMING):
+                if state == _USED:  # no other blocks are left: those read lately are evicted too
+                    states[here[states[here] == _USED]] = _PRESENT
+                    state = _PRESENT
                 found = order[states[order] == state][: max(going, 0)]
                 if len(found):
                     self._hand = int(found[-1]) + 1
@@ -248,8 +247,7 @@ class BlockCache:
                     for number, blocks in _by_chunk(np.sort(found)):
                         self._punch(number, blocks)
                     going -= len(found)
-            states[here[states[here] == _USED]] = _THERE
-            # Blocks of the present read stay, so these are what is left of the bound.
+            states[here[states[here] == _USED]] = _PRESENT
 
     def _punch(self, number: int, blocks: Int64) -> None:
         descriptor = self._files.open(self.path(number), write=True)
@@ -270,13 +268,13 @@ class BlockCache:
         ]
         wanted = {number: set(blocks.tolist()) for number, blocks in absent}
 
-        async def one(part: tuple[int, int, int]) -> None:
+        async def fetch_part(part: tuple[int, int, int]) -> None:
             number, first, last = part
             size = await self._fetch_range(number, first, last, wanted[number])
             if advance is not None:
                 advance(size)
 
-        await self._objects.each(one, ranges)
+        await self._objects.each(fetch_part, ranges)
 
     async def _load_hashes(self, number: int) -> None:
         chunk, path = self.chunks[number], self.folder / f"{number:06d}.hashes"
@@ -305,7 +303,7 @@ class BlockCache:
         for _ in range(_TRIES):
             keeping = BlockWriter(partial(self.keep, number, todo=todo), min(todo))
             end = (max(todo) + 1) * BLOCK
-            # A whole object is asked for as such: some servers are slow at ranges.
+            # The whole object is requested without a range: some servers are slow at ranges.
             stop = end if end < chunk.size else None
             found = await self._objects.get_async(chunk.object, min(todo) * BLOCK, stop, take=keeping.take)
             await keeping.finish()
@@ -314,7 +312,7 @@ class BlockCache:
         raise self._damaged(chunk.object, found is None)
 
     def _confirm(self, number: int, todo: set[int]) -> bool:
-        """Take blocks off `todo` that were here before the machine started, and are still whole."""
+        """Remove from `todo` the blocks that were fetched before the last boot and still match their hashes."""
         states = self._states
         unsure = [block for block in todo if states[PAGES * number + block] == _UNSURE]
         if not unsure:
@@ -332,7 +330,7 @@ class BlockCache:
         return not todo
 
     def keep(self, number: int, first: int, view: memoryview, todo: set[int]) -> None:
-        """Write those blocks from `first` on that came and are right, and take them off `todo`."""
+        """Write the received blocks from `first` on that match their hashes, and remove them from `todo`."""
         hashes = self._hashes[number]
         good = []
         for block in range(first, first - (-len(view) // BLOCK)):
@@ -344,7 +342,7 @@ class BlockCache:
                 good.append(block)
         descriptor = self._files.open(self.path(number), write=True)
         try:
-            with self._gate.inside():  # nobody makes holes between the writing and the word that it is there
+            with self._gate.inside():  # no block is evicted between its write and its new state
                 for start, stop in _runs(np.array(good, np.int64), 0):
                     part = view[(start - first) * BLOCK : (stop - first) * BLOCK]
                     write_all(self._files, descriptor, [part], start * BLOCK)
@@ -355,8 +353,8 @@ class BlockCache:
 
     def _damaged(self, name: str, missing: bool) -> Damaged:
         where = self._objects.location.url
-        said = "is missing" if missing else "does not match its checksum"
-        return Damaged(f"{where}/{name} {said}; push the store again with verify=True from where it is whole")
+        problem = "is missing" if missing else "does not match its checksum"
+        return Damaged(f"{where}/{name} {problem}; push the store again with verify=True from where it is whole")
 
 
 def _by_chunk(pages: Int64) -> list[tuple[int, Int64]]:
@@ -366,7 +364,7 @@ def _by_chunk(pages: Int64) -> list[tuple[int, Int64]]:
 
 
 def _runs(blocks: Int64, near: int) -> Iterator[tuple[int, int]]:
-    """Blocks as runs [first, last), joined where no more than `near` lie between them."""
+    """Runs [first, last) of blocks, joined where at most `near` blocks lie between them."""
     if len(blocks):
         breaks = np.flatnonzero(np.diff(blocks) > near + 1)
         firsts = blocks[np.concatenate(([0], breaks + 1))]

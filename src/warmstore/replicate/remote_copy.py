@@ -1,7 +1,7 @@
-"""A store at a remote, opened as if it were here: its log is copied, and its chunks come where they are read.
+"""A local copy of a store at a remote: its log is copied when it is opened, blocks of its chunks when they are read.
 
-The copy lies in a folder of its own, which all processes of a machine share and the next run finds again. Without a
-remote that answers, what was read before is still there.
+Each copy has its own folder, which all processes of a machine share and later runs use again. When the remote does not
+answer, blocks that were read before can still be read.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from warmstore.storage.humanize import parse_size
 _log = logging.getLogger("warmstore")
 
 CHUNKS = "chunks.json"
-"""In a generation's folder: its chunks that come from a remote, by number."""
+"""File in a generation's folder that lists its chunks that come from a remote, by number."""
 
 _LIMITS = RequestLimits(read_timeout=15, retries=4, request=60, failures=20, cooldown=5)
 
@@ -61,14 +61,14 @@ class Remote:
 
     @property
     def shown(self) -> str:
-        """The URL without what nobody may see."""
+        """The URL without credentials."""
         return Location.parse(self.url).url
 
     def __repr__(self) -> str:
         return f"Remote({self.shown!r})"
 
     def below(self, name: str) -> Remote:
-        """What lies there under a name."""
+        """The remote of a name below this URL."""
         part = quote(name, safe="") if is_remote(self.url) else name
         return replace(self, url=f"{os.fspath(self.url).rstrip('/')}/{part}")
 
@@ -78,7 +78,7 @@ class Remote:
 
 
 class RemoteFiles(Files):
-    """Files of a folder, whose chunks come from `remote` within `max_size` bytes; None for no bound."""
+    """Files of a folder whose chunks come from `remote`, of which it keeps at most `max_size` bytes; None: no bound."""
 
     is_remote = True
 
@@ -94,7 +94,7 @@ class RemoteFiles(Files):
 
     @property
     def objects(self) -> Objects:
-        """Those of this process."""
+        """The connection of this process."""
         if self._objects is None or self._objects[0] != os.getpid():
             self._objects = os.getpid(), self.remote.open()
         return self._objects[1]
@@ -124,13 +124,13 @@ class CopyFiles(RemoteFiles):
 
 
 def default_cache_dir() -> Path:
-    """Where copies lie unless somebody says otherwise."""
+    """The default folder of copies."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "warmstore" / "remote"
 
 
 def copy_folder(remote: Remote, cache_dir: Path) -> Path:
-    """Where the copy of a remote lies."""
+    """The folder of the copy of a remote."""
     url = remote.shown.rstrip("/")
     name = re.sub(r"[^A-Za-z0-9._-]", "_", url.rpartition("/")[2])[:60] or "store"
     return cache_dir.expanduser().absolute() / f"{name}-{xxhash.xxh3_64_hexdigest(url.encode())}"
@@ -150,21 +150,21 @@ def open_remote(
 
 
 def open_copy(files: RemoteFiles) -> Path:
-    """Have a folder that is the store at a remote, and return it. Without an answer, it is as it was seen last.
+    """Create or update the local copy of a store, and return its folder. Without an answer the last copy is used.
 
     Raises:
         NotAStore, StoreExists, Diverged, Damaged, NewerFormat: as `remote_diff.find_copy`.
-        RemoteUnavailable, RemoteRefused: the remote cannot be asked, and nothing of it is here.
+        RemoteUnavailable, RemoteRefused: the remote cannot be read, and there is no copy yet.
     """
     folder = copy_folder(files.remote, files.cache_dir)
     try:
         head = find_copy(files.objects)
     except RemoteUnavailable as error:
-        known = [path for path in folder.glob("*") if (path / NAME).is_file()]
-        if not known:
+        copies = [path for path in folder.glob("*") if (path / NAME).is_file()]
+        if not copies:
             raise
         _log.warning("%s; it is read as it was seen last", error)
-        return max(known, key=lambda path: (path / NAME).stat().st_mtime)
+        return max(copies, key=lambda path: (path / NAME).stat().st_mtime)
     path = folder / head.manifest.id
     path.mkdir(parents=True, exist_ok=True)
     with file_lock(path / ".copy", files):
@@ -173,7 +173,7 @@ def open_copy(files: RemoteFiles) -> Path:
 
 
 def take_head(path: Path, head: RemoteSnapshot, files: Files) -> None:
-    """Have a copy's folder say what a head says; for the holder of its lock."""
+    """Update a copy's log and manifest to a head. The caller holds the lock of the copy."""
     target = path / head.manifest.generation_folder
     known = read_manifest(path, files) if (path / NAME).exists() else None
     if known is not None and known.generation > head.manifest.generation:
@@ -190,18 +190,18 @@ def take_head(path: Path, head: RemoteSnapshot, files: Files) -> None:
                 log.append_locked(new_entry(_CLOSED, 0))
         write_manifest(path, head.manifest, files)
         for old in path.glob("g[0-9]*"):
-            # Others may still read what came of the last one.
+            # Other processes may still read the previous generation.
             if old != target and (known is None or old.name != known.generation_folder):
                 with contextlib.suppress(OSError):
                     files.remove_folder(old)
         return
     with open_log(path, known, files, write=True) as log, log.locked():
-        mine = log.read(0).tobytes()
-        if mine == head.log:
+        local_log = log.read(0).tobytes()
+        if local_log == head.log:
             return
-        if not head.log.startswith(mine):
-            if mine.startswith(head.log):
-                return  # another process saw a newer one
+        if not head.log.startswith(local_log):
+            if local_log.startswith(head.log):
+                return  # another process copied a newer head
             raise Diverged(f"{head.name} does not continue what was there before; its owner pushed another copy")
         write_chunks(target, head.chunks, files)
         open_numbers(path, head.manifest, files).take(head.numbers)
@@ -211,20 +211,20 @@ def take_head(path: Path, head: RemoteSnapshot, files: Files) -> None:
 
 
 def read_chunks(folder: Path, files: Files) -> dict[int, RemoteChunk] | None:
-    """The chunks of a generation's folder that come from a remote; None where that is no copy."""
+    """The chunks of a generation's folder that come from a remote; None for a folder that is not a copy."""
     try:
-        said = json.loads(read_whole(files, folder / CHUNKS))
+        listed = json.loads(read_whole(files, folder / CHUNKS))
     except FileNotFoundError:
         return None
-    return {int(number): RemoteChunk(*chunk) for number, chunk in said.items()}
+    return {int(number): RemoteChunk(*chunk) for number, chunk in listed.items()}
 
 
 def add_chunks(folder: Path, chunks: Mapping[int, RemoteChunk], files: Files) -> None:
-    """Have more chunks of a generation's folder come from a remote."""
+    """Add chunks to those of a generation's folder that come from a remote."""
     write_chunks(folder, {**(read_chunks(folder, files) or {}), **chunks}, files)
 
 
 def write_chunks(folder: Path, chunks: Mapping[int, RemoteChunk], files: Files) -> None:
-    """Say which chunks of a generation's folder come from a remote."""
-    said = {str(number): [chunk.name, chunk.size] for number, chunk in chunks.items()}
-    replace_file(folder / CHUNKS, json.dumps(said).encode(), durable=True, files=files)
+    """List the chunks of a generation's folder that come from a remote."""
+    listed = {str(number): [chunk.name, chunk.size] for number, chunk in chunks.items()}
+    replace_file(folder / CHUNKS, json.dumps(listed).encode(), durable=True, files=files)
