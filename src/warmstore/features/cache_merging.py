@@ -31,6 +31,10 @@ class MergeResult:
     not match their checksums, and were left out.
     """
 
+    added: int
+    present: int
+    damaged: int
+
 
 class MergingCache(Protocol):
     """A `FeatureCache`, as far as merging needs it."""
@@ -55,10 +59,6 @@ class MergingCache(Protocol):
 
     def flush(self) -> None:
         """Commit everything it accepted."""
-
-    added: int
-    present: int
-    damaged: int
 
 
 def merge_caches(
