@@ -36,14 +36,14 @@ _OF_GRAPHS = frozenset(
      "_create_node_hooks", "_erase_node_hooks", "_replace_hooks", "_deepcopy_hooks", "range_constraints",
      "validate_inputs", "_metadata", "train", "eval")
 )  # fmt: skip
-"""Beside the generated `forward`, which is what runs."""
+"""Attributes of a graph module that do not count: its generated `forward` decides what it computes."""
 
 _HOLDERS = ("_parameters", "_buffers", "_modules")
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 _BACKWARD_HOOKS = ("_backward_pre_hooks", "_backward_hooks")
 _FLAGS = ("_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
 GLOBAL_HOOKS = (nn.modules.module._global_forward_pre_hooks, nn.modules.module._global_forward_hooks)
-"""Of every module."""
+"""Hooks that run for every module."""
 
 _MANGLED = re.compile(rb"[./]?___torch_mangle_(\d+)")
 _DEFINITION = re.compile(rb"^(?=class |def )", re.MULTILINE)
@@ -51,7 +51,7 @@ _NOT_CODE = (b".debug_pkl", b"version", b"byteorder", b"serialization_id")
 
 
 def rule_of(kind: type) -> Rule | None:
-    """The rule of one of torch's types; None where objects of it count as others do."""
+    """The rule of a type of torch; None if its objects count as other objects do."""
     if issubclass(kind, torch.jit.ScriptModule | torch.jit.ScriptFunction):
         return _script
     if issubclass(kind, nn.Module):
@@ -85,8 +85,8 @@ def _tensor(walk: Walk, place: Place, value: Any) -> None:
     text = walk.tensor_text(place, value)
     if walk.settings.tensors == "layout":
         text += f" {kind.__name__} {'grad' if value.requires_grad else ''} {'leaf' if value.is_leaf else ''}".rstrip()
-        # Parameters with and without gradients make modules give the same.
     elif text != LEFT and (kind is not torch.Tensor or value.requires_grad):
+        # Whether a parameter requires gradients makes no difference to results.
         head, _, content = text.rpartition(" ")
         text = f"{head} {'grad' if kind is torch.Tensor else kind.__name__} {content}"
     _memory(walk, place, value)
@@ -101,19 +101,19 @@ def _tensor(walk: Walk, place: Place, value: Any) -> None:
 
 
 def _hooks_of_tensor(walk: Walk, place: Place, value: torch.Tensor) -> None:
-    """Note what runs when gradients come. Those of parameters do not matter where nothing is trained."""
+    """Record hooks that run in the backward pass. Hooks of parameters do not count outside compiled code."""
     for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
         for at, hook in enumerate((getattr(value, name, None) or {}).values()):
             walk.whole(place + f".{name}[{at}]", hook)
 
 
 def _memory(walk: Walk, place: Place, value: torch.Tensor) -> None:
-    """Note a tensor that lies in the memory of another: writing to one may change both."""
+    """Record that a tensor shares memory with another: a write to the first may change the second."""
     if value.layout != torch.strided or value.device.type == "meta":
         return
     try:
         storage = value.untyped_storage()._cdata
-    except (RuntimeError, NotImplementedError):  # it has no memory of its own
+    except (RuntimeError, NotImplementedError):  # a tensor without storage
         return
     known = walk.memory.setdefault(storage, place)
     if known != place:
@@ -139,7 +139,7 @@ def _order(value: torch.Tensor) -> str:
 
 
 def _content(value: torch.Tensor) -> str:
-    """The hash of a tensor's elements, of its indices where it is sparse, and of its scales where it is quantised."""
+    """The hash of a tensor's elements, with the indices of a sparse and the scales of a quantised tensor."""
     digest = xxhash.xxh3_128()
     for part in _parts(value):
         if isinstance(part, torch.Tensor):
@@ -151,16 +151,16 @@ def _content(value: torch.Tensor) -> str:
 
 
 def _scales(value: torch.Tensor) -> str:
-    """What the elements of a quantised tensor are multiplied with and shifted by."""
+    """The text of the scales and zero points of a quantised tensor."""
     if value.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
         return f"{value.qscheme()} {value.q_scale()!r} {value.q_zero_point()}"
-    found = [value.q_per_channel_scales(), value.q_per_channel_zero_points()]
-    return f"{value.qscheme()} {[xxhash.xxh3_64_hexdigest(tensor_bytes(one)) for one in found]}"
+    parts = [value.q_per_channel_scales(), value.q_per_channel_zero_points()]
+    return f"{value.qscheme()} {[xxhash.xxh3_64_hexdigest(tensor_bytes(part)) for part in parts]}"
 
 
 def _parts(value: torch.Tensor) -> list[Any]:
     if value.is_nested:
-        return [part for one in value.unbind() for part in _parts(one)]
+        return [part for tensor in value.unbind() for part in _parts(tensor)]
     if value.layout == torch.sparse_coo:
         if value.is_coalesced():
             return [True, value.indices(), value.values()]
@@ -185,15 +185,15 @@ def tensor_bytes(value: torch.Tensor) -> Any:
     if not value.numel():
         return b""
     if value.numel() == 1:
-        value = value.as_strided((1,), (1,))  # one element counts as contiguous whatever its stride
+        value = value.as_strided((1,), (1,))  # torch calls a single element contiguous, whatever its stride
     flat: np.ndarray[Any, Any] = value.view(torch.uint8).numpy()
     return flat.data
 
 
 def _module(walk: Walk, place: Place, value: Any) -> None:
-    """A module by its class, tensors, children, hooks and settings; its mode where its code looks at it."""
+    """Record a module: class, tensors, children, hooks and settings; its mode if its code reads `training`."""
     if is_compiled(value):
-        walk.whole(place, value._orig_mod)  # what it computes is the same
+        walk.whole(place, value._orig_mod)  # the compiled module computes the same
         return
     walk.fact(place, f"module of {walk.cls(type(value), of_made=True)}{_mode(value)}")
     state = vars(value)
@@ -202,7 +202,8 @@ def _module(walk: Walk, place: Place, value: Any) -> None:
     for holder in (*_HOLDERS, *_FLAGS):
         if holder in state:
             walk.watch(state[holder])
-    hooks = (*_HOOKS, *_BACKWARD_HOOKS) if walk.settings.tensors == "layout" else _HOOKS  # gradients are compiled too
+    # Compiled code includes the backward pass.
+    hooks = (*_HOOKS, *_BACKWARD_HOOKS) if walk.settings.tensors == "layout" else _HOOKS
     skipped = _OF_EVERY_MODULE | _OF_GRAPHS if isinstance(value, torch.fx.GraphModule) else _OF_EVERY_MODULE
     for name, attribute in sorted(state.items()):
         if name not in skipped:
@@ -213,7 +214,7 @@ def _module(walk: Walk, place: Place, value: Any) -> None:
         for name, part in inside.items():
             if isinstance(part, torch.Tensor) and name not in state["_non_persistent_buffers_set"]:
                 walk.weight(place + f".{name}", part)
-            elif type(part).__qualname__ != "GuardsFn":  # of torch.export: it looks at inputs and makes nothing of them
+            elif type(part).__qualname__ != "GuardsFn":  # of torch.export: it checks inputs and computes nothing
                 walk.whole(place + f".{name}", part)
     for holder in hooks:
         if holder not in state:
@@ -227,7 +228,7 @@ def _module(walk: Walk, place: Place, value: Any) -> None:
 
 
 def is_compiled(module: nn.Module) -> bool:
-    """Whether a module is what `torch.compile` put around another."""
+    """Whether a module is a result of `torch.compile`, which wraps another module."""
     eval_frame = sys.modules.get("torch._dynamo.eval_frame")
     return eval_frame is not None and isinstance(module, eval_frame.OptimizedModule)
 
@@ -239,7 +240,7 @@ def _mode(module: nn.Module) -> str:
 
 
 def looks_at_training(module: nn.Module) -> bool:
-    """Whether the code of a module looks at `training`: dropout, batch norm, and whatever else does."""
+    """Whether the code of a module reads `training`, as dropout and batch norm do."""
     if isinstance(module, nn.modules.dropout._DropoutNd):
         return module.p > 0
     return any(
@@ -251,7 +252,7 @@ def looks_at_training(module: nn.Module) -> bool:
 
 
 def names_used(cls: type) -> list[tuple[str, ...]]:
-    """The names that each method of a class uses, but for those that do not compute."""
+    """The names that each method of a class uses, without the constructor and `extra_repr`."""
     found = []
     for name, member in vars(cls).items():
         code = getattr(member, "__code__", None)
@@ -261,16 +262,16 @@ def names_used(cls: type) -> list[tuple[str, ...]]:
 
 
 def _all_names(code: Any) -> tuple[str, ...]:
-    nested = [one for one in code.co_consts if hasattr(one, "co_names")]
-    return (*code.co_names, *(name for one in nested for name in _all_names(one)))
+    nested = [constant for constant in code.co_consts if hasattr(constant, "co_names")]
+    return (*code.co_names, *(name for inner in nested for name in _all_names(inner)))
 
 
 def _script(walk: Walk, place: Place, value: Any) -> None:
-    """What `torch.jit` made: the code and the tensors that it saves, without where they came from."""
+    """Record a result of `torch.jit` by the code and the tensors that it saves, without its debug information."""
     buffer = io.BytesIO()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch calls it deprecated
+            warnings.simplefilter("ignore")  # of deprecation
             torch.jit.save(value, buffer)
     except Exception as error:
         walk.cannot_tell(place, f"torch.jit cannot save it: {error}")
@@ -287,7 +288,7 @@ def _script(walk: Walk, place: Place, value: Any) -> None:
 def _saved_text(data: bytes) -> str:
     """The hash of what `torch.jit` saves: data, and code class by class.
 
-    Classes of one name get numbers, which count on through a process. They are left out; their order is the same.
+    torch numbers classes of the same name with a counter of the process. The numbers are removed, and their order kept.
     """
     parts: list[tuple[bytes, int, bytes]] = []
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -308,10 +309,10 @@ def _saved_text(data: bytes) -> str:
 
 
 def _script_object(walk: Walk, place: Place, value: Any) -> None:
-    """An object of C++: packed parameters of quantised layers by what they were packed from."""
+    """Record an object of C++ by its state, such as the packed parameters of a quantised layer."""
     walk.origin(origin_of_name("torch"))
     try:
-        state = walk.apart(value.__getstate__())  # made anew each time
+        state = walk.apart(value.__getstate__())  # a new object at each call
     except Exception as error:
         walk.cannot_tell(place, f"a {value._type()} does not tell its state ({type(error).__name__})")
         return
@@ -352,11 +353,11 @@ def _graph(walk: Walk, place: Place, value: Any) -> None:
 
 
 def settings_text() -> str:
-    """Switches of torch that decide results of all that it computes."""
+    """The global settings of torch that decide results."""
     backends = torch.backends
     return " ".join(
-        str(one)
-        for one in (
+        str(setting)
+        for setting in (
             torch.get_default_dtype(),
             torch.get_float32_matmul_precision(),
             torch.are_deterministic_algorithms_enabled(),
