@@ -1,7 +1,7 @@
-"""A store as one process has it open: the generation it reads and writes, and its pending rows.
+"""StoreSession: a store as one process has it open, with the generation it reads and writes and its pending rows.
 
-RecordStore is the face; this is what happens behind it. Whatever meets the closed log of a generation goes on in the
-next one here, so nobody else needs to know that generations end.
+`RecordStore` is the public class over it. An operation that finds the log of its generation closed is repeated in the
+next generation here, so no other module handles the end of a generation.
 """
 
 import contextlib
@@ -66,7 +66,7 @@ class StoreSession:
         return self.generation.snapshot
 
     def __len__(self) -> int:
-        if not self.pending.count:  # looked at before the snapshot: what leaves the one is in the other by then
+        if not self.pending.count:  # read before the snapshot: a flush puts rows there before it drops them here
             return self.snapshot.length
         with self.lock:
             return self.snapshot.length + self.pending.count
@@ -125,7 +125,7 @@ class StoreSession:
             self._commit(lambda generation: generation.commit(block, stored=True))
 
     def _commit(self, write: Callable[[Generation], None], count: int = 0) -> None:
-        """Have a generation write, the present one; `count` rows are pending no more then."""
+        """Write with the current generation, and then drop the first `count` pending rows."""
         self._prepare()
         while True:
             generation = self.generation
@@ -137,7 +137,7 @@ class StoreSession:
                 self._follow()
             finally:
                 if generation.commits > commits:
-                    # In this order: other threads read pending rows until the snapshot has them.
+                    # Refresh before dropping: other threads read pending rows until the snapshot has them.
                     try:
                         self.refresh()
                     finally:
@@ -145,7 +145,7 @@ class StoreSession:
                             self.pending.drop(count)
 
     def _prepare(self) -> None:
-        """Before the first write: have the store be of the present format, and store.json be whole."""
+        """Before the first write: upgrade the store to the current format, and restore store.json if it is damaged."""
         if not self._prepared:
             try:
                 upgrade(self.path, self.files)
@@ -186,7 +186,7 @@ class StoreSession:
             yield {name: block[name] for name in fields}
 
     def delete(self, index: Any) -> None:
-        """Take records away; see `RecordStore.delete`."""
+        """Delete records; see `RecordStore.delete`."""
         with self._editing_at(index) as positions:
             positions = sorted_unique(positions)
             if len(positions):
@@ -194,7 +194,7 @@ class StoreSession:
 
     @contextlib.contextmanager
     def _editing_at(self, index: Any) -> Iterator[Int64]:
-        """`editing`, and the positions meant by an index that was found before the lock was had."""
+        """`editing`, with the positions of an index that was chosen before the lock was taken."""
         with self.lock:
             generation, before, pending = self.generation, self.snapshot, self.pending.count
             positions = as_positions(index, len(self))
@@ -204,10 +204,11 @@ class StoreSession:
                     raise ReadOnly(
                         f"chunks of {self.path} were evicted, so its records cannot be edited before rebalance()"
                     )
-                late = int(positions.max(initial=-1)) >= before.length
+                includes_pending = int(positions.max(initial=-1)) >= before.length
                 # Edits are counted within a generation, and a failing disk may have had an entry taken back.
                 same = self.generation is generation and generation.log.continues(before.entries, before.last_entry)
-                moved = not same or now.edits != before.edits or (late and now.length != before.length + pending)
+                has_grown = now.length != before.length + pending
+                moved = not same or now.edits != before.edits or (includes_pending and has_grown)
                 if len(positions) and moved:
                     raise PositionError(
                         f"other processes changed {self.path} since this one last looked, so position {positions[0]} "
@@ -217,7 +218,7 @@ class StoreSession:
 
     @contextlib.contextmanager
     def editing(self) -> Iterator[None]:
-        """Hold the lock of editors, with nothing pending and everything seen, and see the edits afterwards."""
+        """Hold the edit lock, with nothing pending and the log read to its end; refresh afterwards."""
         with self.lock, contextlib.ExitStack() as stack:
             if not self._editors:  # a lock held twice by one process would wait for itself
                 self._prepare()
@@ -225,8 +226,8 @@ class StoreSession:
             self._editors += 1
             try:
                 self.flush()
-                # Under the log's lock there is nothing that a failing disk may still have taken back. The generation
-                # stays: who closes one holds the lock of editors.
+                # Under the log's lock no entry is left that a failing disk may still take back. The generation stays
+                # the same: closing one takes the edit lock.
                 with self.generation.log.locked():
                     self.refresh()
                 yield
@@ -235,7 +236,7 @@ class StoreSession:
                 self.refresh()
 
     def annotate(self, name: str, value: Any) -> Any:
-        """Keep something in the store's metadata unless it is there already; returns what stands there now."""
+        """Set an entry of the store's metadata unless it is set already; return its value afterwards."""
         with self.editing():
             manifest = read_manifest(self.path, self.files)
             if manifest.metadata.get(name) is None:

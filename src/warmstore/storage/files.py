@@ -83,11 +83,11 @@ class Files:
         Args:
             descriptors, offsets, lengths: [n].
             out: as many bytes as the lengths come to.
-            missing: uint8 [n], set to 1 for a span of which not all is there, or can be read.
-            threads: how many may wait for a disk.
+            missing: uint8 [n], set to 1 for a span that is not complete in its file or cannot be read.
+            threads: that read at the same time.
 
         Returns:
-            How many are missing.
+            How many spans are missing.
         """
         return int(floor.read(descriptors, offsets, lengths, out, missing, threads))
 
@@ -108,7 +108,7 @@ class Files:
             os.close(descriptor)
 
     def allocate(self, descriptor: int, offset: int, length: int) -> None:
-        """Extend the file with zeros that have their room on the disk, so that writing them later cannot fail."""
+        """Extend the file with zeros and allocate their disk blocks, so that overwriting them later cannot fail."""
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(descriptor, offset, length)
         else:
@@ -118,16 +118,16 @@ class Files:
         os.ftruncate(descriptor, length)
 
     def extend(self, descriptor: int, offset: int) -> bool:
-        """Extend a file to `HUGE_PAGE` bytes behind `offset`, and have the page cache hold those in one page.
+        """Extend a file to `HUGE_PAGE` bytes behind `offset`, and hold these bytes in one page of the page cache.
 
-        What is written there later lies in that page. A write by itself has pages as large as it happens to cover: of
-        writes of 4 MB half lie in small ones, whose rows take up to half as long again to read in random order.
+        Later writes go to that page. Without it a write gets pages of the sizes that it happens to cover: of writes of
+        4 MB half the bytes get small pages, and reading their rows in random order takes up to 1.5 times as long.
 
         Args:
             offset: a multiple of `HUGE_PAGE`.
 
         Returns:
-            Whether the file was extended; the system may know of no such pages.
+            Whether the file was extended. False on systems without huge pages.
         """
         if _HUGE is None:
             return False
@@ -137,11 +137,11 @@ class Files:
             mmap.mmap(descriptor, HUGE_PAGE, _SHARED, mmap.PROT_READ, offset=offset) as page,
         ):
             page.madvise(_HUGE)
-            page.madvise(POPULATE_READ)  # a mapping that is read would end the process where that fails
+            page.madvise(POPULATE_READ)  # reading the mapping instead could raise SIGBUS
         return True
 
     def punch(self, descriptor: int, offset: int, length: int) -> None:
-        """Make a hole: zeros that take no room, where the file system can."""
+        """Make a hole: zeros without disk blocks, where the file system supports it."""
         _punch(descriptor, offset, length)
 
     def rename(self, source: Path, target: Path) -> None:
@@ -160,7 +160,7 @@ class Files:
         shutil.rmtree(folder)
 
     def lock(self, descriptor: int, *, wait: bool = True) -> bool:
-        """Take the file's exclusive advisory lock. Without `wait`, False says that somebody else holds it."""
+        """Take the file's exclusive advisory lock. Without `wait`, return False if another process holds it."""
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
@@ -193,7 +193,7 @@ def file_lock(path: Path, files: Files, *, wait: bool = True) -> Iterator[bool]:
     """Hold a lock between processes, in a file of its own that is never replaced.
 
     Args:
-        wait: for whoever holds it; without, the lock may not be had, and False says so.
+        wait: until the lock is free. Without it the context is False if another process holds the lock.
     """
     try:
         descriptor = files.create(path)
@@ -205,7 +205,7 @@ def file_lock(path: Path, files: Files, *, wait: bool = True) -> Iterator[bool]:
             yield held
         finally:
             if held:
-                files.unlock(descriptor)  # a child that was forked meanwhile shares the lock until then
+                files.unlock(descriptor)  # closing is not enough: a child forked meanwhile shares the lock
     finally:
         files.close(descriptor)
 

@@ -1,4 +1,4 @@
-"""Reading a store through and saying what is damaged, where, and what could be saved."""
+"""Verifying a store: every committed byte is read and compared with its hash; damage is reported by record."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ _ROWS = 4096
 class Problem:
     """Some damaged values: the chunk's file, the field, and the positions of the records.
 
-    Without a field: the chunk is damaged where no value of a record lies: in bytes of replaced or deleted ones, in a
-    header of which one byte could be restored, or in what only other readers of Arrow files look at.
+    Without a field, no value of a live record is damaged: the damage is in replaced or deleted values, in a header of
+    which one byte could be restored, or in the footer, which only other readers of Arrow files use.
     """
 
     chunk: str
@@ -34,9 +34,9 @@ class Problem:
 class Report:
     """What `verify` found.
 
-    records, bytes: read through. problems: what is damaged in chunks. files: others that are damaged, and have whole
-    copies. lost: edits that do not count, since they, or one before them, are damaged. repaired: whether what was
-    damaged is restored, or absent, now.
+    records, bytes: that were read. problems: damage in chunks. files: other damaged files, which have whole copies.
+    lost: edits that are not applied, because they or an earlier edit are damaged. repaired: whether damaged files were
+    restored and damaged values made absent.
     """
 
     records: int
@@ -62,9 +62,9 @@ class Report:
             if not problem.field:
                 lines.append(f"  {problem.chunk}: damaged where no value of a record lies")
                 continue
-            few = ", ".join(str(at) for at in problem.positions[:5]) + (", ..." if len(problem.positions) > 5 else "")
+            shown = ", ".join(map(str, problem.positions[:5])) + (", ..." if len(problem.positions) > 5 else "")
             lines.append(
-                f"  {problem.chunk}: {len(problem.positions):,} of field {problem.field!r}, at positions {few}"
+                f"  {problem.chunk}: {len(problem.positions):,} of field {problem.field!r}, at positions {shown}"
             )
         for edit in self.lost:
             lines.append(f"  not applied: {edit}")
@@ -76,14 +76,14 @@ class Report:
 
 
 def check(session: StoreSession, *, repair: bool, progress: bool | None) -> Report:
-    """Check all that the log of a store speaks of; see `RecordStore.verify`."""
+    """Check everything that the log of a store commits; see `RecordStore.verify`."""
     generation = session.generation
     entries = generation.log.read(0)[: generation.snapshot.entries]
     bad_batches, chunks = _bad_batches(generation, entries, progress)
     problems = [*_bad_values(generation, bad_batches)]
     named = {problem.chunk for problem in problems}
     problems += [Problem(chunk, "", ()) for chunk in sorted(chunks - named)]
-    # Of a generation that has ended only what is mapped is left.
+    # The files of a generation that has ended may be removed already.
     files = () if generation.is_superseded else _bad_files(session, generation, entries)
     lost = (*(f"entry {number} of the log" for number in generation.log.lost), *generation.batches.lost_edits)
     size = sum(path.stat().st_size for path in generation.folder.glob("*.arrow"))
@@ -132,7 +132,7 @@ def _bad_batches(generation: Generation, entries: Entries, progress: bool | None
                     chunks.add(batches.chunks.path(chunk).name)
             done += int(entry["header"]) + int(entry["body"])
             advance(0, done)
-        # Others hold nothing that counts: they were evicted or merged, or an update failed behind them.
+        # Other sealed chunks have no live rows: they were evicted or merged, or an update failed after them.
         for entry in sealed[
             np.isin(sealed["chunk"], known["chunk"]) & ~np.isin(sealed["chunk"], list(batches.evicted))
         ]:

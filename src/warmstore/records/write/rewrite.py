@@ -1,9 +1,9 @@
-"""Writing a store anew, into its next generation: to rebalance it, to change its fields, to leave damage behind.
+"""Rewriting a store into its next generation: to rebalance it, to change its fields, or to drop damaged values.
 
-The live records are copied, densely and in their order, while others go on appending. Then, under the log's lock, the
-rest is copied, the old log is closed and store.json names the new generation. Killed anywhere before that, the store is
-as it was; after it, it is new. Whoever meets the closed log goes on in the new generation. What a killed rewrite leaves
-lying about is removed by the next one.
+The live records are copied, densely and in their order, while other processes append. Then, under the log's lock, the
+rest is copied, the old log is closed and store.json names the new generation. A rewrite that is killed before that
+leaves the store unchanged, and the next rewrite removes its files. A process that reads the closed log goes on in the
+new generation.
 """
 
 from collections.abc import Callable, Iterator
@@ -68,18 +68,18 @@ def rewrite(
 
     Args:
         fields: the fields of the new generation; those not in `make` are copied, compressed as they are.
-        make: what gives the values of new or changed fields.
-        repair: damaged values become absent instead of an error.
+        make: functions that return the values of new or changed fields, by field.
+        repair: make damaged values absent instead of raising.
         progress: show a bar; None shows one on a terminal.
-        keep: which rows to copy, of those that are there when it begins; all by default.
+        keep: which rows to copy, of those committed before the rewrite starts; all by default.
 
     Raises:
-        Damaged: a record does not match its checksum, and `repair` is off. The store is as it was.
+        Damaged: a record does not match its checksum, and `repair` is off. The store is unchanged.
     """
     with session.editing():
         old, files = session.generation, session.files
         rows_before, bytes_before = old.snapshot.rows, _chunk_bytes(old.folder)
-        # Read anew: other processes may have annotated it.
+        # Read again: other processes may have changed its metadata.
         manifest = replace(read_manifest(session.path, files), generation=old.manifest.generation + 1, fields=fields)
         folder = session.path / manifest.generation_folder
         remove_leftovers(session.path, old.manifest, files)
@@ -106,8 +106,8 @@ def rewrite(
         except BaseException:
             if new is not None:
                 new.release()
-            # It may have come too late: once store.json names the new generation, that one is the store, though the
-            # old one may be again after a power failure. So both stay, until the next rewrite.
+            # The error may come after store.json was replaced. The new generation is the store then, but a power
+            # failure may bring the old store.json back. So both generations stay until the next rewrite.
             if read_manifest(session.path, files).generation == old.manifest.generation:
                 remove_leftovers(session.path, old.manifest, files)
             raise
@@ -118,7 +118,7 @@ def rewrite(
 
 
 def _carry_adopted(old: Generation, new: Generation) -> None:
-    """Have it be known that chunks of others are in here by now, so that they are not adopted again."""
+    """Record which chunks of other stores the new generation has, so that they are not attached again."""
     entries = old.log.read(0)
     for entry in entries[entries["kind"] == ADOPTED]:
         origin = new_entry(ADOPTED, NOWHERE, rows=int(entry["rows"]), body_hash=int(entry["body_hash"]))
@@ -135,8 +135,8 @@ def _copy(
     advance: Advance,
     keep: Keep | None = None,
 ) -> int:
-    """Copy all that stands behind the first `done` rows; return how many rows are known."""
-    snapshot, gatherer = old.snapshot, old.recheck()  # what was damaged since it was read is not copied as whole
+    """Copy all rows after the first `done`; return how many rows were committed."""
+    snapshot, gatherer = old.snapshot, old.recheck()  # checks every row again: it may be damaged since its first read
     for first, last in _blocks(old, snapshot, snapshot.positions_below(done) if done else 0):
         positions = np.arange(first, last, dtype=np.int64)
         if keep is not None:
@@ -157,7 +157,7 @@ def _copy(
 
 
 def _healthy(gatherer: Gatherer, snapshot: Snapshot, name: str, positions: Int64) -> EncodedRows:
-    """Stored rows, where damaged ones are absent."""
+    """Stored rows, with damaged ones made absent."""
     rows = snapshot.rows_at(positions)
     gathered = gatherer.gather(snapshot, name, rows, snapshot.batch_of(rows))
     if gathered.bad is None or not gathered.bad.any():
