@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := pyproject.toml constraints.txt setup.py $(wildcard src/warmstore/_native/*.[ch])
 
-.PHONY: demo examples test test-slow test-identity test-native test-servers wheels lint format bench bench-quick bench-data clean
+.PHONY: demo examples test test-slow test-identity test-native test-servers wheels lint format architecture bench bench-quick bench-data clean
 
 # REMOTE=1 shows two machines that share what they compile by a local S3 server.
 ifdef REMOTE
@@ -52,6 +52,10 @@ lint: .venv/has-dev
 format: .venv/has-dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# The picture of docs/architecture.md, drawn from the sources; a test fails where it no longer shows them.
+architecture: .venv/has-dev
+	$(BIN)/python docs/architecture_picture.py
 
 bench: .venv/has-bench
 	$(BIN)/python -m benchmarks
