@@ -67,7 +67,7 @@ def test_batches_that_are_kept_whole(kind: str) -> None:
     pipe = ws.Pipeline(range(20)).step(make, kind=kind)
     with pipe.loader(plan_of(pipe, [(1, "memory", "raw")], [20]), 8, workers=0) as loader:
         check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(2))
-        assert (loader._source.open_shelves().rows >= 0).all()
+        assert (loader._source.open_stores().rows >= 0).all()
 
 
 def quotas(loader: ws.Loader) -> list[Any]:
@@ -140,7 +140,7 @@ def test_each_sample_exactly_once_over_all_ranks(tmp_path: Path) -> None:
             )
     memory = {str(one.folder) for loader in loaders for one in loader._source.held if hasattr(one, "limit")}
     assert len(memory) == 1  # the ranks of a machine share it
-    rows = [loader._source.open_shelves().rows for loader in loaders]
+    rows = [loader._source.open_stores().rows for loader in loaders]
     for loader in loaders:
         loader.close()
     assert all((one >= 0).sum() == 40 for one in rows[-1:])
@@ -194,7 +194,7 @@ def test_every_batch_mixes_tiers(tmp_path: Path) -> None:
                 found = np.array([(batch == placement).sum() for batch in batches])
                 assert found.min() > 0
                 assert 0.5 < found.var() / variance < 1.7
-        rows = loader._source.open_shelves().rows
+        rows = loader._source.open_stores().rows
         assert (rows >= 0).sum() == 2 * count
 
 
@@ -204,10 +204,10 @@ def test_a_sample_asked_for_twice(tmp_path: Path) -> None:
     order = ws.Uniform(seed=3, samples=40)
     with pipe.loader(plan, 16, workers=0, sampler=order) as loader:
         check(loader, lambda epoch: expected(pipe, 16, 0, epoch, order), range(3))
-    assert sum(shelf_records(loader)) <= 12
+    assert sum(store_records(loader)) <= 12
 
 
-def shelf_records(loader: ws.Loader) -> list[int]:
+def store_records(loader: ws.Loader) -> list[int]:
     return [len(ws.RecordStore.open(path.parent)) for path in Path(loader_folder(loader)).rglob("store.json")]
 
 
@@ -236,7 +236,7 @@ def test_another_plan_over_the_same_folder(tmp_path: Path) -> None:
         plan = plan_of(pipe, [(1, "disk", "raw"), (2, "disk", "raw")], counts, folder=tmp_path)
         with pipe.loader(plan, 8, workers=0) as loader:
             check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(2))
-            assert (loader._source.open_shelves().rows >= 0).sum() == sum(counts)
+            assert (loader._source.open_stores().rows >= 0).sum() == sum(counts)
 
 
 def watched_pipe(folder: Path) -> tuple[Pipeline, Plan, list[int]]:
@@ -258,7 +258,7 @@ def test_two_that_fill_at_once_keep_each_sample_once(tmp_path: Path) -> None:
     next(iter(other))
     list(one)
     list(other)
-    assert shelf_records(one) == [40]
+    assert store_records(one) == [40]
     seen.clear()
     check(one, lambda epoch: expected(pipe, 8, 0, 2), range(1))
     assert len(seen) == 40  # those of `expected`
@@ -281,8 +281,8 @@ def test_few_samples_of_another_shape(tmp_path: Path) -> None:
     for _ in range(2):
         with pipe.loader(plan, 8, workers=0) as loader:
             check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(2))
-            assert (loader._source.open_shelves().rows >= 0).sum() == 60
-    assert sorted(shelf_records(loader)) == [2, 58]
+            assert (loader._source.open_stores().rows >= 0).sum() == 60
+    assert sorted(store_records(loader)) == [2, 58]
 
 
 def odd_at(index: int, odd: tuple[int, ...]) -> Any:

@@ -23,7 +23,7 @@ from warmstore.storage.files import Buffer
 
 
 def kept(loader: ws.Loader) -> int:
-    return int((loader._source.open_shelves().rows >= 0).sum())
+    return int((loader._source.open_stores().rows >= 0).sum())
 
 
 def disk_pipe(folder: Path, count: int = 60, **options: Any) -> tuple[Pipeline, Any]:

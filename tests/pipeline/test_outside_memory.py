@@ -58,7 +58,7 @@ def fill_and_read(data: st.DataObject) -> None:
             with pipe.loader(plan, 5, workers=0, seed=3) as loader:
                 check(loader, functools.partial(expected, plot.pipe(), 5, 3), range(3))
                 if plot.is_private:
-                    assert (loader._source.open_shelves().rows >= 0).all()
+                    assert (loader._source.open_stores().rows >= 0).all()
 
 
 def image(index: int) -> np.ndarray[Any, Any]:
@@ -225,7 +225,7 @@ def test_as_uncached(tmp_path: Path, case: Case, tier: str, codec: str, workers:
                 if not workers and case.kept:
                     assert bool(calls) == (not case.step or (not epoch and (not run or tier == "memory")))
             if not workers:
-                kept = loader._source.open_shelves().rows >= 0
+                kept = loader._source.open_stores().rows >= 0
                 assert kept.all() if case.kept else not kept.any()
 
 
@@ -233,8 +233,8 @@ def run(pipe: Pipeline, plan: Any, epochs: int = 3) -> tuple[list[Any], Any]:
     """The batches of some epochs, and which samples are kept then."""
     with pipe.loader(plan, 8, workers=0, seed=1) as loader:
         batches = [list(loader) for _ in range(epochs)]
-        shelves = loader._source.open_shelves()
-        return batches, None if shelves is None else shelves.rows >= 0
+        stores = loader._source.open_stores()
+        return batches, None if stores is None else stores.rows >= 0
 
 
 @pytest.mark.filterwarnings("ignore:.*nothing is kept here:RuntimeWarning")
@@ -292,7 +292,7 @@ def test_measuring_leaves_no_trace_and_the_plan_says_what_is_written() -> None:
     assert [bool(stage.stored) for stage in found.stages] == [False, True, False, False]
     text = " ".join(str(pipe.plan(profile=found, memory="100MB", workers=0)).split())
     assert (
-        "what step 'pair' returns shares memory with the source, an argument, a global or a memo, and a step writes"
+        "the result of step 'pair' shares memory with the source, an argument, a global or a memo, and a step writes"
         in text
     )
 
@@ -311,7 +311,7 @@ def test_a_sample_of_which_a_part_is_written_only_now_and_then_is_found_by_measu
 def test_what_is_not_kept_is_said_once(tmp_path: Path) -> None:
     pipe = counts().step(blank, table=image(0), at=17).step(add)
     with pipe.loader(plan_of(pipe, [(1, "memory", "raw")], [COUNT]), 8, workers=0) as loader:
-        with pytest.warns(RuntimeWarning, match="what step 'blank' returns shares memory with") as said:
+        with pytest.warns(RuntimeWarning, match="the result of step 'blank' shares memory with") as said:
             list(loader)
         assert len(said) == 1
         list(loader)

@@ -1,1 +1,1 @@
-"""Preprocessing pipelines whose steps are cached in memory and on disk, and yet give what they give uncached."""
+"""Preprocessing pipelines with steps cached in memory and on disk. Cached batches equal uncached ones bit for bit."""

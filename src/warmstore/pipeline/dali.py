@@ -1,7 +1,7 @@
-"""Steps made of NVIDIA DALI's operators, on the CPU: one sample in, one sample out, and the same bits each time.
+"""Steps of NVIDIA DALI operators on the CPU: one sample in, one sample out, deterministic.
 
-A DALI pipeline of one sample is built in every process that needs it. It has threads, which a fork does not copy: a
-forked child builds its own, and never touches nor destroys what it inherited.
+Every process builds its own DALI pipelines, with batches of one sample. They have threads, which a fork does not copy.
+So a forked child neither uses nor destroys the pipelines that it inherited.
 """
 
 import ctypes
@@ -19,53 +19,53 @@ from warmstore.errors import NotInstalled
 
 @final
 class Dali:
-    """A step that sends a value through DALI operators: `pipe.step(Dali(define, size=96))`.
+    """A step that runs DALI operators on a value: `pipe.step(Dali(define, size=96))`.
 
     Args:
         define: called as define(*inputs, **arguments) with one DALI node per field, or one for the whole value; returns
-            a node, or a dict of nodes by name. It is called for each process that computes samples, and once here.
-        fields: of values that are dicts, what goes in, by name. The node that comes out takes the place of the first;
-            those of a dict take their names' places, or are added. None: values are bytes or arrays, and go in whole.
-        arguments: of `define`; they count for what is kept.
+            a node, or a dict of nodes by name. Every process that computes samples calls it; the constructor does, too.
+        fields: for dict values, the names of the inputs. A single output replaces the first field; a dict of outputs
+            replaces or adds the fields of its names. None: the whole value is the input, bytes or an array.
+        arguments: of `define`; part of the step's identity.
 
     Inputs are bytes (as uint8), arrays or tensors of bool, integers or floats up to 64 bits, and numbers (as int32 and
-    float32, which is what DALI's arguments are). They have no layout. Outputs are NumPy arrays.
+    float32, like DALI's arguments). They have no layout. Outputs are NumPy arrays.
 
     Raises:
-        NotInstalled: without DALI.
-        TypeError: `define` returned something else, or a value is nothing that DALI takes.
-        ValueError: an operator draws, keeps a state, reads data by itself or runs on a GPU; or an input is not used.
+        NotInstalled: DALI is not installed.
+        TypeError: `define` does not return nodes, or DALI does not take a value's type.
+        ValueError: an operator is random, keeps a state, reads data itself or runs on a GPU; or an input is not used.
     """
 
     def __init__(
         self, define: Callable[..., Any], /, *, fields: str | Sequence[str] | None = None, **arguments: Any
     ) -> None:
-        self.func = define  # as a partial has it: steps are called after it
+        self.func = define  # as in a partial: it gives the step its name
         self.fields = (fields,) if isinstance(fields, str) else None if fields is None else tuple(fields)
         self.arguments = arguments
         if self.fields == ():
-            raise ValueError("fields names nothing: name what goes in, or leave it out for values that go in whole")
+            raise ValueError("fields names nothing: name the input fields, or leave it out to pass whole values")
         self._define()
 
     def __call__(self, value: Any, rng: np.random.Generator | None = None) -> Any:
         """The operators' result for one value."""
         if rng is not None:
             raise TypeError(
-                "a DALI step does not draw, so it cannot be random=True; draw with NumPy in a random step before it, "
-                "and name what that drew in fields"
+                "a DALI step uses no generator, so it cannot be random=True; draw with NumPy in a random step before "
+                "it, and name the drawn field in fields"
             )
-        given = [value] if self.fields is None else [value[field] for field in self.fields]
-        inputs = [_to_array(one) for one in given]
+        values = [value] if self.fields is None else [value[field] for field in self.fields]
+        inputs = [_to_array(each) for each in values]
         with _lock:
-            mine = _running.setdefault(self, {})
-            kinds = tuple((one.dtype.char, one.ndim) for one in inputs)  # which a DALI pipeline takes no others of
-            if kinds not in mine:
-                mine[kinds] = self._define()
-            running = mine[kinds]
+            pipelines = _running.setdefault(self, {})
+            types = tuple((array.dtype.char, array.ndim) for array in inputs)  # a DALI pipeline takes no others
+            if types not in pipelines:
+                pipelines[types] = self._define()
+            running = pipelines[types]
             try:
                 outputs = running(inputs)
             except BaseException:
-                del mine[kinds]  # it is in no state to go on
+                del pipelines[types]  # it cannot run again after an error
                 raise
         made = outputs if running.names is None else dict(zip(running.names, outputs, strict=True))
         if self.fields is None:
@@ -99,7 +99,7 @@ class Dali:
 
 @dataclass(frozen=True)
 class _Running:
-    """A DALI pipeline. inputs: their names in it. names: of the outputs, where they have any."""
+    """A DALI pipeline. inputs: names of its inputs. names: of its outputs, if they come as a dict."""
 
     pipeline: Any
     inputs: tuple[str, ...]
@@ -112,10 +112,10 @@ class _Running:
 
 
 def _check(nodes: Sequence[Any], inputs: Sequence[Any], name: str) -> set[int]:
-    """The ids of all operators that nodes come from.
+    """The ids of all operators upstream of some nodes.
 
     Raises:
-        ValueError: one of them is none that gives the same for the same inputs.
+        ValueError: an operator may give different outputs for equal inputs, or runs on a GPU.
     """
     allowed = {id(operator) for operator in inputs}
     seen = set()
@@ -132,14 +132,14 @@ def _check(nodes: Sequence[Any], inputs: Sequence[Any], name: str) -> set[int]:
             raise ValueError(f"{called} reads data by itself or keeps a state; samples come from the pipeline's source")
         if schema.HasRandomSeedArg():
             raise ValueError(
-                f"{called} draws from a generator of its own, so samples would depend on what came before: "
-                "draw with NumPy in a random step before, and name what that drew in fields"
+                f"{called} draws from a generator of its own, so samples would depend on earlier ones: "
+                "draw with NumPy in a random step before it, and name the drawn field in fields"
             )
     return seen
 
 
 def _upstream(nodes: Sequence[Any]) -> Iterator[Any]:
-    """Nodes and all that they are made from, each once."""
+    """Nodes and all their inputs, direct and indirect, each once."""
     waiting, seen = list(nodes), set()
     while waiting:
         node = waiting.pop()
@@ -152,7 +152,7 @@ def _upstream(nodes: Sequence[Any]) -> Iterator[Any]:
 
 
 def _to_array(value: Any) -> np.ndarray[Any, Any]:
-    """What DALI is given: C-contiguous, native. It takes any buffer for what it likes, so this says what it may."""
+    """The value as a C-contiguous array in native byte order. DALI misreads other types, so they are refused."""
     if isinstance(value, bytes | bytearray | memoryview):
         return np.frombuffer(value, np.uint8)
     kind = {int: np.int32, float: np.float32}.get(type(value))
@@ -160,7 +160,7 @@ def _to_array(value: Any) -> np.ndarray[Any, Any]:
     if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
         raise TypeError(
             f"DALI takes bytes, and arrays of bool, integers and floats up to 64 bits; got {type(value).__name__} of "
-            f"{array.dtype}. Of a dict, name the fields that go in"
+            f"{array.dtype}. For a dict, name its input fields in fields"
         )
     return np.asarray(array, array.dtype.newbyteorder("="), order="C")
 
@@ -169,7 +169,7 @@ def _dali() -> Any:
     try:
         import nvidia.dali as dali
     except ImportError as error:
-        raise NotInstalled(f"a DALI step needs it, on Linux: pip install warmstore[dali] ({error})") from None
+        raise NotInstalled(f"a DALI step needs DALI, for Linux only: pip install warmstore[dali] ({error})") from None
     return dali
 
 
@@ -179,8 +179,8 @@ _lock = threading.RLock()
 
 def _after_fork() -> None:
     global _lock
-    for mine in _running.values():
-        for running in mine.values():  # to destroy one would wait for threads that are not here, ever
+    for pipelines in _running.values():
+        for running in pipelines.values():  # destroying one would wait forever for threads that were not copied
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(running.pipeline))
     _running.clear()
     _lock = threading.RLock()

@@ -1,4 +1,4 @@
-"""Filling the tiers of a plan ahead of training."""
+"""Filling the tiers of a plan before training."""
 
 from typing import Any, final
 
@@ -14,7 +14,7 @@ from warmstore.pipeline.pipeline_source import PipelineSource
 
 @final
 class _Missing(Source):
-    """The samples that are to be kept and are not: reading a batch of them keeps them, and says how many they were."""
+    """Samples missing from the tiers. Reading a batch computes and stores it, and returns its length."""
 
     def __init__(self, source: PipelineSource, indices: Int64) -> None:
         self._source = source
@@ -33,23 +33,23 @@ class _Missing(Source):
         return self._source.notes()
 
     def release(self) -> None:
-        self._source.close_shelves()
+        self._source.close_stores()
 
 
 def fill(
     source: PipelineSource, batch_size: int, workers: int, start_method: str | None, progress: bool | None
 ) -> FillResult:
     """See `Pipeline.fill`."""
-    from tqdm import tqdm  # only who waits for something pays for it
+    from tqdm import tqdm  # only `fill` pays for this import
 
-    shelves = source.open_shelves()
-    if shelves is None:
+    stores = source.open_stores()
+    if stores is None:
         return FillResult(0, 0, 0)
-    wanted = source.wanted(shelves)
-    missing = np.flatnonzero(wanted & (shelves.rows < 0))
+    wanted = source.wanted(stores)
+    missing = np.flatnonzero(wanted & (stores.rows < 0))
     found = int(wanted.sum()) - len(missing)
     if workers:
-        source.close_shelves()
+        source.close_stores()
     batches = computed = 0
     loader = Loader(
         _Missing(source, missing), batch_size, Sequential(), epochs=1, workers=0, processes=workers,

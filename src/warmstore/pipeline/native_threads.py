@@ -1,7 +1,7 @@
-"""The threads beneath steps: those of BLAS and OpenMP, which NumPy, SciPy, OpenCV, scikit-learn and torch call.
+"""Limits the threads of BLAS and OpenMP, which NumPy, SciPy, OpenCV, scikit-learn and torch use.
 
-Workers that each start one per core hinder each other more than they gain, and a matrix product's last bits depend on
-how many there are. So every process that makes samples has the same number.
+The last bits of a matrix product depend on the number of threads, and workers with one thread per core slow each other
+down. So every process that makes samples uses the same number.
 """
 
 import os
@@ -19,7 +19,7 @@ _VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLI
 
 
 class _Pools:
-    """The thread pools of this process, and who holds them to a number."""
+    """The thread pools of this process, and how many callers limit them."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -29,7 +29,7 @@ class _Pools:
         self._modules = 0
 
     def hold(self, count: int) -> None:
-        if self._modules != len(sys.modules):  # an import may have brought another library
+        if self._modules != len(sys.modules):  # an import may have loaded another library
             self._controller, self._modules = ThreadpoolController(), len(sys.modules)
             self._limit = None
         if in_worker():
@@ -55,9 +55,9 @@ os.register_at_fork(after_in_child=_forked)
 
 @contextmanager
 def native_threads(count: int) -> Iterator[None]:
-    """Hold the pools of BLAS and OpenMP to so many threads. Of several holders at once the first one's number counts.
+    """Limit BLAS and OpenMP to `count` threads. Of several limits at once the first one applies.
 
-    A loader's worker process stays at its first number, libraries that it imports later included.
+    A loader's worker process keeps its first limit, also for libraries that it imports later.
     """
     pools = _pools
     with pools.lock:

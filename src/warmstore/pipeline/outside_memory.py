@@ -1,11 +1,10 @@
-"""Memory from outside a sample: parts of its value that the source, an argument, a global or a memo refers to as well.
+"""Outside memory of a sample: parts of its value that the source, an argument, a global or a memo refers to as well.
 
-A step that writes there changes what later samples and epochs are made from. Reading there does no harm, and is what
-most steps do. So parts from outside are found, and compared with what they were before the steps ran.
+A step that writes to outside memory changes the inputs of later samples and epochs. Most steps only read it, which is
+harmless. So parts in outside memory are found, and compared before and after the steps run.
 
-They are found by counting references: the interpreter knows how many an object has, and a walk through the value knows
-how many of them are the value's own. Memory of which nobody says who refers to it, as that of `torch.from_numpy`,
-counts as from outside.
+They are found by reference counts: a part is outside if the interpreter counts more references to it than a walk
+through the value finds. Memory with unknown owners, such as that of `torch.from_numpy`, counts as outside.
 """
 
 import functools
@@ -25,11 +24,11 @@ _SIMPLE = frozenset(
     {int, float, complex, bool, str, bytes, type(None), type, types.FunctionType, types.ModuleType, *_SCALARS}
 )
 _CONTAINERS = (list, tuple, set, frozenset)
-_MOST = 2000  # objects of a value that are looked at
+_MOST = 2000  # objects visited per value
 
 
 def is_simple(value: Any) -> bool:
-    """Whether a value is one that nobody can change, as far as its type tells."""
+    """Whether a value is immutable by its type."""
     return type(value) in _SIMPLE
 
 
@@ -37,15 +36,15 @@ def _references(objects: list[Any]) -> list[int]:
     return list(map(sys.getrefcount, objects))
 
 
-_LISTED = _references([object()])[0]  # of an object that only such a list refers to
+_LISTED = _references([object()])[0]  # of an object that only a list refers to
 
 
 def are_private(values: list[Any], beside: "ReachableObjects | None" = None, alone: int | None = None) -> bool:
-    """Whether it is plain to see that nobody else refers to some values, or to what they hold: the usual case.
+    """A quick check that nothing else refers to some values or to their contents: the usual case.
 
     Args:
         beside: see `ReachableObjects`.
-        alone: references to a value that only its holder has, while they are counted.
+        alone: the reference count of a value that only its container refers to.
     """
     if _SIMPLE.issuperset(map(type, values)):
         return True
@@ -62,9 +61,9 @@ def are_private(values: list[Any], beside: "ReachableObjects | None" = None, alo
             if not (value.flags.owndata or (value.base is not None and id(value.base) in known)):
                 return False
         elif kind is dict or kind is list or kind is tuple:
-            held = list(value.values()) if kind is dict else list(value)
-            # They are referred to by this list, and by what holds them, unless that is known.
-            if not are_private(held, beside, _LISTED + (not is_known)):
+            children = list(value.values()) if kind is dict else list(value)
+            # `children` refers to them, and so does `value`, whose references are counted already if it is known.
+            if not are_private(children, beside, _LISTED + (not is_known)):
                 return False
         elif not (is_tensor(value) and _is_private_tensor(value)):
             return False
@@ -79,30 +78,30 @@ def _is_private_tensor(tensor: Any) -> bool:
 
 
 class ReachableObjects:
-    """What can be reached from some values, and how many references to each object come from there.
+    """The objects reachable from some values, and how many references to each are internal.
 
-    references: by id. are_private: nobody else refers to any of it; not asked of values beside others.
+    references: counts by id. are_private: nothing else refers to the objects; False if `beside` is given.
 
     Args:
-        values: the list's references to them are the values' own.
-        beside: of a list that holds some of the same objects.
+        values: the references of this list are internal.
+        beside: the reachable objects of a list with some of the same values.
     """
 
     def __init__(self, values: list[Any], beside: "ReachableObjects | None" = None) -> None:
         self._beside = beside
         self._found: list[Any] = []
         self.references: dict[int, int] = {}
-        self._direct: set[int] = set()  # ids of what more refers to than views of it
-        self._below: dict[int, list[int]] = {}  # ids of what an object refers to
-        self._storages: dict[int, Any] = {}  # of tensors, by what stands for their id
-        self._tensors: dict[int, set[int]] = {}  # ids of those with the same storage
-        self._viewed: set[int] = set()  # ids of tensors that views are of
-        self._unknown: set[int] = set()  # memory of which nobody says who refers to it
+        self._direct: set[int] = set()  # ids of objects that more than their views refer to
+        self._below: dict[int, list[int]] = {}  # ids of the objects that an object refers to
+        self._storages: dict[int, Any] = {}  # of tensors, by a key in place of an id
+        self._tensors: dict[int, set[int]] = {}  # ids of tensors by storage
+        self._viewed: set[int] = set()  # ids of tensors that have views
+        self._unknown: set[int] = set()  # ids of memory with unknown owners
         self._walk(values)
         self.are_private = beside is None and next(self.parts(), None) is None
 
     def parts(self) -> Iterator[Any]:
-        """Mutable parts in memory from outside, or perhaps from there."""
+        """Mutable parts in outside memory, or possibly in outside memory."""
         outside = self._reached(self._referred_to()) | self._unknown
         for part in self._found:
             if id(part) not in self._direct:
@@ -156,7 +155,7 @@ class ReachableObjects:
         return list(vars(at).values()) if names_of_parts(at) else []
 
     def _enter_storage(self, tensor: Any) -> None:
-        """A tensor refers to its storage, and a view to the tensor it is of: no references that Python counts."""
+        """Record references that Python does not count: tensor to storage, view to viewed tensor."""
         if tensor.layout is not _strided() or tensor.device.type != "cpu":
             return
         storage = tensor.untyped_storage()
@@ -165,7 +164,7 @@ class ReachableObjects:
             self._storages[key] = storage
             self._tensors[key] = set() if self._beside is None else self._beside._tensors.get(key, set()).copy()
             if not storage.resizable():
-                self._unknown.add(key)  # perhaps an array's, as of `torch.from_numpy`
+                self._unknown.add(key)  # may be an array's, as with `torch.from_numpy`
         self._tensors[key].add(id(tensor))
         self._below[id(tensor)] = [key]
         viewed = tensor._base
@@ -178,11 +177,13 @@ class ReachableObjects:
             self.references[id(viewed)] += _references_by_views()
 
     def _referred_to(self) -> list[int]:
-        """Ids of what is referred to from elsewhere."""
+        """Ids of objects that something else refers to."""
         known = self._known()
-        own = [_LISTED + self.references[id(at)] + (1 + known[id(at)] if id(at) in known else 0) for at in self._found]
+        expected = [
+            _LISTED + self.references[id(at)] + (1 + known[id(at)] if id(at) in known else 0) for at in self._found
+        ]
         counts = _references(self._found)
-        found = [id(at) for at, count, mine in zip(self._found, counts, own, strict=True) if count > mine]
+        found = [id(at) for at, count, most in zip(self._found, counts, expected, strict=True) if count > most]
         return found + [
             key
             for key, storage in self._storages.items()
@@ -204,7 +205,7 @@ class ReachableObjects:
 
 @functools.cache
 def _references_by_views() -> int:
-    """How many references to a tensor Python counts for all views of it together: 1 or 0, by torch's version."""
+    """References to a tensor that Python counts for all its views together: 1 or 0, by torch's version."""
     import torch
 
     view = torch.zeros(2)[1:]
@@ -218,7 +219,7 @@ def _strided() -> Any:
 
 
 def _users(storage: Any) -> int:
-    """How many tensors have a storage, and one more; very many where torch does not say."""
+    """The number of tensors on a storage plus one; `sys.maxsize` if torch does not report it."""
     import torch
 
     count = getattr(torch._C, "_storage_Use_Count", None)

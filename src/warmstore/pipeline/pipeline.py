@@ -1,4 +1,4 @@
-"""Pipeline: a source of samples and the steps that each goes through."""
+"""Pipeline: a source of samples, and the steps that process each sample."""
 
 import multiprocessing
 import os
@@ -40,16 +40,16 @@ class Pipeline(Closeable):
     Args:
         source: anything with `__len__` and `__getitem__`: a list of paths, a RecordStore, an array, a Hugging Face
             Dataset; or a dict of such, or a path, as a `Loader` takes them.
-        threads: of BLAS and OpenMP beneath the steps, in each process that runs them. More of them than cores hinder
-            each other, and the last bits of a matrix product depend on their number.
-        version: stands for what of the source cannot be told; give another one whenever that changes.
-        ignore: places of the source that do not count for what is kept, as messages show them.
-        root: files below this folder count by their place in it, so that it may move.
-        files: files that samples and arguments name count by size, time and place ("stat") or by content ("content").
+        threads: BLAS and OpenMP threads in each process that runs steps. The last bits of a matrix product depend on
+            their number. More threads than cores slow each other down.
+        version: stands for the parts of the source that have no fingerprint. Change it when they change.
+        ignore: places of the source left out of its identity, written as messages show them.
+        root: files below this folder are identified by their path in it, so that the folder may move.
+        files: identify the files that samples and arguments name by size, time and path ("stat") or by "content".
 
     Raises:
-        BadSource: no sequence.
-        ValueError: fewer threads than one.
+        BadSource: the source has no `__len__` or no `__getitem__`.
+        ValueError: `threads` is below 1, or `files` is unknown.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Pipeline(Closeable):
             source = Dataset(source)
         if not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
             kind = type(source).__name__
-            raise BadSource(f"a {kind} is no source of samples: it needs __len__ and __getitem__, as a list has them")
+            raise BadSource(f"a {kind} is no source of samples: it needs __len__ and __getitem__, like a list")
         self.source = source
         self.steps = steps
         self.threads = integer("threads", threads, 1, 2**16)
@@ -85,7 +85,7 @@ class Pipeline(Closeable):
 
     @property
     def _like(self) -> Callable[..., "Pipeline"]:
-        """Makes pipelines with other sources or steps, and the same settings."""
+        """Make a pipeline with the same settings from a source and steps."""
         return partial(
             Pipeline, threads=self.threads, version=self.version, ignore=self.ignore, root=self.root, files=self.files
         )
@@ -104,7 +104,7 @@ class Pipeline(Closeable):
         ignore: Collection[str] = (),
         **arguments: Any,
     ) -> "Pipeline":
-        """This pipeline with one more step; see `Step`."""
+        """Return this pipeline with one more step; see `Step`."""
         taken = {step.name for step in self.steps}
         wanted = name if name is not None else name_of(function)
         unique, count = wanted, 2
@@ -122,7 +122,7 @@ class Pipeline(Closeable):
 
     @property
     def identities(self) -> Identities:
-        """What kept samples depend on, looked at when it is first asked for."""
+        """Identities of the source and the steps, computed at the first access."""
         if self._identities is None:
             self._identities = Identities(self)
         return self._identities
@@ -140,10 +140,10 @@ class Pipeline(Closeable):
     def run(
         self, value: Any, index: int, *, epoch: int = 0, seed: int = 0, first: int = 0, last: int | None = None
     ) -> Any:
-        """Send a value through the steps [first, last).
+        """Run the steps [first, last) on a value.
 
         Args:
-            value: what the steps before `first` made of sample `index`; of none of them, what the source holds.
+            value: sample `index` after the first `first` steps; the raw value for 0.
         """
         for number, step in enumerate(self.steps[first:last], first):
             try:
@@ -160,13 +160,13 @@ class Pipeline(Closeable):
         return profile(self, **options)
 
     def plan(self, *, profile: Profile | None = None, **options: Any) -> Plan:
-        """Decide what to keep where; see `warmstore.pipeline.plan.planner.plan`."""
+        """Decide which samples to cache where; see `warmstore.pipeline.plan.planner.plan`."""
         from warmstore.pipeline.plan.planner import plan
 
         return plan(self, profile, **options)
 
     def as_source(self) -> PipelineSource:
-        """The samples, uncached, as a `Loader` reads them."""
+        """A source for a `Loader`, without caches."""
         return source_of(self, None, 0)
 
     def loader(
@@ -180,27 +180,27 @@ class Pipeline(Closeable):
         start_method: str | None = None,
         **options: Any,
     ) -> Loader:
-        """Batches of samples, kept and read as a plan says, and equal to those without one.
+        """A loader that reads and fills the tiers of a plan. Its batches equal those without a plan.
 
         Args:
-            plan: what is kept where, from `plan`; None keeps nothing. What is missing is computed and added on the way,
-                in the first epoch mostly.
-            workers: processes that make batches; 0 makes them here, None takes as many as the plan says.
+            plan: where samples are cached, from `plan`; None caches nothing. Missing samples are computed and added,
+                mostly in the first epoch.
+            workers: processes that make batches; 0 makes them in this process, None takes the plan's number.
             seed: of the random steps, and of the default sampler.
-            sampler: where which sample stands; `Shuffle(seed=seed)` by default.
+            sampler: the order of samples; `Shuffle(seed=seed)` by default.
             start_method: of the workers: "fork", "spawn", "forkserver", or None for Python's own choice.
             options: epochs, rank, world_size, to, transform, collate, prefetch, uneven, ...: as a `Loader` has
                 them.
 
         Raises:
-            ValueError: the plan is for other samples or steps, or an option cannot be.
+            ValueError: the plan is for other samples or steps, or an option is out of range.
             NotPicklable: a step cannot be sent to workers that are not forked.
         """
         seed = integer("seed", seed, 0, MOST_SEED)
         workers = self._workers(plan, workers, start_method)
         source = source_of(self, plan, seed)
         if workers:
-            source.close_shelves()  # every worker has its own
+            source.close_stores()  # every worker opens its own
         try:
             loader = Loader(
                 source,
@@ -214,7 +214,7 @@ class Pipeline(Closeable):
         except BaseException:
             source.release()
             raise
-        loader.register()  # what lies in memory goes with it
+        loader.register()  # closed at exit, which removes the memory tier
         if plan is not None:
             loader.epoch_over = plan.measured.append
         return loader
@@ -228,13 +228,13 @@ class Pipeline(Closeable):
         start_method: str | None = None,
         progress: bool | None = None,
     ) -> FillResult:
-        """Compute and keep ahead of training what a plan says. What is in memory stays until `close`.
+        """Fill the tiers of a plan before training. The memory tier stays until `close`.
 
         Args:
             progress: show a bar; None shows one on a terminal.
 
         Returns:
-            How many samples were computed, and how many found.
+            How many samples were computed, and how many were cached already.
         """
         workers = self._workers(plan, workers, start_method)
         source = source_of(self, plan, 0)
@@ -244,7 +244,7 @@ class Pipeline(Closeable):
         return fill(source, batch_size, workers, start_method, progress)
 
     def close(self) -> None:
-        """Let go of what `fill` has put into memory. Twice is fine."""
+        """Release the memory tiers that `fill` has filled. Idempotent."""
         if not self.closed:
             self.closed = True
             held, self._held = self._held, []
@@ -256,7 +256,7 @@ class Pipeline(Closeable):
         self.closed, self._held = True, []
 
     def _workers(self, plan: Plan | None, workers: int | None, start_method: str | None) -> int:
-        """How many processes, checked, and the steps with them."""
+        """The validated number of workers. Also checks that steps can be sent to them."""
         if workers is None:
             workers = plan.workers if plan is not None else min(thread_count(), _MOST_WORKERS)
         workers = integer("workers", workers, 0, 2**16)
@@ -275,7 +275,7 @@ class Pipeline(Closeable):
 
 
 def names_of(ignore: Collection[str]) -> tuple[str, ...]:
-    """Places that are left out, as a tuple; a single one may be given as a text."""
+    """Ignored places as a tuple; a str is a single place."""
     return (ignore,) if isinstance(ignore, str) else tuple(ignore)
 
 

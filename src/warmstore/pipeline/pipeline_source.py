@@ -1,7 +1,7 @@
-"""A pipeline as a source of batches: each sample from where it is kept, through the steps that are left.
+"""A pipeline as a source of batches: read each sample from its tier, and run the remaining steps.
 
-Whoever computes a sample that is to be kept puts it on its shelf. Every process opens the shelves for itself; what the
-processes share is the stores.
+The process that computes a missing sample adds it to its store. Every process opens the stores on its own; the files
+are shared.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,10 +34,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CacheLayout:
-    """What is kept where. places: by number of their placement. assignment: int16 [samples], the placement of each.
+    """Where samples are cached. places: the opened placements. assignment: int16 [samples], the placement of each.
 
-    identities: uint64 [samples], hashes of what each sample is made from. steps: descriptions of those whose results
-    are kept.
+    identities: uint64 [samples], hashes of each sample's inputs. steps: descriptions of the cached steps.
     """
 
     places: tuple[StoreLocation, ...]
@@ -51,11 +50,11 @@ class PipelineSource(Source):
     """The samples of a pipeline.
 
     Args:
-        pipe: whose they are.
+        pipe: the pipeline.
         seed: of the random steps.
-        identity: what tells the samples from others of the same number.
-        kept: what is kept where, or None.
-        held: what this process closes at `release`; other processes do not.
+        identity: tells these samples from others of the same number.
+        kept: where samples are cached, or None.
+        held: tiers and leases that `release` closes; copies in other processes hold none.
     """
 
     def __init__(
@@ -71,20 +70,20 @@ class PipelineSource(Source):
         self.identity = {"source": identity, "seed": seed} if pipe.cacheable < len(pipe.steps) else identity
         self._kept = kept
         self.held = held
-        self._shelves: SampleStores | None = None
+        self._stores: SampleStores | None = None
         self._notes: list[str] = []
         self._epoch = -1
-        self._looked = -1  # the epoch in which the steps were looked at
-        self._changes = -1  # of samples, which were seen
-        self._alike = True  # so far
-        self._changed = ""  # what tells the steps from those whose results are kept
-        self._large_parts: dict[int, LargeParts] = {}  # by the step of a shelf
+        self._checked_epoch = -1  # of the last check of steps and samples
+        self._changes = -1  # of samples, at the last check
+        self._alike = True  # all samples so far
+        self._changed = ""  # how the steps differ from the cached ones
+        self._large_parts: dict[int, LargeParts] = {}  # by step
 
     def __len__(self) -> int:
         return len(self._pipe)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_shelves": None, "held": (), "_notes": []}
+        return {**vars(self), "_stores": None, "held": (), "_notes": []}
 
     def read(self, positions: Int64) -> Any:
         return self.read_in(0, positions)
@@ -100,61 +99,61 @@ class PipelineSource(Source):
             return self._batch(epoch, positions)
 
     def _batch(self, epoch: int, positions: Int64) -> Any:
-        """Make samples one after the other: one that changes memory from outside may change those after it."""
+        """Make samples in order: one that writes to outside memory may change those after it."""
         batch = StackedBatch(len(positions), alike=self._alike)
-        shelves = self._opened(epoch) if self._is_current() else None
-        missing = np.arange(len(positions)) if shelves is None else np.flatnonzero(shelves.rows[positions] < 0)
-        if shelves is not None and not len(missing):
-            whole = shelves.read_stacked(positions, len(self._pipe.steps))
+        stores = self._opened(epoch) if self._is_current() else None
+        missing = np.arange(len(positions)) if stores is None else np.flatnonzero(stores.rows[positions] < 0)
+        if stores is not None and not len(missing):
+            whole = stores.read_stacked(positions, len(self._pipe.steps))
             if whole is not None:
                 return whole
-        # Nobody asks what uncached samples are made from.
+        # Uncached samples need no identity.
         with self._pipe.identities.states.making([] if self._kept is None else positions[missing]):
             self._see_samples()
-            self._make(epoch, positions, missing, shelves, batch)
+            self._make(epoch, positions, missing, stores, batch)
         made = batch.stacked()
         try:
-            return owned(made)  # a step may hand on what the source holds
+            return owned(made)  # a step may return an object of the source
         except BadSource:
-            return made  # locks, sockets: what nobody copies, a step gives as itself
+            return made  # locks and sockets cannot be copied
 
     def _make(
-        self, epoch: int, positions: Int64, missing: Int64, shelves: "SampleStores | None", batch: StackedBatch
+        self, epoch: int, positions: Int64, missing: Int64, stores: "SampleStores | None", batch: StackedBatch
     ) -> None:
-        """Make the samples of a batch, from where they are kept or from what the source holds."""
-        raws, number = self._raw(positions[missing]), {place: at for at, place in enumerate(missing.tolist())}
-        beside = None if shelves is None else reachable(raws)
-        size = len(positions) if shelves is None else shelves.at_once()
-        for few in np.split(np.arange(len(positions)), range(size, len(positions), size)):
-            found = {} if shelves is None else shelves.read(positions[few])
-            for at, place in enumerate(few.tolist()):
+        """Make the samples of a batch from cached values or raw ones."""
+        raws, raw_index = self._raw(positions[missing]), {place: at for at, place in enumerate(missing.tolist())}
+        beside = None if stores is None else reachable(raws)
+        size = len(positions) if stores is None else stores.at_once()
+        for part in np.split(np.arange(len(positions)), range(size, len(positions), size)):
+            found = {} if stores is None else stores.read(positions[part])
+            for at, place in enumerate(part.tolist()):
                 index = int(positions[place])
                 value = self._go_on(epoch, index, *found.pop(at)) if at in found else MISSING
                 if value is MISSING:
-                    raw = [raws[number[place]]] if place in number else self._raw(positions[place : place + 1])
+                    raw = [raws[raw_index[place]]] if place in raw_index else self._raw(positions[place : place + 1])
                     value = self._compute(epoch, index, raw, beside)
                 batch.put(place, value)
 
     def _look_again(self, epoch: int) -> None:
-        """Look at files, arrays and samples again, once an epoch: before steps run, for what changes then is theirs."""
-        if self._kept is not None and epoch != self._looked:
-            self._looked = epoch
+        """Check files, arrays and samples once an epoch. Steps run later, so that their own changes do not count."""
+        if self._kept is not None and epoch != self._checked_epoch:
+            self._checked_epoch = epoch
             self._pipe.identities.refresh(patches=True)
             self._pipe.identities.states.look_again()
 
     def _is_current(self) -> bool:
-        """Whether the steps are those whose results are kept, as far as a quick look shows."""
+        """Whether the steps equal the cached ones, by a quick check."""
         if self._kept is None:
             return False
         changed = self._pipe.identities.changed(self._kept.steps)
         if changed and changed != self._changed:
-            self.tell(f"{changed}, so samples are computed. Make a new loader to keep them as they are now")
+            self.tell(f"{changed}, so samples are computed; make a new loader to cache the new ones")
         self._changed = changed
         self._see_samples()
         return not changed
 
     def _see_samples(self) -> None:
-        """Lose the kept samples that are made from something else now."""
+        """Invalidate cached samples whose inputs have changed."""
         states = self._pipe.identities.states
         if self._kept is None or states.changes == self._changes:
             return
@@ -162,16 +161,16 @@ class PipelineSource(Source):
         now, known = states.samples.each, self._kept.identities
         changed = np.flatnonzero(now != known) if len(now) == len(known) else np.arange(0)
         known[changed] = now[changed]
-        if self._shelves is not None:
+        if self._stores is not None:
             for index in changed.tolist():
-                self._shelves.invalidate(index)
+                self._stores.invalidate(index)
 
     def _may_write(self, indices: Int64) -> Bools:
-        """Which samples may be written: their steps are what they were, and so is what they are made from."""
+        """Which samples may be written, bool [n]: those with unchanged steps and inputs."""
         identities = self._pipe.identities
         nothing = np.zeros(len(indices), np.bool_)
         if identities.may_have_been_edited():
-            return nothing  # at the next epoch it is known
+            return nothing  # the check of the next epoch decides
         identities.called()
         identities.refresh()
         if self._kept is None or not self._is_current():
@@ -179,50 +178,50 @@ class PipelineSource(Source):
         return identities.states.are_unchanged(indices, self._kept.identities)
 
     def finish(self) -> None:
-        if self._shelves is not None:
-            self._shelves.flush()
+        if self._stores is not None:
+            self._stores.flush()
 
     def notes(self) -> list[str]:
         notes, self._notes = self._notes, []
-        if self._shelves is not None:
-            notes += self._shelves.notes()
+        if self._stores is not None:
+            notes += self._stores.notes()
         return notes
 
     def release(self) -> None:
-        self.close_shelves()
+        self.close_stores()
         held, self.held = self.held, ()
-        for one in held:
-            one.release() if isinstance(one, UsageLease) else one.close()
+        for resource in held:
+            resource.release() if isinstance(resource, UsageLease) else resource.close()
 
-    def open_shelves(self) -> "SampleStores | None":
-        """This process's view of what is kept."""
+    def open_stores(self) -> "SampleStores | None":
+        """This process's stores; None if nothing is cached."""
         if self._kept is None:
             return None
-        shelves = self._shelves
-        if shelves is None or shelves.closed:
-            shelves = self._shelves = SampleStores(self._kept, self._may_write)
-        return shelves
+        stores = self._stores
+        if stores is None or stores.closed:
+            stores = self._stores = SampleStores(self._kept, self._may_write)
+        return stores
 
-    def close_shelves(self) -> None:
-        """Write what waits, and let go of the stores in this process."""
-        shelves, self._shelves = self._shelves, None
-        if shelves is not None:
-            shelves.close()
+    def close_stores(self) -> None:
+        """Write pending samples and close this process's stores."""
+        stores, self._stores = self._stores, None
+        if stores is not None:
+            stores.close()
 
     def tell(self, note: str) -> None:
-        """Have the user told."""
+        """Queue a note for the user."""
         self._notes.append(note)
 
-    def wanted(self, shelves: "SampleStores") -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Which samples are to be kept: bool [samples]."""
+    def wanted(self, stores: "SampleStores") -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Which samples have a store: bool [samples]."""
         assert self._kept is not None
-        return np.isin(self._kept.assignment, list(shelves.by_number))
+        return np.isin(self._kept.assignment, list(stores.by_number))
 
     def fill(self, positions: Int64) -> int:
-        """Compute what is to be kept of some samples, and keep it; say how many there were to compute."""
-        shelves = self._opened(0)
+        """Compute and store those of some samples that are missing; return how many were."""
+        stores = self._opened(0)
         self._look_again(0)
-        missing = positions[shelves.rows[positions] < 0]
+        missing = positions[stores.rows[positions] < 0]
         if not self._is_current():
             return 0
         identities = self._pipe.identities
@@ -230,70 +229,68 @@ class PipelineSource(Source):
             self._see_samples()
             raws = self._raw(missing)
             beside = reachable(raws)
-            for number, index in enumerate(missing.tolist()):
-                shelf = self._shelf_of(index)
-                if shelf is not None and shelf.wants(index):
-                    trial = Trial(
-                        self._pipe, index, [raws[number]], self._large_parts_of(shelf), beside, traceless=True
-                    )
+            for at, index in enumerate(missing.tolist()):
+                store = self._store_of(index)
+                if store is not None and store.wants(index):
+                    trial = Trial(self._pipe, index, [raws[at]], self._large_parts_of(store), beside, traceless=True)
                     try:
-                        self._keep(trial, index, shelf, lambda value: value)
+                        self._keep(trial, index, store, lambda value: value)
                     finally:
-                        trial.watch.restore()  # training begins where it would have without
+                        trial.watch.restore()  # training starts as if without `fill`
         return len(missing)
 
     def _opened(self, epoch: int) -> "SampleStores":
-        shelves = self.open_shelves()
-        assert shelves is not None
+        stores = self.open_stores()
+        assert stores is not None
         if epoch != self._epoch:
             self._epoch = epoch
-            shelves.refresh()
-        return shelves
+            stores.refresh()
+        return stores
 
     def _raw(self, positions: Int64) -> list[Any]:
         return raw_values(self._pipe.source, positions.tolist())
 
-    def _go_on(self, epoch: int, index: int, shelf: SampleStore, value: Any) -> Any:
-        """Send a kept sample through the steps that are left; `MISSING` if it is to be made anew."""
+    def _go_on(self, epoch: int, index: int, store: SampleStore, value: Any) -> Any:
+        """Run the remaining steps on a cached value; `MISSING` if the sample must be recomputed."""
         watch = None
         if isinstance(value, Marked):
-            if shelf.place.step < len(self._pipe.steps):
+            if store.place.step < len(self._pipe.steps):
                 watch = WriteWatch([])
                 watch.add(0, value.parts)
             value = value.value
         if value is not MISSING:
-            value = self._pipe.run(value, index, epoch=epoch, seed=self._seed, first=shelf.place.step)
+            value = self._pipe.run(value, index, epoch=epoch, seed=self._seed, first=store.place.step)
         if value is MISSING or (watch is not None and watch.written()):
-            shelf.invalidate(index)  # what was written has to be written outside, too
+            store.invalidate(index)  # the write must reach the outside memory, too
             return MISSING
         return value
 
     def _compute(self, epoch: int, index: int, raw: list[Any], beside: ReachableObjects | None) -> Any:
-        """Make a sample from its raw value on, and put it on its shelf if it is to be kept.
+        """Compute a sample from its raw value, and add it to its store if it has one.
 
         Args:
-            raw: a list with the raw value, to be taken over; beside: see `Trial`.
+            raw, beside: see `Trial`.
         """
-        shelf = None if self._changed else self._shelf_of(index)
+        store = None if self._changed else self._store_of(index)
         run = partial(self._pipe.run, index=index, epoch=epoch, seed=self._seed)
-        if shelf is None or not shelf.wants(index):
+        if store is None or not store.wants(index):
             return run(raw[0])
-        trial = Trial(self._pipe, index, raw, self._large_parts_of(shelf), beside)
-        return self._keep(trial, index, shelf, partial(run, first=shelf.place.step))
+        trial = Trial(self._pipe, index, raw, self._large_parts_of(store), beside)
+        return self._keep(trial, index, store, partial(run, first=store.place.step))
 
-    def _large_parts_of(self, shelf: SampleStore) -> LargeParts:
-        return self._large_parts.setdefault(shelf.place.step, LargeParts())
+    def _large_parts_of(self, store: SampleStore) -> LargeParts:
+        return self._large_parts.setdefault(store.place.step, LargeParts())
 
-    def _keep(self, trial: Trial, index: int, shelf: SampleStore, go_on: Callable[[Any], Any]) -> Any:
-        """Keep a sample as its shelf wants it, unless it had better not be; give what `go_on` makes of it."""
-        trial.run(shelf.place.step)
+    def _keep(self, trial: Trial, index: int, store: SampleStore, go_on: Callable[[Any], Any]) -> Any:
+        """Store a sample after the store's step, unless it must not be cached; return `go_on` of it."""
+        trial.run(store.place.step)
         if not trial.watch:
-            shelf.add(index, trial.value)
+            store.add(index, trial.value)
             return go_on(trial.value)
         try:
-            shelf.add_taken(index, *trial.take())
+            store.add_taken(index, *trial.take())
         except UnsupportedType as error:
-            shelf.leave_out(index, error)
+            store.leave_out(index, error)
             return go_on(trial.value)
         value = go_on(trial.value)
         try:
@@ -302,28 +299,27 @@ class PipelineSource(Source):
             self._refuse(error)
         else:
             if other is not None:
-                shelf.replace(index, *other)
+                store.replace(index, *other)
         return value
 
     def _refuse(self, error: WrittenOutside) -> None:
-        """Keep nothing from the stage on whose memory was written."""
-        assert self._shelves is not None
-        for shelf in self._shelves.by_number.values():
-            if shelf.place.step >= error.stage:
-                shelf.refuse(error)
+        """Cache nothing from the stage on whose memory was written."""
+        assert self._stores is not None
+        for store in self._stores.by_number.values():
+            if store.place.step >= error.stage:
+                store.refuse(error)
 
-    def _shelf_of(self, index: int) -> SampleStore | None:
-        """Where a sample is kept or is to be."""
-        if self._shelves is None or self._kept is None:
+    def _store_of(self, index: int) -> SampleStore | None:
+        """The store of a sample; None if it has none."""
+        if self._stores is None or self._kept is None:
             return None
-        return self._shelves.by_number.get(int(self._kept.assignment[index]))
+        return self._stores.by_number.get(int(self._kept.assignment[index]))
 
 
 class SampleStores(Closeable):
-    """One process's shelves. may_write: which samples may be written, of those that wait.
+    """The stores of one process. may_write, rows: see `SampleStore`.
 
-    by_number: of their placement; broken: those that cannot be opened. rows: int32 [samples], where each is; see
-    `SampleStore`.
+    by_number: stores by the number of their placement. broken: numbers of those that cannot be opened.
     """
 
     def __init__(self, kept: CacheLayout, may_write: Callable[[Int64], Bools]) -> None:
@@ -339,73 +335,73 @@ class SampleStores(Closeable):
                 )
             except OSError as error:
                 self.broken.append(place.number)
-                self._notes.append(f"{place.name}: what is kept cannot be read, so it is computed: {error}")
+                self._notes.append(f"{place.name}: the store cannot be read, so its samples are computed: {error}")
             except BaseException:
-                for shelf in self.by_number.values():
-                    shelf.abandon()
+                for store in self.by_number.values():
+                    store.abandon()
                 raise
         self.closed = False
         self.register()
 
     def at_once(self) -> int:
-        """How many samples had better be read at once, at most."""
-        return min((shelf.at_once for shelf in self.by_number.values()), default=1)
+        """How many samples to read at once, at most."""
+        return min((store.at_once for store in self.by_number.values()), default=1)
 
     def read(self, positions: Int64) -> dict[int, tuple[SampleStore, Any]]:
-        """Those of some samples that are kept, by place in `positions`: store and value; see `SampleStore.read`."""
+        """Store and value of the cached ones of some samples, by index into `positions`; see `SampleStore.read`."""
         rows, placed = self.rows[positions].astype(np.int64), self._assignment[positions]
         found: dict[int, tuple[SampleStore, Any]] = {}
-        for number, shelf in self.by_number.items():
+        for number, store in self.by_number.items():
             at = np.flatnonzero((placed == number) & (rows >= 0))
             if len(at):
                 found.update(
-                    (place, (shelf, value)) for place, value in zip(at.tolist(), shelf.read(rows[at]), strict=True)
+                    (place, (store, value)) for place, value in zip(at.tolist(), store.read(rows[at]), strict=True)
                 )
         return found
 
     def read_stacked(self, positions: Int64, step: int) -> Any:
-        """The values of samples stacked as a batch; None where they are not all on one shelf, after so many steps."""
+        """Samples stacked as a batch; None unless one store holds them all after `step` steps."""
         numbers = np.unique(self._assignment[positions])
-        shelf = self.by_number[int(numbers[0])]
-        if len(numbers) > 1 or shelf.place.step != step:
+        store = self.by_number[int(numbers[0])]
+        if len(numbers) > 1 or store.place.step != step:
             return None
-        return shelf.read_stacked(self.rows[positions].astype(np.int64))
+        return store.read_stacked(self.rows[positions].astype(np.int64))
 
     def refresh(self) -> None:
-        """See what others have added."""
-        for shelf in self.by_number.values():
-            shelf.flush()
-            shelf.refresh()
+        """Write pending samples, and read what other processes have added."""
+        for store in self.by_number.values():
+            store.flush()
+            store.refresh()
 
     def invalidate(self, index: int) -> None:
-        """Forget a sample, so that it is computed and added again."""
+        """Mark a sample as missing, so that it is computed and added again."""
         self.rows[index] = -1
-        for shelf in self.by_number.values():
-            shelf.invalidate(index)
+        for store in self.by_number.values():
+            store.invalidate(index)
 
     def flush(self) -> None:
-        """Write what waits."""
-        for shelf in self.by_number.values():
-            shelf.flush()
+        """Write pending samples."""
+        for store in self.by_number.values():
+            store.flush()
 
     def notes(self) -> list[str]:
-        """What the user should be told, since the last call."""
+        """Notes for the user since the last call."""
         notes, self._notes = self._notes, []
-        for shelf in self.by_number.values():
-            notes += shelf.notes
-            shelf.notes = []
+        for store in self.by_number.values():
+            notes += store.notes
+            store.notes = []
         return notes
 
     def close(self) -> None:
-        """Write what waits, and let go. Twice is fine."""
+        """Write pending samples and close the stores. Idempotent."""
         if not self.closed:
             self.closed = True
-            for shelf in self.by_number.values():
-                shelf.close()
+            for store in self.by_number.values():
+                store.close()
             self.unregister()
 
     def _after_fork(self) -> None:
         self.closed = True
-        for shelf in self.by_number.values():
-            shelf.abandon()
+        for store in self.by_number.values():
+            store.abandon()
         self.by_number = {}

@@ -1,7 +1,7 @@
-"""What each sample of a pipeline is made from: as it was first, as our own calls have left it, and as it is now.
+"""State hashes of each sample's inputs: at first, after our own calls, and now.
 
-Samples may remember: one that decodes its file when it is first asked, and keeps it, is the same sample after that.
-What changes while we make samples is their memory; what changes at any other time was changed by the program.
+A sample may cache something in itself, such as its decoded file, and stays the same sample. A change while we make
+samples is such a cache. A change at any other time comes from the program.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     from warmstore.identity.patches import Patches
     from warmstore.pipeline.pipeline import Pipeline
 
-_BRIEF = 0.25  # seconds in which all samples of a source may be looked at again at every epoch
-_FIRST = 1.0  # seconds of the first look, in which code is read too, that allow for a second
+_BRIEF = 0.25  # seconds: all samples are checked every epoch if the last check took no longer
+_FIRST = 1.0  # seconds: the same limit for the first check, which also reads code
 
 
 class SampleStates:
     """The states of a pipeline's samples. Each process has its own.
 
-    changes: how often a change was seen.
+    changes: number of changes found.
 
     Args:
-        folders: where files lie that samples name relative to none in particular.
-        patches: what the program has put into installed modules, kept up to date by others.
+        folders: where the relative file names of samples are looked up.
+        patches: patches of installed modules, kept up to date by the caller.
     """
 
     def __init__(self, pipe: Pipeline, folders: Sequence[str], patches: Patches) -> None:
@@ -51,26 +51,26 @@ class SampleStates:
         self._folders = folders
         self._patches = patches
         self._samples: SampleIdentities | None = None
-        self._left = np.empty(0, np.uint64)  # hashes of the samples as our calls have left them
+        self._left = np.empty(0, np.uint64)  # hashes of the samples after our own calls
         self._making: dict[int, int] = {}  # the hashes of their files
         self._seen = 0.0
         self._seconds, self._brief = 0.0, _FIRST
 
     @property
     def samples(self) -> SampleIdentities:
-        """As they were when they were last looked at."""
+        """Identities at the last check."""
         return self.look() if self._samples is None else self._samples
 
     @property
     def recorded(self) -> RecordedIdentity | None:
-        """Of the source as a whole, or of the classes of its samples. Sources that change as they are read are known
-        from the first reading on."""
+        """The identity of the source as a whole, or of its samples' classes. Sources that change when read are
+        identified before the first read."""
         if self._samples is None and counts_as_a_whole(self._pipe.source):
             self.look()
         return None if self._samples is None else self._samples.recorded
 
     def look(self) -> SampleIdentities:
-        """Look at all samples."""
+        """Identify all samples."""
         began = time.monotonic()
         pipe, known = self._pipe, self._samples
         found = identify_samples(
@@ -91,7 +91,7 @@ class SampleStates:
         return found
 
     def look_again(self) -> None:
-        """See which samples have changed, if that takes a hundredth of the time since it was seen last at most."""
+        """Check all samples for changes, if that takes at most `SHARE` of the time since the last check."""
         samples, began = self.samples, time.monotonic()
         if SHARE * (began - self._seen) < self._seconds > self._brief:
             self.look_at_source()
@@ -103,7 +103,7 @@ class SampleStates:
         self._seconds, self._brief = self._seen - began, _BRIEF
 
     def look_at_source(self) -> None:
-        """See whether the source has changed, or a class of its samples, as far as a quick look shows."""
+        """Check the source, or its samples' classes, for changes that a quick check finds."""
         samples = self._samples
         if samples is None or samples.recorded is None:
             return
@@ -121,7 +121,7 @@ class SampleStates:
             self.changes += 1
 
     def _take(self, indices: Int64) -> UInt64:
-        """Know some samples as they are now; give the hashes of their files."""
+        """Record some samples as they are now; return the hashes of their files."""
         samples, (now, stamps) = self.samples, self._hashes(indices)
         changed = now != samples.each[indices]
         if samples.may_be_written:
@@ -133,7 +133,7 @@ class SampleStates:
         return stamps
 
     def _hashes(self, indices: Int64) -> tuple[UInt64, UInt64]:
-        """Of some samples and of their files."""
+        """The hashes of some samples and of their files."""
         samples, source = self.samples, self._pipe.source
         assert samples.look is not None
         try:
@@ -144,7 +144,7 @@ class SampleStates:
 
     @contextmanager
     def making(self, indices: Sequence[int] | Int64) -> Iterator[None]:
-        """While some samples are made from what the source holds: what changes of that meanwhile is our doing."""
+        """Changes of these samples inside this context come from our own calls."""
         samples, which = self._samples, np.asarray(indices, np.int64)
         if samples is None or not samples.may_be_written or not len(which):
             yield
@@ -156,14 +156,14 @@ class SampleStates:
         finally:
             self._making = before
             now, stamps_now = self._hashes(which)
-            same = stamps == stamps_now  # who writes files is the program
+            same = stamps == stamps_now  # a file is written by the program
             self._left[which[same]] = now[same]
 
     def are_unchanged(self, indices: Int64, identities: UInt64) -> Bools:
-        """Which samples are made from what they were, as far as anybody can see: bool [n].
+        """Which samples have unchanged inputs, as far as can be checked: bool [n].
 
         Args:
-            identities: uint64 [samples], as they were.
+            identities: uint64 [samples], their hashes before.
         """
         samples = self.samples
         if samples.identity.unknown:

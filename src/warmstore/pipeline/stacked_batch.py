@@ -1,4 +1,4 @@
-"""A batch that is stacked while its samples are made, so that they need not all be in memory beside it."""
+"""A batch that is stacked sample by sample, so that memory never holds both the batch and all samples."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,65 +11,66 @@ from warmstore.tree.columns import map_columns
 
 
 class Uneven(Exception):
-    """A sample is not like the first: its batch must be made from a list."""
+    """A sample differs from the first one in structure, dtype or shape: stack a list of samples instead."""
 
 
 class StackedBatch:
-    """What `stack` makes of `count` samples, each put at its place as it comes.
+    """The result of `stack` for `count` samples, filled one sample at a time.
 
     Args:
-        alike: the samples are taken to be alike. Where one is not, `put` raises `Uneven`, and those before are lost.
+        alike: expect samples of equal structure, dtypes and shapes. For another one `put` raises `Uneven`, and earlier
+            samples are lost.
     """
 
     def __init__(self, count: int, *, alike: bool) -> None:
         self._count = count
-        self._room: Any = None if alike else [None] * count
+        self._columns: Any = None if alike else [None] * count
 
     def put(self, place: int, value: Any) -> None:
-        """Take in the sample at a place.
+        """Store a sample at a position.
 
         Raises:
-            Uneven: see the class.
+            Uneven: see above.
         """
-        if self._room is None:
-            self._room = _room(value, self._count)
-        _put(self._room, place, value)
+        if self._columns is None:
+            self._columns = _new_columns(value, self._count)
+        _put(self._columns, place, value)
 
     def stacked(self) -> Any:
-        """The batch, of which every place has been filled."""
-        return map_columns(lambda part: stack(part) if isinstance(part, list) else part, self._room)
+        """The batch. Every position must have been filled."""
+        return map_columns(lambda part: stack(part) if isinstance(part, list) else part, self._columns)
 
 
 def _is_plain(value: Any) -> bool:
     return type(value) is np.ndarray and value.dtype.kind in "biufc" and value.dtype.isnative
 
 
-def _room(value: Any, count: int) -> Any:
-    """Room for so many values like this one: arrays, dicts and tuples of these, and lists of anything else."""
+def _new_columns(value: Any, count: int) -> Any:
+    """Empty columns for `count` values like this one: arrays, dicts and tuples of these, and lists for the rest."""
     if type(value) is dict:
-        return {name: _room(part, count) for name, part in value.items()}
+        return {name: _new_columns(part, count) for name, part in value.items()}
     if type(value) is tuple:
-        return tuple(_room(part, count) for part in value)
+        return tuple(_new_columns(part, count) for part in value)
     return empty((count, *value.shape), value.dtype) if _is_plain(value) else [None] * count
 
 
-def _put(room: Any, place: int, value: Any) -> None:
-    if isinstance(room, list):
-        room[place] = value
-    elif isinstance(room, np.ndarray):
-        if not _is_plain(value) or value.dtype != room.dtype or value.shape != room.shape[1:]:
+def _put(columns: Any, place: int, value: Any) -> None:
+    if isinstance(columns, list):
+        columns[place] = value
+    elif isinstance(columns, np.ndarray):
+        if not _is_plain(value) or value.dtype != columns.dtype or value.shape != columns.shape[1:]:
             raise Uneven
-        room[place] = value
+        columns[place] = value
     else:
-        if type(value) is not type(room) or len(value) != len(room):
+        if type(value) is not type(columns) or len(value) != len(columns):
             raise Uneven
-        for part, child in _pairs(room, value):
+        for part, child in _pairs(columns, value):
             _put(part, place, child)
 
 
-def _pairs(room: Any, value: Any) -> Sequence[tuple[Any, Any]]:
-    if isinstance(room, tuple):
-        return list(zip(room, value, strict=True))
-    if list(room) != list(value):
+def _pairs(columns: Any, value: Any) -> Sequence[tuple[Any, Any]]:
+    if isinstance(columns, tuple):
+        return list(zip(columns, value, strict=True))
+    if list(columns) != list(value):
         raise Uneven
-    return [(part, value[name]) for name, part in room.items()]
+    return [(part, value[name]) for name, part in columns.items()]

@@ -1,7 +1,7 @@
-"""What kept samples depend on: the steps that made them, and what each was made from.
+"""Identities of cached samples: of the steps that computed them, and of each sample's inputs.
 
-A pipeline is identified when it is first used, and looked at again whenever something that it reads may have changed.
-Steps after one that cannot be told from another are not kept.
+A pipeline is identified at its first use, and checked again whenever something that it reads may have changed. Results
+of a step without an identity, and of later steps, are not cached.
 """
 
 import json
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from warmstore.pipeline.pipeline import Pipeline
 
 Description = dict[str, Any]
-"""Of a step, as JSON: name, random, threads, digest of its identity, and the facts behind that."""
+"""A step as JSON: name, random, threads, and the digest and the facts of its identity."""
 
 _MOST_FACTS = 1_000
 _FIRST = 16
 
 
 class Identities:
-    """The identities of a pipeline's source and of its deterministic steps, as they were first and are now."""
+    """The identities of a pipeline's source and of its deterministic steps, at the first use and now."""
 
     def __init__(self, pipe: "Pipeline") -> None:
         self._pipe = pipe
@@ -57,19 +57,19 @@ class Identities:
 
     @property
     def samples(self) -> SampleIdentities:
-        """Of the source, as it was when it was last looked at."""
+        """Identities of the source's samples at the last check."""
         return self.states.samples
 
     @property
     def keepable(self) -> int:
-        """After how many steps samples may be kept at most; -1 where not even the source's can be told."""
+        """The last stage that may be cached; -1 if the source has no identity."""
         if self.samples.identity.unknown:
             return -1
-        return next((at for at, one in enumerate(self._steps) if one.identity.unknown), len(self._steps))
+        return next((at for at, step in enumerate(self._steps) if step.identity.unknown), len(self._steps))
 
     @property
     def trouble(self) -> str:
-        """Why no more can be kept, in one line; "" where nothing is in the way."""
+        """Why later stages cannot be cached, in one line; "" if all can."""
         at = self.keepable
         if at == len(self._steps):
             return ""
@@ -78,63 +78,63 @@ class Identities:
         return f"{what}: {reasons(unknown)}. {remedies(unknown)}."
 
     def require(self, step: int) -> None:
-        """Refuse to keep samples after so many steps where that cannot be.
+        """Check that samples may be cached after `step` steps.
 
         Raises:
-            NoFingerprint: it cannot be told whether something changes that they depend on.
+            NoFingerprint: they depend on something that has no identity.
         """
         if step > self.keepable and step <= len(self._steps):
             raise NoFingerprint(self.trouble)
 
     def descriptions(self) -> tuple[Description, ...]:
-        """Of the deterministic steps, as they were when they were last looked at."""
+        """Descriptions of the deterministic steps at the last check."""
         return tuple(
-            describe(step, one.identity, self._pipe.threads)
-            for step, one in zip(self._pipe.steps, self._steps, strict=False)
+            describe(step, recorded.identity, self._pipe.threads)
+            for step, recorded in zip(self._pipe.steps, self._steps, strict=False)
         )
 
     def refresh(self, *, patches: bool = False) -> None:
-        """Look at the steps again, also at files and arrays.
+        """Check the steps again, with their files and arrays.
 
         Args:
-            patches: and at what the program has put into installed modules.
+            patches: also check for patches of installed modules.
         """
         if patches:
             self._patches.look()
-        for one in self._steps:
-            one.refresh(again=True)
+        for recorded in self._steps:
+            recorded.refresh(again=True)
 
     def changed(self, known: Sequence[Description]) -> str:
-        """What tells the steps from those that were described, in words; "" where nothing does.
+        """How the steps differ from known descriptions, in words; "" if they do not.
 
-        It costs microseconds where nothing moved. The source is looked at too.
+        It also checks the source. It costs microseconds if nothing has changed.
         """
         self.states.look_at_source()
         if self.samples.identity.unknown:
             return reasons(self.samples.identity.unknown)
-        for one, old in zip(self._steps, known, strict=False):
-            now = one.refresh()
+        for recorded, old in zip(self._steps, known, strict=False):
+            now = recorded.refresh()
             if now.digest != old["digest"]:
-                said = difference(old["facts"], now.facts) or "it is another than it was"
-                return f"step {old['name']!r}: {said}"
+                change = difference(old["facts"], now.facts) or "it has changed"
+                return f"step {old['name']!r}: {change}"
         return ""
 
     @contextmanager
     def calling(self) -> Iterator[None]:
-        """While samples are read and steps are run by us: what they change meanwhile is their memory."""
+        """Changes inside this context are caches of samples and steps, not changes by the program."""
         with ExitStack() as stack:
-            for one in self._recorded_all():
-                stack.enter_context(one.calling())
+            for recorded in self._recorded_all():
+                stack.enter_context(recorded.calling())
             yield
 
     def called(self) -> None:
-        """What has changed since we last looked was changed by samples that we read, and steps that we ran."""
-        for one in self._recorded_all():
-            one.called()
+        """Attribute changes since the last check to the samples and steps that ran."""
+        for recorded in self._recorded_all():
+            recorded.called()
 
     def may_have_been_edited(self) -> bool:
-        """Whether long lists and dicts hold something else, which steps and the program may have put there."""
-        return any(one.has_moved_in_large() for one in self._recorded_all())
+        """Whether long lists or dicts have changed. Steps or the program may have changed them."""
+        return any(recorded.has_moved_in_large() for recorded in self._recorded_all())
 
     def _recorded_all(self) -> list[RecordedIdentity]:
         source = self.states.recorded
@@ -142,12 +142,12 @@ class Identities:
 
     @property
     def window(self) -> float:
-        """Seconds within which a write to an array that leaves no trace is found while samples are made."""
-        return max((one.window for one in self._steps), default=0.0)
+        """Seconds until an untraced write to an array is found, at most, while samples are made."""
+        return max((step.window for step in self._steps), default=0.0)
 
 
 def identify_step(step: Step, pipe: "Pipeline") -> Identity:
-    """What one step depends on now, whether it is random or not."""
+    """The identity of one step now, random or not."""
     elsewhere = _folders_of_samples(pipe)
     walk = look_at_step(step, root=pipe.root, files=pipe.files, elsewhere=elsewhere)
     return Found.of(walk).identity(step.version)
@@ -160,52 +160,52 @@ def look_at_step(step: Step, **options: Any) -> Walk:
 
 
 def _folders_of_samples(pipe: "Pipeline") -> tuple[str, ...]:
-    """Of the folders that arguments name, those in which files lie that the first samples name."""
+    """Folders named by arguments that contain files named by the first samples."""
     folders = _folders(pipe.steps)
     try:
         first = [str(pipe.source[at]) for at in range(min(len(pipe.source), _FIRST))] if folders else []
-    except Exception:  # sources raise anything; it will be raised when the sample's turn comes
+    except Exception:  # sources raise anything; reading the sample raises it again
         return ()
-    return tuple(one for one in folders if any(os.path.exists(os.path.join(one, name)) for name in first))  # noqa: PTH110, PTH118
+    return tuple(folder for folder in folders if any(os.path.exists(os.path.join(folder, name)) for name in first))  # noqa: PTH110, PTH118
 
 
 def _folders(steps: Sequence[Step]) -> list[str]:
-    """Folders that are named by arguments: files of samples may lie there."""
+    """Folders named by arguments, which may contain files of samples."""
     found = []
     for step in steps:
         for value in step.arguments.values():
             if isinstance(value, str | os.PathLike) and os.path.isdir(value):  # noqa: PTH112
                 found.append(os.path.abspath(os.fspath(value)))  # noqa: PTH100
-    return [one for one in found if isinstance(one, str)]
+    return [folder for folder in found if isinstance(folder, str)]
 
 
 def describe(step: Step, identity: Identity, threads: int) -> Description:
-    """What a step's results depend on, with so many native threads beneath it."""
+    """The description of a step that runs with `threads` native threads."""
     facts = dict(identity.facts)
     if len(facts) > _MOST_FACTS:
-        facts = {}  # what changed cannot be said, but that it did
+        facts = {}  # a change is found by the digest, without an explanation
     return {
         "name": step.name, "random": step.random, "threads": threads, "digest": identity.digest, "facts": facts,
     }  # fmt: skip
 
 
 def key_of(descriptions: Sequence[Description]) -> str:
-    """The key of what so many steps make, 16 hex digits."""
-    what = [{name: value for name, value in one.items() if name != "facts"} for one in descriptions]
+    """The key of the results of some steps, 16 hex digits."""
+    what = [{name: value for name, value in step.items() if name != "facts"} for step in descriptions]
     return xxhash.xxh3_64_hexdigest(json.dumps(what, sort_keys=True).encode())
 
 
 def difference_of(old: Sequence[Description], new: Sequence[Description]) -> str:
-    """What tells two rows of steps apart, in words; "" where nothing does."""
-    for one, other in zip(old, new, strict=False):
-        name = other["name"]
-        if one["name"] != name:
-            return f"step {one['name']!r} is now {name!r}"
-        if one["random"] != other["random"]:
-            return f"step {name!r} is {'random' if other['random'] else 'no longer random'}"
-        if one["threads"] != other["threads"]:
-            return f"step {name!r} runs with {other['threads']} native threads and not {one['threads']}"
-        if one["digest"] != other["digest"]:
-            said = difference(one["facts"], other["facts"]) or "it is another than it was"
-            return f"step {name!r}: {said}"
+    """How two sequences of steps differ, in words; "" if they do not."""
+    for before, now in zip(old, new, strict=False):
+        name = now["name"]
+        if before["name"] != name:
+            return f"step {before['name']!r} is now {name!r}"
+        if before["random"] != now["random"]:
+            return f"step {name!r} is {'random' if now['random'] else 'no longer random'}"
+        if before["threads"] != now["threads"]:
+            return f"step {name!r} runs with {now['threads']} native threads and not {before['threads']}"
+        if before["digest"] != now["digest"]:
+            change = difference(before["facts"], now["facts"]) or "it has changed"
+            return f"step {name!r}: {change}"
     return ""

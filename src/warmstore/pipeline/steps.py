@@ -1,7 +1,7 @@
-"""A step of a pipeline: a function of a value, with arguments, and what may be kept of its results.
+"""A step of a pipeline: a function of a value, its arguments, and where its results may be cached.
 
-A random step gets a generator that is a function of the seed, the epoch, the sample and the step, so that its result
-does not depend on who computes it, when, and after what.
+A random step gets a generator seeded by (seed, epoch, sample, step). So its result does not depend on the process or
+on the order of calls.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,13 +18,13 @@ class Step:
     """One step.
 
     function: called as function(value, **arguments), a random one as function(value, rng, **arguments).
-    arguments: by name. random: whether it draws; nothing after the first random step is kept.
-    cache: whether its results are kept where that pays ("auto"), in one tier only, or "never". name: unique in its
-    pipeline. version: stands for what of it cannot be told. ignore: places that do not count, as messages show them.
+    arguments: by name. random: whether it takes a generator; results after the first random step are not cached.
+    cache: where its results may be cached: "auto" (where it pays), one tier, or "never". name: unique in its pipeline.
+    version: stands for its parts that have no fingerprint. ignore: places left out of its identity.
 
     Raises:
-        TypeError: a function that cannot be called.
-        ValueError: another `cache`.
+        TypeError: `function` is not callable.
+        ValueError: `cache` is unknown.
     """
 
     function: Callable[..., Any]
@@ -45,7 +45,7 @@ class Step:
         """The step's result for one sample.
 
         Args:
-            value: what the step before returned. number: of this step in its pipeline, from 0 on.
+            value: the previous step's result. number: this step's index in its pipeline.
         """
         if self.random:
             rng = np.random.default_rng([seed, epoch, index, number])
@@ -54,11 +54,11 @@ class Step:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """What to call a step that was given no name."""
+    """The default name of a step."""
     inner = getattr(function, "func", function)  # of a partial
     return str(getattr(inner, "__name__", type(inner).__name__))
 
 
 def deterministic(steps: Sequence[Step]) -> int:
-    """How many steps there are before the first random one: so many results, and the source's, may be kept."""
+    """The number of steps before the first random one. Only results up to there may be cached."""
     return next((number for number, step in enumerate(steps) if step.random), len(steps))

@@ -1,7 +1,7 @@
-"""A sample that goes through the steps under watch: whether what comes of it may be kept.
+"""Run the steps on a sample, watch for writes to outside memory, and decide whether the result may be cached.
 
-Where a step has written into memory from outside the sample, the sample is made once more. It may be kept if it is the
-same again, bit for bit, as it is where a step fills a buffer of its own or sets an entry to what it is already.
+After such a write the sample is computed a second time. It may be cached if both results are equal bit for bit: a step
+may fill a buffer of its own, or set an entry to the same value again.
 """
 
 import logging
@@ -22,32 +22,32 @@ if TYPE_CHECKING:
 _log = logging.getLogger("warmstore")
 
 Taken = tuple[TreeSpec, list[Any]]
-"""A value that was taken apart."""
+"""A flattened value: its spec and its leaves."""
 
-_FIRST = 4  # samples whose large parts are compared, and then ever fewer
+_FIRST = 4  # samples whose large parts are compared; later ones at powers of two
 
 
 class LargeParts:
-    """In which samples of one process, made up to one step, parts of many bytes are compared: that takes a while.
+    """Selects the samples whose large parts are compared, which takes long. One per process and step.
 
-    seen: how many samples had such parts.
+    seen: number of samples with large parts.
     """
 
     def __init__(self) -> None:
         self.seen = 0
 
     def are_compared(self) -> bool:
-        """Whether they are in the next sample."""
+        """Whether the large parts of the next sample are compared."""
         return self.seen < _FIRST or self.seen & (self.seen - 1) == 0
 
 
 class Trial:
-    """One sample, made step by step.
+    """One sample, computed step by step.
 
     Args:
-        raw: a list with what the source holds of it, which the trial takes over.
-        beside: what can be reached from the list of raw values that it is one of.
-        traceless: the watch can restore what the steps change outside.
+        raw: a list of the raw value, owned by the trial from now on.
+        beside: objects reachable from the raw values of the batch.
+        traceless: the watch can undo writes to outside memory.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Trial:
         return self.watch.values[0]
 
     def run(self, last: int) -> None:
-        """Send the sample through the steps up to `last`."""
+        """Run the steps up to `last`."""
         values = self.watch.values
         for number in range(self._done, last):
             values[0] = self._pipe.run(values[0], self._index, first=number, last=number + 1)
@@ -83,7 +83,7 @@ class Trial:
             self.watch.look(self._done)
 
     def stages(self) -> Iterator[bytes]:
-        """The sample after each step, as bytes that are equal where samples are; b"" of what cannot be kept."""
+        """The sample after each step, as bytes that are equal if samples are; b"" if it cannot be stored."""
         for last in range(len(self._pipe.steps) + 1):
             self.run(last)
             try:
@@ -92,17 +92,17 @@ class Trial:
                 yield b""
 
     def another(self) -> "Trial":
-        """Another trial of the same sample, which begins where the source does."""
+        """A second trial of the same sample, from its raw value."""
         return Trial(self._pipe, self._index, raw_values(self._pipe.source, [self._index]), LargeParts())
 
     def take(self, *, copy: bool = False) -> Taken:
-        """The sample as it is now, flattened, with its parts from outside marked.
+        """Flatten the sample as it is now, with its parts in outside memory marked.
 
         Args:
             copy: see `flatten`.
 
         Raises:
-            UnsupportedType: it cannot be kept.
+            UnsupportedType: it cannot be stored.
         """
         self._large.seen += self.watch.has_large
         taken = flatten(self.value, copy=copy, outside=self.watch.parts)
@@ -110,13 +110,13 @@ class Trial:
         return taken
 
     def settle(self) -> Taken | None:
-        """See whether a sample that was taken and then finished may be kept.
+        """Decide whether the sample may be cached, after `take` and the remaining steps.
 
         Returns:
-            None; or what to keep in its place, where steps have written into memory from outside to no effect.
+            None; or the value to cache instead, if steps wrote to outside memory without changing the sample.
 
         Raises:
-            WrittenOutside: steps have written into memory from outside, and the sample is another one now.
+            WrittenOutside: steps wrote to outside memory, and a second computation gave another sample.
         """
         written = self.watch.written()
         if not written:
@@ -129,14 +129,14 @@ class Trial:
             if _bits(taken) == self._bits:
                 return taken
         except Exception as error:  # steps raise anything
-            _log.info("sample %s cannot be made twice: %r", f"{self._index:,}", error)
+            _log.info("sample %s cannot be computed twice: %r", f"{self._index:,}", error)
         finally:
             now.restore()
-        raise WrittenOutside(written[-1], _said(self._pipe, written[-1]))
+        raise WrittenOutside(written[-1], _write_message(self._pipe, written[-1]))
 
 
 class WrittenOutside(UnsupportedType):
-    """A step wrote into memory from outside a sample, which is seen after `stage` steps."""
+    """A step wrote to outside memory, which the sample refers to after `stage` steps."""
 
     def __init__(self, stage: int, message: str) -> None:
         super().__init__(message)
@@ -144,33 +144,33 @@ class WrittenOutside(UnsupportedType):
 
 
 def raw_values(source: Any, positions: list[int]) -> list[Any]:
-    """What a source holds at some positions.
+    """The raw values at some positions.
 
     Raises:
-        BadSource: its `__getitems__` gives something else than a sample for each.
+        BadSource: `__getitems__` does not return a list with one sample per position.
     """
-    many = getattr(source, "__getitems__", None)
-    if many is None:
+    get_many = getattr(source, "__getitems__", None)
+    if get_many is None:
         return [source[index] for index in positions]
-    found = many(positions)
+    found = get_many(positions)
     if isinstance(found, Mapping) or len(found) != len(positions):
         raise BadSource(
             f"__getitems__ of {type(source).__name__} gave a {type(found).__name__} of {len(found):,} for "
-            f"{len(positions):,} positions; it must give a list with a sample for each"
+            f"{len(positions):,} positions; return a list with one sample per position"
         )
     return list(found)
 
 
 def reachable(raws: list[Any]) -> ReachableObjects | None:
-    """What can be reached from a list of raw values; None where nothing of it changes."""
+    """The objects reachable from raw values; None if all of them are immutable."""
     return None if all(map(is_simple, raws)) else ReachableObjects(raws)
 
 
 def examples(pipe: "Pipeline", indices: list[int], step: int) -> Iterator[Taken]:
-    """Samples as they are after so many steps. What making them changes outside is put back.
+    """Yield samples after `step` steps, and undo writes to outside memory.
 
     Raises:
-        UnsupportedType: a sample cannot be kept.
+        UnsupportedType: a sample cannot be stored.
     """
     large = LargeParts()
     raws = raw_values(pipe.source, indices)
@@ -183,7 +183,7 @@ def examples(pipe: "Pipeline", indices: list[int], step: int) -> Iterator[Taken]
                 taken = trial.take(copy=True)
             except UnsupportedType:
                 raise
-            except Exception as error:  # it will be raised when the sample's turn comes
+            except Exception as error:  # reading the sample raises it again
                 _log.info("sample %s fails: %r", f"{index:,}", error)
                 continue
             yield trial.settle() or taken
@@ -192,11 +192,11 @@ def examples(pipe: "Pipeline", indices: list[int], step: int) -> Iterator[Taken]
 
 
 def changes(pipe: "Pipeline", index: int) -> tuple[list[bool], list[str]]:
-    """Make a sample twice, and put back what that changes outside.
+    """Compute a sample twice, and undo writes to outside memory.
 
     Returns:
-        For each number of steps whether the sample is another one the second time; and what steps write into memory
-        from outside that the sample had till then, "" where they do not.
+        For each stage, whether the second result differs; and a message if steps write to outside memory that the
+        sample refers to by then, else "".
     """
     trial = Trial(pipe, index, raw_values(pipe.source, [index]), LargeParts(), traceless=True)
     try:
@@ -206,13 +206,13 @@ def changes(pipe: "Pipeline", index: int) -> tuple[list[bool], list[str]]:
     finally:
         trial.watch.restore()
     seen = [[stage for stage in written if stage <= k] for k in range(len(first))]
-    return [one != other for one, other in zip(first, second, strict=True)], [
-        _said(pipe, stages[-1]) if stages else "" for stages in seen
+    return [before != after for before, after in zip(first, second, strict=True)], [
+        _write_message(pipe, stages[-1]) if stages else "" for stages in seen
     ]
 
 
 def _bits(taken: Taken) -> Any:
-    """What is equal where two samples are equal bit for bit, but for marks."""
+    """A value that is equal if two samples are equal bit for bit, marks aside."""
     structure, leaves = unmarked(*taken)
     return structure, [
         (leaf.shape, xxhash.xxh3_128_digest(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8).data))
@@ -222,9 +222,9 @@ def _bits(taken: Taken) -> Any:
     ]
 
 
-def _said(pipe: "Pipeline", stage: int) -> str:
-    what = f"what step {pipe.steps[stage - 1].name!r} returns" if stage else "a sample of the source"
+def _write_message(pipe: "Pipeline", stage: int) -> str:
+    what = f"the result of step {pipe.steps[stage - 1].name!r}" if stage else "a sample of the source"
     return (
-        f"{what} shares memory with the source, an argument, a global or a memo, and a step writes there: have it "
-        "write into a copy"
+        f"{what} shares memory with the source, an argument, a global or a memo, and a step writes to it; "
+        "write to a copy"
     )

@@ -1,4 +1,4 @@
-"""Whether parts of a sample in memory from outside are written, and how they are put back."""
+"""Finds writes to parts of a sample in outside memory, and undoes them."""
 
 from dataclasses import dataclass
 from operator import is_
@@ -12,15 +12,15 @@ from warmstore.records.format.array_interop import is_tensor, to_numpy
 from warmstore.tree.shared_buffers import bounds
 
 _BLOCK = 1 << 16  # bytes
-_LARGE = 16 << 20  # bytes of a part from which it is compared for a few samples only
+_LARGE = 16 << 20  # bytes; a part this large is compared for a few samples only
 
 
 @dataclass
 class _Seen:
-    """A part as it was.
+    """A part when it was first seen.
 
-    at: in the watch's list. stage: the number of steps after which it was first seen. content: None where it is not
-    compared.
+    at: its index in the watch's list. stage: the number of steps after which it was first seen. content: None if it is
+    not compared.
     """
 
     at: int
@@ -28,19 +28,19 @@ class _Seen:
     content: "_SavedBits | _Entries | None"
 
     def differs(self, part: Any) -> bool:
-        """Whether the part holds something else now."""
+        """Whether the part has changed."""
         return self.content is not None and self.content.differs(part)
 
 
 class WriteWatch:
-    """Parts in memory from outside, as they were when they were first seen.
+    """Parts in outside memory, with their contents when they were first seen.
 
-    values: to be looked at, to which the watch appends the parts: so it knows of every reference that is its own.
-    has_large: whether a part of many bytes was seen.
+    values: to be watched. The watch appends the parts, so that all its references are in this list.
+    has_large: whether a large part was seen.
 
     Args:
-        beside: what can be reached from the list of raw values that the sample's is one of.
-        large: whether parts of many bytes are compared too.
+        beside: objects reachable from the raw values of the batch.
+        large: whether large parts are compared too.
         copies: whether the parts can be restored.
     """
 
@@ -64,7 +64,7 @@ class WriteWatch:
         return bool(self._seen)
 
     def look(self, stage: int) -> None:
-        """See what the values share with the outside after so many steps."""
+        """Watch the parts in outside memory after `stage` steps."""
         if not are_private(self.values, self._beside):
             self.add(stage, list(ReachableObjects(self.values, self._beside).parts()))
 
@@ -77,7 +77,7 @@ class WriteWatch:
                 self.values.append(part)
 
     def _is_compared(self, part: Any) -> bool:
-        """Whether to compare a part: not if its memory is within that of another one, and not always if it is large."""
+        """Whether to compare a part: never inside the memory of another part, not always if it is large."""
         if not (isinstance(part, np.ndarray) or is_tensor(part)):
             return True
         array = _array(part)
@@ -92,11 +92,11 @@ class WriteWatch:
 
     @property
     def parts(self) -> list[Any]:
-        """Those that are watched."""
+        """The watched parts."""
         return [self.values[seen.at] for seen in self._seen.values()]
 
     def written(self) -> list[int]:
-        """The numbers of steps after which parts were first seen that have been written since, in ascending order."""
+        """The stages at which parts were first seen that have been written since, ascending."""
         return sorted({seen.stage for seen in self._seen.values() if seen.differs(self.values[seen.at])})
 
     def now(self) -> "WriteWatch":
@@ -106,7 +106,7 @@ class WriteWatch:
         return watch
 
     def restore(self) -> None:
-        """Make all parts what they were when they were first seen."""
+        """Give all parts the contents with which they were first seen."""
         for seen in reversed(self._seen.values()):
             part = self.values[seen.at]
             if seen.content is not None and seen.content.differs(part):
@@ -114,7 +114,7 @@ class WriteWatch:
 
 
 class _SavedBits:
-    """What an array, tensor or bytearray holds: a hash of it, and a copy if there is to be one."""
+    """The content of an array, tensor or bytearray: a hash, and a copy if asked for."""
 
     def __init__(self, part: Any, copy: bool) -> None:
         array = _array(part)
@@ -122,7 +122,7 @@ class _SavedBits:
         self._copy = array.copy() if copy else None
 
     def differs(self, part: Any) -> bool:
-        """Whether it holds something else now."""
+        """Whether the part has changed."""
         return _hash(_array(part)) != self._hash
 
     def restore(self, part: Any) -> None:
@@ -135,18 +135,18 @@ class _SavedBits:
 
 
 class _Entries:
-    """The very objects that a container refers to, and their names where they have any."""
+    """The objects that a container refers to, and their names if they have any."""
 
     def __init__(self, part: Any) -> None:
         self._names, self._entries = _entries(part)
 
     def differs(self, part: Any) -> bool:
-        """Whether it refers to other objects now."""
+        """Whether the container refers to other objects now."""
         names, entries = _entries(part)
         return len(entries) != len(self._entries) or names != self._names or not all(map(is_, entries, self._entries))
 
     def restore(self, part: Any) -> None:
-        """Have it refer to the same objects again."""
+        """Make the container refer to the same objects again."""
         if isinstance(part, np.ndarray):
             for at, entry in enumerate(self._entries):
                 part.flat[at] = entry
@@ -182,7 +182,7 @@ def _array(part: Any) -> np.ndarray[Any, Any]:
 
 
 def _hash(array: np.ndarray[Any, Any]) -> int:
-    """Of the bits of an array; block by block where they do not lie together, since a copy of all would cost more."""
+    """A hash of an array's bits. A strided array is copied block by block, which is cheaper than as a whole."""
     if array.flags.c_contiguous:
         return xxhash.xxh3_64_intdigest(array.reshape(-1).view(np.uint8).data)
     array = array.transpose(sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis])))

@@ -31,7 +31,7 @@ def memory_of(loader: ws.Loader) -> Path:
 
 
 def kept(loader: ws.Loader) -> int:
-    return int((loader._source.open_shelves().rows >= 0).sum())
+    return int((loader._source.open_stores().rows >= 0).sum())
 
 
 def test_the_disk_is_found_by_the_next_run(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_memory_is_shared_and_goes_with_the_last(tmp_path: Path) -> None:
     folder = memory_of(one)
     one.close()
     assert folder.exists()
-    other._source.open_shelves().refresh()
+    other._source.open_stores().refresh()
     assert kept(other) == 30
     other.close()
     assert not folder.exists()

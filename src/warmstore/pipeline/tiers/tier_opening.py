@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("warmstore")
 
-_EXAMPLES = 8  # samples that are computed to see what a new shelf's records look like
-_TOO_STALE = 4  # a shelf of which one record in so many is of no use is begun anew
+_EXAMPLES = 8  # samples that are computed to see what a new store's records look like
+_TOO_STALE = 4  # a store of which one record in so many is of no use is begun anew
 
 
 def source_of(pipe: "Pipeline", plan: Plan | None, seed: int) -> PipelineSource:
@@ -50,7 +50,7 @@ def source_of(pipe: "Pipeline", plan: Plan | None, seed: int) -> PipelineSource:
     )
     source = PipelineSource(pipe, seed, name, kept, opening.held)
     if opening.renewed(source, places):
-        source.close_shelves()
+        source.close_stores()
         kept = replace(kept, places=tuple(opening.places()))
         source = PipelineSource(pipe, seed, name, kept, opening.held)
     for note in opening.notes:
@@ -81,14 +81,14 @@ class _Opening:
         return places
 
     def renewed(self, source: PipelineSource, places: list[StoreLocation]) -> bool:
-        """Remove the shelves that hold too much of no use; say whether any was."""
-        shelves = source.open_shelves()
-        assert shelves is not None
-        stale = {number: (shelf.stale, shelf.records) for number, shelf in shelves.by_number.items()}
-        stale |= dict.fromkeys(shelves.broken, (1, 1))
+        """Remove the stores that hold too much of no use; say whether any was."""
+        stores = source.open_stores()
+        assert stores is not None
+        stale = {number: (store.stale, store.records) for number, store in stores.by_number.items()}
+        stale |= dict.fromkeys(stores.broken, (1, 1))
         if not any(count for count, _ in stale.values()):
             return False
-        source.close_shelves()
+        source.close_stores()
         for lease in [lease for lease in self.held if isinstance(lease, UsageLease)]:
             lease.release()
             self.held.remove(lease)
