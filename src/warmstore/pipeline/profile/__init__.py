@@ -1,1 +1,1 @@
-"""What is measured of a pipeline on this machine."""
+"""Measurements of a pipeline on this machine."""

@@ -1,4 +1,4 @@
-"""How fast a disk gives random pieces of a file back that the page cache does not hold."""
+"""Measures random reads from a disk, past the page cache."""
 
 import contextlib
 import io
@@ -19,12 +19,12 @@ _ALIGNED = 4096
 
 
 def measure_disk(folder: Path, requests: Sequence[int], seconds: float, most: int, readers: int) -> Disk:
-    """The disk of a folder, at some request sizes in bytes.
+    """Measure the disk of a folder at some request sizes in bytes.
 
     Args:
-        seconds: for all of it. most: bytes that may be written at most; nothing stays. readers: together.
+        seconds: total time. most: bytes to write, at most; the file is removed. readers: concurrent readers.
 
-    Reads go past the page cache where the file system can (O_DIRECT), else what was read before is dropped from it.
+    Reads bypass the page cache if the file system can (O_DIRECT); otherwise the file is dropped from the cache first.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f".speed-{secrets.token_hex(4)}"
@@ -32,15 +32,15 @@ def measure_disk(folder: Path, requests: Sequence[int], seconds: float, most: in
         try:
             descriptor, direct = _opened(path)
         finally:
-            path.unlink()  # it goes with this process, however that ends
+            path.unlink()  # its bytes are freed when this process ends
         try:
             size, write = _written(file, seconds / 3, most)
-            spans = sorted({max(1, min(one, size // 4)) for one in requests})
+            spans = sorted({max(1, min(request, size // 4)) for request in requests})
             each = seconds * 2 / 3 / (2 * len(spans))
             rates = [[_rate(descriptor, direct, size, span, each, count) for count in (1, readers)] for span in spans]
         finally:
             os.close(descriptor)
-    return Disk(tuple(spans), tuple(one for one, _ in rates), tuple(map(max, rates)), write)
+    return Disk(tuple(spans), tuple(alone for alone, _ in rates), tuple(map(max, rates)), write)
 
 
 def _opened(path: Path) -> tuple[int, bool]:
@@ -50,7 +50,7 @@ def _opened(path: Path) -> tuple[int, bool]:
 
 
 def _written(file: io.FileIO, seconds: float, most: int) -> tuple[int, float]:
-    """Write for a while; bytes written, and how many a second with syncing."""
+    """Write for some time; return the bytes written, and bytes a second with syncing."""
     block = os.urandom(_BLOCK)
     size, began = 0, time.perf_counter()
     while size < most and (not size or time.perf_counter() - began < seconds / 2):
@@ -60,7 +60,7 @@ def _written(file: io.FileIO, seconds: float, most: int) -> tuple[int, float]:
 
 
 def _rate(descriptor: int, direct: bool, size: int, span: int, seconds: float, readers: int) -> float:
-    """Bytes a second of so many threads that read pieces of `span` bytes at random."""
+    """Bytes a second of `readers` threads with random reads of `span` bytes."""
     if not direct and hasattr(os, "posix_fadvise"):
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     until = time.perf_counter() + seconds
@@ -71,7 +71,7 @@ def _rate(descriptor: int, direct: bool, size: int, span: int, seconds: float, r
 
 
 def _reads(descriptor: int, size: int, span: int, until: float, number: int) -> int:
-    """Bytes asked for that were read until then; whole blocks are read, as the disk does."""
+    """Requested bytes that were read by `until`. Whole blocks are read, as by the disk."""
     rng = np.random.default_rng(number)
     places = rng.integers(0, max(1, (size - span) // _ALIGNED), 4096)
     taken = 0

@@ -1,7 +1,7 @@
-"""What was measured of a pipeline on this machine: the numbers a plan is made from.
+"""Measurements of a pipeline on this machine: the input of a plan.
 
-Stage k is a sample after k steps; stage 0 is the raw value of the source. Samples are grouped by the size of their
-source into buckets, of nearly equal cost each; every figure that varies is a mean per bucket.
+Stage k is a sample after k steps; stage 0 is the raw value. Samples are grouped by the size of their raw value into
+buckets of nearly equal cost. Figures that vary are means per bucket.
 """
 
 import json
@@ -24,10 +24,10 @@ _FORMAT = 2
 
 @dataclass(frozen=True)
 class StoredStage:
-    """The samples of a stage in a record store, under one codec. A number per bucket, but for `spread`.
+    """A stage in a record store with one codec. One number per bucket, except `spread`.
 
-    nbytes: bytes a sample takes, all told. spread: the standard error of the mean of those bytes, relative to it.
-    read: CPU seconds to read one from memory, decompressed. write: CPU seconds to compress and write one.
+    nbytes: bytes per sample in total. spread: relative standard error of their mean. read: CPU seconds per sample to
+    read from memory and decompress. write: CPU seconds per sample to compress and write.
     """
 
     nbytes: tuple[float, ...]
@@ -38,12 +38,12 @@ class StoredStage:
 
 @dataclass(frozen=True)
 class Stage:
-    """A sample after so many steps, and the step that made it. A number per bucket, but for `spread`.
+    """One stage, and the step that computes it. One number per bucket, except `spread`.
 
-    seconds: CPU seconds of the step (of reading the source, for stage 0). wait: seconds it took beyond those, waiting.
+    seconds: CPU seconds of the step (of reading the source, for stage 0). wait: seconds of waiting on top.
     spread: the standard deviation of `seconds` over all samples, in seconds.
     nbytes: bytes of the value in memory. stored: by codec; empty where `trouble` says why it cannot be stored.
-    varies: whether it made two different values of one sample, though the stages before it did not.
+    varies: whether the step gave two different values for one sample, and no earlier step did.
     """
 
     name: str
@@ -58,9 +58,9 @@ class Stage:
 
 @dataclass(frozen=True)
 class Scaling:
-    """The uncached pipeline with so many worker processes; 0: none, the main process does it all.
+    """The uncached pipeline with some number of workers; with 0, the main process makes the samples.
 
-    rate: samples a second. nbytes: memory of one worker's own.
+    rate: samples a second. nbytes: private memory of one worker.
     """
 
     workers: int
@@ -70,9 +70,9 @@ class Scaling:
 
 @dataclass(frozen=True)
 class Disk:
-    """The disk of the folder, past the page cache, for random reads of `request` bytes each: bytes a second.
+    """Bandwidth of a disk past the page cache, in bytes a second, for random reads of `request` bytes each.
 
-    alone: of one reader. together: of as many readers as there are cores. write: of writing and syncing.
+    alone: of one reader. together: of one reader per core. write: of writing and syncing.
     """
 
     request: tuple[int, ...]
@@ -81,7 +81,7 @@ class Disk:
     write: float
 
     def bandwidth(self, nbytes: float, readers: int) -> float:
-        """Bytes a second of so many readers at a request size, between the measured ones by its logarithm."""
+        """Bytes a second of some readers at a request size, interpolated by its logarithm."""
         at = np.log(max(nbytes, 1.0))
         sizes = np.log(self.request)
         alone, together = (float(np.interp(at, sizes, rates)) for rates in (self.alone, self.together))
@@ -90,14 +90,14 @@ class Disk:
 
 @dataclass(frozen=True)
 class Profile:
-    """A pipeline, measured.
+    """The measurements of a pipeline.
 
-    key: what it was measured of and on; another key, and it is measured anew.
-    samples: how many were measured, of `total`. batch_size: of the batches that were delivered.
-    edges: sizes of the source, in bytes, where one bucket ends and the next begins; counts: samples a bucket has.
-    alone: CPU seconds a sample costs beyond its steps where there are no workers: looking up, stacking. overhead: what
-    it costs a worker, handing over included. delivery: what taking it from a worker costs the main process.
-    took: seconds.
+    key: of the pipeline and the machine; a profile with another key is not used.
+    samples: number of measured samples, of `total`. batch_size: of the measured batches.
+    edges: raw sizes in bytes that separate the buckets. counts: samples per bucket.
+    alone: CPU seconds per sample beyond the steps (lookup, stacking) without workers. overhead: the same in a worker,
+    with the transfer. delivery: CPU seconds per sample for the main process to receive it from a worker.
+    took: seconds of profiling.
     """
 
     key: str
@@ -116,27 +116,27 @@ class Profile:
 
     @property
     def source_nbytes(self) -> float:
-        """Bytes of all raw values together: what the page cache would hold of their files, about."""
+        """Bytes of all raw values: about what their files take in the page cache."""
         return float(np.dot(self.counts, self.stages[0].nbytes))
 
     def at(self, workers: int) -> Scaling:
-        """How so many worker processes fare; between those measured by straight lines, beyond them no better."""
-        several = [one for one in self.scaling if one.workers] if workers else list(self.scaling[:1])
-        if not several:
+        """Throughput with some workers: linear between the measured numbers, constant beyond them."""
+        measured = [entry for entry in self.scaling if entry.workers] if workers else list(self.scaling[:1])
+        if not measured:
             return Scaling(workers, self.scaling[0].rate, self.scaling[0].nbytes)
-        counts = [one.workers for one in several]
-        rate = float(np.interp(workers, counts, [one.rate for one in several]))
-        return Scaling(workers, rate, max(one.nbytes for one in several))
+        counts = [entry.workers for entry in measured]
+        rate = float(np.interp(workers, counts, [entry.rate for entry in measured]))
+        return Scaling(workers, rate, max(entry.nbytes for entry in measured))
 
     def save(self, path: Path, files: Files | None = None) -> None:
-        """Write it as JSON; the file appears whole or not at all."""
+        """Write the profile as JSON, atomically."""
         path.parent.mkdir(parents=True, exist_ok=True)
         content = json.dumps({"format": _FORMAT, **asdict(self)}, indent=1) + "\n"
         replace_file(path, content.encode(), durable=False, files=files or Files())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], key: str | None = None, files: Files | None = None) -> Self | None:
-        """The profile saved there; None where there is none, or one of another key or an older warmstore."""
+        """Read a saved profile; None if there is none, or its key or format differs."""
         try:
             found: dict[str, Any] = json.loads(read_whole(files or Files(), Path(path)))
             if found.pop("format") != _FORMAT or (key is not None and found["key"] != key):
@@ -145,12 +145,12 @@ class Profile:
                 Stage(
                     **{
                         **stage,
-                        "stored": {codec: StoredStage(**_tuples(one)) for codec, one in stage["stored"].items()},
+                        "stored": {codec: StoredStage(**_tuples(entry)) for codec, entry in stage["stored"].items()},
                     }
                 )
                 for stage in map(_tuples, found.pop("stages"))
             )
-            scaling = tuple(Scaling(**one) for one in found.pop("scaling"))
+            scaling = tuple(Scaling(**entry) for entry in found.pop("scaling"))
             disk = found.pop("disk")
             return cls(
                 **_tuples(found), stages=stages, scaling=scaling, disk=None if disk is None else Disk(**_tuples(disk))

@@ -1,7 +1,7 @@
-"""Profiling: a few hundred real samples, a disk and some workers are measured, within seconds, and remembered.
+"""Profiling: measure a few hundred real samples, the disk and some workers, within seconds.
 
-A profile is kept in the plan's folder under a key of the steps' code, the source and the machine, and found again by
-the next run.
+A profile is saved in the plan's folder under a key of the steps' code, the source and the machine. The next run finds
+it there.
 """
 
 import os
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from warmstore.pipeline.pipeline import Pipeline
 
 _BUCKETS = 4
-_VARIED = 0.1  # relative deviation of source sizes from which samples are put into buckets
+_VARIED = 0.1  # relative standard deviation of raw sizes above which samples are put into buckets
 _DISK_BYTES = 256 << 20
 _SCRATCH = 4 << 20
 _KIND = "profile"
-_MOST_OFF = 1.5  # times that steps may take longer or shorter in a worker; beyond that something else is going on
+_MOST_OFF = 1.5  # largest factor between step times in a worker and here; more has another cause
 _SHARES = {"steps": 0.3, "stores": 0.2, "disk": 0.12}  # of the time; the rest is for workers
 
 
@@ -53,22 +53,22 @@ def profile(
     refresh: bool = False,
     progress: bool | None = None,
 ) -> Profile:
-    """Measure a pipeline on this machine, or find what was measured before.
+    """Measure a pipeline on this machine, or load its saved profile.
 
     Args:
-        samples: to send through the steps at most, spread over the source; below 1 a share of it.
-        seconds: for all of it, about.
+        samples: how many to measure at most, spread over the source; below 1 a share of it.
+        seconds: total time, approximately.
         batch_size: of the batches that workers make.
-        folder: of the disk tier, whose disk is measured; the profile is kept there. None: no disk, nothing is kept.
-        max_workers: up to how many are tried; None: as many as there are cores.
-        cutoff: doubling the workers goes on while it brings this part more samples a second.
-        refresh: measure again, whatever is kept.
+        folder: of the disk tier. Its disk is measured, and the profile is saved there. None: neither.
+        max_workers: most workers to try; None: one per core.
+        cutoff: the number of workers is doubled while the rate grows by this share.
+        refresh: measure again, even if a saved profile matches.
         progress: show a bar; None shows one on a terminal.
 
     Raises:
-        BadSource: a source without samples.
-        ValueError: samples or seconds that are not above zero.
-        Exception: what a step raises.
+        BadSource: the source has no samples.
+        ValueError: `samples` or `seconds` is not above zero.
+        Exception: any error of a step.
     """
     if not len(pipe):
         raise BadSource("the source of this pipeline has no samples")
@@ -117,9 +117,9 @@ def _measured(
         bar.update(len(indices) - len(run.buckets))
         until = time.perf_counter() + _SHARES["stores"] * seconds
         names = ["source", *(step.name for step in pipe.steps)]
-        room = 2 * max(stage.kept_bytes for stage in run.stages) + _SCRATCH
-        # A tier is cleared away by whoever comes next, should this process be killed.
-        with MemoryTier(f"profile-{secrets.token_hex(8)}", room) as scratch:
+        scratch_bytes = 2 * max(stage.kept_bytes for stage in run.stages) + _SCRATCH
+        # If this process is killed, the next one removes the tier.
+        with MemoryTier(f"profile-{secrets.token_hex(8)}", scratch_bytes) as scratch:
             found = tuple(
                 stage_of(name, stage, run.buckets, len(counts), scratch.folder, until, bar.update)
                 for name, stage in zip(names, run.stages, strict=True)
@@ -129,7 +129,7 @@ def _measured(
         scaling, alone, overhead, delivery = _workers(
             pipe, run, found, counts, batch_size, max_workers, cutoff, began + seconds
         )
-        found = _in_stride(found, counts, scaling, overhead)
+        found = _calibrated(found, counts, scaling, overhead)
         bar.update()
     return Profile(
         key, len(run.buckets), total, batch_size, edges, counts, found, scaling, alone, overhead, delivery, disk,
@@ -147,7 +147,7 @@ def _workers(
     cutoff: float,
     until: float,
 ) -> tuple[tuple[Scaling, ...], float, float, float]:
-    """Scaling, and what a sample costs beside its steps: alone, a worker, and the main process with workers."""
+    """Scaling, and the seconds `alone`, `overhead` and `delivery` of a `Profile`."""
     ready = type(pipe)(Ready(run.last, max(len(run.last), 64 * batch_size)))
     brief = max(0.3, 0.12 * (until - time.perf_counter()))
     each = float(np.dot(counts, stages[-1].nbytes)) / max(sum(counts), 1)
@@ -163,17 +163,17 @@ def _workers(
     return tuple(scaling), alone.own, handed.others, handed.own
 
 
-def _in_stride(
+def _calibrated(
     stages: tuple[Stage, ...], counts: Sequence[int], scaling: Sequence[Scaling], overhead: float
 ) -> tuple[Stage, ...]:
-    """Stages whose seconds add up to what one worker took, who does nothing but make samples, with warm caches."""
-    one = next((entry for entry in scaling if entry.workers == 1), None)
+    """Scale the seconds of the stages to add up to those of one worker, which runs with warm CPU caches."""
+    single = next((entry for entry in scaling if entry.workers == 1), None)
     total = max(sum(counts), 1)
     work = sum(float(np.dot(counts, stage.seconds)) for stage in stages) / total
     waits = sum(float(np.dot(counts, stage.wait)) for stage in stages) / total
-    if one is None or not work:
+    if single is None or not work:
         return stages
-    share = float(np.clip((1 / one.rate - overhead - waits) / work, 1 / _MOST_OFF, _MOST_OFF))
+    share = float(np.clip((1 / single.rate - overhead - waits) / work, 1 / _MOST_OFF, _MOST_OFF))
     return tuple(replace(stage, seconds=tuple(share * each for each in stage.seconds)) for stage in stages)
 
 
@@ -186,13 +186,13 @@ def _disk(folder: Path, stages: Sequence[Stage], counts: Sequence[int], seconds:
 
 
 def _edges(sizes: np.ndarray[Any, Any] | None) -> tuple[int, ...]:
-    """Sizes that part the samples into buckets of about as many bytes each; none where all are about the same."""
+    """Raw sizes that divide the samples into buckets of about equal bytes; () if sizes hardly vary."""
     if sizes is None or len(sizes) < 8 * _BUCKETS or sizes.std() <= _VARIED * sizes.mean():
         return ()
     ordered = np.sort(sizes)
     shares = np.cumsum(ordered) / ordered.sum()
     at = np.searchsorted(shares, np.arange(1, _BUCKETS) / _BUCKETS)
-    return tuple(sorted({int(ordered[one]) for one in at} - {int(ordered[0])}))
+    return tuple(sorted({int(ordered[place]) for place in at} - {int(ordered[0])}))
 
 
 def _counts(sizes: np.ndarray[Any, Any] | None, edges: tuple[int, ...], total: int) -> tuple[int, ...]:
@@ -208,7 +208,7 @@ def _chosen(total: int, samples: int) -> Int64:
 
 
 def _key(pipe: "Pipeline", batch_size: int) -> str:
-    """What a profile depends on: code, source and machine; "" where that cannot be told."""
+    """The key of code, source and machine; "" if one of them has no identity."""
     machine = {
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
@@ -217,7 +217,7 @@ def _key(pipe: "Pipeline", batch_size: int) -> str:
     }
     source = {"length": len(pipe), "name": pipe.identities.samples.name}
     found = [identify_step(step, pipe) for step in pipe.steps]
-    if pipe.identities.samples.identity.unknown or any(one.unknown for one in found):
+    if pipe.identities.samples.identity.unknown or any(identity.unknown for identity in found):
         return ""
-    steps = [describe(step, one, pipe.threads) for step, one in zip(pipe.steps, found, strict=True)]
+    steps = [describe(step, identity, pipe.threads) for step, identity in zip(pipe.steps, found, strict=True)]
     return key_of([*steps, {"machine": machine, "source": source, "batch": batch_size}])

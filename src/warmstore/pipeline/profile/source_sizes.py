@@ -1,4 +1,4 @@
-"""How large the raw value of each sample is, where that can be told without reading it."""
+"""The size of each raw value, if it is known without reading the sample."""
 
 import os
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ from warmstore.pipeline.plan.cost_model import bucket_of
 
 
 def sizes_of(source: Any) -> np.ndarray[Any, np.dtype[np.int64]] | None:
-    """Bytes of each sample's files and byte strings, int64 [n]; None where a source does not say.
+    """Bytes of each sample's files and byte strings, int64 [n]; None if they are not known.
 
-    Lists and tuples say: of paths, bytes and arrays, and of tuples and dicts with these in them. Other sources would
-    have to be read whole.
+    They are known for lists and tuples of paths, bytes and arrays, or of tuples and dicts of these. Other sources
+    would have to be read in full.
     """
     if not isinstance(source, list | tuple) or not any(map(_size, source[:3])):
         return None
@@ -22,7 +22,7 @@ def sizes_of(source: Any) -> np.ndarray[Any, np.dtype[np.int64]] | None:
 
 
 def buckets_of(source: Any, edges: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int8]] | None:
-    """The bucket of each sample, int8 [n]; None where all are in one."""
+    """The bucket of each sample, int8 [n]; None if there is one bucket."""
     sizes = sizes_of(source) if edges else None
     return None if sizes is None else bucket_of(sizes, edges)
 
@@ -31,7 +31,7 @@ def _size(value: Any) -> int:
     if isinstance(value, str | os.PathLike):
         try:
             return Path(value).stat().st_size
-        except (OSError, ValueError):  # a text, and no path
+        except (OSError, ValueError):  # a str that is no path
             return 0
     if isinstance(value, bytes | bytearray | memoryview):
         return len(value)

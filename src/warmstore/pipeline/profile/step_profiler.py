@@ -1,4 +1,4 @@
-"""Measuring steps and their results: seconds per sample, bytes, and what storing and reading them costs."""
+"""Measures steps and their results: seconds and bytes per sample, and the cost of storing and reading them."""
 
 import shutil
 import time
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from warmstore.pipeline.pipeline import Pipeline
 
 Tick = Callable[[int], object]
-_KEPT = 16 << 20  # bytes of results per stage that are kept to be stored
+_KEPT = 16 << 20  # bytes of results per stage to measure a store with
 LAST = 256 << 20
-"""Bytes of final values that are kept, about, to see what handing batches of them over costs."""
+"""Approximate bytes of final values to measure the transfer of batches with."""
 
-_LEAST = 16  # samples that go through a step one after the other, and are measured however long they take
+_LEAST = 16  # samples per block; the first block is measured however long it takes
 _QUEUED = Path("/proc/thread-self/schedstat")
-_ROWS = 16  # records read at once: about what a batch has of one placement
+_ROWS = 16  # records per read: about the share of one placement in a batch
 
 
 @dataclass
 class Measured:
-    """One stage of the samples measured so far: seconds of work and of waiting, buckets, and some of the results."""
+    """Measurements of one stage so far: CPU seconds, seconds of waiting, bytes, and some of the results."""
 
     seconds: list[float] = field(default_factory=list)
     wait: list[float] = field(default_factory=list)
@@ -46,19 +46,19 @@ class Measured:
     kept: list[tuple[int, TreeSpec, list[Any]]] = field(default_factory=list)  # bucket, structure, leaves
     trouble: str = ""
     varies: bool = False
-    room: int = _KEPT
+    free_bytes: int = _KEPT
 
     @property
     def kept_bytes(self) -> int:
         """Bytes of `kept`."""
-        return _KEPT - self.room
+        return _KEPT - self.free_bytes
 
 
 @dataclass
 class ProfileRun:
-    """Samples that went through the steps.
+    """The measured samples.
 
-    stages: one more than steps. buckets: of each sample. last: final values, of some.
+    stages: one more than steps. buckets: of each sample. last: some of the final values.
     """
 
     stages: list[Measured]
@@ -67,48 +67,48 @@ class ProfileRun:
 
 
 def run_steps(pipe: "Pipeline", indices: Int64, buckets: Sequence[int], until: float, tick: Tick) -> ProfileRun:
-    """Send samples through the steps, as many as there is time for.
+    """Run the steps on samples until the time is up.
 
-    A step runs over a few samples before the next one does: a light step after a heavy one would be timed with the
-    caches full of the heavy one's data, as it never is where the heavy one's results are read instead.
+    Each step runs on a block of samples before the next step does. Otherwise a light step would be timed with the data
+    of a heavy step in the CPU caches, which is never the case when the heavy step's results are cached.
 
     Args:
         indices, buckets: the samples, and the bucket of each. until: of `time.perf_counter`. tick: called with a number
             of samples.
     """
     run = ProfileRun([Measured() for _ in range(len(pipe.steps) + 1)], [], [])
-    _compare(pipe, run, int(indices[0]))  # also what only the first call pays for
+    _compare(pipe, run, int(indices[0]))  # also the costs of a first call
     size = _LEAST
     for first in range(0, len(indices), size):
         if first and time.perf_counter() > until:
             break
-        few = indices[first : first + size].tolist()
-        values: list[Any] = [None] * len(few)
+        block = indices[first : first + size].tolist()
+        values: list[Any] = [None] * len(block)
         watch = WriteWatch(values, copies=True)
         for k, stage in enumerate(run.stages):
             queued, began, worked = _seconds_in_queue(), time.perf_counter(), time.process_time()
-            for at, index in enumerate(few):
+            for at, index in enumerate(block):
                 started = time.process_time()
                 values[at] = pipe.source[index] if not k else pipe.run(values[at], index, first=k - 1, last=k)
                 stage.seconds.append(time.process_time() - started)
             spent, took = time.process_time() - worked, time.perf_counter() - began
-            stage.wait += [max(0.0, took - spent - (_seconds_in_queue() - queued)) / len(few)] * len(few)
+            stage.wait += [max(0.0, took - spent - (_seconds_in_queue() - queued)) / len(block)] * len(block)
             watch.look(k)
             for at, bucket in enumerate(buckets[first : first + size]):
                 _keep(stage, bucket, values[at], pipe.cacheable >= k)
-        suspects = few if watch.written() else []
+        suspects = block if watch.written() else []
         watch.restore()
         for index in suspects:
             _compare(pipe, run, index)
         run.buckets += buckets[first : first + size]
         if sum(run.stages[-1].nbytes[:first]) < LAST:
-            run.last += values[: len(few)]
-        tick(len(few))
+            run.last += values[: len(block)]
+        tick(len(block))
     return run
 
 
 def _compare(pipe: "Pipeline", run: ProfileRun, index: int) -> None:
-    """Note which stages are another value each time a sample is made, unless some were found already."""
+    """Note which stages differ when a sample is computed twice, unless some are known already."""
     if any(stage.varies or stage.trouble for stage in run.stages):
         return
     changed, reasons = changes(pipe, index)
@@ -119,7 +119,7 @@ def _compare(pipe: "Pipeline", run: ProfileRun, index: int) -> None:
 
 
 def _seconds_in_queue() -> float:
-    """How long this thread was ready to run while others had the cores: no waiting of ours. 0 where nobody counts."""
+    """Seconds for which this thread was ready but had no core; no I/O wait. 0 if the system does not count them."""
     try:
         return int(_QUEUED.read_text().split()[1]) * 1e-9
     except (OSError, IndexError, ValueError):
@@ -135,15 +135,15 @@ def _keep(stage: Measured, bucket: int, value: Any, cacheable: bool) -> None:
         return
     nbytes = sum(leaf.nbytes if isinstance(leaf, np.ndarray) else len(leaf) for leaf in leaves)
     stage.nbytes.append(nbytes)
-    if cacheable and stage.room > 0:
+    if cacheable and stage.free_bytes > 0:
         stage.kept.append((bucket, structure, leaves))
-        stage.room -= nbytes
+        stage.free_bytes -= nbytes
 
 
 def stage_of(
     name: str, measured: Measured, buckets: Sequence[int], count: int, folder: Path, until: float, tick: Tick
 ) -> Stage:
-    """A stage's figures, its results stored and read under each codec in a store in `folder`, while there is time."""
+    """The figures of a stage. Its results are stored in `folder` and read with each codec, while there is time."""
     where = np.array(buckets)
     stored: dict[str, StoredStage] = {}
     if measured.kept and not measured.trouble:
@@ -170,8 +170,8 @@ def _stored(measured: Measured, count: int, codec: Codec, folder: Path) -> Store
     ) or SampleSchema.of_bytes(codec)
     figures: list[tuple[float, float, float]] = []
     spread = []
-    own = [[one for one in measured.kept if one[0] == bucket] for bucket in range(count)]
-    for bucket, kept in enumerate(own):
+    by_bucket = [[sample for sample in measured.kept if sample[0] == bucket] for bucket in range(count)]
+    for bucket, kept in enumerate(by_bucket):
         values = [(structure, leaves) for _, structure, leaves in kept or measured.kept]
         began = time.process_time()
         block = _encoded(schema, values)
@@ -189,7 +189,7 @@ def _encoded(schema: SampleSchema, values: Sequence[tuple[TreeSpec, list[Any]]])
 
 
 def _record_bytes(fields: Fields, block: dict[str, EncodedRows]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Bytes of each record, float64 [n]; what a batch has once is next to nothing in batches of megabytes."""
+    """Bytes of each record, float64 [n]. The bytes per batch are negligible in batches of megabytes."""
     count = next(iter(block.values())).count
     sizes = np.zeros(count)
     for rows in block.values():
@@ -199,7 +199,7 @@ def _record_bytes(fields: Fields, block: dict[str, EncodedRows]) -> np.ndarray[A
 
 
 def _read(schema: SampleSchema, block: dict[str, EncodedRows], folder: Path) -> tuple[float, float]:
-    """CPU seconds to read a record, and to write one that is encoded."""
+    """CPU seconds to read a record, and to write an encoded one."""
     count = next(iter(block.values())).count
     with RecordStore.create(folder, schema.store_fields, writer_threads=1) as store:
         began = time.process_time()
@@ -207,7 +207,7 @@ def _read(schema: SampleSchema, block: dict[str, EncodedRows], folder: Path) -> 
         wrote = time.process_time() - began
         order = np.random.default_rng(0).permutation(count)
         batches = [order[at : at + _ROWS] for at in range(0, count, _ROWS)]
-        for rows in batches:  # what is only checked the first time
+        for rows in batches:  # the first read also verifies checksums
             schema.decode(store.gather(rows, schema.names))
         spent = []
         for _ in range(3):
@@ -215,7 +215,7 @@ def _read(schema: SampleSchema, block: dict[str, EncodedRows], folder: Path) -> 
             for rows in batches:
                 schema.decode(store.gather(rows, schema.names))
             spent.append(time.process_time() - began)
-    shutil.rmtree(folder)  # memory has room for one at a time
+    shutil.rmtree(folder)  # the scratch tier has space for one store
     return min(spent) / count, wrote / count
 
 

@@ -1,4 +1,4 @@
-"""How a pipeline fares with more and more worker processes, and what handing batches over costs beside its steps."""
+"""Measures throughput by the number of workers, and the cost of batches beside the steps."""
 
 import math
 import time
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from warmstore.pipeline.pipeline import Pipeline
 
 _SETTLE = 2  # batches per worker before the clock starts
-_LEAST = 0.4  # seconds of a measurement: a number of workers that was left out would be taken for no use
-_WINDOWS = 4  # stretches of a measurement
-_BATCH = 0.05  # seconds of work in a batch at most, while it is measured
+_LEAST = 0.4  # seconds of a measurement, at least: a skipped number of workers would count as useless
+_WINDOWS = 4  # windows of a measurement
+_BATCH = 0.05  # seconds of work in a measured batch, at most
 
 
 @dataclass(frozen=True)
 class Pace:
-    """A loader in its stride. rate: samples a second. own, others: CPU seconds a sample, of this process and workers.
+    """A loader's steady state. rate: samples a second. own, others: CPU seconds per sample, here and in workers.
 
-    nbytes: memory of one worker's own.
+    nbytes: private memory of one worker.
     """
 
     rate: float
@@ -35,10 +35,10 @@ class Pace:
 
 
 def doubled(pipe: "Pipeline", batch_size: int, each: float, most: int, cutoff: float, until: float) -> list[Scaling]:
-    """Run the uncached pipeline with 1, 2, 4 ... workers until one doubling brings less than `cutoff` of the rate.
+    """Run the uncached pipeline with 1, 2, 4 ... workers until a doubling raises the rate by less than `cutoff`.
 
     Args:
-        each: CPU seconds a sample takes, about. most: workers at most. until: of `time.perf_counter`, about.
+        each: approximate CPU seconds per sample. most: workers at most. until: of `time.perf_counter`, approximately.
     """
     found: list[Scaling] = []
     count = 1
@@ -57,9 +57,9 @@ def doubled(pipe: "Pipeline", batch_size: int, each: float, most: int, cutoff: f
 
 
 def measure(pipe: "Pipeline", batch_size: int, workers: int, seconds: float) -> Pace:
-    """Take batches of the uncached pipeline for so many seconds, over as many epochs as that takes.
+    """Read batches of the uncached pipeline for `seconds`, over as many epochs as needed.
 
-    The median of a few stretches counts: something else that the machine does for a while is not the pipeline's.
+    Returns the median of a few windows, so that a short disturbance does not count.
     """
     batch_size = max(1, min(batch_size, len(pipe) // max(1, workers)))
     others = _children()
@@ -68,11 +68,11 @@ def measure(pipe: "Pipeline", batch_size: int, workers: int, seconds: float) -> 
         for _ in range(_SETTLE * max(workers, 1)):
             next(batches)
         until = time.perf_counter() + seconds
-        mine = _children() - others
-        paces = [_pace(batches, seconds / _WINDOWS, mine)]
+        processes = _children() - others
+        paces = [_pace(batches, seconds / _WINDOWS, processes)]
         while time.perf_counter() < until:
-            paces.append(_pace(batches, seconds / _WINDOWS, mine))
-        nbytes = _memory_of(mine)
+            paces.append(_pace(batches, seconds / _WINDOWS, processes))
+        nbytes = _memory_of(processes)
     return replace(sorted(paces, key=lambda pace: pace.rate)[len(paces) // 2], nbytes=nbytes)
 
 
@@ -98,7 +98,7 @@ def _length(batch: Any) -> int:
 
 
 def _children() -> set[psutil.Process]:
-    """The processes that come of this one, also by way of a server that forks them."""
+    """All descendants of this process, also those of a fork server."""
     return set(psutil.Process().children(recursive=True))
 
 
@@ -114,7 +114,7 @@ def _cpu_of(workers: set[psutil.Process]) -> float:
 
 
 def _memory_of(workers: set[psutil.Process]) -> int:
-    """Bytes of the worker that has most of its own; 0 of none."""
+    """The largest private memory of a worker in bytes; 0 without workers."""
     most = 0
     for child in workers:
         try:
@@ -125,9 +125,9 @@ def _memory_of(workers: set[psutil.Process]) -> int:
 
 
 class Ready:
-    """Samples that are there already: a source for what a loader costs beside the steps."""
+    """A source of ready samples, to measure a loader without steps."""
 
-    identity = "ready"  # nobody need look at the samples to tell it from others
+    identity = "ready"  # fixed: the samples need not be read for it
 
     def __init__(self, values: list[Any], count: int) -> None:
         self._values = values
