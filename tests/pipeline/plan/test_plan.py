@@ -63,7 +63,7 @@ def test_a_little_more_room_moves_few_samples() -> None:
 
 
 def test_a_sample_that_is_not_there_is_an_error() -> None:
-    with pytest.raises(IndexError, match="sample 10000 of a plan for 10,000"):
+    with pytest.raises(IndexError, match="sample 10000 is out of range: the plan has 10,000 samples"):
         planned().assignment([10_000])
     with pytest.raises(IndexError, match="sample -1"):
         planned().assignment([-1])

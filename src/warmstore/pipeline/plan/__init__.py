@@ -1,1 +1,1 @@
-"""From a profile and budgets to what is cached where, as a table and as a picture."""
+"""Plans: from a profile and budgets to placements, with a table and a plot."""

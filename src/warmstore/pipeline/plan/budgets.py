@@ -1,4 +1,4 @@
-"""Budgets of a plan: what a user may ask for, and what the machine has."""
+"""Byte budgets of a plan, checked against the machine."""
 
 import contextlib
 import os
@@ -35,7 +35,7 @@ def disk_budget(disk: int | str | None, folder: Path | None) -> int:
     """
     wanted = _bytes("disk", disk)
     if wanted and folder is None:
-        raise BadBudget(f"disk={disk!r} without a folder; say where with folder=")
+        raise BadBudget(f"disk={disk!r} without a folder; name one with folder=")
     if folder is not None and wanted:
         total = shutil.disk_usage(_existing(folder)).total
         if wanted > total:
@@ -43,8 +43,8 @@ def disk_budget(disk: int | str | None, folder: Path | None) -> int:
     return wanted
 
 
-def room_on_disk(folder: Path, wanted: int) -> int:
-    """Bytes of so many wanted that there is room for: free ones, and those that already lie in the folder."""
+def available_on_disk(folder: Path, wanted: int) -> int:
+    """How many of `wanted` bytes are available: free ones, and those already in the folder."""
     free = shutil.disk_usage(_existing(folder)).free
     if wanted <= free:
         return wanted
@@ -64,7 +64,7 @@ def _bytes(name: str, size: int | float | str | None) -> int:
     except ValueError as error:
         below = str(size).lstrip().startswith("-")
         raise BadBudget(
-            f"{name}={size!r} is below zero; 0 or None is no budget" if below else f"{name}: {error}"
+            f"{name}={size!r} is below zero; pass 0 or None for no budget" if below else f"{name}: {error}"
         ) from None
 
 

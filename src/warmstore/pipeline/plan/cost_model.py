@@ -1,7 +1,7 @@
-"""What an epoch costs as a linear function of how many samples are cached where: the arithmetic of a plan.
+"""The cost model: the time of an epoch as a linear function of the samples per placement.
 
-A sample that is not cached is read and put through every step; one cached after step k is read from its tier and put
-through the steps after k. All of it is work of the cores, some of it waiting for a disk, and the rest is fixed.
+An uncached sample is read and runs through all steps. A sample cached after step k is read from its tier and runs
+through the steps after k. Both take CPU seconds and seconds of waiting for a disk; some costs are fixed.
 """
 
 from collections.abc import Sequence
@@ -15,15 +15,15 @@ from warmstore.pipeline.profile.profile import CODECS, TIERS, Disk, Profile
 from warmstore.pipeline.steps import Step, deterministic
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
-_MARGIN = 2.0  # standard errors of the mean bytes that a budget has to spare
+_MARGIN = 2.0  # standard errors added to mean bytes, as a safety margin
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A place where samples may be cached. Figures are per sample, one per bucket.
+    """A placement that a plan may use. Figures are per sample, one per bucket.
 
-    saved: CPU seconds it saves, reading deducted. wait_saved: seconds of waiting for the source that it saves.
-    nbytes: bytes a sample is sure to take at most, in the mean. build: CPU seconds to write one.
+    saved: CPU seconds saved, minus those of reading. wait_saved: saved seconds of waiting for the source.
+    nbytes: upper bound of the mean bytes. build: CPU seconds to write a sample.
     """
 
     placement: Placement
@@ -35,13 +35,13 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Load:
-    """What a number of workers makes of an epoch.
+    """The costs of an epoch with some number of workers.
 
-    cpu, wait: seconds of work and of waiting in an uncached epoch, by all processes that make samples.
-    others: CPU seconds of the main processes beside it. lanes: how many samples are made at once, at most. cores: CPU
-    seconds that the machine gives a second. fixed: seconds below which no epoch falls. serial: seconds that come on top
-    of making the samples, where the same process does both. disk: seconds to read a byte, where one reads and where
-    all do, by candidate. cached_bytes: bytes of the disk tier that the page cache holds. write: disk seconds a byte.
+    cpu, wait: CPU seconds and seconds of waiting in an uncached epoch, by all processes that make samples.
+    others: CPU seconds of the main processes. lanes: samples made at once, at most. cores: CPU seconds that the machine
+    provides a second. fixed: lower bound of an epoch in seconds. serial: seconds added to those of making samples if
+    one process does both. disk_alone, disk_together: seconds to read a byte with one reader and with all, by candidate.
+    held_alone, held_together: such seconds saved by the page cache. write: disk seconds to write a byte.
     """
 
     cpu: float
@@ -60,7 +60,7 @@ class Load:
 
 @dataclass(frozen=True)
 class EpochCost:
-    """An epoch of a plan, in seconds. `limits` by what bounds it; the epoch takes the largest of them."""
+    """Seconds of an epoch. limits: lower bounds by resource; the largest applies. build: seconds to fill the tiers."""
 
     limits: dict[str, float]
     build: float
@@ -71,7 +71,7 @@ class EpochCost:
 
 
 def cost(load: Load, candidates: Sequence[Candidate], counts: np.ndarray[Any, Any]) -> EpochCost:
-    """What counts [candidates, buckets] cost under a load."""
+    """The cost of counts [candidates, buckets] under a load."""
     amount = np.asarray(counts, np.float64)
     cpu, wait, build, together = load.cpu, load.wait - load.held_alone, 0.0, -load.held_together
     for number, candidate in enumerate(candidates):
@@ -87,7 +87,7 @@ def cost(load: Load, candidates: Sequence[Candidate], counts: np.ndarray[Any, An
         "workers": (cpu + max(wait, 0.0)) / load.lanes + load.serial,
         "cores": (cpu + load.others) / load.cores,
         "disk": max(together, 0.0),
-        "delivery and consumer": load.fixed,
+        "training steps or delivery": load.fixed,
     }
     return EpochCost(limits, build)
 
@@ -95,9 +95,9 @@ def cost(load: Load, candidates: Sequence[Candidate], counts: np.ndarray[Any, An
 def candidates_of(
     profile: Profile, steps: Sequence[Step], keepable: int | None = None
 ) -> tuple[list[Candidate], tuple[str, ...]]:
-    """Where samples may be cached to any use, and per stage why not, "" where they may.
+    """The useful candidates, and for each stage why it has none, or "".
 
-    keepable: after so many steps at most, since of others it cannot be told whether they change; None: after all.
+    keepable: the last stage that may be cached, since later ones have no identity; None: all may.
     """
     stages = profile.stages
     work = np.array([stage.seconds for stage in stages])  # [stages, buckets]
@@ -110,7 +110,7 @@ def candidates_of(
         if k > deterministic(steps):
             reasons[k] = "random" if steps[k - 1].random else "comes after a random step"
         elif keepable is not None and k > keepable:
-            reasons[k] = "it cannot be told whether it changes"
+            reasons[k] = "it has no identity"
         elif not stage.stored:
             reasons[k] = stage.trouble or "cannot be stored"
         elif k and not wanted[k - 1]:
@@ -129,7 +129,7 @@ def candidates_of(
                 if (stored := stage.stored.get(codec))
             ]
             forced = k > 0 and steps[k - 1].cache in TIERS
-            useful = [one for one in own if forced or ((one.saved + one.wait_saved) > 0).any()]
+            useful = [each for each in own if forced or ((each.saved + each.wait_saved) > 0).any()]
             if not useful:
                 reasons[k] = "reading it back costs more than computing it"
             found += useful
@@ -137,15 +137,15 @@ def candidates_of(
 
 
 def bytes_per_request(profile: Profile, candidate: Candidate) -> float:
-    """The mean bytes that reading one sample asks the disk for."""
+    """Mean bytes of the disk read of one sample."""
     return float(np.dot(profile.counts, candidate.nbytes)) / max(profile.total, 1)
 
 
 def seconds_per_byte(profile: Profile, candidates: Sequence[Candidate], disk: Disk | None, readers: int) -> Floats:
-    """Disk seconds a byte costs each candidate when so many read, float64 [candidates]; zeros without a disk."""
+    """Disk seconds to read a byte with some readers, float64 [candidates]; zeros without a disk."""
     if disk is None:
         return np.zeros(len(candidates))
-    return np.array([1 / disk.bandwidth(bytes_per_request(profile, one), readers) for one in candidates])
+    return np.array([1 / disk.bandwidth(bytes_per_request(profile, each), readers) for each in candidates])
 
 
 def bucket_of(sizes: np.ndarray[Any, Any], edges: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int8]]:
@@ -158,30 +158,30 @@ def _wanted(cache: str) -> tuple[Any, ...]:
 
 
 def _folded(found: list[Candidate], steps: Sequence[Step], reasons: list[str]) -> list[Candidate]:
-    """Without those that another one beats in time and bytes alike: a step that keeps the size, before a later one."""
+    """Drop candidates that another one dominates in time and bytes, such as a step before one that keeps the size."""
     kept = []
-    for one in found:
-        k = one.placement.step
-        better = [other for other in found if _beats(other, one)]
+    for candidate in found:
+        k = candidate.placement.step
+        better = [other for other in found if _beats(other, candidate)]
         if not better or (k and steps[k - 1].cache in TIERS):
-            kept.append(one)
+            kept.append(candidate)
         elif later := [other.placement.step for other in better if other.placement.step > k]:
-            reasons[k] = f"folded into {steps[max(later) - 1].name}: no more bytes, and more is done"
+            reasons[k] = f"folded into {steps[max(later) - 1].name}: it saves more and takes no more bytes"
         else:
             reasons[k] = f"{better[0].placement.codec} saves more and takes no more bytes"
-    for one in kept:
-        reasons[one.placement.step] = ""
+    for candidate in kept:
+        reasons[candidate.placement.step] = ""
     return kept
 
 
-def _beats(other: Candidate, one: Candidate) -> bool:
-    if other.placement.tier != one.placement.tier or other.placement == one.placement:
+def _beats(other: Candidate, candidate: Candidate) -> bool:
+    if other.placement.tier != candidate.placement.tier or other.placement == candidate.placement:
         return False
     at_least = (
-        (other.saved >= one.saved).all()
-        and (other.wait_saved >= one.wait_saved).all()
-        and (other.nbytes <= one.nbytes).all()
-        and (other.build <= one.build * 1.1).all()
+        (other.saved >= candidate.saved).all()
+        and (other.wait_saved >= candidate.wait_saved).all()
+        and (other.nbytes <= candidate.nbytes).all()
+        and (other.build <= candidate.build * 1.1).all()
     )
-    equal = (other.saved == one.saved).all() and (other.nbytes == one.nbytes).all()
-    return bool(at_least and not (equal and other.placement < one.placement))
+    equal = (other.saved == candidate.saved).all() and (other.nbytes == candidate.nbytes).all()
+    return bool(at_least and not (equal and other.placement < candidate.placement))

@@ -1,8 +1,8 @@
-"""The integer program: how many samples to cache where, for one number of workers, so that epochs are shortest.
+"""The integer program: the samples per placement that minimise the time of an epoch, for one number of workers.
 
-Variables are the numbers of samples per candidate and bucket, the seconds T of an epoch, and the seconds y that makers
-of samples wait for the disks. Of large data sets the linear program is solved and rounded down: a solution has no more
-broken numbers than there are constraints, a handful of samples. Solved by HiGHS (Huangfu and Hall, "Parallelizing the
+Variables are the numbers of samples per candidate and bucket, the seconds T of an epoch, and the seconds y of waiting
+for the disks. For large data sets the linear relaxation is solved and rounded down: a basic solution has at most as
+many fractional values as constraints, a handful of samples. The solver is HiGHS (Huangfu and Hall, "Parallelizing the
 dual revised simplex method", Mathematical Programming Computation 10, 2018) through scipy.
 """
 
@@ -16,18 +16,18 @@ from warmstore.errors import NotInstalled
 from warmstore.pipeline.plan.cost_model import Candidate, EpochCost, Floats, Load, cost
 
 Counts = np.ndarray[Any, np.dtype[np.int64]]
-_WHOLE = 200  # up to so many samples the numbers are whole in the program itself
-_SECONDS = 0.3  # for one solution; the best found by then counts. They take a few milliseconds
-_SLACK = 1.005  # how much longer an epoch may take for the sake of fewer bytes
+_WHOLE = 200  # most samples for integer variables; beyond it the relaxation is solved
+_SECONDS = 0.3  # limit per solution, which takes milliseconds; the best one found by then counts
+_SLACK = 1.005  # factor by which an epoch may be longer to take fewer bytes
 
 
 @dataclass(frozen=True)
 class PlacementProblem:
-    """What is to be placed: counts of samples per bucket, candidates, budgets in bytes, a load, and how many epochs.
+    """The input: samples per bucket, candidates, budgets in bytes, a load, and the number of epochs.
 
-    forced: which candidates belong to steps that must be cached: as many samples as fit go there before all else.
-    closed: which candidates must stay empty. whole: every sample must be cached. at_least: numbers of samples that are
-    placed already, or None.
+    forced: which candidates belong to steps that must be cached; they get as many samples as fit before all others.
+    closed: which candidates must stay empty. whole: every sample must be cached. at_least: samples placed already, or
+    None.
     """
 
     counts: Counts
@@ -48,26 +48,26 @@ class PlacementProblem:
 
 @dataclass(frozen=True)
 class Solution:
-    """Samples per candidate and bucket, int64 [candidates, buckets], and what an epoch costs then."""
+    """Samples per candidate and bucket, int64 [candidates, buckets], and the cost of an epoch with them."""
 
     counts: Counts
     cost: EpochCost
 
 
 def solve(problem: PlacementProblem) -> Solution | None:
-    """The counts with the least E * T + build, and among those nearly as good the ones with the fewest bytes.
+    """Minimise epochs * T + build; among solutions nearly as good, minimise the bytes.
 
     Returns:
-        None where the samples do not fit and `whole` says that they must.
+        None if `whole` is set and the samples do not fit.
 
     Raises:
-        NotInstalled: scipy is not there.
+        NotInstalled: scipy is not installed.
     """
     nothing = np.zeros((len(problem.candidates), len(problem.counts)), np.int64)
     if not problem.candidates:
         return None if problem.whole else Solution(nothing, cost(problem.load, (), nothing))
     program = _Program(problem)
-    rows = [program.room()]
+    rows = [program.budgets()]
     if any(problem.forced):
         chosen = np.repeat(np.asarray(problem.forced, float), len(problem.counts)) * program.unit
         most = program.minimise(program.of_counts(-chosen), rows)
@@ -76,11 +76,11 @@ def solve(problem: PlacementProblem) -> Solution | None:
     best = program.minimise(program.objective, rows)
     if best is None:
         return None
-    # The second goal must not cost more than its slack, in the epoch and in all.
+    # The second objective may lengthen the epoch and the total by the slack only.
     in_all = program.objective[None], -np.inf, _SLACK * float(program.objective @ best)
     in_epoch = program.of_epoch[None], -np.inf, _SLACK * float(program.of_epoch @ best)
     fewest = program.minimise(program.of_counts(program.nbytes), [*rows, in_all, in_epoch])
-    counts = _filled(problem, program.samples(best if fewest is None else fewest))
+    counts = _within_budgets(problem, program.samples(best if fewest is None else fewest))
     return Solution(counts, cost(problem.load, problem.candidates, counts))
 
 
@@ -88,21 +88,21 @@ Row = tuple[Floats, Any, Any]
 
 
 class _Program:
-    """The arrays that scipy wants. The last two variables are T and y; the unit of time is all the work of an epoch."""
+    """Arrays for scipy. The last two variables are T and y. The unit of time is the total work of an epoch."""
 
     def __init__(self, problem: PlacementProblem) -> None:
         self._problem = problem
         candidates, load = problem.candidates, problem.load
         buckets, places = len(problem.counts), len(candidates)
-        on_disk = np.repeat([one.placement.tier == "disk" for one in candidates], buckets)
+        on_disk = np.repeat([each.placement.tier == "disk" for each in candidates], buckets)
         unit = max(load.cpu + load.wait + load.fixed, 1e-9)
         self._whole = problem.counts.sum() <= _WHOLE
         own = np.ones(buckets) if self._whole else np.maximum(problem.counts, 1).astype(float)
-        self.unit = share = np.tile(own, places)  # of large data sets a variable is a share: solvers drop tiny factors
-        saved = np.concatenate([one.saved for one in candidates]) * share / unit
-        wait_saved = np.concatenate([one.wait_saved for one in candidates]) * share / unit
-        build = np.concatenate([one.build for one in candidates]) * share / unit
-        self.nbytes = np.concatenate([one.nbytes for one in candidates]) * share
+        self.unit = share = np.tile(own, places)  # for large data sets variables are shares: solvers drop tiny factors
+        saved = np.concatenate([each.saved for each in candidates]) * share / unit
+        wait_saved = np.concatenate([each.wait_saved for each in candidates]) * share / unit
+        build = np.concatenate([each.build for each in candidates]) * share / unit
+        self.nbytes = np.concatenate([each.nbytes for each in candidates]) * share
         self._on_disk = on_disk
         disk_bytes = self.nbytes * on_disk
         alone = disk_bytes * np.repeat(load.disk_alone, buckets) / unit
@@ -132,36 +132,36 @@ class _Program:
         """Coefficients of all variables."""
         return np.concatenate((values, [seconds, waiting]))
 
-    def room(self) -> Row:
-        """The budgets."""
+    def budgets(self) -> Row:
+        """The constraints of both budgets."""
         memory = self.of_counts(self.nbytes * ~self._on_disk)
         disk = self.of_counts(self.nbytes * self._on_disk)
         return np.stack((memory, disk)), -np.inf, np.array([self._problem.memory, self._problem.disk])
 
     def at_least(self, values: Floats, bound: float) -> Row:
-        """A row that keeps what an earlier goal reached."""
+        """A constraint that keeps the value of an earlier objective."""
         return self.of_counts(values)[None], bound, np.inf
 
     def samples(self, found: Floats) -> Counts:
-        """A solution as samples, int64 [candidates, buckets]: rounded down, and up again where there is room."""
+        """A solution as samples, int64 [candidates, buckets]: rounded down, then up where the budgets allow."""
         problem, exact = self._problem, found[:-2] * self.unit
         counts = np.floor(exact + 1e-5).astype(np.int64)
         each, left = self.nbytes / self.unit, problem.counts - counts.reshape(-1, len(problem.counts)).sum(0)
-        room = [
-            budget - float(counts @ (each * mine))
-            for mine, budget in ((~self._on_disk, problem.memory), (self._on_disk, problem.disk))
+        free = [
+            budget - float(counts @ (each * in_tier))
+            for in_tier, budget in ((~self._on_disk, problem.memory), (self._on_disk, problem.disk))
         ]
-        broken = np.flatnonzero(exact - counts > 1e-5)
-        for at in broken[np.argsort(counts[broken] - exact[broken])]:
+        fractional = np.flatnonzero(exact - counts > 1e-5)
+        for at in fractional[np.argsort(counts[fractional] - exact[fractional])]:
             tier, bucket = int(self._on_disk[at]), at % len(left)
-            if left[bucket] and each[at] <= room[tier]:
+            if left[bucket] and each[at] <= free[tier]:
                 counts[at] += 1
                 left[bucket] -= 1
-                room[tier] -= each[at]
+                free[tier] -= each[at]
         return counts.reshape(-1, len(left))
 
     def minimise(self, objective: Floats, more: Sequence[Row]) -> Floats | None:
-        """The variables for which an objective is least, or None where nothing fits."""
+        """The variables that minimise an objective; None if there is no solution."""
         try:
             from scipy.optimize import Bounds, LinearConstraint, milp
         except ImportError:
@@ -180,21 +180,21 @@ class _Program:
 
 
 def _scaled(row: Row) -> Row:
-    """A constraint whose largest coefficient is one: bytes and seconds lie too far apart for a solver's tolerances."""
+    """Scale a constraint to a largest coefficient of 1. A solver's tolerances do not suit bytes beside seconds."""
     rows = np.atleast_2d(row[0])
     by = np.abs(rows).max(1)
     by[by == 0] = 1.0
     return rows / by[:, None], np.broadcast_to(row[1], by.shape) / by, np.broadcast_to(row[2], by.shape) / by
 
 
-def _filled(problem: PlacementProblem, counts: Counts) -> Counts:
-    """Counts within the budgets to the byte: a solver's tolerance may have let in a sample too many."""
+def _within_budgets(problem: PlacementProblem, counts: Counts) -> Counts:
+    """Reduce counts to the exact budgets: a solver's tolerance may admit a sample too many."""
     for tier, budget in (("memory", problem.memory), ("disk", problem.disk)):
-        places = [number for number, one in enumerate(problem.candidates) if one.placement.tier == tier]
+        places = [number for number, each in enumerate(problem.candidates) if each.placement.tier == tier]
         for number in reversed(places):
             for bucket in range(len(problem.counts)):
                 taken = sum(float(counts[at] @ problem.candidates[at].nbytes) for at in places)
                 if taken > budget and counts[number, bucket]:
-                    each = max(problem.candidates[number].nbytes[bucket], 1e-9)
-                    counts[number, bucket] -= min(counts[number, bucket], int(-(-(taken - budget) // each)))
+                    size = max(problem.candidates[number].nbytes[bucket], 1e-9)
+                    counts[number, bucket] -= min(counts[number, bucket], int(-(-(taken - budget) // size)))
     return counts

@@ -1,7 +1,7 @@
-"""What a pipeline caches where: so many samples after this step in memory, so many after that one on the disk.
+"""A plan: how many samples a pipeline caches after each step, in memory and on disk.
 
-Which samples those are follows from a fixed permutation of their indices. So every process knows without asking, the
-next run finds what this one cached, and whatever order an epoch has, every stretch of it meets all tiers in proportion.
+A fixed permutation of the indices assigns samples to placements. So all processes agree without communication, the
+next run finds what this one cached, and every part of an epoch reads all tiers in proportion.
 """
 
 import os
@@ -23,7 +23,7 @@ _KIND = "pipeline plan"
 
 @dataclass(frozen=True, order=True)
 class Placement:
-    """A place for samples: as they are after `step` steps (0: the source's raw value), in a tier, under a codec."""
+    """Where samples are cached: after `step` steps (0: the raw value), in a tier, with a codec."""
 
     step: int
     tier: Tier
@@ -34,16 +34,16 @@ class Placement:
 class Plan:
     """A plan. Make one with `Pipeline.plan`; `print` it, or `plot` it.
 
-    placements, counts: the places, and how many samples each gets of each bucket of the profile.
-    samples: how many there are. buckets: int8 [samples], the bucket of each, or None where there is one.
+    placements, counts: the placements, and the samples per bucket of the profile that each gets.
+    samples: total number. buckets: int8 [samples], the bucket of each; None if there is one.
     memory, disk: budgets in bytes, never exceeded. folder: of the disk tier. workers: processes that make batches;
-    0 for none. direct_io: the disk tier is read past the page cache. batch_size: what was planned for.
-    world_size: ranks on this machine that share the budgets; each has as many workers.
-    strategy: how the plan was found. epochs: over how many the build was to pay.
-    epoch_seconds: of a steady epoch, predicted; uncached_seconds: of one without caches. build_seconds: what the first
-    epoch takes beyond an uncached one, predicted. limits: what bounds a steady epoch, in seconds of it, by name.
+    0 for none. direct_io: the disk tier is read past the page cache. batch_size: assumed by the plan.
+    world_size: ranks on this machine that share the budgets; `workers` counts for each.
+    strategy: how the plan was found. epochs: number of epochs in which filling the tiers must pay off.
+    epoch_seconds: of a steady epoch, predicted; uncached_seconds: of one without caches. build_seconds: extra time of
+    the first epoch, predicted. limits: lower bounds of a steady epoch in seconds, by name.
     memory_used, disk_used, worker_bytes: bytes planned for both tiers and for the workers with their batches.
-    notes: what a reader should know, such as why a step cannot be cached. reasons: a word per stage.
+    notes: for the user, such as why a step cannot be cached. reasons: for each stage, why nothing is cached there.
     measured: seconds of the steady epochs that were run, added by the loader.
     """
 
@@ -74,13 +74,14 @@ class Plan:
     measured: list[float] = field(default_factory=list)
 
     def assignment(self, indices: Int64 | Sequence[int]) -> Int64:
-        """The number of the placement of each sample, int64 [n] for int64 [n] indices; -1 for those not cached.
+        """The placement number of each sample, int64 [n] for int64 [n] indices; -1 for uncached ones.
 
         The same in every process and for every plan of equal counts; over all samples the counts are exact.
         """
         at = np.asarray(indices, np.int64)
         if at.size and (at.min() < 0 or at.max() >= self.samples):
-            raise IndexError(f"sample {int(at.min() if at.min() < 0 else at.max())} of a plan for {self.samples:,}")
+            wrong = int(at.min() if at.min() < 0 else at.max())
+            raise IndexError(f"sample {wrong} is out of range: the plan has {self.samples:,} samples")
         return self._table[at].astype(np.int64)
 
     def samples_in(self, placement: int) -> int:
@@ -112,7 +113,7 @@ class Plan:
         return f"Plan({self.samples:,} samples: {places or 'none cached'}; {self.workers} workers)"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_table"}  # a byte or two per sample
+        return {name: value for name, value in vars(self).items() if name != "_table"}  # computed again if needed
 
     def __str__(self) -> str:
         from warmstore.pipeline.plan.plan_table import as_text
@@ -120,10 +121,10 @@ class Plan:
         return as_text(self)
 
     def plot(self, path: str | os.PathLike[str]) -> Path:
-        """Draw the plan into a PNG, SVG or PDF file: a row per step with its time and bytes, and what is cached where.
+        """Plot the plan to a PNG, SVG or PDF file: a row per step with its time, bytes and cached share.
 
         Raises:
-            NotInstalled: matplotlib is not there.
+            NotInstalled: matplotlib is not installed.
         """
         from warmstore.pipeline.plan.plot import draw
 
@@ -131,7 +132,7 @@ class Plan:
 
 
 def _ranks(count: int, bucket: int) -> UInt64:
-    """Where each of a bucket's samples stands in the fixed permutation that deals them out."""
+    """The position of each of a bucket's samples in the fixed permutation."""
     if not count:
         return np.empty(0, np.uint64)
     return permuted(np.arange(count, dtype=np.uint64), count, derive_keys(_KIND, 0, bucket, count))

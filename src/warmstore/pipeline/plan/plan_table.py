@@ -1,4 +1,4 @@
-"""A plan as a table: per step its time and bytes, what is kept of it where, and why the rest is not."""
+"""A plan as a table: time and bytes per step, its cached samples, or why it has none."""
 
 import statistics
 from io import StringIO
@@ -24,9 +24,9 @@ def as_text(plan: Plan) -> str:
 
 
 def show(plan: Plan, console: Console) -> None:
-    """Print the table, the budgets, the epoch, and what else a reader should know."""
+    """Print the table, the budgets, the epoch and the notes."""
     shown = Table(box=box.SIMPLE_HEAD, title=_title(plan), title_justify="left", title_style="bold", pad_edge=False)
-    for name in ("step", ">time", ">±", ">bytes in", ">bytes out", ">all of it", ">zstd", "kept"):
+    for name in ("step", ">time", ">±", ">bytes in", ">bytes out", ">all samples", ">zstd", "kept"):
         shown.add_column(name.removeprefix(">"), justify="right" if name[0] == ">" else "left")
     before = None
     for k, stage in enumerate(plan.profile.stages):
@@ -51,7 +51,7 @@ def show(plan: Plan, console: Console) -> None:
 
 
 def kept(plan: Plan, step: int) -> list[str]:
-    """What is kept of a step's results, a line per placement: `1,200 in memory, 48 MB`."""
+    """The cached samples of a step, a line per placement: `1,200 (60%) in memory, 48 MB`."""
     return [
         f"{plan.samples_in(number):,} ({plan.samples_in(number) / plan.samples:.0%}) "
         f"{'in memory' if place.tier == 'memory' else 'on disk'}, {format_size(plan.nbytes_of(number))}"
@@ -62,9 +62,9 @@ def kept(plan: Plan, step: int) -> list[str]:
 
 
 def reason(plan: Plan, step: int) -> str:
-    """Why nothing is kept of a step's results."""
-    told = plan.reasons[step] if step < len(plan.reasons) else ""
-    return f"no: {told}" if told else "no: others save more for the bytes there are"
+    """Why no samples are cached after a step."""
+    text = plan.reasons[step] if step < len(plan.reasons) else ""
+    return f"no: {text}" if text else "no: other steps save more per byte"
 
 
 def summary(plan: Plan) -> list[str]:
@@ -94,7 +94,7 @@ def summary(plan: Plan) -> list[str]:
 
 
 def bound(plan: Plan) -> str:
-    """What a steady epoch takes its time for."""
+    """The resource that limits a steady epoch."""
     return max(plan.limits, key=plan.limits.__getitem__) if plan.limits else "nothing"
 
 

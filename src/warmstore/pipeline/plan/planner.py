@@ -1,7 +1,7 @@
-"""Planning: from a profile and budgets to a plan, jointly or by the rules that it is compared with.
+"""Planning: from a profile and budgets to a plan, by the joint program or by a baseline.
 
-For each number of workers that was measured, the memory left by them is dealt out by the integer program; the number of
-workers whose plan costs least is taken.
+For each measured number of workers, the integer program distributes the memory that they leave. The number of workers
+with the cheapest plan is taken.
 """
 
 import logging
@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 
 from warmstore.errors import BadRank
-from warmstore.pipeline.plan.budgets import disk_budget, memory_budget, room_on_disk
+from warmstore.pipeline.plan.budgets import available_on_disk, disk_budget, memory_budget
 from warmstore.pipeline.plan.cost_model import Candidate, Load, candidates_of, seconds_per_byte
 from warmstore.pipeline.plan.milp import PlacementProblem, Solution, solve
 from warmstore.pipeline.plan.plan import Plan
@@ -31,9 +31,9 @@ _log = logging.getLogger("warmstore")
 
 Strategy = Literal["joint", "sequential", "single", "presto", "page-cache", "none"]
 PREFETCH = 2  # batches a worker makes ahead: torch's default
-STORE_BYTES = 1 << 20  # of a tier's own: its log, its description, the last chunk's rest
-_WORTH = 1.03  # how much faster a mixed plan must be, at the least, than one step in one codec
-_CACHE_SHARE = 0.8  # of the memory that is free: what the page cache can be counted on to keep
+STORE_BYTES = 1 << 20  # overhead of a tier: log, description, unused end of the last chunk
+_WORTH = 1.03  # least speedup of a mixed plan over one step in one codec
+_CACHE_SHARE = 0.8  # share of the free memory that the page cache is expected to keep
 
 
 def plan(
@@ -50,30 +50,30 @@ def plan(
     direct_io: bool = False,
     strategy: Strategy = "joint",
 ) -> Plan:
-    """The plan with the shortest epochs that budgets allow.
+    """Find the plan with the shortest epochs within the budgets.
 
     Args:
-        pipe, profile: the pipeline, and what was measured of it; None measures it now, or finds it in the folder.
-        memory: bytes for samples kept in memory and for the workers with their batches; None or 0: no such tier, and
-            workers are not counted.
-        disk: bytes on the disk of `folder`; None or 0: no such tier. Both are this machine's, for all its ranks
+        pipe, profile: the pipeline and its profile; None measures it now, or loads it from the folder.
+        memory: bytes for cached samples and for the workers with their batches; None or 0: no memory tier, and workers
+            are not counted.
+        disk: bytes on the disk of `folder`; None or 0: no disk tier. Both budgets are for all ranks of this machine
             together.
-        folder: where the disk tier lies.
-        workers: processes that make batches, per rank; None: as many as pay.
-        epochs: how many epochs the building of the tiers must pay for itself in.
-        step_seconds: seconds that training takes per batch; no epoch can be shorter than that.
+        folder: of the disk tier.
+        workers: processes that make batches, per rank; None: the best number.
+        epochs: number of epochs in which filling the tiers must pay off.
+        step_seconds: seconds of training per batch, a lower bound of the epoch.
         world_size: ranks on this machine. They share tiers, disk and cores, and each makes its part of the epoch.
         direct_io: whether the disk tier is read past the page cache.
-        strategy: "joint": one program for both tiers. To compare with: "sequential", memory first, and the disk for the
-            rest (HyCache, 2025); "single", all that is cached is cached after one step in one codec; "presto", all
-            samples so, or none (Isenko et al., "Where Is My Training Bottleneck?", SIGMOD 2022); "page-cache", nothing
-            but what the system caches; "none", not even that.
+        strategy: "joint": one program for both tiers. Baselines: "sequential", memory first, then the disk for the
+            rest (HyCache, 2025); "single", one step and one codec for all cached samples; "presto", the same for all
+            samples or none (Isenko et al., "Where Is My Training Bottleneck?", SIGMOD 2022); "page-cache", only the
+            system's page cache; "none", no cache at all.
 
     Raises:
-        BadBudget: a budget below zero, above the device's, or on a disk without a folder.
-        NoFingerprint: a step is to be kept, and it cannot be told whether it changes.
-        ValueError: another number out of range, or the profile is of another pipeline.
-        NotInstalled: scipy is not there.
+        BadBudget: a budget is below zero, above the device's size, or for a disk without a folder.
+        NoFingerprint: a step with a forced tier has no identity.
+        ValueError: another argument is out of range, or the profile is of another pipeline.
+        NotInstalled: scipy is not installed.
     """
     where = None if folder is None else Path(folder)
     _check(workers, epochs, step_seconds, world_size, strategy)
@@ -84,9 +84,9 @@ def plan(
         profile = measured(pipe, folder=where)
     _check_profile(pipe, profile)
     notes: list[str] = []
-    if where is not None and (room := room_on_disk(where, budget.disk)) < budget.disk:
-        notes.append(f"The disk has room for {room:,} bytes only; the plan uses no more.")
-        budget = replace(budget, disk=room)
+    if where is not None and (available := available_on_disk(where, budget.disk)) < budget.disk:
+        notes.append(f"Only {available:,} bytes are available on the disk; the plan uses no more.")
+        budget = replace(budget, disk=available)
     identities = pipe.identities
     identities.refresh(patches=True)
     for at, step in enumerate(pipe.steps[: pipe.cacheable], 1):
@@ -109,12 +109,12 @@ def plan(
             max(0.0, budget.disk - STORE_BYTES),
             load,
             epochs,
-            tuple(_is_forced(one, pipe.steps) for one in candidates),
+            tuple(_is_forced(candidate, pipe.steps) for candidate in candidates),
         )
         found.append(_Choice(count, taken, load, problem, rule(problem)))
         if workers is not None:
             break
-    best = min(found, key=lambda one: one.problem.total(one.solution) * (1 + 0.01 * one.workers))
+    best = min(found, key=lambda choice: choice.problem.total(choice.solution) * (1 + 0.01 * choice.workers))
     notes += _notes(profile, best, workers, budget, world_size)
     notes += _notes_of_varying(profile, deterministic(pipe.steps))
     return _as_plan(pipe, profile, best, budget, where, epochs, world_size, direct_io, strategy, reasons, notes)
@@ -140,9 +140,9 @@ class _Choice:
 
 
 def joint(problem: PlacementProblem) -> Solution:
-    """One program for both tiers; or one step in one codec where that is as good.
+    """One program for both tiers, or one step in one codec if that is nearly as good.
 
-    A mixed plan rests on more measurements, each of them noisy: it has to be worth it.
+    A mixed plan relies on more measurements, each with noise, so it must be faster by `_WORTH`.
     """
     best = _solved(problem)
     if any(problem.forced):
@@ -152,18 +152,18 @@ def joint(problem: PlacementProblem) -> Solution:
 
 
 def sequential(problem: PlacementProblem) -> Solution:
-    """Memory as if there were no disk, and then the disk for the samples that are left."""
+    """Memory as if there were no disk, then the disk for the remaining samples."""
     first = _solved(replace(problem, disk=0.0))
     return _solved(replace(problem, forced=(), at_least=first.counts))
 
 
 def single(problem: PlacementProblem) -> Solution:
-    """Samples after one step alone, raw or compressed, as many as fit, in both tiers."""
+    """As many samples as fit into both tiers, all after one step, raw or compressed."""
     return _best(problem, [_only(problem, form) for form in _forms(problem)])
 
 
 def presto(problem: PlacementProblem) -> Solution:
-    """All samples after one step, raw or compressed, in both tiers, or none."""
+    """All samples in both tiers after one step, raw or compressed, or none."""
     return _best(problem, [replace(_only(problem, form), whole=True) for form in _forms(problem)])
 
 
@@ -190,12 +190,12 @@ def _solved(problem: PlacementProblem) -> Solution:
 
 
 def _forms(problem: PlacementProblem) -> list[tuple[int, str]]:
-    return sorted({(one.placement.step, one.placement.codec) for one in problem.candidates})
+    return sorted({(each.placement.step, each.placement.codec) for each in problem.candidates})
 
 
 def _only(problem: PlacementProblem, form: tuple[int, str]) -> PlacementProblem:
-    """The problem in which nothing but that step's results under that codec may be cached."""
-    closed = tuple((one.placement.step, one.placement.codec) != form for one in problem.candidates)
+    """The problem restricted to one step and one codec."""
+    closed = tuple((each.placement.step, each.placement.codec) != form for each in problem.candidates)
     return replace(problem, closed=closed, forced=())
 
 
@@ -210,10 +210,10 @@ def _is_forced(candidate: Candidate, steps: Any) -> bool:
 
 
 def _worker_counts(profile: Profile, workers: int | None, world_size: int) -> list[int]:
-    """Numbers of workers to plan for; of a number that was asked for, and what to fall back to, the first that fits."""
+    """Numbers of workers to try. For a given number: it and its halves, of which the first that fits is taken."""
     if workers is not None:
         return [workers, *(workers // 2**power for power in range(1, workers.bit_length() + 1))]
-    return sorted({0, *(one.workers // world_size for one in profile.scaling)})
+    return sorted({0, *(entry.workers // world_size for entry in profile.scaling)})
 
 
 def _worker_bytes(profile: Profile, workers: int) -> int:
@@ -265,15 +265,15 @@ def _load(
 
 
 def _per_sample(profile: Profile) -> float:
-    """CPU seconds an uncached sample costs a worker."""
+    """CPU seconds per uncached sample in a worker."""
     steps = sum(np.dot(profile.counts, stage.seconds) for stage in profile.stages) / max(profile.total, 1)
     return float(steps) + profile.overhead
 
 
 def _lanes(profile: Profile, processes: int) -> float:
-    """To how many unhindered workers so many come; measured with the uncached pipeline.
+    """The equivalent number of undisturbed workers, by the measured rate of the uncached pipeline.
 
-    A batch is one worker's work: an epoch of few batches leaves some without one at its end.
+    One worker makes a batch, so at the end of an epoch of few batches some workers are idle.
     """
     batches = profile.total / profile.batch_size
     busy = batches / (max(1, -(-batches // processes)) * processes)
@@ -281,16 +281,16 @@ def _lanes(profile: Profile, processes: int) -> float:
 
 
 def _cores(profile: Profile) -> float:
-    """CPU seconds the machine gives a second, of workers and main process."""
-    several = [one for one in profile.scaling if one.workers]
-    return max([1.0, *(one.rate * (_per_sample(profile) + profile.delivery) for one in several)])
+    """CPU seconds a second that the machine provides to workers and main process."""
+    measured = [entry for entry in profile.scaling if entry.workers]
+    return max([1.0, *(entry.rate * (_per_sample(profile) + profile.delivery) for entry in measured)])
 
 
 def _check(workers: int | None, epochs: int, step_seconds: float, world_size: int, strategy: str) -> None:
     if strategy not in get_args(Strategy):
         raise ValueError(f"strategy={strategy!r}; it must be one of {', '.join(get_args(Strategy))}")
     if workers is not None and workers < 0:
-        raise ValueError(f"workers={workers!r}; it must be 0 or more, or None for as many as pay")
+        raise ValueError(f"workers={workers!r}; it must be 0 or more, or None for the best number")
     if epochs < 1:
         raise ValueError(f"epochs={epochs!r}; it must be 1 or more")
     if not step_seconds >= 0:
@@ -301,15 +301,15 @@ def _check(workers: int | None, epochs: int, step_seconds: float, world_size: in
 
 def _check_profile(pipe: "Pipeline", profile: Profile) -> None:
     if profile.total != len(pipe):
-        raise ValueError(f"the profile is of {profile.total:,} samples, and the pipeline has {len(pipe):,}: measure it")
+        raise ValueError(f"the profile is of {profile.total:,} samples, and the pipeline has {len(pipe):,}: profile it")
     if len(profile.stages) != len(pipe.steps) + 1:
         measured = ", ".join(stage.name for stage in profile.stages[1:])
-        raise ValueError(f"the profile is of other steps ({measured}), not of {pipe!r}: measure it")
+        raise ValueError(f"the profile is of other steps ({measured}), not of {pipe!r}: profile it")
 
 
 def _notes(profile: Profile, best: _Choice, workers: int | None, budget: _Budget, world_size: int) -> list[str]:
     notes = []
-    most = max(one.workers for one in profile.scaling) // world_size if workers is None else workers
+    most = max(entry.workers for entry in profile.scaling) // world_size if workers is None else workers
     each = _worker_bytes(profile, most)
     if budget.counts_workers and most * world_size * each > budget.memory:
         ranks = f" on each of {world_size} ranks" if world_size > 1 else ""
@@ -321,13 +321,13 @@ def _notes(profile: Profile, best: _Choice, workers: int | None, budget: _Budget
 
 
 def _notes_of_varying(profile: Profile, last: int) -> list[str]:
-    """A word on what is taken for deterministic and is not."""
+    """A note on the first step that is random but not marked so."""
     varying = next((k for k, stage in enumerate(profile.stages[: last + 1]) if stage.varies), None)
     if varying is None:
         return []
-    advice = "mark it random=True, or what is kept of it will be the same every epoch"
+    advice = "mark it random=True, or its cached results will be the same in every epoch"
     if not varying:
-        advice = "if a step changes its argument in place, have it copy first"
+        advice = "if a step changes its argument in place, copy it first"
     note = f"{profile.stages[varying].name!r} made two different values of one sample: {advice}."
     _log.warning("%s", note)
     return [note]
@@ -347,7 +347,7 @@ def _as_plan(
     notes: Sequence[str],
 ) -> Plan:
     candidates, solution = best.problem.candidates, best.solution
-    used = sorted((one.placement, number) for number, one in enumerate(candidates) if solution.counts[number].any())
+    used = sorted((each.placement, number) for number, each in enumerate(candidates) if solution.counts[number].any())
     taken = {
         tier: sum(
             float(solution.counts[number] @ candidates[number].nbytes) for place, number in used if place.tier == tier

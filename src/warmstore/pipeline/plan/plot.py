@@ -1,4 +1,4 @@
-"""A plan as a picture: a row per step with its time, its bytes and what is kept of it, and the epochs below."""
+"""A plan as a plot: a row per step with its time, bytes and cached share, and the epochs below."""
 
 import statistics
 from pathlib import Path
@@ -17,17 +17,17 @@ _ROW = 0.46  # inches
 
 
 def draw(plan: Plan, path: Path) -> Path:
-    """Write the picture; the ending of the path says PNG, SVG or PDF.
+    """Write the plot as PNG, SVG or PDF, by the suffix of the path.
 
     Raises:
-        NotInstalled: matplotlib is not there.
-        ValueError: an ending that matplotlib does not know.
+        NotInstalled: matplotlib is not installed.
+        ValueError: matplotlib does not know the suffix.
     """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise NotInstalled("a plan's picture needs matplotlib; pip install 'warmstore[pipeline]'") from None
+        raise NotInstalled("plotting a plan needs matplotlib; pip install 'warmstore[pipeline]'") from None
     epochs = _epochs(plan)
     stages = len(plan.profile.stages)
     rows, below = stages * _ROW, len(epochs) * 0.36
@@ -57,83 +57,83 @@ def _titles(figure: Any, plan: Plan, height: float) -> None:
     if plan.disk:
         used.append(f"{format_size(plan.disk_used)} of {format_size(plan.disk)} disk")
     workers = f"{plan.workers or 'no'} worker{'' if plan.workers == 1 else 's'}"
-    said = "  ·  ".join([f"{plan.samples:,} samples", *used, workers, plan.strategy])
-    figure.text(0.025, 1 - 0.70 / height, said, size=10, color=_SOFT)
+    subtitle = "  ·  ".join([f"{plan.samples:,} samples", *used, workers, plan.strategy])
+    figure.text(0.025, 1 - 0.70 / height, subtitle, size=10, color=_SOFT)
 
 
 def _times(axes: Any, plan: Plan) -> None:
-    values = [mean(plan, one.seconds) + mean(plan, one.wait) for one in plan.profile.stages]
-    spreads = [one.spread for one in plan.profile.stages]
-    _rows(axes, plan, "time of the step, per sample")
+    values = [mean(plan, stage.seconds) + mean(plan, stage.wait) for stage in plan.profile.stages]
+    spreads = [stage.spread for stage in plan.profile.stages]
+    _rows(axes, plan, "step time per sample")
     axes.barh(range(len(values)), values, _BAR, color=_TIME)
     end = max([*values, 1e-9])
     for row, (value, spread) in enumerate(zip(values, spreads, strict=True)):
-        said = format_duration(value) + (f" ± {format_duration(spread)}" if spread > 0.05 * value > 0.005 * end else "")
-        _beside(axes, row, value, end, said)
+        text = format_duration(value) + (f" ± {format_duration(spread)}" if spread > 0.05 * value > 0.005 * end else "")
+        _beside(axes, row, value, end, text)
     axes.set_xlim(0, end * 1.75)
-    axes.set_yticks(range(len(values)), [one.name for one in plan.profile.stages], size=10.5, color=_INK)
+    axes.set_yticks(range(len(values)), [stage.name for stage in plan.profile.stages], size=10.5, color=_INK)
 
 
 def _bytes(axes: Any, plan: Plan) -> None:
     stages = plan.profile.stages
-    values = [mean(plan, one.nbytes) for one in stages]
-    _rows(axes, plan, "its result, per sample")
+    values = [mean(plan, stage.nbytes) for stage in stages]
+    _rows(axes, plan, "result size per sample")
     axes.barh(range(len(values)), values, _BAR, color=_BYTES)
     end = max([*values, 1.0])
     for row, (stage, value) in enumerate(zip(stages, values, strict=True)):
-        said = format_size(value)
+        label = format_size(value)
         if squeezed := stage.stored.get("zstd"):
             small = mean(plan, squeezed.nbytes)
             axes.plot([small, small], [row - _BAR / 2, row + _BAR / 2], color=_INK, linewidth=1.4)
-            said += f", zstd {small / max(value, 1):.0%}"
-        _beside(axes, row, value, end, said)
+            label += f", zstd {small / max(value, 1):.0%}"
+        _beside(axes, row, value, end, label)
     axes.set_xlim(0, end * 1.75)
     axes.set_yticks([])
 
 
 def _kept(axes: Any, plan: Plan) -> None:
-    _rows(axes, plan, "kept, of all samples")
+    _rows(axes, plan, "cached share of all samples")
     _legend(axes)
     for row in range(len(plan.profile.stages)):
         axes.barh(row, 1.0, _BAR, color=_TRACK)
         if not any(place.step == row for place in plan.placements):
-            told = plan.reasons[row] if row < len(plan.reasons) else ""
-            told = told.partition(":")[0] or "others save more for their bytes"
-            axes.text(0.015, row, told if len(told) < 52 else told[:50] + "…", va="center", size=8.5, color=_SOFT)
+            reason = plan.reasons[row] if row < len(plan.reasons) else ""
+            reason = reason.partition(":")[0] or "other steps save more per byte"
+            axes.text(0.015, row, reason if len(reason) < 52 else reason[:50] + "…", va="center", size=8.5, color=_SOFT)
     for row in {place.step for place in plan.placements}:
         _segments(axes, plan, row)
     rest = 1 - sum(map(plan.samples_in, range(len(plan.placements)))) / max(plan.samples, 1)
     if rest > 0.0005:
         below = len(plan.profile.stages) - 0.25
-        axes.text(0.0, below, f"{rest:.0%} of all samples computed anew every epoch", size=9, color=_INK, va="center")
+        axes.text(0.0, below, f"{rest:.0%} of all samples computed in every epoch", size=9, color=_INK, va="center")
     axes.set_xlim(0, 1)
     axes.set_yticks([])
 
 
 def _segments(axes: Any, plan: Plan, row: int) -> None:
-    """One bar of what is kept of a step, tier by tier; shares of what is too short to be written in stand behind it."""
+    """One bar of a step's cached shares by tier. Labels that do not fit into a segment stand behind the bar."""
     numbers = [number for number, place in enumerate(plan.placements) if place.step == row]
     left, behind = 0.0, []
     for number in sorted(numbers, key=lambda number: plan.placements[number].tier, reverse=True):
         place, share = plan.placements[number], plan.samples_in(number) / max(plan.samples, 1)
         colour, hatch = _TIERS[place.tier], "////" if place.codec != "raw" else None
         axes.barh(row, share, _BAR, left=left, color=colour, hatch=hatch, edgecolor="white")
-        said = f"{share:.0%}" if share >= 0.01 else "<1%"
+        label = f"{share:.0%}" if share >= 0.01 else "<1%"
         if share >= 0.09:
-            label = axes.text(left + share / 2, row, said, ha="center", va="center", size=9, color="white")
-            label.set_weight("bold")
+            inside = axes.text(left + share / 2, row, label, ha="center", va="center", size=9, color="white")
+            inside.set_weight("bold")
             if hatch:
-                label.set_bbox({"facecolor": colour, "edgecolor": "none", "pad": 1.5})
+                inside.set_bbox({"facecolor": colour, "edgecolor": "none", "pad": 1.5})
         else:
-            behind.append((said, colour))
+            behind.append((label, colour))
         left += share
-    for said, colour in behind:
-        axes.text(left + 0.012, row, said, va="center", size=9, weight="bold", color=colour)
-        left += 0.03 + 0.022 * len(said)
+    for label, colour in behind:
+        axes.text(left + 0.012, row, label, va="center", size=9, weight="bold", color=colour)
+        left += 0.03 + 0.022 * len(label)
 
 
 def _legend(axes: Any) -> None:
-    """Which colour is which tier, at the right of the panel's title."""
+    """The legend of tiers and codecs, right of the panel's title."""
     from matplotlib.patches import Patch
 
     handles = [Patch(facecolor=colour, label=tier) for tier, colour in _TIERS.items()]
@@ -145,12 +145,12 @@ def _legend(axes: Any) -> None:
 
 
 def _epochs(plan: Plan) -> list[tuple[str, float, str, str]]:
-    """Rows of the lower panel: a name, seconds, a colour and what to write beside it."""
+    """Rows of the lower panel: a name, seconds, a colour and a label."""
     rows = [("uncached", plan.uncached_seconds, _LINE, format_duration(plan.uncached_seconds))]
     first = plan.uncached_seconds + plan.build_seconds
     rows.append(("first epoch", first, _LINE, f"{format_duration(first)}, filling the tiers"))
-    said = f"{format_duration(plan.epoch_seconds)}, bounded by {bound(plan)}"
-    rows.append(("predicted", plan.epoch_seconds, _TIME, said))
+    label = f"{format_duration(plan.epoch_seconds)}, bounded by {bound(plan)}"
+    rows.append(("predicted", plan.epoch_seconds, _TIME, label))
     if plan.measured:
         took = statistics.median(plan.measured)
         off = took / max(plan.epoch_seconds, 1e-9) - 1
@@ -160,9 +160,9 @@ def _epochs(plan: Plan) -> list[tuple[str, float, str, str]]:
 
 def _draw_epochs(axes: Any, epochs: list[tuple[str, float, str, str]], plan: Plan) -> None:
     end = max(seconds for _, seconds, _, _ in epochs)
-    for row, (_, seconds, colour, said) in enumerate(epochs):
+    for row, (_, seconds, colour, label) in enumerate(epochs):
         axes.barh(row, seconds, 0.6, color=colour)
-        axes.text(seconds + 0.008 * end, row, said, va="center", size=9, color=_INK)
+        axes.text(seconds + 0.008 * end, row, label, va="center", size=9, color=_INK)
     axes.set_yticks(range(len(epochs)), [name for name, _, _, _ in epochs], size=10.5, color=_INK)
     axes.set_xlim(0, end * 1.3)
     _plain(axes, len(epochs), "an epoch")
@@ -182,5 +182,5 @@ def _plain(axes: Any, rows: int, title: str) -> None:
     axes.spines["left"].set_color(_LINE)
 
 
-def _beside(axes: Any, row: int, value: float, end: float, said: str) -> None:
-    axes.text(value + 0.02 * end, row, said, va="center", size=9, color=_INK)
+def _beside(axes: Any, row: int, value: float, end: float, label: str) -> None:
+    axes.text(value + 0.02 * end, row, label, va="center", size=9, color=_INK)
