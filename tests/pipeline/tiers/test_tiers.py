@@ -245,7 +245,7 @@ def test_a_change_computes_anew(tmp_path: Path, program: Any, caplog: pytest.Log
         os.utime(paths[3], ns=(0, 77))
         paths[5].write_bytes(b"other" * 8)
         assert run() == 2
-        assert "2 of 20 kept samples are of files or values that have changed" in caplog.text
+        assert "2 of 20 cached samples have changed inputs" in caplog.text
         for path in paths[:8]:
             os.utime(path, ns=(0, 78))
         assert run() == 20  # so many records are of no use that they are thrown away
@@ -295,14 +295,14 @@ def test_what_cannot_be_kept_is_kept_before(tmp_path: Path) -> None:
     with pipe.loader(plan, 8, workers=0) as loader:
         assert loader._source._kept.places[0].step == 1
         with pytest.warns(
-            RuntimeWarning, match=r"step 'hidden' returns cannot be kept, so its samples are kept before it"
+            RuntimeWarning, match=r"the result of step 'hidden' cannot be stored, so an earlier stage is cached"
         ):
             check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(1))
         assert kept(loader) == 20
     pipe = ws.Pipeline(range(20)).step(hidden).step(unwrap)
     with pipe.loader(plan_of(pipe, [(1, "disk", "raw")], [20], folder=tmp_path), 8, workers=0) as loader:
         assert loader._source._kept.places == ()
-        with pytest.warns(RuntimeWarning, match="cannot be kept"):
+        with pytest.warns(RuntimeWarning, match="cannot be stored"):
             check(loader, lambda epoch: expected(pipe, 8, 0, epoch), range(1))
 
 

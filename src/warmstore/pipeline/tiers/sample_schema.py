@@ -1,6 +1,6 @@
-"""What the records of kept samples look like: a field for each leaf of their value where samples are alike.
+"""The schema of cached samples: a record has one field per leaf of the sample's value.
 
-Samples that are not like the others, in structure or shape, are kept as one byte string each.
+Samples with another structure or shape than the rest are stored as one byte string each.
 """
 
 from collections.abc import Sequence
@@ -25,14 +25,14 @@ from warmstore.records.format.fields import (
 )
 
 SAMPLE = "sample"
-"""The field of every record that says whose it is: the sample's index, and the hash of what it was made from."""
+"""The field that identifies a record: the sample's index, and the hash of its inputs."""
 
 SAMPLE_FIELD = Array("uint64", (2,))
 
 
 @dataclass(frozen=True)
 class SampleSchema:
-    """Records with a field per leaf; without a structure records of a byte string each.
+    """Records with a field per leaf; without a structure, records with one byte string.
 
     structure: of every value. fields: of the leaves, or of the byte string.
     """
@@ -42,7 +42,7 @@ class SampleSchema:
 
     @classmethod
     def of(cls, examples: Sequence[tuple[TreeSpec, list[Any]]], codec: str) -> "SampleSchema | None":
-        """The schema of samples like these; None where they are not alike."""
+        """The schema of samples like the examples; None if their structures differ."""
         if not examples or any(structure != examples[0][0] for structure, _ in examples):
             return None
         nodes = leaves_of(examples[0][0])
@@ -55,22 +55,22 @@ class SampleSchema:
 
     @classmethod
     def of_bytes(cls, codec: str) -> "SampleSchema":
-        """The schema of samples of any kind."""
+        """The schema of samples of any structure."""
         return cls(None, (Bytes(codec),))
 
     @cached_property
     def store_fields(self) -> Fields:
-        """Of the store."""
+        """The fields of the record store."""
         return {SAMPLE: SAMPLE_FIELD, **dict(zip(self.names, self.fields, strict=True))}
 
     @cached_property
     def head_bytes(self) -> int:
-        """Bytes that each chunk of the store begins with."""
+        """Bytes of the header of each chunk."""
         return int(arrow_schema(self.store_fields).serialize().size)
 
     @cached_property
     def names(self) -> list[str]:
-        """Of the fields with values."""
+        """The names of the fields with values."""
         return [f"value{number}" if number else "value" for number in range(len(self.fields))]
 
     @cached_property
@@ -88,10 +88,10 @@ class SampleSchema:
         )
 
     def decode(self, columns: dict[str, Any]) -> list[Any]:
-        """The values of some records, each in memory of its own; a `Marked` where the structure marks parts.
+        """The values of some records, each in its own memory; a `Marked` if the structure marks parts.
 
         Args:
-            columns: as a gather of `names` gives them.
+            columns: from a gather of `names`.
         """
         if self.structure is None:
             return [from_bytes(data) for data in columns["value"]]
@@ -102,13 +102,13 @@ class SampleSchema:
         return [unflatten(structure, iter(each).__next__) for each in zip(*leaves, strict=True)]
 
     def stacked(self, columns: dict[str, Any]) -> Any:
-        """The batch that `stack` makes of the values of some records, without unflattening them; None if it cannot."""
+        """Stack the values of some records like `stack`, but without unflattening; None if that is not possible."""
         if self.structure is None or any(not isinstance(columns[name], np.ndarray) for name in self.names):
             return None
         return _stacked(self.structure, iter([columns[name] for name in self.names]))
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON keeps it."""
+        """The schema as JSON."""
         return {"structure": self.structure, "fields": fields_to_json(dict(zip(self.names, self.fields, strict=True)))}
 
     @classmethod
@@ -122,7 +122,7 @@ def _field(node: TreeSpec, column: Sequence[Any], codec: str) -> Field:
     if dtype is None:
         return Text(codec) if node[0] == "str" else Bytes(codec)
     name = dtype_name(dtype)
-    # A codec costs more than it gains on a handful of bytes.
+    # A codec costs more than it saves on fewer bytes.
     codec = codec if column[0].nbytes >= 64 else "raw"
     if all(leaf.shape == column[0].shape for leaf in column):
         return Array(name, column[0].shape, codec)

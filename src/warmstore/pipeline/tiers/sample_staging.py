@@ -1,4 +1,4 @@
-"""Samples on their way into a store. Arrays of fixed shape are copied once: as they come, into what is written."""
+"""A buffer for samples to be written. Arrays of fixed shape are copied once, into the columns that are written."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from warmstore.storage.memory.buffer_pool import take
 
 
 class Staging:
-    """Samples of one schema, `most` at a time. nbytes: of those it has."""
+    """Up to `most` samples of one schema. nbytes: of the samples in the buffer."""
 
     def __init__(self, schema: SampleSchema, most: int) -> None:
         self._schema = schema
@@ -24,22 +24,22 @@ class Staging:
         self.clear()
 
     def __len__(self) -> int:
-        return len(self._whose)
+        return len(self._keys)
 
     @property
     def is_full(self) -> bool:
-        """Whether it has to be emptied before another sample is added."""
+        """Whether the buffer must be emptied before the next sample."""
         return len(self) == self._most
 
     @property
     def indices(self) -> Int64:
-        """Of the samples, int64 [n]."""
-        return np.array([index for index, _ in self._whose], np.int64)
+        """Indices of the samples, int64 [n]."""
+        return np.array([index for index, _ in self._keys], np.int64)
 
     def clear(self) -> None:
-        """Forget the samples."""
+        """Remove all samples."""
         self.nbytes = 0
-        self._whose: list[tuple[int, int]] = []
+        self._keys: list[tuple[int, int]] = []
         self._sizes: list[int] = []
         self._columns: list[Any] = []
 
@@ -57,33 +57,33 @@ class Staging:
         for column, leaf in zip(columns, leaves, strict=True):
             if isinstance(column, np.ndarray):
                 column[at] = leaf
-            else:  # over what an interrupted call may have left
+            else:  # overwrites leftovers of an interrupted call
                 column[at:] = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf]
         self._sizes.append(64 + sum(leaf.nbytes if isinstance(leaf, np.ndarray) else len(leaf) for leaf in leaves))
         self.nbytes += self._sizes[-1]
-        self._whose.append((index, identity))
+        self._keys.append((index, identity))
 
     def drop(self, index: int) -> None:
-        """Forget the sample that was added last, if it is this one."""
-        if self._whose and self._whose[-1][0] == index:
-            self._whose.pop()
+        """Remove the sample that was added last, if it is this one."""
+        if self._keys and self._keys[-1][0] == index:
+            self._keys.pop()
             self.nbytes -= self._sizes.pop()
 
     def take(self, wanted: Bools | None = None) -> dict[str, EncodedRows]:
-        """The samples as rows of every field, not compressed; none are left.
+        """Empty the buffer; return its samples as uncompressed rows of every field.
 
         Args:
-            wanted: bool [n], which of them, at least one; None: all.
+            wanted: bool [n], which samples to return, at least one; None: all.
         """
         at = np.arange(len(self)) if wanted is None else np.flatnonzero(wanted)
-        whose = np.array(self._whose, np.uint64).reshape(-1, 2)[at]
-        block = {SAMPLE: encode(SAMPLE, SAMPLE_FIELD, whose)}
+        keys = np.array(self._keys, np.uint64).reshape(-1, 2)[at]
+        block = {SAMPLE: encode(SAMPLE, SAMPLE_FIELD, keys)}
         for name, field, column in zip(self._schema.names, self._schema.fields, self._columns, strict=True):
             if isinstance(field, Array):
                 data = column[: len(self)] if len(at) == len(self) else column[at]
                 block[name] = EncodedRows(len(at), data.reshape(len(at), math.prod(field.shape)).view(np.uint8))
             else:
-                block[name] = encode(name, field, [column[one] for one in at.tolist()])
+                block[name] = encode(name, field, [column[row] for row in at.tolist()])
         self.clear()
         return block
 
@@ -91,7 +91,7 @@ class Staging:
         columns: list[Any] = []
         for field in self._schema.fields:
             if isinstance(field, Array):
-                # In memory that was used before: touching new pages costs more than the copy.
+                # Reused memory: page faults in new memory cost more than the copy.
                 data = take(self._most * field.width)
                 columns.append(data.view(field.numpy).reshape(self._most, *field.shape))
             else:
@@ -100,7 +100,7 @@ class Staging:
 
 
 def block_of(schema: SampleSchema, values: Sequence[tuple[TreeSpec, Sequence[Any]]]) -> dict[str, EncodedRows]:
-    """Flattened values that fit, at least one, as rows of every field, not compressed."""
+    """Uncompressed rows of every field, from at least one flattened value that fits."""
     staging = Staging(schema, len(values))
     for index, (structure, leaves) in enumerate(values):
         staging.add(index, 0, structure, leaves)

@@ -1,7 +1,7 @@
-"""A shelf: the samples after one step in one tier, as one process finds, reads and adds them.
+"""A sample store: the samples after one step in one tier, as one process finds, reads and adds them.
 
-It is two record stores: one with a field per leaf for samples that are alike, and one for the others, made when the
-first of them comes. Which samples are there is read from the stores, by everybody for himself.
+It consists of two record stores: one with a field per leaf for samples of the common schema, and one for all others,
+created with the first of them. Every process reads from the stores which samples they hold.
 """
 
 import contextlib
@@ -32,22 +32,22 @@ from warmstore.storage.quota import ByteQuota
 _log = logging.getLogger("warmstore")
 
 FLUSH = 12 << 20
-"""Bytes of samples that a process gathers before it writes them, at most; less for small budgets."""
+"""Bytes of samples that a process buffers before it writes, at most; less for small budgets."""
 
 _LEAST_FLUSH = 1 << 20
 _PARTS = 64
-_LEAST_SAMPLE = 1 << 12  # bytes that samples are taken to have: no room is kept for millions of smaller ones
+_LEAST_SAMPLE = 1 << 12  # least bytes per sample when buffers are sized, so that none has millions of slots
 
-_AT_ONCE = 4 << 20  # bytes of fixed size that are read before they go through the steps that are left
+_AT_ONCE = 4 << 20  # bytes of fixed shape that are read before the remaining steps run
 _UNCACHED_AGAIN = 32 << 20
 _MOST_ROWS = 1 << 30
 _ENTRY = 64
-_PAGES = 3 * 4096  # what rounding up to pages may add: of the chunk, of the log, and a new chunk's first
-_MANIFEST = 8 * 4096  # a store without a record
+_PAGES = 3 * 4096  # most that rounding up to pages adds: chunk, log and the header of a new chunk
+_MANIFEST = 8 * 4096  # of an empty store
 
 
 class Missing:
-    """In the place of a value that was kept and cannot be read."""
+    """Stands for a value that is not cached or cannot be read."""
 
 
 MISSING = Missing()
@@ -55,11 +55,11 @@ MISSING = Missing()
 
 @dataclass(frozen=True)
 class StoreLocation:
-    """Where a shelf is, for any process.
+    """Where a sample store is, for any process.
 
-    number: of the placement. step: samples are kept as they are after so many. name: what to call it. folder: of the
-    version. quota: of the tier. schema: of samples that are alike; None where none are. codec: of their values.
-    direct: keep what is read out of the page cache.
+    number: of the placement. step: number of steps before it. name: for messages. folder: of the version. quota: of the
+    tier. schema: of most samples; None if they have nothing in common. codec: of their values. direct: drop read
+    pages from the page cache.
     """
 
     number: int
@@ -73,22 +73,22 @@ class StoreLocation:
 
 
 class SampleStore:
-    """One process's view of a shelf; not for several threads.
+    """One process's view of a sample store; not thread-safe.
 
     Args:
-        rows: int32 [samples], where each sample of this shelf is: 2 * row in the store, and 1 more if it is the one of
-            the others; -1 where it is not. Shared with the other shelves, and written here.
-        mine: bool [samples], which samples belong here.
-        identities: uint64 [samples], hashes of what each sample is made from.
-        may_write: of samples that wait, int64 [n], those that may be written, bool [n]: they and their steps are what
-            they were.
+        rows: int32 [samples], the position of each sample: 2 * row, plus 1 in the store for other samples; -1 if it is
+            missing. Shared by all sample stores; each writes those of its own samples.
+        members: bool [samples], which samples belong here.
+        identities: uint64 [samples], hashes of each sample's inputs.
+        may_write: tells which pending samples, int64 [n], may be written, bool [n]: those with unchanged inputs and
+            steps.
     """
 
     def __init__(
         self,
         place: StoreLocation,
         rows: np.ndarray[Any, np.dtype[np.int32]],
-        mine: Any,
+        members: Any,
         identities: UInt64,
         may_write: Callable[[Int64], Bools],
     ) -> None:
@@ -96,13 +96,13 @@ class SampleStore:
         self.notes: list[str] = []
         self.writes = True
         self._refuses = False
-        self.stale = 0  # records of samples that have changed since, or belong elsewhere now
+        self.stale = 0  # records of samples that have changed or belong to another store now
         self.records = 0
         self._rows = rows
-        self._mine = mine
+        self._members = members
         self._identities = identities
         self._may_write = may_write
-        self._waiting: set[int] = set()
+        self._pending: set[int] = set()
         self._read_since = 0
         self._lease = UsageLease(place.folder)
         schemas = (place.schema, SampleSchema.of_bytes(place.codec))
@@ -113,7 +113,7 @@ class SampleStore:
             for schema in schemas
         ]
         width = 0 if place.schema is None else place.schema.width
-        self.at_once = max(1, _AT_ONCE // max(width, 1))  # how many samples had better be read at once, at most
+        self.at_once = max(1, _AT_ONCE // max(width, 1))  # samples to read at once, at most
         self._stores: list[RecordStore | None] = [None, None]
         self._known = [0, 0]
         try:
@@ -123,7 +123,7 @@ class SampleStore:
             raise
 
     def refresh(self) -> None:
-        """See what others have added."""
+        """Read which samples other processes have added."""
         if self._refuses:
             return
         for kind, schema in enumerate(self._schemas):
@@ -132,12 +132,12 @@ class SampleStore:
                 store = self._stores[kind] = self._open(kind)
             if store is not None:
                 store.refresh()
-                self._take_in(kind, store)
+                self._read_new(kind, store)
 
     def read(self, rows: Int64) -> list[Any]:
-        """The values at some `rows`, each in memory of its own; `MISSING` for what is damaged.
+        """The values at some `rows`, each in its own memory; `MISSING` for damaged ones.
 
-        A `Marked` stands for a value of which parts lay in memory from outside its sample.
+        A `Marked` is a value with parts that were in outside memory.
         """
         values: list[Any] = [MISSING] * len(rows)
         for kind, (store, schema) in enumerate(zip(self._stores, self._schemas, strict=True)):
@@ -154,7 +154,7 @@ class SampleStore:
         return values
 
     def read_stacked(self, rows: Int64) -> Any:
-        """The same values stacked as a batch, or None where they do not stack without being taken apart."""
+        """The same values stacked as a batch; None if that takes unflattening them."""
         store, schema = self._stores[0], self._schemas[0]
         if store is None or schema is None or (rows & 1).any():
             return None
@@ -167,11 +167,11 @@ class SampleStore:
         return batch
 
     def wants(self, index: int) -> bool:
-        """Whether a sample is to be added when it has been computed."""
-        return self.writes and index not in self._waiting
+        """Whether to add a sample after it is computed."""
+        return self.writes and index not in self._pending
 
     def add(self, index: int, value: Any) -> None:
-        """Take a sample's value in. It is copied here and now, and written with others later."""
+        """Copy a sample's value into the buffer. A later flush writes it."""
         try:
             taken = flatten(value, copy=False)
         except UnsupportedType as error:
@@ -180,39 +180,39 @@ class SampleStore:
             self.add_taken(index, *taken)
 
     def leave_out(self, index: int, error: UnsupportedType) -> None:
-        """Have a sample computed every time."""
+        """Do not store a sample: it is computed every time."""
         self._note(f"{self.place.name}: sample {index:,} cannot be kept, so it is computed every time: {error}")
-        self._waiting.add(index)
+        self._pending.add(index)
 
     def refuse(self, reason: object) -> None:
-        """Keep nothing from now on, and forget what was kept."""
+        """Store nothing from now on, and mark all samples as missing."""
         self.writes = False
         self._refuses = True
-        self._forget()
-        self._rows[self._mine] = -1
+        self._clear()
+        self._rows[self._members] = -1
         self._note(f"{self.place.name}: nothing is kept here, and samples are computed every time: {reason}")
 
     def add_taken(self, index: int, structure: TreeSpec, leaves: list[Any]) -> None:
-        """Take in a flattened sample. The leaves are copied here and now."""
+        """Copy a flattened sample into the buffer."""
         alike = self._schemas[0]
         if alike is not None and alike.structure is not None:
             structure, leaves = marked_alike(alike.structure, structure, leaves)
         staging = self._staged[0 if alike is not None and alike.fits(structure, leaves) else 1]
         assert staging is not None
-        if staging.is_full or sum(one.nbytes for one in self._staged if one is not None) >= self._limit:
+        if staging.is_full or sum(each.nbytes for each in self._staged if each is not None) >= self._limit:
             self.flush()
         staging.add(index, int(self._identities[index]), structure, leaves)
-        self._waiting.add(index)
+        self._pending.add(index)
 
     def replace(self, index: int, structure: TreeSpec, leaves: list[Any]) -> None:
-        """Take in the sample that was added last as another value."""
+        """Replace the value of the sample that was added last."""
         for staging in self._staged:
             if staging is not None:
                 staging.drop(index)
         self.add_taken(index, structure, leaves)
 
     def flush(self) -> None:
-        """Write what was taken in, as far as there is room."""
+        """Write the buffered samples, as far as the quota allows."""
         if not any(self._staged):
             return
         try:
@@ -223,8 +223,8 @@ class SampleStore:
                     continue
                 indices = staging.indices
                 allowed = self._may_write(indices)
-                self._waiting.difference_update(indices[~allowed].tolist())
-                fresh = (self._rows[indices] < 0) & allowed  # others may have been faster
+                self._pending.difference_update(indices[~allowed].tolist())
+                fresh = (self._rows[indices] < 0) & allowed  # another process may have added some
                 if fresh.any():
                     self._write(kind, staging.take(fresh))
         except (OSError, WarmstoreError) as error:
@@ -233,15 +233,15 @@ class SampleStore:
                 f"{self.place.name}: nothing more is kept here, and what is missing is computed every time: {error}"
             )
         finally:
-            self._forget()
+            self._clear()
 
-    def _forget(self) -> None:
+    def _clear(self) -> None:
         for staging in self._staged:
             if staging is not None:
                 staging.clear()
 
     def close(self) -> None:
-        """Write what was taken in, and let go. Twice is fine."""
+        """Write the buffered samples and close the stores. Idempotent."""
         self.flush()
         for store in self._stores:
             if store is not None:
@@ -250,8 +250,8 @@ class SampleStore:
         self._lease.release()
 
     def abandon(self) -> None:
-        """Let go without writing: a forked child has no business with its parent's files."""
-        self._forget()
+        """Release the stores without writing: a forked child must not change its parent's files."""
+        self._clear()
         for store in self._stores:
             if store is not None:
                 store.session.generation.release()
@@ -282,17 +282,17 @@ class SampleStore:
             except OSError as error:
                 if not is_quota_exceeded(error):
                     raise
-                block = _part(block, 0, count // 2)  # somebody else was faster
+                block = _part(block, 0, count // 2)  # another process took the free bytes
                 continue
-            self._take_in(kind, store)
+            self._read_new(kind, store)
             block = _part(block, fitting, count)
 
     def _full(self) -> None:
         self.writes = False
-        _log.info("%s: the budget of %s bytes is taken", self.place.name, f"{self.place.quota.limit:,}")
+        _log.info("%s: the budget of %s bytes is used up", self.place.name, f"{self.place.quota.limit:,}")
 
-    def _take_in(self, kind: int, store: RecordStore) -> None:
-        """Learn whose the records are that have come."""
+    def _read_new(self, kind: int, store: RecordStore) -> None:
+        """Read which samples the new records hold."""
         total = min(store.snapshot.length, _MOST_ROWS)
         known = self._known[kind]
         if total <= known:
@@ -300,9 +300,9 @@ class SampleStore:
         rows = np.arange(known, total)
         (gathered,) = store.gatherer.read_rows([SAMPLE], rows)
         assert gathered.data is not None
-        whose = gathered.data.view(np.uint64).reshape(-1, 2)
-        index = np.minimum(whose[:, 0], len(self._rows) - 1).astype(np.int64)
-        good = (whose[:, 0] < len(self._rows)) & (self._identities[index] == whose[:, 1]) & self._mine[index]
+        keys = gathered.data.view(np.uint64).reshape(-1, 2)
+        index = np.minimum(keys[:, 0], len(self._rows) - 1).astype(np.int64)
+        good = (keys[:, 0] < len(self._rows)) & (self._identities[index] == keys[:, 1]) & self._members[index]
         if gathered.bad is not None:
             good &= ~gathered.bad
         self._rows[index[good]] = 2 * rows[good] + kind
@@ -315,7 +315,7 @@ class SampleStore:
         if not path.exists():
             return None
         store = RecordStore.open(path, "a", writer_threads=1, files=QuotaFiles(self.place.quota))
-        store.hand_over()  # it is closed by us, after the last flush
+        store.hand_over()  # `close` closes it, after the last flush
         return store
 
     def _create(self, kind: int, schema: SampleSchema) -> RecordStore | None:
@@ -332,8 +332,8 @@ class SampleStore:
         return self.place.folder / ("others" if kind else "alike")
 
     def _read_whole(self, store: RecordStore, schema: SampleSchema, rows: Int64, error: Damaged) -> list[Any]:
-        """Values one by one, those that can be read."""
-        self._note(f"{self.place.name}: some kept samples are damaged; they are computed anew: {error}")
+        """Read values one by one; `MISSING` for damaged ones."""
+        self._note(f"{self.place.name}: some cached samples are damaged; they are computed anew: {error}")
         values = []
         for row in rows.tolist():
             try:
@@ -343,9 +343,9 @@ class SampleStore:
         return values
 
     def invalidate(self, index: int) -> None:
-        """Forget a sample, so that it is computed and added again."""
+        """Mark a sample as missing, so that it is computed and added again."""
         self._rows[index] = -1
-        self._waiting.discard(index)
+        self._pending.discard(index)
 
     def _after_reading(self, count: int) -> None:
         if not self.place.direct:
@@ -359,12 +359,12 @@ class SampleStore:
         return max(1, self.place.quota.used() // max(self.records, 1))
 
     def drop_pages(self) -> None:
-        """Give back the pages of what was read, to this process and to the page cache."""
+        """Drop the pages that were read from this process and from the page cache."""
         for path in self._chunks():
             with contextlib.suppress(OSError):
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                 try:
-                    os.fdatasync(descriptor)  # only what is on the disk can go
+                    os.fdatasync(descriptor)  # only clean pages can be dropped
                     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
                 finally:
                     os.close(descriptor)

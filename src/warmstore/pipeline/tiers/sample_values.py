@@ -1,11 +1,11 @@
-"""A sample's value as parts that a store can keep, and back: equal bit for bit, also in types and order in memory.
+"""Flattens a sample's value for a store, and restores it bit for bit, with its types and its order in memory.
 
 A value is flattened into a spec, which is JSON and mostly the same for all samples, and leaves: arrays, bytes and
-texts. Nothing is pickled. What cannot come back as it was is refused.
+str. Nothing is pickled. A value that cannot be restored exactly is refused.
 
 Mutable parts (arrays, tensors, lists, dicts, bytearrays, dataclass instances) are numbered in the order they are met.
-A part that occurs twice is one part when it comes back, and arrays that overlap come back as views of one buffer, so
-that writing into one changes the others as it did before.
+A part that occurs twice is restored as one object. Arrays that overlap are restored as views of one buffer, so that
+writing to one changes the others as before.
 """
 
 import dataclasses
@@ -25,12 +25,12 @@ from warmstore.tree.shared_buffers import Member, share
 from warmstore.tree.type_names import find_type, type_name
 
 TreeSpec = list[Any]
-"""A JSON list whose first item is the kind of node: the form in which tiers keep the structure of samples."""
+"""A JSON list whose first item is the kind of node: the form in which tiers store the structure of samples."""
 
 _NUMBERS = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
 _TEXTS = {bytes: "bytes", bytearray: "bytearray", memoryview: "memoryview", str: "str"}
 _FIXED = ("number", "scalar", "str", "bytes", "memoryview")
-_LEAVES = ("array", "tensor", "numbers", "bytearray", *_FIXED)  # the others can be changed
+_LEAVES = ("array", "tensor", "numbers", "bytearray", *_FIXED)  # those not in _FIXED are mutable
 _BYTES = ("B", "b", "c")  # formats of memoryviews
 _KEYS = (str, int, bool, type(None))
 _MARKED, _NOT_MARKED = np.array(True), np.array(False)  # the first leaf of a spec with marks
@@ -38,9 +38,9 @@ _MARKED, _NOT_MARKED = np.array(True), np.array(False)  # the first leaf of a sp
 
 @dataclass(frozen=True)
 class Marked:
-    """A kept value of which some parts lay in memory from outside the sample.
+    """A cached value with parts that were in outside memory.
 
-    parts: those parts, as they came back: in memory of the sample's own.
+    parts: these parts as restored, in the sample's own memory.
     """
 
     value: Any
@@ -52,10 +52,10 @@ def flatten(value: Any, *, copy: bool = True, outside: Sequence[Any] = ()) -> tu
 
     Args:
         copy: the leaves share no memory with the value.
-        outside: mutable parts of the value that lie in memory from outside the sample; the spec says so.
+        outside: mutable parts of the value in outside memory, which the spec marks.
 
     Raises:
-        UnsupportedType: a part that would not come back as it is, by its place.
+        UnsupportedType: a part cannot be restored exactly; the message names its path.
     """
     flat = _Flat()
     spec = _flatten(value, "", flat)
@@ -67,29 +67,29 @@ def flatten(value: Any, *, copy: bool = True, outside: Sequence[Any] = ()) -> tu
 
 
 def unmarked(spec: TreeSpec, leaves: list[Any]) -> tuple[TreeSpec, list[Any]]:
-    """A value that was flattened, without marks."""
+    """A flattened value without its marks."""
     return (spec[-1][0], leaves[1:]) if spec[0] == "outside" else (spec, leaves)
 
 
 def marked_alike(like: TreeSpec, spec: TreeSpec, leaves: list[Any]) -> tuple[TreeSpec, list[Any]]:
-    """A value without marks in the spec of one that has some, if it is the same but for these."""
+    """A flattened value in the marked spec `like`, if the specs differ in marks only; else as it is."""
     if like[0] == "outside" and spec == like[-1][0]:
         return like, [_NOT_MARKED, *leaves]
     return spec, leaves
 
 
 def unflatten(spec: TreeSpec, leaf: Callable[[], Any]) -> Any:
-    """The inverse of `flatten`; a `Marked` where the spec marks parts, and the first leaf says that it holds.
+    """The inverse of `flatten`; a `Marked` if the spec marks parts and the first leaf is true.
 
     Args:
-        leaf: gives one leaf after the other, each in memory of its own.
+        leaf: returns the next leaf, in its own memory.
     """
-    whole = _Whole(leaf)
+    state = _Unflattener(leaf)
     if spec[0] != "outside":
-        return whole.join(spec)
+        return state.join(spec)
     is_marked = leaf()
-    value = whole.join(spec[-1][0])
-    return value if not is_marked else Marked(value, [whole.parts[number] for number in spec[1]])
+    value = state.join(spec[-1][0])
+    return value if not is_marked else Marked(value, [state.parts[number] for number in spec[1]])
 
 
 def leaves_of(spec: TreeSpec) -> list[TreeSpec]:
@@ -103,14 +103,14 @@ def leaves_of(spec: TreeSpec) -> list[TreeSpec]:
 
 
 def dtype_of(node: TreeSpec) -> np.dtype[Any] | None:
-    """The dtype of a leaf that is an array; None of bytes and str."""
+    """The dtype of an array leaf; None for bytes and str."""
     if node[0] == "outside":
         return _MARKED.dtype
     return numpy_dtype(node[1]) if node[0] in ("array", "tensor", "scalar", "number", "numbers") else None
 
 
 def to_bytes(spec: TreeSpec, leaves: Sequence[Any]) -> bytes:
-    """A value that was flattened, as one byte string."""
+    """A flattened value as one byte string."""
     parts = [_bytes_of(leaf) for leaf in leaves]
     sizes = [list(leaf.shape) if isinstance(leaf, np.ndarray) else None for leaf in leaves]
     shapes = [len(part) if size is None else size for size, part in zip(sizes, parts, strict=True)]
@@ -119,7 +119,7 @@ def to_bytes(spec: TreeSpec, leaves: Sequence[Any]) -> bytes:
 
 
 def from_bytes(data: bytes | memoryview) -> Any:
-    """The value of `to_bytes`."""
+    """The value that `to_bytes` encoded."""
     data = memoryview(data)
     at = 8 + int.from_bytes(data[:8], "little")
     spec, shapes = json.loads(bytes(data[8:at]))
@@ -139,7 +139,7 @@ def from_bytes(data: bytes | memoryview) -> Any:
 
 
 def ordered(array: Any, node: TreeSpec) -> Any:
-    """An array leaf [..., *axes] as its value had its axes: leading ones stay, the others go back in their order."""
+    """Restore the order of axes of an array leaf [..., *axes]. Leading axes stay."""
     order = node[3]
     if order is None:
         return array
@@ -149,10 +149,9 @@ def ordered(array: Any, node: TreeSpec) -> Any:
 
 @dataclass
 class _Flat:
-    """A value that is being flattened.
+    """The state of `flatten`.
 
-    leaves: so far. numbers: of mutable parts, by id. arrays: all of them. entered: ids of the parts around the current
-    one.
+    leaves: so far. numbers: of mutable parts, by id. arrays: so far. entered: ids of the parts around the current one.
     """
 
     leaves: list[Any] = field(default_factory=list)
@@ -186,7 +185,7 @@ def _flatten(value: Any, path: str, flat: _Flat) -> TreeSpec:
 def _flatten_view(value: memoryview, path: str, flat: _Flat) -> TreeSpec:
     if not value.readonly or value.format not in _BYTES or value.ndim != 1:
         raise UnsupportedType(
-            f"{_at(path)} is a memoryview that can be written or is not one of single bytes; return bytes(value)"
+            f"{_at(path)} is a memoryview that is writable or not of single bytes; return bytes(value)"
         )
     node = ["memoryview", value.format]
     _append_bytes(value, node, path, flat)
@@ -248,13 +247,13 @@ def _flatten_container(value: Any, path: str, flat: _Flat) -> TreeSpec:
 
 
 def _is_found_again(value: Any) -> bool:
-    """Whether a value is nothing but a namedtuple or dataclass, and its class is found by its name."""
+    """Whether a value is a plain namedtuple or dataclass whose class is found by its name."""
     is_named = bool(names_of_parts(value)) and not isinstance(value, list)
     return is_named and find_type(*type_name(type(value))) is type(value)
 
 
 def names_of_parts(value: Any) -> list[str]:
-    """Names of a namedtuple's or dataclass's parts where these are all there is to it."""
+    """Names of a namedtuple's or dataclass's parts; [] if it has other attributes."""
     if isinstance(value, tuple):
         return list(getattr(value, "_fields", ()))
     if not dataclasses.is_dataclass(value) or isinstance(value, type) or not hasattr(value, "__dict__"):
@@ -268,8 +267,7 @@ def _flatten_array(kind: str, array: Any, path: str, flat: _Flat) -> TreeSpec:
     dtype = _checked_dtype(array.dtype, path)
     order, leaf = None, array
     if not array.flags.c_contiguous:
-        # The axes from the one with the longest strides to the one with the shortest: as they lie in memory. What
-        # comes after may add up in that order.
+        # Axes by descending stride: their order in memory. Later steps may sum in that order.
         axes = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
         order = None if axes == list(range(array.ndim)) else axes
         leaf = array.transpose(axes)
@@ -295,19 +293,19 @@ def _flatten_tensor(tensor: Any, path: str, flat: _Flat) -> TreeSpec:
 
 
 def _dtype_of_list(value: list[Any]) -> str | None:
-    """The dtype of a list of numbers of one type, of which there may be many; None of other lists."""
+    """The dtype of a list of numbers of one type; None for other lists."""
     if not value or type(value[0]) not in (int, float, bool):
         return None
     kind = type(value[0])
-    if any(type(one) is not kind for one in value):
+    if any(type(item) is not kind for item in value):
         return None
-    if kind is int and not all(-(2**63) <= one < 2**63 for one in value):
+    if kind is int and not all(-(2**63) <= item < 2**63 for item in value):
         return None
     return _NUMBERS[kind]
 
 
-class _Whole:
-    """A value that is being unflattened. parts: mutable ones, by number."""
+class _Unflattener:
+    """The state of `unflatten`. parts: mutable ones, by number."""
 
     def __init__(self, leaf: Callable[[], Any]) -> None:
         self.parts: list[Any] = []
@@ -345,10 +343,10 @@ class _Whole:
             return self._part(_view(spec, self._buffers))
         cls = find_type(*rest[0])
         if cls is None:
-            raise UnsupportedType(f"a kept value is a {'.'.join(rest[0])}; import that module, so that it can be made")
+            raise UnsupportedType(f"a cached value is a {'.'.join(rest[0])}, which is not found; import its module")
         if issubclass(cls, tuple):
             return cls(*map(self.join, rest[-1]))
-        made = self._part(object.__new__(cls))  # as it was, not as its constructor would make it
+        made = self._part(object.__new__(cls))  # its constructor does not run
         vars(made).update(zip(rest[1], map(self.join, rest[-1]), strict=True))
         return made
 
@@ -405,7 +403,7 @@ def _check_unicode(text: str, path: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise UnsupportedType(f"{_at(path)} is no valid Unicode: {error}") from None
+        raise UnsupportedType(f"{_at(path)} is not valid Unicode: {error}") from None
 
 
 def _at(path: str) -> str:

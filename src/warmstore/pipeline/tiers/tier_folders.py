@@ -1,7 +1,7 @@
-"""Where a plan's samples are kept: folders found, made, shared with who uses them too, and cleared away.
+"""The folders of tiers: found, created, shared between processes, and removed.
 
-A tier is a folder with a version for each row of steps whose results it keeps. The disk's is under the plan's folder,
-and is found by the next run. Memory's is on a file system in memory, for as long as somebody uses it.
+A tier is a folder with one version for each sequence of cached steps. The disk tier is in the plan's folder, where the
+next run finds it. The memory tier is on a file system in memory, for as long as a process uses it.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ _FORMAT = 3
 
 @dataclass(frozen=True)
 class Wanted:
-    """A placement to be opened. steps: what the samples went through. schema: finds out what they look like."""
+    """A placement to open. steps: those before it. schema: infers the schema of its samples."""
 
     number: int
     step: int
@@ -52,10 +52,10 @@ class Wanted:
 
 
 class MemoryTier(Closeable):
-    """The folder of a tier in memory, which goes when the last process that made or found it lets go.
+    """The folder of a memory tier. The last process that releases it removes it.
 
     Args:
-        key: of what is kept there. limit: bytes.
+        key: identifies the contents. limit: bytes.
     """
 
     def __init__(self, key: str, limit: int) -> None:
@@ -69,7 +69,7 @@ class MemoryTier(Closeable):
         self.closed = False
 
     def close(self) -> None:
-        """Let go, and remove the folder unless others use it. Twice is fine."""
+        """Release the folder, and remove it unless other processes use it. Idempotent."""
         if not self.closed:
             self.closed = True
             self._lease.release_and_remove()
@@ -85,32 +85,30 @@ class MemoryTier(Closeable):
             return SHARED
         other = Path(tempfile.gettempdir())
         sweep(other)
-        said = f"{SHARED} has {free:,} bytes free" if free else f"there is no {SHARED}"
+        why = f"{SHARED} has {free:,} bytes free" if free else f"there is no {SHARED}"
         if _free(other) <= free:
-            self.notes.append(
-                f"{said}, less than the {limit:,} of the plan's memory: samples are kept until it is full"
-            )
+            self.notes.append(f"{why}, less than the {limit:,} of the plan's memory: samples are kept until it is full")
             return SHARED
         self.notes.append(
-            f"{said}, less than the {limit:,} of the plan's memory: the memory tier lies in {other} instead, where the "
+            f"{why}, less than the {limit:,} of the plan's memory: the memory tier is in {other} instead, where the "
             f"page cache holds it while there is memory. Give the container a larger {SHARED} (docker run --shm-size)"
         )
         return other
 
 
 def disk_folder(folder: Path, lineage: str) -> Path:
-    """The folder of a pipeline's tier on the disk. lineage: the source, and the names of its steps."""
+    """The folder of a pipeline's disk tier. lineage: key of the source and of the names of the steps."""
     return folder / f"pipeline-{lineage}"
 
 
 def open_place(wanted: Wanted, tier: Path, quota: ByteQuota, *, direct: bool) -> tuple[StoreLocation, str]:
-    """Find or make a placement's folder in that of a tier.
+    """Find or create a placement's folder in the folder of a tier.
 
     Returns:
-        The place; and in words, why there is nothing in it where there might have been.
+        The location; and if it is new, how its steps differ from those of the last version, or "".
 
     Raises:
-        QuotaExceeded: there is not even room for that.
+        QuotaExceeded: the quota has no bytes for a new folder.
     """
     tier.mkdir(parents=True, exist_ok=True)
     folder = tier / wanted.version
@@ -135,7 +133,7 @@ def open_place(wanted: Wanted, tier: Path, quota: ByteQuota, *, direct: bool) ->
 
 
 def sweep(parent: Path) -> None:
-    """Remove the tiers of processes that have died."""
+    """Remove the tiers of processes that have ended."""
     for folder in {path.with_suffix("") for path in parent.glob(f"{_PREFIX}-{os.getuid()}-*")}:
         with contextlib.suppress(OSError):
             if remove_unused(folder, lock_too=True):
@@ -143,7 +141,7 @@ def sweep(parent: Path) -> None:
 
 
 def _reason(folder: Path, wanted: Wanted) -> str:
-    """What tells the version to be made from the last one that was kept after the same step."""
+    """How a new version differs from the last one after the same step; "" if there is none."""
     others = sorted(folder.glob(f"{wanted.step}-{wanted.codec}-*/{_ABOUT}"), key=lambda path: path.stat().st_mtime)
     about = _read(others[-1].parent) if others else None
     return difference_of(about["steps"], wanted.steps) if about is not None else ""

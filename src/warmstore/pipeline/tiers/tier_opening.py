@@ -1,4 +1,4 @@
-"""A plan brought to life: its placements found or made, so that a source can read and fill them."""
+"""Opens a plan: finds or creates its placements, so that a source can read and fill them."""
 
 import logging
 from dataclasses import replace
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("warmstore")
 
-_EXAMPLES = 8  # samples that are computed to see what a new store's records look like
-_TOO_STALE = 4  # a store of which one record in so many is of no use is begun anew
+_EXAMPLES = 8  # samples computed to infer the schema of a new store
+_TOO_STALE = 4  # a store with more than one stale record in this many is removed
 
 
 def source_of(pipe: "Pipeline", plan: Plan | None, seed: int) -> PipelineSource:
-    """The samples of a pipeline, kept and read as a plan says.
+    """The source of a pipeline that reads and fills the tiers of a plan.
 
     Raises:
         ValueError: the plan is for other samples or steps.
@@ -49,7 +49,7 @@ def source_of(pipe: "Pipeline", plan: Plan | None, seed: int) -> PipelineSource:
         opening.steps[: max((place.step for place in places), default=0)],
     )
     source = PipelineSource(pipe, seed, name, kept, opening.held)
-    if opening.renewed(source, places):
+    if opening.remove_stale(source, places):
         source.close_stores()
         kept = replace(kept, places=tuple(opening.places()))
         source = PipelineSource(pipe, seed, name, kept, opening.held)
@@ -59,7 +59,7 @@ def source_of(pipe: "Pipeline", plan: Plan | None, seed: int) -> PipelineSource:
 
 
 class _Opening:
-    """Opens the placements of one plan. held: what must be closed when they are not used any longer."""
+    """Opens the placements of one plan. held: tiers and leases to close after use."""
 
     def __init__(self, pipe: "Pipeline", plan: Plan, source: str) -> None:
         self.held: list[MemoryTier | UsageLease] = []
@@ -74,14 +74,14 @@ class _Opening:
         self._tiers: dict[str, tuple[Path, ByteQuota]] = {}
 
     def places(self) -> list[StoreLocation]:
-        """Those that can be had; why others cannot is in `notes`."""
+        """The locations that can be opened. `notes` says why others cannot."""
         found = [self._place(number, placement) for number, placement in enumerate(self._plan.placements)]
         places = [place for place in found if place is not None]
         self.held += [UsageLease(place.folder) for place in places]
         return places
 
-    def renewed(self, source: PipelineSource, places: list[StoreLocation]) -> bool:
-        """Remove the stores that hold too much of no use; say whether any was."""
+    def remove_stale(self, source: PipelineSource, places: list[StoreLocation]) -> bool:
+        """Remove stores with too many stale records; return whether any store has stale ones."""
         stores = source.open_stores()
         assert stores is not None
         stale = {number: (store.stale, store.records) for number, store in stores.by_number.items()}
@@ -96,8 +96,8 @@ class _Opening:
             count, records = stale.get(place.number, (0, 0))
             if count:
                 _log.warning(
-                    "%s: %s of %s kept samples are of files or values that have changed, the plan has them elsewhere, "
-                    "or they are damaged; they are computed anew",
+                    "%s: %s of %s cached samples have changed inputs, are in another placement of the plan, or are "
+                    "damaged; they are computed anew",
                     place.name,
                     f"{count:,}",
                     f"{records:,}",
@@ -117,34 +117,38 @@ class _Opening:
                     wanted, *self._tier(tier), direct=self._plan.direct_io and placement.tier == "disk"
                 )
             except UnsupportedType as error:
-                self.notes.append(f"what {self._said(step)} cannot be kept, so its samples are kept before it: {error}")
+                self.notes.append(f"{self._stage_name(step)} cannot be stored, so an earlier stage is cached: {error}")
                 continue
             except OSError as error:
-                self.notes.append(f"{name}: nothing is kept there, and samples are computed every time: {error}")
+                self.notes.append(f"{name}: it cannot be opened, so samples are computed every time: {error}")
                 return None
             if reason:
                 _log.warning("%s: %s, so samples are computed anew", name, reason)
             return place
         return None
 
-    def _said(self, step: int) -> str:
-        return f"step {self._pipe.steps[step - 1].name!r} returns" if step else "the source holds"
+    def _stage_name(self, step: int) -> str:
+        return f"the result of step {self._pipe.steps[step - 1].name!r}" if step else "the raw value"
 
     def _tier(self, tier: str) -> tuple[Path, ByteQuota]:
         """The folder and the quota of a tier."""
         if tier not in self._tiers:
             plan = self._plan
             if tier == "memory":
-                mine = [one for one in plan.placements if one.tier == tier]
-                wanted = {"of": self._lineage, "kept": [[one.step, one.codec] for one in mine], "limit": plan.memory}
-                key = key_of([wanted, *self.steps[: max(one.step for one in mine)]])
+                in_tier = [each for each in plan.placements if each.tier == tier]
+                wanted = {
+                    "of": self._lineage,
+                    "kept": [[each.step, each.codec] for each in in_tier],
+                    "limit": plan.memory,
+                }
+                key = key_of([wanted, *self.steps[: max(each.step for each in in_tier)]])
                 memory = MemoryTier(key, max(0, plan.memory - plan.worker_bytes))
                 self.held.append(memory)
                 self.notes += memory.notes
                 folder, limit = memory.folder, memory.limit
             else:
                 assert plan.folder is not None
-                # The program may go to another folder meanwhile.
+                # Absolute, since the program may change its working directory.
                 folder, limit = disk_folder(plan.folder.absolute(), self._lineage), plan.disk
             self._tiers[tier] = folder, tier_quota(folder, limit)
         return self._tiers[tier]
@@ -166,7 +170,7 @@ def _check(pipe: "Pipeline", plan: Plan) -> None:
     if plan.samples != len(pipe):
         raise ValueError(f"the plan is for {plan.samples:,} samples, and the pipeline has {len(pipe):,}: plan again")
     last = max((placement.step for placement in plan.placements), default=0)
-    planned, steps = ([step.name for step in one.steps[:last]] for one in (plan, pipe))
+    planned, steps = ([step.name for step in owner.steps[:last]] for owner in (plan, pipe))
     for placement in plan.placements:
         if placement.step > pipe.cacheable:
             random = pipe.steps[pipe.cacheable].name if pipe.cacheable < len(pipe.steps) else None

@@ -1,4 +1,4 @@
-"""The quota of a pipeline's tier: versions that nobody uses go, oldest first, when a newer one needs their bytes."""
+"""The quota of a pipeline's tier. Unused versions are evicted, oldest first, when a newer one needs their bytes."""
 
 import contextlib
 import errno
@@ -18,7 +18,7 @@ class QuotaExceeded(OSError):
 
 
 def is_quota_exceeded(error: BaseException | None) -> bool:
-    """Whether that is why a write failed."""
+    """Whether a write failed because of the quota."""
     while error is not None and not isinstance(error, QuotaExceeded):
         error = error.__cause__
     return error is not None
@@ -46,7 +46,7 @@ class TierVersions:
         return removed > 0
 
     def refusal(self, size: int) -> Exception:
-        return QuotaExceeded(errno.ENOSPC, f"the tier's budget of {self.limit:,} bytes is taken", str(self.folder))
+        return QuotaExceeded(errno.ENOSPC, f"the tier's budget of {self.limit:,} bytes is used up", str(self.folder))
 
 
 def tier_quota(folder: Path, limit: int) -> ByteQuota:
@@ -55,9 +55,9 @@ def tier_quota(folder: Path, limit: int) -> ByteQuota:
 
 
 class QuotaFiles(Files):
-    """Files that reserve what they grow by, and leave it to the kernel when they reach the disk.
+    """Files that reserve the bytes they grow by, and leave syncing to the kernel.
 
-    What a power failure leaves half written is found by its checksums, and computed again.
+    Checksums find what a power failure leaves half written; it is computed again.
     """
 
     def __init__(self, quota: ByteQuota) -> None:
@@ -80,10 +80,10 @@ class QuotaFiles(Files):
             super().make_folder(folder)
 
     def sync(self, descriptor: int) -> None:
-        """Nothing: see the class."""
+        """Do nothing: see the class."""
 
     def sync_folder(self, folder: Path) -> None:
-        """Nothing: see the class."""
+        """Do nothing: see the class."""
 
     def _growing(self, descriptor: int, end: int) -> contextlib.AbstractContextManager[None]:
         growth = on_disk(end) - on_disk(self.size(descriptor))
