@@ -60,7 +60,7 @@ def test_stats_of_a_folder_fit_and_are_whole(folder: Path, columns: int) -> None
     assert "50.0%" in rows[0]
     assert rows[1][1].startswith("@")
     assert rows[2][4] == "-"
-    assert "In all " in said
+    assert "Total: " in said
 
 
 def test_stats_as_json(folder: Path) -> None:

@@ -31,9 +31,9 @@ def test_stats_say_what_is_there_and_what_it_saved(folder: Path) -> None:
     rows = [line.split() for line in said.splitlines()]
     assert ["cpp.so", "2", "10.0", "kB"] in rows
     assert ["train", "2"] in rows
-    assert "Looked up: 1 found; 1 not there." in said
+    assert "Looked up: 1 found; 1 missing." in said
     assert "Used 3 times: 6.0 s of compiling saved." in said
-    assert "of 100 GB, 0.0%; everything counts." in said
+    assert "of 100 GB, 0.0%, overhead included." in said
     status, said, _ = run("compiled", "stats", "--dir", folder, "--json")
     found = json.loads(said)
     assert (found["folder"], found["artifacts"], found["hits"]) == (str(folder), 3, 3)

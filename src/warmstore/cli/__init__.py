@@ -1,7 +1,7 @@
-"""The command line: one file a command group, each with a function or a typer app that is registered here.
+"""The command line: one file per command group, registered here.
 
-Command files import at their top only what is cheap; torch and the like load inside the command that needs them, so
-that `warmstore --help` answers at once.
+Command files import only light modules at the top. torch and the like are imported inside the commands that need them,
+so that `warmstore --help` is fast.
 """
 
 import io
@@ -55,5 +55,5 @@ def main() -> None:
     """Run the command line; the `warmstore` script calls this."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a log in ASCII must not end a run because of a check mark
+            stream.reconfigure(errors="replace")  # an ASCII log must not fail on a check mark
     app()

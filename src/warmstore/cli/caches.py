@@ -23,9 +23,9 @@ def register(app: typer.Typer) -> None:
 
 def stats(
     cache: Cache,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Show how caches of features fare: entries, bytes, hit rate, time saved, age, versions."""
+    """Show entries, bytes, hit rate, saved time, age and versions of feature caches."""
     from warmstore.cli.caches_view import show_states, state_as_json
     from warmstore.features.cache_inspection import find_caches, read_state
 
@@ -40,7 +40,7 @@ def clear(
     cache: Cache,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Remove caches of features, with all their versions. Asks first."""
+    """Remove feature caches with all their versions. Asks first."""
     from warmstore.features.cache_inspection import clear as clear_cache
     from warmstore.features.cache_inspection import find_caches, read_state
 

@@ -1,4 +1,4 @@
-"""What `warmstore stats` and `inspect` show of feature caches."""
+"""The output of `warmstore stats` and `inspect` for feature caches."""
 
 import json
 from collections.abc import Sequence
@@ -18,10 +18,10 @@ from warmstore.tree.spec import TreeSpec, children_of, keys_of
 
 
 def show_states(states: Sequence[CacheState], now: float, console: Console) -> None:
-    """Print one line a version. `now` is in seconds since 1970."""
+    """Print one line per version. `now` is in seconds since 1970."""
     shown = table(
         f"Feature caches in {states[0].path.absolute().parent}",
-        "cache", ">entries", ">size", ">hit rate", ">saved", ">age", ">written\nbefore",
+        "cache", ">entries", ">size", ">hit rate", ">saved", ">age", ">written\nago",
     )  # fmt: skip
     shown.columns[0].no_wrap = False  # ids may be long; numbers must be whole
     for state in states:
@@ -38,19 +38,19 @@ def show_states(states: Sequence[CacheState], now: float, console: Console) -> N
     console.print(shown)
     if len(states) > 1:
         saved = format_duration(sum(state.seconds_saved for state in states))
-        console.print(f"In all {format_size(sum(state.bytes for state in states))}, {saved} of computing saved.")
+        console.print(f"Total: {format_size(sum(state.bytes for state in states))}, {saved} of computing saved.")
     if any(id_name(state.path) != state.path.name for state in states):
         console.print("[dim]@: a version for another module, or other arguments.[/]")
 
 
 def label(state: CacheState) -> str:
-    """A cache's id, with the digest of its version where it is not the first."""
+    """A cache's id, with the digest of its version if it is not the first."""
     digest = state.path.name.removeprefix(id_name(state.path))
     return state.id + (f" {digest[:9]}" if digest else "")
 
 
 def state_as_json(state: CacheState) -> dict[str, Any]:
-    """Everything about a version that JSON can say."""
+    """The state of a version as JSON data."""
     return {
         "path": str(state.path),
         "id": state.id,
@@ -71,7 +71,7 @@ def state_as_json(state: CacheState) -> dict[str, Any]:
 
 
 def cache_description(store: RecordStore) -> dict[str, Any]:
-    """What `inspect` adds for a store that is a cache."""
+    """The entries that `inspect` adds for a feature cache."""
     path = store.path
     state = read_state(path)
     try:
@@ -92,13 +92,13 @@ def show_cache(found: dict[str, Any], now: float, console: Console) -> None:
     if found["hits"] + found["misses"]:
         used += f": {found['hit_rate']:.1%}; {format_duration(found['seconds_saved'])} of computing saved"
     twice = found["duplicates"]
-    told = "not known: some are damaged" if twice is None else f"{twice:,}"
+    duplicated = "not known: some are damaged" if twice is None else f"{twice:,}"
     lines = {
         "Feature cache": found["id"],
         "Output": found["output"],
         "Used": used,
         "Age": f"{format_duration(now - found['created'])}, written {format_duration(now - found['written'])} ago",
-        "Duplicates": told + (": the later one of each key counts" if twice else ""),
+        "Duplicates": duplicated + (": the last entry of each key counts" if twice else ""),
         "Fingerprint": _fingerprint(found["fingerprint"]),
         "Versions": ", ".join(found["versions"]),
     }
@@ -140,5 +140,5 @@ def _fingerprint(fingerprint: Fingerprint | None) -> str:
         return "none: filled by put_batch alone"
     if "rules" not in fingerprint:
         parts = ", ".join(f"{part} {str(value)[:12]}" for part, value in fingerprint.items() if value)
-        return f"of other rules of identity: {parts}"
+        return f"by other identity rules: {parts}"
     return f"{digest(fingerprint)}, of {len(fingerprint['facts']):,} facts"

@@ -1,4 +1,4 @@
-"""What a user did wrong is one line on stderr and exit status 1, and no traceback; for all commands alike."""
+"""User errors of all commands: one line on stderr without a traceback, and exit status 1."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from warmstore.errors import WarmstoreError, message_of
 
 
 class Commands(TyperGroup):
-    """A group of commands that says what was wrong where one raises an error that warmstore raises on purpose."""
+    """A group of commands that prints the errors that warmstore raises on purpose."""
 
     def invoke(self, ctx: Any) -> Any:
         try:

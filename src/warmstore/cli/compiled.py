@@ -1,4 +1,4 @@
-"""`warmstore compiled`: what the compile cache holds, how it fares, and what is carried to other machines."""
+"""`warmstore compiled`: show, check, clear, export and import the compile cache."""
 
 import json
 import os
@@ -19,20 +19,18 @@ if TYPE_CHECKING:
     from warmstore.compiling.store.artifact_store import ArtifactStore
 
 Folder = Annotated[
-    Path | None, typer.Option("--dir", help="The compile cache's folder; else WARMSTORE_CACHE_DIR, else the user's.")
+    Path | None, typer.Option("--dir", help="The compile cache's folder. Default: WARMSTORE_CACHE_DIR, or the user's.")
 ]
-Job = Annotated[str | None, typer.Option(help="Only what this job used.")]
-Kind = Annotated[str | None, typer.Option(help="Only of this kind, as `stats` shows them.")]
+Job = Annotated[str | None, typer.Option(help="Only artifacts that this job used.")]
+Kind = Annotated[str | None, typer.Option(help="Only artifacts of this kind; see `stats`.")]
 Size = Annotated[
-    str | None, typer.Option(help='What the folder may hold, such as "20GB"; else WARMSTORE_MAX_SIZE_GB, else 100 GB.')
+    str | None, typer.Option(help='Limit of the folder, such as "20GB". Default: WARMSTORE_MAX_SIZE_GB, or 100 GB.')
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")]
+Json = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 
-_PATIENT = 60.0  # seconds without data flowing that who asks for a warm-up waits
+_WAIT = 60.0  # seconds without data from the remote that a warm-up accepts
 
-app = typer.Typer(
-    no_args_is_help=True, help="What the compile cache holds: look at it, clear it, carry it to other machines."
-)
+app = typer.Typer(no_args_is_help=True, help="Show, check, clear, export and import the compile cache.")
 
 
 def register(parent: typer.Typer) -> None:
@@ -42,7 +40,7 @@ def register(parent: typer.Typer) -> None:
 
 @app.command()
 def stats(folder: Folder = None, as_json: Json = False) -> None:
-    """Show how much is compiled and kept, and how often that helped."""
+    """Show how many artifacts are cached, and how often they were used."""
     with _opened(folder) as store:
         from warmstore.cli.compiled_view import show_stats
 
@@ -55,26 +53,26 @@ def stats(folder: Folder = None, as_json: Json = False) -> None:
 
 @app.command("list")
 def list_(folder: Folder = None, job: Job = None, kind: Kind = None, as_json: Json = False) -> None:
-    """List the artifacts: what they are of, their size, what they took to make, and when they were used."""
+    """List the artifacts with their kind, size, compile time and last use."""
     with _opened(folder) as store:
         from warmstore.cli.compiled_view import artifact_as_json, show_artifacts
 
         found = store.all(job, kind)
         if as_json:
-            typer.echo(json.dumps([artifact_as_json(one) for one in found], indent=2))
+            typer.echo(json.dumps([artifact_as_json(artifact) for artifact in found], indent=2))
         else:
             show_artifacts(found, Console(highlight=False))
 
 
 @app.command()
 def verify(folder: Folder = None) -> None:
-    """Read every artifact. What is damaged is dropped and will be compiled again; fails where there was any."""
+    """Check every artifact. Damaged ones are removed and compiled again; exits with 1 if there are any."""
     with _opened(folder) as store:
-        said = store.verify()
-        for line in said:
+        problems = store.verify()
+        for line in problems:
             typer.echo(line)
         typer.echo(f"{store.folder}: {len(store.all()):,} artifacts are whole")
-        if said:
+        if problems:
             raise typer.Exit(1)
 
 
@@ -84,11 +82,11 @@ def clear(
     job: Job = None,
     kind: Kind = None,
     unused_for: Annotated[
-        str | None, typer.Option(metavar="DURATION", help='Only what was not used for so long: "30d", "12h", "5min".')
+        str | None, typer.Option(metavar="DURATION", help='Only artifacts unused for this long: "30d", "12h", "5min".')
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Remove artifacts: all, or those of a job, of a kind, or long unused. Asks first."""
+    """Remove artifacts: all, or those of a job, of a kind, or unused for some time. Asks first."""
     with _opened(folder) as store:
         seconds = None if unused_for is None else parse_duration(unused_for)
         which = "all artifacts" if job is kind is unused_for is None else "these artifacts"
@@ -101,13 +99,13 @@ def clear(
 
 @app.command()
 def export(
-    path: Annotated[Path, typer.Argument(metavar="BUNDLE", help="The new file, by custom a .tar.zst.")],
+    path: Annotated[Path, typer.Argument(metavar="BUNDLE", help="The new file, usually .tar.zst.")],
     folder: Folder = None,
     job: Annotated[
-        list[str] | None, typer.Option(help="Take what this job used; may be given again.", show_default="everything")
+        list[str] | None, typer.Option(help="Only artifacts that this job used; repeatable.", show_default="everything")
     ] = None,
 ) -> None:
-    """Write a bundle for other machines, signed where WARMSTORE_SIGNING_KEY or WARMSTORE_SIGNING_KEY_FILE has a key."""
+    """Write a bundle for other machines, signed if WARMSTORE_SIGNING_KEY or WARMSTORE_SIGNING_KEY_FILE has a key."""
     with _opened(folder) as store:
         from warmstore.compiling.bundles import export as export_bundle
 
@@ -122,7 +120,7 @@ def import_(
     folder: Folder = None,
     max_size: Size = None,
 ) -> None:
-    """Take in a bundle: all of it, or nothing where anything is wrong with it. With a key, only what it signed."""
+    """Import a bundle: all of it, or nothing if it is not valid. With a key, only a bundle signed with it."""
     with _opened(folder, max_size, make=True) as store:
         from warmstore.compiling.bundles import import_ as import_bundle
 
@@ -136,55 +134,55 @@ def warmup(
     jobs: Annotated[list[str], typer.Argument(help="Names of jobs.")],
     folder: Folder = None,
     remote: Annotated[
-        str | None, typer.Option(help="Fetch from there what is not here; else WARMSTORE_REMOTE_URL.")
+        str | None, typer.Option(help="Fetch missing artifacts from here. Default: WARMSTORE_REMOTE_URL.")
     ] = None,
 ) -> None:
-    """Check that everything some jobs used is here, whole and usable on this machine. Fails where it is not."""
+    """Check that all artifacts of some jobs are usable on this machine; exits with 1 if not."""
     from warmstore.compiling.jobs import prepare
     from warmstore.compiling.remote.remote_settings import RemoteSettings
     from warmstore.remote.offline import is_offline
 
-    shared = None if is_offline() else RemoteSettings.of(remote, None, _PATIENT)
+    shared = None if is_offline() else RemoteSettings.of(remote, None, _WAIT)
     ready = [prepare(_folder(folder), job, shared) for job in jobs]
-    for one in ready:
-        typer.echo(f"{one.job}: {one.ready} of {one.keys} ready" + "".join(f"\n  {why}" for why in one.reasons))
-    if any(one.ready < one.keys or not one.keys for one in ready):
+    for state in ready:
+        typer.echo(f"{state.job}: {state.ready} of {state.keys} ready" + "".join(f"\n  {why}" for why in state.reasons))
+    if any(state.ready < state.keys or not state.keys for state in ready):
         raise typer.Exit(1)
 
 
 @app.command()
 def doctor(
     folder: Folder = None,
-    job: Annotated[str | None, typer.Option(help="Say only why the last run of this job missed.")] = None,
+    job: Annotated[str | None, typer.Option(help="Only explain the misses of this job's last run.")] = None,
 ) -> None:
-    """Say what keeps the compile cache from helping on this machine, and why the last runs missed what they did."""
+    """Show what is wrong with the compile cache on this machine, and why the last runs had misses."""
     from warmstore.compiling.doctor import doctor as look
 
     findings = look(_folder(folder), job)
     table = Table(box=None, pad_edge=False, show_header=False)
-    for one in findings:
-        table.add_row("[green]✓[/]" if one.well else "[red]✗[/]", one.name, one.said)
+    for finding in findings:
+        table.add_row("[green]✓[/]" if finding.well else "[red]✗[/]", finding.name, finding.said)
     Console(highlight=False).print(table)
-    if any(not one.well for one in findings):
+    if any(not finding.well for finding in findings):
         raise typer.Exit(1)
 
 
 @app.command()
 def prune(
     remote: Annotated[
-        str | None, typer.Option(help="s3://bucket/prefix or the like; else WARMSTORE_REMOTE_URL.")
+        str | None, typer.Option(help="The remote, such as s3://bucket/prefix. Default: WARMSTORE_REMOTE_URL.")
     ] = None,
     older_than: Annotated[
-        str | None, typer.Option(metavar="DURATION", help='Remove what was made longer ago: "30d", "12h".')
+        str | None, typer.Option(metavar="DURATION", help='Remove older artifacts: "30d", "12h".')
     ] = None,
     max_size: Annotated[
-        str | None, typer.Option(help='Then remove the oldest until so much is left, such as "50GB".')
+        str | None, typer.Option(help='Then remove the oldest until this size is left, such as "50GB".')
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be removed.")] = False,
     folder: Folder = None,
     option: Option = None,
 ) -> None:
-    """Remove old artifacts from a remote, and bytes that belong to none. Needs a key that signs."""
+    """Remove old artifacts and unreferenced objects from a remote. Needs a signing key."""
     from warmstore.compiling.remote.remote_memory import RemoteMemory
     from warmstore.compiling.remote.remote_prune import prune as collect
     from warmstore.compiling.remote.remote_settings import URL
@@ -194,7 +192,7 @@ def prune(
 
     url = remote or os.environ.get(URL)
     if not url:
-        raise ValueError(f"which remote? say --remote URL, or set {URL}")
+        raise ValueError(f"no remote is given; pass --remote URL or set {URL}")
     local = Settings.of(folder, None, "lru", "auto", None, None, 0.0).folder
     with Objects(url, options=options_of(option)) as objects:
         pruned = collect(
@@ -214,7 +212,7 @@ def prune(
 
 @contextmanager
 def _opened(folder: Path | None, max_size: str | None = None, *, make: bool = False) -> "Iterator[ArtifactStore]":
-    """The store of the compile cache. One that is not there is said not to be, or with `make` made."""
+    """Open the store of the compile cache; `make` creates it. Raises NotAStore if there is none."""
     from warmstore.compiling.settings import Settings
     from warmstore.compiling.store.artifact_store import ArtifactStore
     from warmstore.errors import NotAStore
@@ -226,7 +224,7 @@ def _opened(folder: Path | None, max_size: str | None = None, *, make: bool = Fa
         yield store
 
 
-def _folder(told: Path | None) -> Path:
+def _folder(given: Path | None) -> Path:
     from warmstore.compiling.settings import default_folder
 
-    return told or Path(os.environ.get("WARMSTORE_CACHE_DIR") or default_folder())
+    return given or Path(os.environ.get("WARMSTORE_CACHE_DIR") or default_folder())

@@ -1,4 +1,4 @@
-"""What `warmstore compiled` shows."""
+"""The output of `warmstore compiled`."""
 
 import time
 from collections.abc import Sequence
@@ -14,16 +14,16 @@ from warmstore.storage.humanize import format_duration, format_size
 
 _COUNTERS = {
     "hit": "found",
-    "miss": "not there",
-    "incompatible": "there, but for another environment",
-    "damaged": "damaged, and made again",
+    "miss": "missing",
+    "incompatible": "for another environment",
+    "damaged": "damaged and compiled again",
     "evicted": "evicted",
     "left": "left to torch.compile",
 }
 
 
 def show_stats(found: StoreStats, console: Console) -> None:
-    """Print what a store holds by kind, its jobs, and how it fared."""
+    """Print a store's artifacts by kind and by job, and its lookups."""
     kinds = table("", "kind", ">artifacts", ">size")
     kinds.title = None
     for kind, (count, taken) in found.kinds.items():
@@ -32,9 +32,9 @@ def show_stats(found: StoreStats, console: Console) -> None:
     console.print(kinds if found.kinds else "None yet.")
     taken = found.size + found.claimed
     console.print(
-        f"On disk {format_size(taken)} of {format_size(found.limit)}, {taken / found.limit:.1%}; everything counts."
+        f"On disk {format_size(taken)} of {format_size(found.limit)}, {taken / found.limit:.1%}, overhead included."
     )
-    counted = [f"{found.counters[name]:,} {said}" for name, said in _COUNTERS.items() if found.counters.get(name)]
+    counted = [f"{found.counters[name]:,} {label}" for name, label in _COUNTERS.items() if found.counters.get(name)]
     if counted:
         console.print(f"Looked up: {'; '.join(counted)}.")
     if found.hits:
@@ -46,35 +46,35 @@ def show_stats(found: StoreStats, console: Console) -> None:
             jobs.add_row(Text(job), f"{count:,}")
         console.print(jobs)
     if found.read_only:
-        console.print("[yellow]The folder cannot be written: nothing is added.[/]")
+        console.print("[yellow]The folder is read-only: nothing is added.[/]")
 
 
 def show_artifacts(found: Sequence[Artifact], console: Console) -> None:
-    """Print one line an artifact."""
+    """Print one line per artifact."""
     if not found:
         console.print("No artifacts.")
         return
     now = time.time()
-    shown = table("", "artifact", "kind", ">size", ">took", ">uses", ">used\nbefore", "made on")
+    shown = table("", "artifact", "kind", ">size", ">took", ">uses", ">used\nago", "made on")
     shown.title = None
     shown.columns[0].no_wrap = False
     shown.columns[0].overflow = "fold"
-    for one in found:
+    for artifact in found:
         shown.add_row(
-            Text(one.key),
-            Text(one.kind),
-            format_size(one.size),
-            format_duration(one.seconds) if one.seconds else "-",
-            f"{one.hits:,}",
-            format_duration(now - one.last_used),
-            Text(one.host),
+            Text(artifact.key),
+            Text(artifact.kind),
+            format_size(artifact.size),
+            format_duration(artifact.seconds) if artifact.seconds else "-",
+            f"{artifact.hits:,}",
+            format_duration(now - artifact.last_used),
+            Text(artifact.host),
         )
     console.print(shown)
 
 
-def artifact_as_json(one: Artifact) -> dict[str, Any]:
-    """Everything about an artifact that JSON can say."""
-    plain = {name: value for name, value in vars(one).items() if name not in ("environment", "requirements")}
-    environment = {name: value for name, value in vars(one.environment).items() if not name.startswith("_")}
+def artifact_as_json(artifact: Artifact) -> dict[str, Any]:
+    """An artifact as JSON data."""
+    plain = {name: value for name, value in vars(artifact).items() if name not in ("environment", "requirements")}
+    environment = {name: value for name, value in vars(artifact.environment).items() if not name.startswith("_")}
     environment.pop("digest", None)
-    return plain | {"requirements": dict(one.requirements), "environment": environment}
+    return plain | {"requirements": dict(artifact.requirements), "environment": environment}

@@ -1,7 +1,7 @@
-"""`warmstore demo`: one training job without a cache, with a cold one and with a warm one, side by side.
+"""`warmstore demo`: one training job without a cache, with a cold one and with a warm one.
 
-Each run is a fresh process (`warmstore.demo.digits`), so that what the warm run finds can only come from the disk. The
-demo shows where the time went and fails unless all three runs computed the same, bit for bit.
+Each run is a fresh process (`warmstore.demo.digits`), so that the warm run can only use the disk. The demo shows the
+time by phase, and fails unless the results of all three runs are equal bit for bit.
 """
 
 import importlib.util
@@ -31,25 +31,27 @@ RUNS = ("no cache", "cold cache", "warm cache")
 def demo(
     folder: Annotated[
         Path | None,
-        typer.Option(file_okay=False, help="Keep images and caches in a new folder in here.", show_default="temporary"),
+        typer.Option(
+            file_okay=False, help="Keep images and caches in a new folder in this one.", show_default="temporary"
+        ),
     ] = None,
-    epochs: Annotated[int, typer.Option(min=1, help="How often each run goes through the images.")] = 5,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs per run.")] = 5,
     json_file: Annotated[
         Path | None, typer.Option("--json", dir_okay=False, help="Write all figures to this file.")
     ] = None,
     images: Annotated[int, typer.Option(min=20, max=DIGITS, hidden=True)] = DIGITS,
 ) -> None:
     """Train on the same images without a cache, with a cold one and with a warm one (about a minute)."""
-    lacking = [label for module, label in NEEDED.items() if importlib.util.find_spec(module) is None]
-    if lacking:
-        raise NotInstalled(f"the demo needs {' and '.join(lacking)}: pip install warmstore[demo]")
+    missing = [label for module, label in NEEDED.items() if importlib.util.find_spec(module) is None]
+    if missing:
+        raise NotInstalled(f"the demo needs {' and '.join(missing)}: pip install warmstore[demo]")
     if json_file:
         json_file.parent.mkdir(parents=True, exist_ok=True)
     console = Console(highlight=False)
     console.print(
         f"[bold]One training job, three times, each in a fresh process.[/] {images:,} handwritten digits: PNG files "
-        "are decoded and resized to 96 x 96, go through a frozen encoder (Gabor filters and random convolutions from a "
-        f"fixed seed, nothing is downloaded), and a linear head, compiled, is trained on its features for {epochs} "
+        "are decoded, resized to 96 x 96 and encoded by a frozen encoder (Gabor filters and random convolutions from a "
+        f"fixed seed; nothing is downloaded). A compiled linear head is trained on the features for {epochs} "
         f"epoch{'s' if epochs > 1 else ''}.\n"
     )
     with ExitStack() as stack:
@@ -67,16 +69,14 @@ def demo(
 
     console.print(time_table(runs))
     console.print(
-        "[dim]cold: the images are profiled briefly, and the first epoch fills the caches. warm: another process finds "
-        "profile and caches on disk; a plan still takes loading its solver. no cache: none for "
-        "torch.compile either, as in a new container. "
-        "start to exit: the whole process, which also loads PyTorch and finishes writing the caches.[/]\n"
+        "[dim]cold: a short profile, and a first epoch that fills the caches. warm: another process, with profile and "
+        "caches from disk; planning still loads the solver. no cache: torch.compile has none either, "
+        "as in a new container. "
+        "start to exit: the whole process, with the import of PyTorch and the last writes to the caches.[/]\n"
     )
     console.print(cache_table(runs[1], runs[2]))
     if not all(run.compiled for run in runs):
-        console.print(
-            "[yellow]The head was not compiled: there is no C++ compiler that torch.compile can use here.[/]\n"
-        )
+        console.print("[yellow]The head was not compiled: torch.compile finds no C++ compiler here.[/]\n")
     print_verdict(console, runs, found)
     if folder:
         console.print(f"Images and caches are in {place}", markup=False, soft_wrap=True)
@@ -102,13 +102,13 @@ def run_all(console: Console, place: Path, epochs: int, images: int) -> list[Dem
 
 
 def new_folder(folder: Path) -> Path:
-    """A folder in `folder` that is new: a cold cache must be cold also when the demo runs there again."""
+    """Make a new folder inside `folder`, so that the cold cache is cold also when the demo runs again."""
     folder.mkdir(parents=True, exist_ok=True)
     return Path(tempfile.mkdtemp(prefix=time.strftime("demo-%Y%m%d-%H%M%S-"), dir=folder))
 
 
 def threads() -> int:
-    """How many threads each run gets: the same for all, as the number of threads can decide the last bit of a sum."""
+    """Threads of each run, equal for all runs: the number of threads can change the last bit of a sum."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(usable, 4)
 

@@ -1,4 +1,4 @@
-"""`warmstore keys`: what compiled artifacts from elsewhere are signed and checked with."""
+"""`warmstore keys`: keys that sign and check compiled artifacts."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="Keys that sign and check compiled artifacts: make one, show yours.")
+app = typer.Typer(no_args_is_help=True, help="Make and show keys that sign and check compiled artifacts.")
 
 
 def register(parent: typer.Typer) -> None:
@@ -16,12 +16,12 @@ def register(parent: typer.Typer) -> None:
 
 @app.command()
 def generate(
-    kind: Annotated[str, typer.Option(help="hmac, a secret that all share, or ed25519, a pair.")] = "hmac",
+    kind: Annotated[str, typer.Option(help="hmac (a shared secret) or ed25519 (a key pair).")] = "hmac",
     out: Annotated[
-        Path | None, typer.Option(help="A new file for it, which only you can read; else it is printed.")
+        Path | None, typer.Option(help="A new file for the key, readable only by you. Default: print the key.")
     ] = None,
 ) -> None:
-    """Make a key, for WARMSTORE_SIGNING_KEY or for a file that WARMSTORE_SIGNING_KEY_FILE names."""
+    """Make a key for WARMSTORE_SIGNING_KEY, or for the file in WARMSTORE_SIGNING_KEY_FILE."""
     from warmstore.remote.signing import SigningKey
 
     made = SigningKey.new(kind)
@@ -35,16 +35,16 @@ def generate(
             file.write(made.line + "\n")
         typer.echo(f"{out}: the {made.kind} key {made.id}")
     if public != made:
-        typer.echo(f"# For those who only check, the line that is no secret:\n{public.line}", err=out is None)
+        typer.echo(f"# The public key, for machines that only check:\n{public.line}", err=out is None)
 
 
 @app.command()
 def show(
     path: Annotated[
-        Path | None, typer.Option("--file", help="A file of keys; else those of the variables.", show_default=False)
+        Path | None, typer.Option("--file", help="A file of keys. Default: the environment.", show_default=False)
     ] = None,
 ) -> None:
-    """Show which keys are configured: their ids, what they can do, and the lines that are no secrets."""
+    """Show the configured keys: their ids, their uses and their public lines."""
     from warmstore.remote.signing import KEY, KEY_FILE, Keyring
 
     keys = (Keyring.from_file(path) if path else Keyring.from_environment()).keys

@@ -1,4 +1,4 @@
-"""`warmstore plan`: what a pipeline had better keep where, from the command line."""
+"""`warmstore plan`: plan the caches of a pipeline from the command line."""
 
 import importlib
 import sys
@@ -23,44 +23,44 @@ def plan(
     ],
     memory: Annotated[str | None, typer.Option(help='Memory for samples and workers, such as "4GB".')] = None,
     disk: Annotated[str | None, typer.Option(help='Disk for samples, such as "50GB".')] = None,
-    folder: Annotated[Path, typer.Option(help="Where the disk tier and the profile lie.")] = Path("cache"),
-    workers: Annotated[int | None, typer.Option(help="Worker processes; as many as pay by default.")] = None,
-    epochs: Annotated[int, typer.Option(help="Epochs in which building the tiers must pay.")] = 30,
-    step_seconds: Annotated[float, typer.Option(help="Seconds that training takes per batch.")] = 0.0,
-    batch_size: Annotated[int, typer.Option(help="Samples a batch.")] = 64,
+    folder: Annotated[Path, typer.Option(help="Folder of the disk tier and the profile.")] = Path("cache"),
+    workers: Annotated[int | None, typer.Option(help="Worker processes. Default: the best number.")] = None,
+    epochs: Annotated[int, typer.Option(help="Epochs in which filling the tiers must pay off.")] = 30,
+    step_seconds: Annotated[float, typer.Option(help="Seconds of training per batch.")] = 0.0,
+    batch_size: Annotated[int, typer.Option(help="Samples per batch.")] = 64,
     world_size: Annotated[int, typer.Option(help="Ranks on this machine.")] = 1,
     direct_io: Annotated[bool, typer.Option(help="Read the disk tier past the page cache.")] = False,
     strategy: Annotated[
-        str, typer.Option(help="joint; or, to compare with: sequential, single, presto, page-cache, none.")
+        str, typer.Option(help="joint, or a baseline: sequential, single, presto, page-cache, none.")
     ] = "joint",
-    seconds: Annotated[float, typer.Option(help="How long to measure, about.")] = 12.0,
-    refresh: Annotated[bool, typer.Option(help="Measure again, whatever is remembered.")] = False,
-    plot: Annotated[Path | None, typer.Option(help="Draw the plan into this PNG, SVG or PDF.")] = None,
+    seconds: Annotated[float, typer.Option(help="Approximate seconds of profiling.")] = 12.0,
+    refresh: Annotated[bool, typer.Option(help="Measure again, even if a saved profile matches.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Plot the plan to this PNG, SVG or PDF file.")] = None,
 ) -> None:
-    """Measure a pipeline and show what to keep of which step in memory and on disk."""
+    """Profile a pipeline, and show how many samples to cache in memory and on disk, and after which steps."""
     from warmstore.pipeline.plan.plan_table import show
 
     pipe = _found(pipeline)
     profile = pipe.profile(folder=folder, batch_size=batch_size, seconds=seconds, refresh=refresh)
-    told: dict[str, Any] = {
+    options: dict[str, Any] = {
         "workers": workers,
         "epochs": epochs,
         "step_seconds": step_seconds,
         "world_size": world_size,
     }
     made = pipe.plan(
-        profile=profile, memory=memory, disk=disk, folder=folder, direct_io=direct_io, strategy=strategy, **told
+        profile=profile, memory=memory, disk=disk, folder=folder, direct_io=direct_io, strategy=strategy, **options
     )
     show(made, Console(highlight=False))
     if plot is not None:
-        typer.echo(f"Drawn into {made.plot(plot)}.")
+        typer.echo(f"Plotted to {made.plot(plot)}.")
 
 
 def _found(name: str) -> "Pipeline":
-    """The pipeline that MODULE:NAME means.
+    """The pipeline at MODULE:NAME.
 
     Raises:
-        ValueError: no such module, no such name, or something else under it.
+        ValueError: the module or the name does not exist, or it is no pipeline.
     """
     from warmstore.pipeline.pipeline import Pipeline
 
@@ -79,5 +79,5 @@ def _found(name: str) -> "Pipeline":
     value = getattr(found, attribute)
     value = value if isinstance(value, Pipeline) or not callable(value) else value()
     if not isinstance(value, Pipeline):
-        raise ValueError(f"{name} is a {type(value).__name__}; it must be a warmstore Pipeline or a function of none")
+        raise ValueError(f"{name} is a {type(value).__name__}; it must be a Pipeline, or a function that returns one")
     return value

@@ -16,7 +16,7 @@ Progress = Annotated[
 ]
 Fields = Annotated[
     list[str] | None,
-    typer.Option("--field", "-f", metavar="NAME", help="Take this field only; may be given again.", show_default="all"),
+    typer.Option("--field", "-f", metavar="NAME", help="Take this field only; repeatable.", show_default="all"),
 ]
 
 
@@ -30,7 +30,7 @@ def convert(
     source: Annotated[
         list[str], typer.Argument(metavar="SOURCE", help="Files, a folder, or patterns such as 'train-{000..099}.tar'.")
     ],
-    store: Annotated[Path, typer.Argument(help="The new store's folder. Killed and called again, it goes on.")],
+    store: Annotated[Path, typer.Argument(help="The new store's folder. An interrupted run is resumed.")],
     format: Annotated[
         str | None,
         typer.Option(metavar="FORMAT", help=f"One of {', '.join(OF_FILES)}.", show_default="by the files' names"),
@@ -74,9 +74,9 @@ def export(
 def inspect(
     store: Annotated[Path, typer.Argument(help="The store's folder.")],
     samples: Annotated[int, typer.Option(min=0, help="How many of the first records to show.")] = 3,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Show what a store or cache holds: fields, chunks, bytes, who is writing, and its first records."""
+    """Show fields, chunks, bytes, writers and the first records of a store or cache."""
     from warmstore.cli.records_view import description, show
 
     found = description(store, samples)
@@ -91,12 +91,12 @@ def verify(
     repair: Annotated[
         bool,
         typer.Option(
-            "--repair", help="Restore what has a whole copy; make damaged values absent, and keep all others."
+            "--repair", help="Restore files from their copies; make other damaged values absent, and keep the rest."
         ),
     ] = False,
     progress: Progress = None,
 ) -> None:
-    """Check every record against its checksums. Exits with 1 when something is damaged and not repaired."""
+    """Check every record against its checksums. Exits with 1 if damage is found and not repaired."""
     from warmstore.cli.records_view import repairs
     from warmstore.errors import Damaged
     from warmstore.replicate.record_store import RecordStore
@@ -109,20 +109,20 @@ def verify(
         report = opened.verify(progress=progress)
     typer.echo(f"{store}: {report}")
     if refusal is not None:
-        typer.echo(f"  it opens with salvage=True only, and without the edits that are not applied: {refusal}")
+        typer.echo(f"  it opens only with salvage=True, without the edits that are not applied: {refusal}")
     if report.ok and refusal is None:
         return
     if not repair:
-        typer.echo("  warmstore verify --repair mends what can be mended")
+        typer.echo("  warmstore verify --repair repairs what can be repaired")
         raise typer.Exit(1)
     with RecordStore.open(store, "a", salvage=True) as opened:
-        mended = opened.verify(repair=True, progress=progress)
-    for line in repairs(report, mended):
+        repaired = opened.verify(repair=True, progress=progress)
+    for line in repairs(report, repaired):
         typer.echo(f"  {line}")
 
 
 def seal(store: Annotated[Path, typer.Argument(help="The store's folder.")]) -> None:
-    """Give chunks that dead writers left their footers, so that any reader of Arrow files can open them."""
+    """Write the missing footers of chunks from dead writers, so that any Arrow reader can open them."""
     from warmstore.records.write.sealing import seal_abandoned
     from warmstore.replicate.record_store import RecordStore
 
@@ -133,7 +133,7 @@ def seal(store: Annotated[Path, typer.Argument(help="The store's folder.")]) -> 
     for name in result.being_written:
         typer.echo(f"  {name} is being written; its writer seals it when it closes the store")
     for name in result.refused:
-        typer.echo(f"  {name} cannot be sealed as it lies; warmstore rebalance writes its records anew", err=True)
+        typer.echo(f"  {name} cannot be sealed; warmstore rebalance rewrites its records", err=True)
     if result.refused:
         raise typer.Exit(1)
 
@@ -142,7 +142,7 @@ def rebalance(
     store: Annotated[Path, typer.Argument(help="The store's folder.")],
     progress: Progress = None,
 ) -> None:
-    """Write a store's live records densely and give back the room of updated and deleted ones."""
+    """Rewrite a store's live records densely, and free the bytes of updated and deleted ones."""
     from warmstore.replicate.record_store import RecordStore
 
     with RecordStore.open(store, "a") as opened:

@@ -1,4 +1,4 @@
-"""What `warmstore inspect` shows: a store described as plain data, and that as tables."""
+"""The output of `warmstore inspect`: a store as plain data, and this data as tables."""
 
 import json
 import time
@@ -23,7 +23,7 @@ _ITEMS = 6
 
 
 def description(path: Path, samples: int) -> dict[str, Any]:
-    """Everything about a store that JSON can say.
+    """A store as JSON data.
 
     Raises:
         NotAStore, Damaged, NewerFormat: as when the store is opened.
@@ -73,7 +73,7 @@ def show(found: dict[str, Any], console: Console) -> None:
     console.print(fields)
 
     chunks = table("Chunks", "file", ">records", ">batches", ">size", "state")
-    # The last ones are those that something happens to.
+    # The last chunks are those that change.
     shown = found["chunks"] if len(found["chunks"]) <= _CHUNKS_SHOWN else found["chunks"][-_CHUNKS_SHOWN:]
     for chunk in shown:
         state = chunk["state"] + (", being written" if chunk["writing"] else "")
@@ -93,32 +93,32 @@ def show(found: dict[str, Any], console: Console) -> None:
     if found["metadata"] and not found["cache"]:
         console.print(Text("Metadata", "bold"))
         for name, value in found["metadata"].items():
-            told = converted(value) if name == "converted" and isinstance(value, dict) else _plain(value)
-            console.print(Text(f" {name}: {_shortened(told, 3 * _CHARACTERS)}"))
+            text = converted(value) if name == "converted" and isinstance(value, dict) else _plain(value)
+            console.print(Text(f" {name}: {_shortened(text, 3 * _CHARACTERS)}"))
 
 
-def repairs(before: Report, mended: Report) -> list[str]:
-    """What a repair did, a line each.
+def repairs(before: Report, repaired: Report) -> list[str]:
+    """The actions of a repair, one line each.
 
     Args:
-        before: what was damaged before the store was opened for writing, which restores files too.
-        mended: what `verify(repair=True)` found then.
+        before: damage before the store was opened for writing, which restores files, too.
+        repaired: the report of `verify(repair=True)` after that.
     """
-    how = "restored" if not mended.lost else "replaced"  # with edits left out, the store is written anew
-    lines = [f"{how}: {name}" for name in dict.fromkeys((*before.files, *mended.files))]
-    for problem in mended.problems:
+    how = "restored" if not repaired.lost else "replaced"  # if edits are lost, the store is rewritten
+    lines = [f"{how}: {name}" for name in dict.fromkeys((*before.files, *repaired.files))]
+    for problem in repaired.problems:
         if problem.field:
             lines.append(
-                f"absent now: {len(problem.positions):,} of field {problem.field!r}, which lay in {problem.chunk}"
+                f"absent now: {len(problem.positions):,} of field {problem.field!r}, which were in {problem.chunk}"
             )
         else:
-            lines.append(f"written anew: {problem.chunk}, without any loss")
-    lines += [f"left out: {edit}" for edit in mended.lost]
+            lines.append(f"rewritten: {problem.chunk}, without loss")
+    lines += [f"left out: {edit}" for edit in repaired.lost]
     return [*lines, "repaired: everything else was kept"]
 
 
 def converted(made_from: dict[str, Any]) -> str:
-    """What a store was converted from, and whether all of it was."""
+    """The source of a converted store, and whether the conversion is complete."""
     source = made_from.get("source")
     where = f" {', '.join(source)}" if isinstance(source, list) else ""
     return f"from {made_from.get('format')}{where}, {'complete' if made_from.get('complete') else 'not finished'}"
@@ -127,7 +127,7 @@ def converted(made_from: dict[str, Any]) -> str:
 def rendered(value: Any) -> str:
     """A value in one short line."""
     if isinstance(value, np.ndarray) and value.ndim:
-        items = ", ".join(f"{one}" for one in value.reshape(-1)[:_ITEMS].tolist())
+        items = ", ".join(f"{item}" for item in value.reshape(-1)[:_ITEMS].tolist())
         more = ", ..." if value.size > _ITEMS else ""
         return _shortened(f"{list(value.shape)} {items}{more}")
     if isinstance(value, np.generic | np.ndarray):
@@ -145,7 +145,7 @@ def _samples(store: RecordStore, count: int) -> list[dict[str, str]]:
         try:
             columns[name] = [rendered(value) for value in store.gather(slice(0, count), [name])[name]]
         except Damaged:
-            columns[name] = ["damaged"] * count  # the rest is worth seeing all the more
+            columns[name] = ["damaged"] * count  # the other fields are shown all the same
     return [{name: values[at] for name, values in columns.items()} for at in range(count)]
 
 

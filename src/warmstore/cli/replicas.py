@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from warmstore.replicate.push import PushResult
 
 Folder = Annotated[Path, typer.Argument(help="The folder of a store or of a cache.")]
-Url = Annotated[str, typer.Argument(metavar="URL", help="s3://, gs://, az://, http(s):// or a folder: its own place.")]
+Url = Annotated[str, typer.Argument(metavar="URL", help="s3://, gs://, az://, http(s):// or a folder, for one store.")]
 Option = Annotated[
     list[str] | None,
     typer.Option(
-        "--option", metavar="NAME=VALUE", help='For the remote, such as "endpoint=https://..."; may be given again.'
+        "--option", metavar="NAME=VALUE", help='An option of the remote, such as "endpoint=https://..."; repeatable.'
     ),
 ]
-Anonymous = Annotated[bool, typer.Option("--anonymous", help="Sign no requests.")]
-Verify = Annotated[bool, typer.Option("--verify", help="Read what is there already; send anew what is damaged.")]
+Anonymous = Annotated[bool, typer.Option("--anonymous", help="Send unsigned requests.")]
+Verify = Annotated[bool, typer.Option("--verify", help="Check chunks on the remote; send damaged ones again.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -38,7 +38,7 @@ def push(
     option: Option = None,
     anonymous: Anonymous = False,
 ) -> None:
-    """Send a store, or this host's part of a cache, to a remote. Broken off and called again it goes on."""
+    """Send a store, or this host's part of a cache, to a remote. An interrupted push is resumed."""
     from warmstore.features.remote_binding import push_folder
 
     _say_pushed(url, push_folder(folder, _remote(url, option, anonymous), verify=verify, progress=progress))
@@ -51,7 +51,7 @@ def pull(
     option: Option = None,
     anonymous: Anonymous = False,
 ) -> None:
-    """Fetch a store, or what other hosts have of a cache, from a remote. Broken off and called again it goes on."""
+    """Fetch a store, or other hosts' parts of a cache, from a remote. An interrupted pull is resumed."""
     from warmstore.features.remote_binding import pull_folder
 
     _say_pulled(folder, pull_folder(folder, _remote(url, option, anonymous), progress=progress))
@@ -64,7 +64,7 @@ def sync(
     option: Option = None,
     anonymous: Anonymous = False,
 ) -> None:
-    """Pull what the remote has, and then push what it lacks."""
+    """Pull from a remote, then push what it lacks."""
     from warmstore.features.remote_binding import pull_folder, push_folder
 
     remote = _remote(url, option, anonymous)
@@ -79,18 +79,19 @@ def _remote(url: str, option: list[str] | None, anonymous: bool) -> Any:
 
 
 def options_of(option: list[str] | None) -> dict[str, str]:
-    """What was given as --option NAME=VALUE, by name."""
-    if any("=" not in one for one in option or ()):
-        raise ValueError("--option takes NAME=VALUE, such as region=us-east-1")
-    return dict(one.partition("=")[::2] for one in option or ())
+    """The values of --option NAME=VALUE, by name."""
+    for text in option or ():
+        if "=" not in text:
+            raise ValueError(f"--option {text!r} must be NAME=VALUE, such as region=us-east-1")
+    return dict(text.partition("=")[::2] for text in option or ())
 
 
 def _say_pushed(url: str, done: "PushResult") -> None:
     from warmstore.remote.location import Location
 
-    late = f"; {done.waiting} are still written to and go with a later push" if done.waiting else ""
-    there = f", {done.present} were there" if done.present else ""
-    typer.echo(f"{Location.parse(url).url}: {done.chunks} chunks sent, {format_size(done.size)}{there}{late}")
+    waiting = f"; {done.waiting} are still being written and need a later push" if done.waiting else ""
+    present = f", {done.present} already there" if done.present else ""
+    typer.echo(f"{Location.parse(url).url}: {done.chunks} chunks sent, {format_size(done.size)}{present}{waiting}")
 
 
 def _say_pulled(folder: Path, done: "PullResult") -> None:

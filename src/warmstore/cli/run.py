@@ -1,4 +1,4 @@
-"""`warmstore run`: a program with the compile cache, without a change to its code."""
+"""`warmstore run`: run an unchanged program with the compile cache."""
 
 import os
 import sys
@@ -15,28 +15,30 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
-    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="What to run, as in python train.py.")],
-    job: Annotated[str | None, typer.Option(help="The name under which is remembered what it used.")] = None,
+    command: Annotated[
+        list[str], typer.Argument(metavar="-- COMMAND...", help="What to run, such as python train.py.")
+    ],
+    job: Annotated[str | None, typer.Option(help="The job name under which used artifacts are recorded.")] = None,
     folder: Folder = None,
     profile: Annotated[str, typer.Option(help="auto, fast or portable.")] = "auto",
     remote: Annotated[
-        str | None, typer.Option(help="Where a team shares what it compiles; else WARMSTORE_REMOTE_URL.")
+        str | None, typer.Option(help="Remote with shared artifacts. Default: WARMSTORE_REMOTE_URL.")
     ] = None,
 ) -> None:
-    """Run a program with the compile cache, without a change to its code; torchrun and its like too."""
+    """Run an unchanged program with the compile cache, also under torchrun and similar launchers."""
     import warmstore.compiling.start as start
     from warmstore.compiling.remote.remote_settings import URL, RemoteSettings
     from warmstore.compiling.settings import Settings
 
     shared = RemoteSettings.of(remote, None, 0.0)
-    Settings.of(folder, None, "lru", profile, job, None, 0.0, shared)  # told now, not by every process
-    told = {
+    Settings.of(folder, None, "lru", profile, job, None, 0.0, shared)  # errors are reported here, not by every process
+    given = {
         "WARMSTORE_JOB": job,
         "WARMSTORE_CACHE_DIR": folder and str(folder.absolute()),
         "WARMSTORE_PROFILE": profile,
         URL: remote,
     }
-    variables = {**os.environ, **{name: value for name, value in told.items() if value}}
+    variables = {**os.environ, **{name: value for name, value in given.items() if value}}
     variables["PYTHONPATH"] = os.pathsep.join(filter(None, [start.__path__[0], os.environ.get("PYTHONPATH")]))
     sys.stdout.flush()
     os.execvpe(command[0], command, variables)

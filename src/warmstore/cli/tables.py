@@ -1,4 +1,4 @@
-"""How every command shows a table and a field."""
+"""Tables and fields as all commands show them."""
 
 from rich import box
 from rich.table import Table
