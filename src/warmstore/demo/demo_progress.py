@@ -1,4 +1,4 @@
-"""The demo's progress: one bar over all its processes on a terminal, a line a run where the output goes elsewhere."""
+"""The demo's progress: one bar for all its processes on a terminal, else one line per run."""
 
 from collections.abc import Sequence
 from types import TracebackType
@@ -7,12 +7,12 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-# Roughly what things take, in epochs that compute everything, so that the bar moves evenly.
+# Approximate durations in uncached epochs, so that the bar moves evenly.
 COMPUTED, CACHED, START = 1.0, 0.01, 0.3
 
 
 def costs(name: str, epochs: int) -> list[float]:
-    """What each epoch of a run costs."""
+    """The duration of each epoch of a run."""
     return {
         "no cache": [COMPUTED] * epochs,
         "cold cache": [COMPUTED] + [CACHED] * (epochs - 1),
@@ -54,13 +54,13 @@ class DemoProgress:
         self._bar.stop()
 
     def begin(self, name: str) -> None:
-        """A run starts; whatever came before it is over."""
+        """Start a run. The previous one has ended."""
         self._name, self._epoch = name, 0
         self._say(f"{name}: training for {self._epochs} epoch{'s' if self._epochs > 1 else ''}")
         self._bar.update(self._task, description=f"{name}: starting", advance=START)
 
     def hear(self, message: dict[str, Any]) -> None:
-        """Take in a message of the job that is running."""
+        """Process a message of the running job."""
         if message["kind"] == "step":
             cost = costs(self._name, self._epochs)[self._epoch]
             description = f"{self._name}: epoch {self._epoch + 1} of {self._epochs}"

@@ -1,7 +1,7 @@
-"""One run of the demo's job in a process of its own, and the proof that several runs computed the same.
+"""One run of the demo's job in its own process, and the comparison of several runs.
 
-Every loss travels as a hexadecimal float, which is exact: two runs are the same only if each loss of each step, each
-test accuracy and the hash of the trained weights are.
+Losses are sent as hexadecimal floats, which are exact. Two runs are equal if the losses of all steps, all test
+accuracies and the hash of the trained weights are equal.
 """
 
 import json
@@ -23,13 +23,12 @@ PHASES = {
 }
 
 ENVIRONMENT = {
-    # MKL may round differently where an array happens to lie differently in memory, unless told not to.
+    # By default, rounding in MKL may depend on the alignment of an array.
     "MKL_CBWR": "COMPATIBLE",
     "MKL_DYNAMIC": "FALSE",
-    # Threads that wait by spinning make the encoder up to ten times slower on a busy machine, which would flatter the
-    # caches.
+    # Spinning threads make the encoder up to ten times slower on a busy machine, which would exaggerate the speedup.
     "OMP_WAIT_POLICY": "PASSIVE",
-    # Trying out the compiler, and its headers compiled ahead, take far longer than the head does.
+    # Testing the compiler and precompiling headers take far longer than compiling the head.
     "TORCHINDUCTOR_VEC_ISA_OK": "1",
     "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
 }
@@ -37,7 +36,7 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class CacheUse:
-    """One cache as a run left it: entries and bytes on disk, and how often this run found one or did not."""
+    """One cache after a run: entries and bytes on disk, and the hits and misses of this run."""
 
     name: str
     entries: int
@@ -48,7 +47,7 @@ class CacheUse:
 
 @dataclass(frozen=True)
 class DemoRun:
-    """What one run took (seconds) and computed (hexadecimal floats, a SHA-256); whether its head could be compiled."""
+    """Seconds and results (hexadecimal floats, a SHA-256) of one run, and whether its head was compiled."""
 
     name: str
     start_to_exit: float
@@ -65,7 +64,7 @@ class DemoRun:
 
 
 def run_job(name: str, arguments: Sequence[str], listen: Callable[[dict[str, Any]], None]) -> DemoRun:
-    """Run `python -m warmstore.demo.digits train` to its end; `listen` hears each of its messages.
+    """Run `python -m warmstore.demo.digits train` to its end; `listen` gets each of its messages.
 
     Raises `subprocess.CalledProcessError`, with what the job wrote to stderr, if it fails.
     """
@@ -95,10 +94,10 @@ def run_job(name: str, arguments: Sequence[str], listen: Callable[[dict[str, Any
 
 
 def call_digits(arguments: Sequence[str], read: Callable[[str], None] = lambda line: None) -> None:
-    """Call `warmstore.demo.digits` in a fresh process and hand over each line of its stdout as it comes."""
+    """Call `warmstore.demo.digits` in a fresh process, and pass each line of its stdout to `read`."""
     command = [sys.executable, "-m", "warmstore.demo.digits", *arguments]
     environment = {**os.environ, **ENVIRONMENT}
-    # stderr goes to a file: a second pipe that nobody reads meanwhile could fill up and stop the job.
+    # stderr goes to a file: a second pipe without a reader could fill up and block the job.
     with tempfile.TemporaryFile("w+", errors="replace") as errors:
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment) as process:
             assert process.stdout is not None
@@ -116,21 +115,21 @@ def call_digits(arguments: Sequence[str], read: Callable[[str], None] = lambda l
 
 
 def differences(runs: Sequence[DemoRun]) -> list[str]:
-    """Where the runs did not compute the same as the first one, in words; empty if all is the same bit for bit."""
+    """How results differ from those of the first run, in words; empty if all are equal bit for bit."""
     found = []
     first = runs[0]
     for run in runs[1:]:
-        for what, ours, theirs in (
+        for what, expected, actual in (
             ("loss", first.losses, run.losses),
             ("test accuracy", first.accuracies, run.accuracies),
             ("weights", (first.weights[:16],), (run.weights[:16],)),
         ):
-            if len(ours) != len(theirs):
-                found.append(f"{what}: {len(ours)} of {first.name}, {len(theirs)} of {run.name}")
-            unequal = [i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b]
+            if len(expected) != len(actual):
+                found.append(f"{what}: {len(expected)} of {first.name}, {len(actual)} of {run.name}")
+            unequal = [i for i, (a, b) in enumerate(zip(expected, actual, strict=False)) if a != b]
             if unequal:
                 i = unequal[0]
-                where = f"{what} {i + 1} of {len(ours)}" if len(ours) > 1 else what
+                where = f"{what} {i + 1} of {len(expected)}" if len(expected) > 1 else what
                 more = f", and {len(unequal) - 1} more" if len(unequal) > 1 else ""
-                found.append(f"{where}: {ours[i]} with {first.name}, {theirs[i]} with {run.name}{more}")
+                found.append(f"{where}: {expected[i]} with {first.name}, {actual[i]} with {run.name}{more}")
     return found

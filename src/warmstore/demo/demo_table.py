@@ -1,4 +1,4 @@
-"""What the demo prints: where the time went, what the caches hold, and whether the runs agree."""
+"""The demo's output: the time by phase, the caches, and whether the runs agree."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ SHOWN_EPOCHS = 5
 
 
 def time_table(runs: Sequence[DemoRun]) -> Table:
-    """Seconds by phase and epoch: for each run its sums, and below them what they are made of."""
+    """Seconds by epoch: for each run the totals, then the phases."""
     table = new_table("Seconds")
     table.add_column("", no_wrap=True)
     for name in (*(f"epoch\n{name}" for name in epoch_names(len(runs[0].epochs))), "all\nepochs", "times\nfaster"):
@@ -42,7 +42,7 @@ def cache_table(cold: DemoRun, warm: DemoRun) -> Table:
 
 
 def print_verdict(console: Console, runs: Sequence[DemoRun], found: Sequence[str]) -> None:
-    """Say whether all runs computed the same, and if not, where not."""
+    """Print whether the results of all runs are equal, or how they differ."""
     if found:
         console.print("[bold red]✘ NOT the same result.[/] The runs differ:")
         for line in found:
@@ -64,7 +64,7 @@ def new_table(title: str) -> Table:
 
 
 def epoch_names(epochs: int) -> list[str]:
-    """Column heads: every epoch by itself, or where they are many the later ones together."""
+    """Column heads: one per epoch; if there are many, the later ones share one."""
     if epochs <= SHOWN_EPOCHS:
         return [str(number + 1) for number in range(epochs)]
     return [*(str(number + 1) for number in range(SHOWN_EPOCHS - 1)), f"{SHOWN_EPOCHS}-{epochs}"]

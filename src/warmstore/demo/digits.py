@@ -1,13 +1,13 @@
-"""A small but real training job with warmstore in it: handwritten digits, a frozen encoder, a trained head.
+"""A small but real training job with warmstore: handwritten digits, a frozen encoder, a trained head.
 
-Every epoch reads the same image files and runs the same frozen encoder over them; only the head learns, and compiles
-to the same code at every start. So a pipeline keeps the resized images on the disk, a cache the encoder's features, by
-the images' numbers, and another what the head compiled to. `images_of`, `plan_for` and `train` are what to copy;
-`warmstore demo` runs this file without caches, with empty ones and with full ones.
+Every epoch reads the same image files and runs the same frozen encoder. Only the head learns, and it compiles to the
+same code at every start. So a pipeline caches the resized images on disk, a feature cache the encoder's features by
+image number, and a compile cache the compiled head. Copy from `images_of`, `plan_for` and `train`; `warmstore demo`
+runs this file without caches, with empty ones and with full ones.
 
-The encoder needs no download: fixed Gabor filters, then convolutions with random weights from a fixed seed. Such an
-encoder knows nothing about digits, yet a linear head on it does well (Saxe et al., "On Random Weights and Unsupervised
-Feature Learning", ICML 2011).
+The encoder needs no download: fixed Gabor filters, then convolutions with random weights from a fixed seed. A linear
+head on such untrained features works well (Saxe et al., "On Random Weights and Unsupervised Feature Learning", ICML
+2011).
 """
 
 import argparse
@@ -32,7 +32,7 @@ from warmstore.demo.stopwatch import Stopwatch, tell
 SIZE = 96
 BATCH = 64
 GRID = 4
-DISK = "40MB"  # for images that take 17
+DISK = "40MB"  # the images take 17 MB
 TEST_EVERY = 5  # every fifth image is held out
 
 
@@ -53,8 +53,8 @@ class Encoder(nn.Module):
             channels = width
 
     def forward(self, images: Tensor) -> Tensor:
-        # One image at a time: what comes out for an image then cannot depend on the others in its batch, not even in
-        # the last bit (kernels may add in another order for another batch size). On a CPU it is faster, too.
+        # One image at a time: kernels may sum in another order for another batch size, and the last bit of an image's
+        # features must not depend on its batch. On a CPU it is faster, too.
         return torch.cat([self.encode(image) for image in images.split(1)])
 
     def encode(self, image: Tensor) -> Tensor:
@@ -102,7 +102,7 @@ def pool(x: Tensor) -> Tensor:
 
 
 def decode(file: Path) -> dict[str, Any]:
-    """What a PNG file holds: its pixels, uint8 [8, 8], and what its name says, such as digit_0042_is_7.png."""
+    """The pixels of a PNG file, uint8 [8, 8], and the number and label in its name, such as digit_0042_is_7.png."""
     with Image.open(file) as image:
         return {"pixels": np.array(image), "number": int(file.stem.split("_")[1]), "label": int(file.stem[-1])}
 
@@ -114,12 +114,12 @@ def resize(sample: dict[str, Any], size: int) -> dict[str, Any]:
 
 
 def images_of(files: Sequence[Path]) -> ws.Pipeline:
-    """The images, decoded and resized. `cache` says where the resized ones go: a profile of so few says little."""
+    """The images, decoded and resized. `cache` fixes the tier, since a profile of so few images is not reliable."""
     return ws.Pipeline(files).step(decode).step(resize, size=SIZE, cache="disk")
 
 
 def plan_for(pipe: ws.Pipeline, folder: Path) -> ws.Plan:
-    """A plan from a brief profile, which the next run finds in the folder."""
+    """A plan from a short profile, which is saved in the folder for the next run."""
     profile = pipe.profile(folder=folder, samples=32, seconds=0.1, batch_size=BATCH, max_workers=0, progress=False)
     return pipe.plan(profile=profile, disk=DISK, folder=folder, workers=0)
 
@@ -131,8 +131,8 @@ def train(images: Path, folder: Path | None, epochs: int) -> None:
         raise FileNotFoundError(f"no PNG files in {images}; `prepare` writes them")
     train_set = images_of([file for number, file in enumerate(files) if number % TEST_EVERY])
     test_set = images_of(files[::TEST_EVERY])
-    # Libraries made by Inductor flush denormals to zero in the thread that loads them, and in those that it starts
-    # later: which ones depends on what was compiled when. So all do from the start.
+    # Libraries made by Inductor flush denormals to zero in the thread that loads them and in threads that it starts
+    # later. Which threads these are depends on what is compiled when, so all threads do it from the start.
     torch.set_flush_denormal(True)
     watch = Stopwatch(steps_per_epoch=sum(-(-len(part) // BATCH) for part in (train_set, test_set)))
 
@@ -207,9 +207,9 @@ def train(images: Path, folder: Path | None, epochs: int) -> None:
 
 
 def compiled(head: Head, features: Tensor, labels: Tensor, *, cached: bool) -> Any:
-    """The head compiled for batches of any size, or as it is where nothing can be compiled: without a C++ compiler."""
+    """The head compiled for batches of any size, or the head itself if there is no C++ compiler."""
     with tempfile.TemporaryDirectory(prefix="digits-") as empty:
-        if not cached:  # as in a new container; torch would find what it compiled here before
+        if not cached:  # as in a new container: torch must not find its own cache
             os.environ["TORCHINDUCTOR_CACHE_DIR"] = empty
         try:
             faster = (ws.compile if cached else torch.compile)(head, dynamic=True)
@@ -222,28 +222,28 @@ def compiled(head: Head, features: Tensor, labels: Tensor, *, cached: bool) -> A
 
 
 def summary_of_images(folder: Path, filled: Sequence[ws.FillResult], epochs: int) -> dict[str, Any]:
-    """What lies in the folder, and how many images of this run were read from there and not computed."""
-    computed = sum(one.computed for one in filled)
-    entries = computed + sum(one.found for one in filled)
+    """Entries and bytes in the folder, and how many images this run read from it (hits) and computed (misses)."""
+    computed = sum(result.computed for result in filled)
+    entries = computed + sum(result.found for result in filled)
     used = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     hits = entries * epochs - computed
     return {"name": "resized images", "entries": entries, "bytes": used, "hits": hits, "misses": computed}
 
 
 def summary_of_features(cache: ws.FeatureCache) -> dict[str, Any]:
-    """What the cache has to say about this run."""
+    """The cache's statistics of this run."""
     stats = cache.stats()
     use = {"entries": stats.entries, "bytes": stats.bytes, "hits": stats.hits, "misses": stats.misses}
     return {"name": "encoder features", **use}
 
 
 def summary_of_compiled(cache: CompileCache) -> dict[str, Any]:
-    """What was looked up while the head was compiled."""
+    """The lookups of the head's compilation."""
     if cache.session is None:
         return {"name": "compiled head", "entries": 0, "bytes": 0, "hits": 0, "misses": 0}
     cache.session.harvest()
     lookups, stats = cache.session.lookups, cache.session.store.stats()
-    hits = sum(one.hit for one in lookups)
+    hits = sum(lookup.hit for lookup in lookups)
     kept = sum(size for _, size in stats.kinds.values())
     return {
         "name": "compiled head",
@@ -275,7 +275,7 @@ def main() -> None:
     job.add_argument("images", type=Path)
     job.add_argument("--caches", type=Path, metavar="FOLDER")
     job.add_argument("--epochs", type=int, default=5)
-    job.add_argument("--threads", type=int, default=2, help="part of the result: sums are split by thread")
+    job.add_argument("--threads", type=int, default=2, help="affects the result: sums are split by thread")
     options = parser.parse_args()
     if options.command == "prepare":
         write_images(options.images, options.count)

@@ -1,8 +1,8 @@
-"""How a training job tells the outside what it is doing: JSON lines on stdout.
+"""Reports the progress of a training job as JSON lines on stdout.
 
-The job stays readable because all it does is name its phases (`with watch("decode"):`) and say when a step and an
-epoch are over. Each line is one object with a `kind`: `step` (with the part of an epoch it was), `epoch` (with the
-seconds of each phase) or `result`.
+The job stays readable: it only names its phases (`with watch("decode"):`) and marks the ends of steps and epochs. Each
+line is one object with a `kind`: `step` (with its part of an epoch), `epoch` (with the seconds of each phase) or
+`result`.
 """
 
 import json
@@ -28,7 +28,7 @@ class Stopwatch:
         self._seconds[phase] = self._seconds.get(phase, 0.0) + time.perf_counter() - start
 
     def each(self, phase: str, items: Iterable[T]) -> Iterator[T]:
-        """The items, the time until each is there counted to a phase."""
+        """Yield the items. The time to get each one counts for a phase."""
         iterator = iter(items)
         while True:
             with self(phase):
