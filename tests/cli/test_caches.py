@@ -78,7 +78,7 @@ def test_inspect_recognises_a_cache(folder: Path) -> None:
         "a/b",
         '{"y": (float32 [3], float32), "names": [Json per sample], "kind": \'test\'}',
         "4 hits, 4 misses: 50.0%",
-        "1: the later one",
+        "1: the last entry",
         " facts",
         "a%2Fb@",
     ):

@@ -207,7 +207,7 @@ def ways() -> Iterator[Any]:
 @pytest.mark.parametrize(("case", "tier", "codec", "workers"), list(ways()))
 @pytest.mark.filterwarnings("ignore:.*nothing is kept here:RuntimeWarning")
 @pytest.mark.filterwarnings("ignore:.*so samples are computed:RuntimeWarning")
-@pytest.mark.filterwarnings("ignore:.*cannot be kept:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:.*cannot be (kept|stored):RuntimeWarning")
 def test_as_uncached(tmp_path: Path, case: Case, tier: str, codec: str, workers: int) -> None:
     """Also by the next process, which begins with a source and tables that nobody has written to."""
     for run in range(2):
