@@ -302,7 +302,7 @@ struct columns {
     struct fetch_column *plain;
 };
 
-/* Read a tuple of (bases, width, out); 0 where an error is set. `release` them afterwards in any case. */
+/* Read a tuple of (bases, width, out); 0 where an error is set. `release_columns` in any case. */
 static int read_columns(struct columns *columns, PyObject *tuple, int64_t rows, int64_t batches) {
     size_t count = (size_t)PyTuple_Size(tuple);
     columns->buffers = malloc(count * sizeof *columns->buffers + 1);
@@ -355,7 +355,6 @@ static PyObject *py_fetch(PyObject *self, PyObject *args) {
                are_batches(&fetch.own, &memory, &own, &first_row) && (room = room_for(3 * fetch.count)) &&
                read_columns(&columns, tuple, fetch.count, fetch.own.count);
     if (good) {
-        fetch.own.bases = own.buf;
         fetch.columns = columns.plain;
         fetch.width = columns.count;
         for (Py_ssize_t at = 0; at < columns.count; at++) total += columns.buffers[at].out.len;
