@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -118,11 +118,14 @@ INTEGERS = hnp.arrays(hnp.integer_dtypes() | hnp.unsigned_integer_dtypes(), st.i
     | INTEGERS
     | hnp.arrays(np.int64, hnp.array_shapes(min_dims=0, max_dims=2, min_side=0, max_side=3)),
 )
+@example(11, np.array([2**64 - 11], np.uint64))
 @settings(max_examples=500)
 def test_is_what_numpy_gives(length: int, index: Any) -> None:
-    """Of one dimension: several would not be a list of records."""
+    """Of one dimension: several would not be a list of records. NumPy takes 2**64 - 1 for -1; here it is out of range."""
     try:
         expected = np.arange(length)[index]
+        if isinstance(index, np.ndarray) and index.dtype == np.uint64 and index.size and index.max() >= length:
+            raise IndexError
         # NumPy takes a mask of no bools for any length.
         if np.ndim(expected) != 1 or (
             isinstance(index, np.ndarray) and index.dtype.kind == "b" and len(index) != length
