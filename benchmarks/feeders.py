@@ -341,6 +341,7 @@ GRAIN_BY_HAND = tuple(
     )
     for threads in (0, 2)
 )
+TAKE = Feeder("numpy memmap, rows.take", NPY, npy_path, taken, note="no loader: a permutation that is ready")
 OTHERS = (
     Feeder('warmstore, to="torch"', WARMSTORE, opened_store, loader(to="torch"), x_tensor),
     Feeder("warmstore, 2 workers", WARMSTORE, opened_store, loader(workers=2), x),
@@ -361,7 +362,7 @@ OTHERS = (
     ),
     Feeder("warmstore in torch's DataLoader, 2 workers", WARMSTORE, opened_store, ours_in_torch(2), tensor),
     Feeder("warmstore over the .npy", NPY, npy_path, npy_loader),
-    Feeder("numpy memmap, rows.take", NPY, npy_path, taken, note="no loader: a permutation that is ready"),
+    TAKE,
     *(
         Feeder(
             f"torch DataLoader over a memmap, a read a batch, {workers} workers",

@@ -7,11 +7,12 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from benchmarks.feeders import (
     BATCH,
@@ -23,6 +24,7 @@ from benchmarks.feeders import (
     OTHERS,
     OURS,
     OURS_IN_TORCH,
+    TAKE,
     TORCH,
     Epoch,
     Feeder,
@@ -30,10 +32,22 @@ from benchmarks.feeders import (
 from benchmarks.keepers import WIDTH, Keeper
 from benchmarks.report import Bar, Report, broken_rows, timings
 from benchmarks.settings import Settings
-from benchmarks.side_by_side import Call, Contestant, Role, Row, WrongValuesError, named, over, side_by_side
+from benchmarks.side_by_side import (
+    Call,
+    Contestant,
+    Role,
+    Row,
+    WrongValuesError,
+    busy_processes,
+    named,
+    over,
+    side_by_side,
+)
 
 SMALL = 32 * BATCH  # rows of the data that every contestant's epoch is checked on
 SETTLE = 8  # batches: as many as any contestant makes ahead
+LOOP = 64  # batches in a row of one contestant, where batches are timed one by one
+PAUSE = 0.002  # seconds of other work between two batches
 
 
 def run(settings: Settings) -> Report:
@@ -44,6 +58,11 @@ def run(settings: Settings) -> Report:
     data.drop(LOADERX)
     others = raced(data, (LIMIT, OURS, *OTHERS), together, settings.pick(12, 3))
     begun = started(data, (LIMIT, OURS, OURS_IN_TORCH, TORCH[0], TORCH[2], GRAIN[0]), settings.pick(15, 2))
+    steps, few_feeders = settings.pick(10 * LOOP, SMALL // BATCH // 2), (LIMIT, OURS, TAKE, TORCH[0])
+    between = stepped(data, few_feeders, steps, PAUSE)
+    busy_count = torch.get_num_threads()
+    with busy_processes(busy_count):
+        busy, busy_between = stepped(data, few_feeders, steps), stepped(data, few_feeders, steps, PAUSE)
     ours, bare = named(found, OURS.name), named(found, LIMIT.name)
     start = named(begun, OURS.name).median
     count = len(data.rows)
@@ -55,6 +74,9 @@ def run(settings: Settings) -> Report:
             timings(f"Grain over ArrayRecord; a call: {few} batches", slow, unit="ms", records=few * BATCH),
             timings(f"Other ways; a call: {together} batches", others, unit="ms", records=together * BATCH),
             timings("A new loader over an open source, until its first batch", begun, unit="ms"),
+            timings(f"A batch, {PAUSE * 1e3:.0f} ms between two", between),
+            timings(f"A batch, beside {busy_count} busy processes", busy),
+            timings(f"A batch, beside {busy_count} busy processes, {PAUSE * 1e3:.0f} ms between two", busy_between),
         ),
         (
             Bar.at_least("warmstore's rate over the bare gather's", over(bare, ours), 0.95),
@@ -64,6 +86,15 @@ def run(settings: Settings) -> Report:
             Bar.at_most(
                 "torch's DataLoader over warmstore's, on a store", over(named(found, OURS_IN_TORCH.name), ours), 1.5
             ),
+            Bar.at_least(
+                f"{PAUSE * 1e3:.0f} ms between: warmstore's mean rate over the bare gather's",
+                _rate(between, LIMIT),
+                0.9,
+            ),
+            Bar.at_least(f"busy: warmstore's mean rate over {TAKE.name}'s", _rate(busy, TAKE), 0.8),
+            Bar.at_least(
+                f"busy, with pauses: warmstore's mean rate over {TAKE.name}'s", _rate(busy_between, TAKE), 0.8
+            ),
             Bar.at_most("ms until the first batch of a new Loader", start * 1e3 if start else None, 20.0),
         ),
         (
@@ -72,9 +103,11 @@ def run(settings: Settings) -> Report:
             f"Every contestant gave each of {SMALL:,} rows exactly once in an epoch, and so again all {count:,} before "
             "it was timed; but for Grain, whose file was only read through. The last batch of every call "
             "is compared with the source.",
+            f"Where batches are timed one by one, every contestant gives {LOOP} untimed and then {LOOP} timed in "
+            "a row; busy processes count, as many as there are processors.",
             "The bars take a peer's fastest row. loaderx has no epochs: its batches are counted off an endless stream.",
         ),
-        tuple(trouble for rows in (found, slow, others, begun) for trouble in broken_rows(rows)),
+        tuple(trouble for rows in (found, slow, others, begun, between, busy) for trouble in broken_rows(rows)),
     )
 
 
@@ -143,6 +176,23 @@ def raced(data: Data, feeders: Sequence[Feeder], together: int, calls: int) -> l
         return Contestant(feeder.name, setup, _role(feeder), feeder.note, turns.prepare)
 
     return side_by_side(list(map(contestant, feeders)), range(calls), data.right, check_every=1)
+
+
+def stepped(data: Data, feeders: Sequence[Feeder], steps: int, pause: float = 0) -> list[Row]:
+    """Every feeder gives batches of an epoch, each timed by itself, `pause` seconds after the one before."""
+
+    def contestant(feeder: Feeder) -> Contestant:
+        @contextmanager
+        def setup() -> Iterator[Call]:
+            with loaded(data.kept(feeder.keeper, len(data.rows)), feeder) as epoch:
+                check_epoch(feeder, epoch(), data.rows)
+                batches = chain.from_iterable(iter(epoch, None))  # one epoch after the other
+                yield lambda ask, batches=batches: (feeder, next(batches))
+                del batches
+
+        return Contestant(feeder.name, setup, _role(feeder), feeder.note)
+
+    return side_by_side(list(map(contestant, feeders)), range(steps), data.right, reads=True, loop=LOOP, pause=pause)
 
 
 def started(data: Data, feeders: Sequence[Feeder], calls: int) -> list[Row]:
@@ -226,3 +276,8 @@ def _ahead(rows: Sequence[Row], peers: Sequence[Feeder]) -> float | None:
     medians = [median for peer in peers if (median := named(rows, peer.name).median)]
     ours = named(rows, OURS.name).median
     return min(medians) / ours if medians and ours else None
+
+
+def _rate(rows: Sequence[Row], other: Feeder) -> float | None:
+    """Our batches a second over another's, by the means."""
+    return over(named(rows, other.name), named(rows, OURS.name), "mean")

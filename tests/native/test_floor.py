@@ -428,3 +428,37 @@ def test_columns_that_cannot_be_fetched_are_refused(floor: Any) -> None:
     for column in ((numbers, 8, np.zeros(8, np.uint8)), (numbers, 0, np.zeros(0, np.uint8)), (numbers, 8)):
         with pytest.raises((ValueError, TypeError)):
             floor.fetch(*where, ((numbers, 8, np.zeros(16, np.uint8)), column), 1)
+
+
+@settings(deadline=None)
+@given(n=st.integers(1, 2**62), count=st.integers(0, 40), seed=st.integers(0, 2**32))
+def test_permutations_are_those_of_the_twin(n: int, count: int, seed: int) -> None:
+    if compiled is None:
+        pytest.skip("the floor was not compiled here")
+    rng = np.random.default_rng(seed)
+    places, keys = rng.integers(0, n, count, np.uint64), rng.integers(0, 2**64, 8, np.uint64)
+    side = min(max(int(n**0.5) + 1 + int(rng.integers(0, 1000)), 1), 2**32 - 1)
+    other_side = -(-n // side)
+    found = [np.empty_like(places), np.empty_like(places)]
+    for floor, out in zip((compiled, twin), found, strict=True):
+        floor.permute(places, n, side, other_side, keys, out)
+    assert found[0].tolist() == found[1].tolist()
+    assert all(out < n for out in found[0].tolist())
+
+
+@both
+@pytest.mark.parametrize(
+    ("places", "sides", "error"),
+    [
+        ([5, 10], (4, 3), IndexError),
+        ([5], (3, 3), ValueError),
+        ([5], (0, 9), ValueError),
+        ([5], (2**32, 9), ValueError),
+    ],
+)
+def test_places_and_sides_that_are_no_permutation_are_refused(
+    floor: Any, places: list[int], sides: tuple[int, int], error: type[Exception]
+) -> None:
+    asked = np.array(places, np.uint64)
+    with pytest.raises(error):
+        floor.permute(asked, 10, *sides, np.zeros(8, np.uint64), np.empty_like(asked))

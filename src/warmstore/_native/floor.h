@@ -147,4 +147,11 @@ struct fetch {
    `room` is for three numbers a key, `beyond` as in `table_lookup`. */
 int fetch_rows(const struct fetch *fetch, int64_t *room, int *beyond, int threads);
 
+/* permute.c: places of a permutation. */
+
+/* Where each place below `n` leads, over a rectangle of `sides` whose product is at least n, with 8 keys; 0 where a
+   place is not below n. */
+int permute_places(const uint64_t *places, int64_t count, uint64_t n, const uint64_t sides[2], const uint64_t *keys,
+                   uint64_t *out);
+
 #endif

@@ -526,6 +526,30 @@ static PyObject *py_decompress(PyObject *self, PyObject *args) {
     return good ? PyLong_FromLongLong(bad) : NULL;
 }
 
+static PyObject *py_permute(PyObject *self, PyObject *args) {
+    Py_buffer places, keys, out;
+    unsigned long long n, sides[2];
+    int good;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "y*KKKy*w*:permute", &places, &n, &sides[0], &sides[1], &keys, &out)) return NULL;
+    int64_t count = places.len / 8;
+    good = has_items(&places, count, "places") && has_items(&keys, 8, "keys") && has_items(&out, count, "out");
+    if (good && (!sides[0] || !sides[1] || sides[0] > UINT32_MAX || sides[1] > UINT32_MAX || sides[0] * sides[1] < n)) {
+        PyErr_Format(PyExc_ValueError, "%llu x %llu cells for n=%llu", sides[0], sides[1], n);
+        good = 0;
+    }
+    if (good) {
+        PyThreadState *state = let_go(places.len);
+        good = permute_places(places.buf, count, n, (const uint64_t[]){sides[0], sides[1]}, keys.buf, out.buf);
+        take_back(state);
+        if (!good) PyErr_Format(PyExc_IndexError, "a place is not below n=%llu", n);
+    }
+    PyBuffer_Release(&places);
+    PyBuffer_Release(&keys);
+    PyBuffer_Release(&out);
+    return done(good);
+}
+
 static PyObject *py_helpers_awake(PyObject *self, PyObject *args) {
     (void)self, (void)args;
     return PyLong_FromLong(pool_awake());
@@ -546,6 +570,7 @@ static PyMethodDef functions[] = {
     {"grow", py_grow, METH_VARARGS, NULL},
     {"decompressed_sizes", py_decompressed_sizes, METH_VARARGS, NULL},
     {"decompress", py_decompress, METH_VARARGS, NULL},
+    {"permute", py_permute, METH_VARARGS, NULL},
     {"helpers_awake", py_helpers_awake, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -352,6 +352,46 @@ def grow(directory: Int64, words: UInt64, buckets: int, partitions: Int64, entri
     return True
 
 
+def permute(places: UInt64, n: int, side: int, other_side: int, keys: UInt64, out: UInt64) -> None:
+    """Where places of a permutation of range(n) lead: a Feistel network, put through again until below n.
+
+    Args:
+        places: uint64 [m], each below `n`.
+        side, other_side: below 2**32; their product is at least `n`.
+        keys: uint64 [8], one a round.
+        out: uint64 [m].
+
+    Raises:
+        IndexError: a place is not below `n`.
+        ValueError: the sides do not fit `n`, or the length of a buffer is wrong.
+    """
+    _check_length("keys", keys, 64)
+    _check_length("out", out, places.nbytes)
+    if not (0 < side < 2**32 and 0 < other_side < 2**32 and side * other_side >= n):
+        raise ValueError(f"{side} x {other_side} cells for n={n}")
+    if len(places) and places.max() >= n:
+        raise IndexError(f"a place is not below n={n}")
+    sides = np.uint64(side), np.uint64(other_side)
+    out[:] = _network(places, sides, keys)
+    outside = np.flatnonzero(out >= np.uint64(n))
+    while len(outside):
+        again = _network(out[outside], sides, keys)
+        out[outside] = again
+        outside = outside[again >= np.uint64(n)]
+
+
+def _network(cells: UInt64, sides: tuple[np.uint64, np.uint64], keys: UInt64) -> UInt64:
+    """A permutation of range(side * other_side). Each round hashes one coordinate and adds it to the other."""
+    side, other_side = sides
+    left, right = cells // other_side, cells % other_side
+    for key in keys:
+        hashed = (right + key) * np.uint64(0xBF58476D1CE4E5B9)
+        hashed = ((hashed ^ hashed >> np.uint64(32)) * np.uint64(0x94D049BB133111EB)) >> np.uint64(32)
+        left = (left + (hashed * side >> np.uint64(32))) % side
+        left, right, side, other_side = right, left, other_side, side
+    return left * other_side + right  # after an even number of rounds the sides have their first order
+
+
 def helpers_awake() -> int:
     """Helper threads that are running now."""
     return 0

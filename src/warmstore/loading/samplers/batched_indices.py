@@ -1,7 +1,7 @@
-"""Batches of an order, generated many at a time: what a call costs is then shared by all of them.
+"""Batches of an order, generated several at a time, so that they share the cost of a call.
 
-A batch of 256 alone costs a shuffle 60 µs, nearly all of it numpy's calls; as one of a hundred it costs 7. And a
-processor that has done something else for a while begins slowly: the first 8,192 places may take twice as long.
+A shuffle takes 4 µs for the 256 places of a batch, and the call 5 µs. More places at once would delay the batch that
+waits for all of them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,8 +13,8 @@ from warmstore.errors import PositionError
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.loading.samplers.samplers import BLOCK, Sampler
 
-AHEAD = 4 * BLOCK  # 256 KiB of positions, generated in a millisecond
-FIRST = 512  # places generated together at the start of an epoch, which is not to wait for a millisecond; then doubled
+AHEAD = BLOCK // 4  # positions generated in 30 µs
+FIRST = 512  # places generated together at the start of an epoch; the number then doubles up to AHEAD
 
 
 def batched_indices(

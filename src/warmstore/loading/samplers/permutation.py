@@ -4,13 +4,14 @@ Small n are sorted by random keys. Large ones go through a Feistel network over 
 just n of them: each round adds a hash of one coordinate to the other, which can be undone, so no two places meet.
 """
 
+import functools
 import math
 
 import numpy as np
 
-from warmstore.loading.samplers.counter_rng import HALF, MULTIPLIER, SECOND_MULTIPLIER, UInt64, random_bits
+from warmstore._native import floor
+from warmstore.loading.samplers.counter_rng import UInt64, random_bits
 
-ROUNDS = 8
 SORTED = 2048  # up to here sorting all of it costs no more than a network's rounds over one batch
 
 
@@ -37,13 +38,8 @@ def permuted(places: UInt64, n: int, keys: UInt64) -> UInt64:
     """
     if n <= SORTED:
         return _sorted(n, keys[0])[places]
-    sides = _rectangle(n)
-    found = _network(places, sides, keys)
-    outside = np.flatnonzero(found >= np.uint64(n))
-    while len(outside):
-        again = _network(found[outside], sides, keys)
-        found[outside] = again
-        outside = outside[again >= np.uint64(n)]
+    found = np.empty_like(places)
+    floor.permute(np.ascontiguousarray(places), n, *_rectangle(n), keys, found)
     return found
 
 
@@ -56,35 +52,11 @@ def _sorted(n: int, key: np.uint64) -> UInt64:
     return order
 
 
-def _rectangle(n: int) -> tuple[np.uint64, np.uint64]:
+@functools.lru_cache(maxsize=64)
+def _rectangle(n: int) -> tuple[int, int]:
     """Sides (a, b) of n cells and as few more as can be, neither more than one and a half times a square's."""
     square = math.isqrt(n - 1) + 1
     sides = np.arange(square, square + min(256, square // 2), dtype=np.uint64)
     others = (np.uint64(n - 1) + sides) // sides
     best = int((sides * others).argmin())
-    return sides[best], others[best]
-
-
-def _network(cells: UInt64, sides: tuple[np.uint64, np.uint64], keys: UInt64) -> UInt64:
-    """A permutation of range(a * b): every step is in place, as numpy's temporaries would cost more than the sums."""
-    side, other_side = sides
-    left = cells // other_side
-    right = cells - left * other_side
-    hashed, shifted = np.empty_like(cells), np.empty_like(cells)
-    for key in keys[:ROUNDS]:
-        np.add(right, key, out=hashed)
-        hashed *= MULTIPLIER
-        np.right_shift(hashed, HALF, out=shifted)
-        hashed ^= shifted
-        hashed *= SECOND_MULTIPLIER
-        hashed >>= HALF
-        hashed *= side  # sides are below 2**32: the product fits, and its upper half is below the side
-        hashed >>= HALF
-        left += hashed
-        np.subtract(left, side, out=shifted)
-        np.minimum(left, shifted, out=left)  # modulo: where left was below the side, shifted wrapped and is huge
-        left, right, side, other_side = right, left, other_side, side
-    # After an even number of rounds the coordinates stand where they began.
-    left *= other_side
-    left += right
-    return left
+    return int(sides[best]), int(others[best])
