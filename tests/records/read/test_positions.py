@@ -121,7 +121,7 @@ INTEGERS = hnp.arrays(hnp.integer_dtypes() | hnp.unsigned_integer_dtypes(), st.i
 @example(11, np.array([2**64 - 11], np.uint64))
 @settings(max_examples=500)
 def test_is_what_numpy_gives(length: int, index: Any) -> None:
-    """One dimension only: several would not be a list of records. NumPy takes 2**64 - 1 for -1; here it is too large."""
+    """One dimension only: several would not be a list of records. NumPy takes 2**64 - 1 for -1; here too large."""
     try:
         expected = np.arange(length)[index]
         if isinstance(index, np.ndarray) and index.dtype == np.uint64 and index.size and index.max() >= length:
