@@ -24,7 +24,7 @@ from warmstore.replicate.remote_snapshot import (
     head_name,
     last_sequence,
     read_heads,
-    remove_older,
+    remove_older_heads,
     write_head,
 )
 from warmstore.storage.files import Files
@@ -98,7 +98,7 @@ def push(
                 read_heads(objects)  # raises where somebody else pushed in this moment
             write_note(path, objects, made, files)
             with contextlib.suppress(WarmstoreError):  # it stands; who may write need not be one who may remove
-                remove_older(objects, made)
+                objects.run(remove_older_heads(objects, local.manifest.id))
             return result
     raise Diverged(f"others push to {objects.location.url} all the time; try again later")
 

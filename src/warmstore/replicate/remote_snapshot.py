@@ -24,14 +24,16 @@ from warmstore.errors import Damaged, Diverged, NewerFormat
 from warmstore.records.format.log_entries import Entries, entries_of
 from warmstore.records.format.manifest import Manifest, manifest_bytes, manifest_of
 from warmstore.records.format.number_lists import NumberLists
+from warmstore.remote.manifests import Manifests, Numbered, create, remove_older
 from warmstore.remote.objects import Objects
 from warmstore.replicate.remote_chunk import RemoteChunk
 
 FORMAT = 2
 """Of heads with lists of numbers; others are of format 1."""
-_HEAD = re.compile(r"heads/([0-9a-f]{32})/([0-9]{8})(?:-[0-9a-f]{16})?\.json")
+HEADS = Manifests("heads", r"(?P<series>[0-9a-f]{32})/(?P<number>[0-9]{8})(?:-[0-9a-f]{16})?\.json")
 _LOG = re.compile(r"[0-9a-f]{32}")
 _TRIES = 3
+_KEPT = 5  # heads of a store that stay in the remote
 _LARGEST = 1 << 30
 _MOST_CHUNKS = 1 << 17  # what their table takes grows with their numbers, up to 4 GiB for these
 
@@ -85,14 +87,14 @@ def read_heads(objects: Objects, *, mend: str | None = None) -> list[RemoteSnaps
         Diverged: two pushed the same store at once, to a remote that cannot refuse one.
     """
     newest = _newest(objects)
-    names = [name for of_store in newest.values() for name in of_store]
-    read = dict(zip(names, objects.run(objects.each(lambda name: _read(objects, name), names)), strict=True))
+    heads = [head for of_store in newest.values() for head in of_store]
+    read = dict(zip(heads, objects.run(objects.each(lambda head: _read(objects, head), heads)), strict=True))
     found = []
     for store, of_store in newest.items():
-        heads = [read[name] for name in of_store]
-        damaged = [head for head in heads if isinstance(head, Damaged)]
+        snapshots = [read[head] for head in of_store]
+        damaged = [snapshot for snapshot in snapshots if isinstance(snapshot, Damaged)]
         if not damaged:
-            found.append(_latest([head for head in heads if isinstance(head, RemoteSnapshot)]))
+            found.append(_latest([snapshot for snapshot in snapshots if isinstance(snapshot, RemoteSnapshot)]))
         elif store != mend:
             raise damaged[0]
     return found
@@ -100,23 +102,15 @@ def read_heads(objects: Objects, *, mend: str | None = None) -> list[RemoteSnaps
 
 def last_sequence(objects: Objects, store: str) -> int:
     """Of the last push of a store; 0 where there was none."""
-    return max((_sequence(name) for name in _newest(objects).get(store, ())), default=0)
+    return max((head.number for head in _newest(objects).get(store, ())), default=0)
 
 
-def _newest(objects: Objects) -> dict[str, list[str]]:
-    """The names of the last heads, by store: one each, but where two pushed at once and nobody could refuse."""
-    newest: dict[str, list[str]] = {}
-    for entry in objects.entries("heads"):
-        if match := _HEAD.fullmatch(entry.name):
-            newest.setdefault(match[1], []).append(entry.name)
+def _newest(objects: Objects) -> dict[str, list[Numbered]]:
+    """The last heads by store: one each, unless two pushed at once to a remote that cannot refuse one."""
     return {
-        store: [name for name in names if _sequence(name) == max(map(_sequence, names))]
-        for store, names in newest.items()
+        store: [head for head in heads if head.number == heads[0].number]
+        for store, heads in objects.run(HEADS.by_series(objects)).items()
     }
-
-
-def _sequence(name: str) -> int:
-    return int(name.rpartition("/")[2][:8])
 
 
 def _latest(heads: list[RemoteSnapshot]) -> RemoteSnapshot:
@@ -146,7 +140,7 @@ def write_head(objects: Objects, head: RemoteSnapshot) -> bool:
         content["format"], content["numbers"] = FORMAT, xxhash.xxh3_128_hexdigest(head.numbers)
         objects.put(f"logs/{content['numbers']}", head.numbers)
     content["checksum"] = _checksum(content)
-    return objects.put(head.name, json.dumps(content, indent=1).encode(), create=True)
+    return objects.run(create(objects, head.name, json.dumps(content, indent=1).encode()))
 
 
 def head_name(objects: Objects, store: str, sequence: int) -> str:
@@ -155,32 +149,25 @@ def head_name(objects: Objects, store: str, sequence: int) -> str:
     return f"heads/{store}/{sequence:08d}{writer}.json"
 
 
-def remove_older(objects: Objects, head: RemoteSnapshot) -> None:
-    """Remove heads that others left behind long ago; the last few may still be read by somebody."""
-    old = []
-    for entry in objects.entries(f"heads/{head.manifest.id}"):
-        match = _HEAD.fullmatch(entry.name)
-        if match and int(match[2]) < head.sequence - 4:
-            old.append(entry.name)
-    objects.delete(old)
+async def remove_older_heads(objects: Objects, store: str) -> None:
+    """Remove the heads of a store that nobody needs any more."""
+    await remove_older(objects, (await HEADS.by_series(objects, store)).get(store, ()), keep=_KEPT)
 
 
-async def _read(objects: Objects, name: str) -> RemoteSnapshot | Damaged:
+async def _read(objects: Objects, head: Numbered) -> RemoteSnapshot | Damaged:
     for left in reversed(range(_TRIES)):  # what is damaged on its way may come whole the next time
         try:
-            return await _head_of(objects, name)
+            return await _snapshot_of(objects, head)
         except Damaged as error:
             if not left:
                 return error
     raise AssertionError
 
 
-async def _head_of(objects: Objects, name: str) -> RemoteSnapshot:
-    where = f"{objects.location.url}/{name}"
-    match = _HEAD.fullmatch(name)
-    assert match is not None
+async def _snapshot_of(objects: Objects, head: Numbered) -> RemoteSnapshot:
+    where = f"{objects.location.url}/{head.name}"
     try:
-        content = json.loads(await objects.get_async(name, most=_LARGEST) or b"")
+        content = json.loads(await objects.get_async(head.name, most=_LARGEST) or b"")
         checksum = content.pop("checksum")
         if checksum != _checksum(content):
             raise ValueError
@@ -190,7 +177,7 @@ async def _head_of(objects: Objects, name: str) -> RemoteSnapshot:
         chunks = {_number(number): RemoteChunk(*chunk) for number, chunk in content["chunks"].items()}
         log, shared, numbers = content["log"], bool(content["shared"]), content.get("numbers")
         sound = type(manifest.generation) is int and 0 < manifest.generation < 10_000
-        if not sound or not _LOG.fullmatch(log) or not _LOG.fullmatch(numbers or log) or manifest.id != match[1]:
+        if not sound or not _LOG.fullmatch(log) or not _LOG.fullmatch(numbers or log) or manifest.id != head.series:
             raise ValueError
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, NewerFormat):
@@ -198,7 +185,7 @@ async def _head_of(objects: Objects, name: str) -> RemoteSnapshot:
         raise Damaged(f"{where} does not match its checksum; push the store again from where it is whole") from None
     data = await _hashed(objects, log)
     lists = b"" if numbers is None else await _hashed(objects, numbers)
-    return RemoteSnapshot(name, int(match[2]), shared, manifest, data, chunks, lists)
+    return RemoteSnapshot(head.name, head.number, shared, manifest, data, chunks, lists)
 
 
 async def _hashed(objects: Objects, name: str) -> bytes:

@@ -36,7 +36,7 @@ def remote(tmp_path: Path) -> Path:
 
 
 def manifests(remote: Path) -> list[Path]:
-    return sorted(path for path in (remote / MANIFESTS).rglob("*") if path.is_file())
+    return sorted(path for path in (remote / MANIFESTS.folder).rglob("*") if path.is_file())
 
 
 def test_what_one_host_made_another_has(remote: Path, tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_manifest_in_anothers_place_is_noticed(
     path.rename(path.with_name("0" * 32 + path.name[32:]))
     with host(tmp_path / "second", remote) as second:
         assert not second.has(0)
-    assert "replayed" in caplog.text
+    assert "under another name" in caplog.text
 
 
 def test_an_old_state_that_is_put_back_is_noticed(
@@ -265,7 +265,7 @@ def test_a_signed_digest_that_is_none_is_refused(remote: Path, tmp_path: Path, d
 
 
 def test_names_in_a_listing_that_are_no_manifests_are_left_alone(remote: Path, tmp_path: Path) -> None:
-    folder = remote / MANIFESTS / namespace_of(HERE)
+    folder = remote / MANIFESTS.folder / namespace_of(HERE)
     for name in ("notes.txt", "0" * 32 + ".1", "f" * 32 + f".{1:012}.old", "deeper/" + "0" * 32 + f".{1:012}"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(b"whatever")

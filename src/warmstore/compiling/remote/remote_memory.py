@@ -51,13 +51,13 @@ class RemoteMemory:
         writer: str = self._known["writer"]
         return writer
 
-    def sequence(self, namespace: str, writer: str) -> int:
-        """The highest number that was seen of a writer; 0 for none."""
-        return self._seen(f"{namespace}/{writer}")[0]
+    def sequence(self, series: str) -> int:
+        """The highest number that was seen of a series; 0 for none."""
+        return self._seen(series)[0]
 
     def objection(self, manifest: SignedManifest) -> str | None:
         """Why a manifest is not taken although it is signed; None when it is."""
-        sequence, digest = self._seen(f"{manifest.namespace}/{manifest.writer}")
+        sequence, digest = self._seen(manifest.series)
         if manifest.sequence < sequence:
             return (
                 f"{manifest.name} is older than number {sequence} of that writer, which was seen before: somebody set "
@@ -72,18 +72,18 @@ class RemoteMemory:
 
     def saw(self, found: Iterable[SignedManifest]) -> None:
         """Remember how far these writers are."""
-        new = [one for one in found if one.sequence > self.sequence(one.namespace, one.writer)]
+        new = [one for one in found if one.sequence > self.sequence(one.series)]
 
         def see(known: dict[str, Any]) -> None:
             seen = known.setdefault("seen", {})
             for one in new:
-                seen[f"{one.namespace}/{one.writer}"] = [one.sequence, one.digest]
+                seen[one.series] = [one.sequence, one.digest]
 
         if new:
             self._change(see)
 
-    def _seen(self, which: str) -> tuple[int, str]:
-        match self._known.get("seen", {}).get(which):
+    def _seen(self, series: str) -> tuple[int, str]:
+        match self._known.get("seen", {}).get(series):
             case [int(sequence), str(digest)]:
                 return sequence, digest
         return 0, ""

@@ -18,7 +18,6 @@ from warmstore.compiling.remote.signed_manifests import (
     SignedManifest,
     blob_name,
     load,
-    parse_name,
     publish,
 )
 from warmstore.compiling.store.artifact import Artifact
@@ -117,11 +116,10 @@ def _replace(
         for job, used in manifest.jobs.items():
             jobs.setdefault(job, set()).update(keys.intersection(used))
     writer = memory.writer()
-    last = max([memory.sequence(namespace, writer), *(one.sequence for one in old if one.writer == writer)])
+    last = max([memory.sequence(f"{namespace}/{writer}"), *(one.sequence for one in old if one.writer == writer)])
     new = SignedManifest(namespace, writer, last + 1, left, {job: sorted(used) for job, used in jobs.items() if used})
     published = objects.run(publish(objects, keyring, new))
     if published is None:
         raise RemoteUnavailable(f"{objects.location.url}: another process of this host publishes; try again")
     memory.saw([published])
-    writers = {(one.namespace, one.writer) for one in old}
-    objects.delete(name for name in found.names if (parse_name(name) or ("", "", 0))[:2] in writers)
+    objects.delete(replaced.name for manifest in old for replaced in found.listed[manifest.series])

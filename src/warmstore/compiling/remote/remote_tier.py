@@ -26,13 +26,13 @@ from warmstore.compiling.remote.signed_manifests import (
     blob_name,
     load,
     namespace_of,
-    parse_name,
     publish,
 )
 from warmstore.compiling.store.artifact import Artifact
 from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.errors import BadArtifact, Damaged, NoArtifact, RemoteUnavailable, TooLarge, WarmstoreError
 from warmstore.remote.limits import StallBudget
+from warmstore.remote.manifests import remove_older
 from warmstore.remote.objects import Objects
 from warmstore.remote.signing import Keyring
 
@@ -392,7 +392,7 @@ class RemoteTier:
             jobs = {name: sorted(used) for name, used in mine.jobs.items()}
             jobs[self._job] = sorted(keys.union(jobs.get(self._job, ())))
             artifacts = merged(mine.artifacts, (one for one in new if not known.has(one) or one.digest in self._bad))
-            last = max(mine.sequence, self._memory.sequence(self._namespace, writer))
+            last = max(mine.sequence, self._memory.sequence(mine.series))
             for sequence in range(last + 1, last + 1 + _TRIES):
                 manifest = SignedManifest(self._namespace, writer, sequence, artifacts, jobs)
                 published = self.objects.run(publish(self.objects, self._keyring, manifest))
@@ -404,9 +404,8 @@ class RemoteTier:
             others = [one for one in found.manifests if one.writer != writer]
             self._index = RemoteIndex([*others, published])
             self._looked = time.monotonic()
-            old = [name for name in found.names if (parse_name(name) or ("", "", 0))[1] == writer]
             with suppress(WarmstoreError):
-                self.objects.delete(sorted(old)[: -(_KEPT - 1)])
+                self.objects.run(remove_older(self.objects, found.listed.get(mine.series, ()), keep=_KEPT - 1))
 
     def _complain(self, what: str, why: object) -> None:
         level = logging.DEBUG if what in self._complained else logging.WARNING

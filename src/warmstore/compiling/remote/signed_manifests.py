@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import zstandard
@@ -20,21 +19,22 @@ from blake3 import blake3
 from warmstore.compiling.environment import Environment
 from warmstore.compiling.store import artifact_json as manifests
 from warmstore.compiling.store.artifact import Artifact
-from warmstore.errors import BadArtifact, NewerFormat, NotTrusted, RemoteUnavailable, WarmstoreError
+from warmstore.errors import BadArtifact, NewerFormat, NotTrusted, WarmstoreError
+from warmstore.remote.manifests import Manifests, Numbered, create
 from warmstore.remote.objects import Objects
 from warmstore.remote.signing import Keyring
 
 FORMAT = 1
 ROOT = "compiled/1"
 BLOBS = f"{ROOT}/blobs"
-MANIFESTS = f"{ROOT}/manifests"
+MANIFESTS = Manifests(f"{ROOT}/manifests", r"(?P<series>[\w.+-]+/[0-9a-f]{32})\.(?P<number>\d{12})")
+"""A series for each namespace and writer."""
 
 _PURPOSE = "remote manifest"
 _MOST = 64 << 20  # bytes of a manifest, packed
 _MOST_UNPACKED = 512 << 20
 _MOST_HEADER = 4096
 _TRIES = 3  # manifests of one host that are looked at, newest first, until one is right
-_NAME = re.compile(rf"{MANIFESTS}/([\w.+-]+)/([0-9a-f]{{32}})\.(\d{{12}})")
 
 
 @dataclass(frozen=True)
@@ -49,17 +49,29 @@ class SignedManifest:
     digest: str = ""
 
     @property
+    def series(self) -> str:
+        """The manifests of its namespace and writer."""
+        return f"{self.namespace}/{self.writer}"
+
+    @property
     def name(self) -> str:
         """The name of its object."""
-        return f"{MANIFESTS}/{self.namespace}/{self.writer}.{self.sequence:012}"
+        return f"{MANIFESTS.folder}/{self.series}.{self.sequence:012}"
 
 
 @dataclass
 class Loaded:
-    """What was found in a remote: the newest right manifest of each writer; all names; what was wrong."""
+    """What was found in a remote.
+
+    Attributes:
+        manifests: The newest valid manifest of each series.
+        listed: The names of all manifests, by series.
+        refused: Why manifests are not taken.
+        failed: Why manifests could not be read.
+    """
 
     manifests: list[SignedManifest] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
+    listed: dict[str, list[Numbered]] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
 
@@ -74,12 +86,6 @@ def namespace_of(environment: Environment) -> str:
 def blob_name(digest: str) -> str:
     """The name of the object that has these bytes."""
     return f"{BLOBS}/{digest[:2]}/{digest}"
-
-
-def parse_name(name: str) -> tuple[str, str, int] | None:
-    """Namespace, writer and sequence of a manifest's object; None for what is no such name."""
-    found = _NAME.fullmatch(name)
-    return (found[1], found[2], int(found[3])) if found else None
 
 
 def seal(manifest: SignedManifest, keyring: Keyring) -> bytes:
@@ -119,17 +125,15 @@ def unseal(data: bytes, name: str, keyring: Keyring) -> SignedManifest:
         unpacked = zstandard.ZstdDecompressor().stream_reader(packed).read(_MOST_UNPACKED)
         body = json.loads(unpacked)
         version = body["format"]
-        found = (body["namespace"], body["writer"], body["sequence"])
+        namespace, writer, sequence = body["namespace"], body["writer"], body["sequence"]
     except (zstandard.ZstdError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise BadArtifact(f"{name} is no manifest ({error!r})") from error
     if version != FORMAT:
         raise NewerFormat(f"{name} has format {version!r}, and this warmstore knows {FORMAT}; upgrade warmstore")
-    if found != parse_name(name):
-        raise NotTrusted(
-            None, "it is the manifest {} {} {}, put in another's place: it was replayed".format(*found), name
-        )
+    if MANIFESTS.parse(name) != (f"{namespace}/{writer}", sequence, name):
+        raise NotTrusted(None, f"it is the manifest {namespace} {writer} {sequence} under another name", name)
     artifacts, jobs = manifests.read(body)
-    return SignedManifest(*found, artifacts, jobs, blake3(data).hexdigest())
+    return SignedManifest(namespace, writer, sequence, artifacts, jobs, blake3(data).hexdigest())
 
 
 async def load(
@@ -146,16 +150,10 @@ async def load(
     Raises:
         RemoteUnavailable, RemoteRefused: the remote cannot be listed.
     """
-    found = Loaded()
-    prefix = MANIFESTS if namespace is None else f"{MANIFESTS}/{namespace}"
-    writers: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for entry in await objects.entries_async(prefix, flowed=flowed):
-        if (parsed := parse_name(entry.name)) is not None and namespace in (None, parsed[0]):
-            writers[parsed[:2]].append(entry.name)
-            found.names.append(entry.name)
+    found = Loaded(listed=await MANIFESTS.by_series(objects, namespace or "", flowed=flowed))
 
-    async def newest(names: list[str]) -> None:
-        for name in sorted(names, reverse=True)[:_TRIES]:
+    async def newest(manifests: list[Numbered]) -> None:
+        for name in [manifest.name for manifest in manifests[:_TRIES]]:
             try:
                 data = await objects.get_async(name, most=_MOST, flowed=flowed)
                 if data is None:
@@ -172,22 +170,16 @@ async def load(
                 return
             found.refused.append(why)
 
-    await objects.each(newest, writers.values())
+    await objects.each(newest, found.listed.values())
     return found
 
 
 async def publish(objects: Objects, keyring: Keyring, manifest: SignedManifest) -> SignedManifest | None:
-    """Create the object of a manifest. None where somebody else created one of that name.
+    """Create the object of a manifest. None where another process created one of that name.
 
     Raises:
-        RemoteUnavailable, RemoteRefused: it may be there now, or not.
+        RemoteUnavailable, RemoteRefused: The object may exist now, or not.
     """
     data = seal(manifest, keyring)
-    sealed = SignedManifest(**{**vars(manifest), "digest": blake3(data).hexdigest()})
-    if await objects.put_async(manifest.name, data, create=True):
-        return sealed
-    # A request that was sent twice, for its answer was lost, finds the object of the first one.
-    there = await objects.get_async(manifest.name, most=_MOST)
-    if there is None:
-        raise RemoteUnavailable(f"{objects.location.url}: {manifest.name} was there, and is gone")
-    return sealed if there == data else None
+    published = await create(objects, manifest.name, data)
+    return replace(manifest, digest=blake3(data).hexdigest()) if published else None
