@@ -15,6 +15,7 @@ from warmstore.compiling.scratch.scratch_dir import ScratchDir
 from warmstore.compiling.session import CompileSession
 from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.compiling.store.blobs import Blobs
+from warmstore.storage.files import PLAIN
 
 PATH = "inductor/precompiled_headers/cabc.h.gch"
 LIVE = """
@@ -68,7 +69,7 @@ def test_another_program_uses_them_and_damaged_ones_are_made_anew(tmp_path: Path
     assert brought == made
     with closing(ArtifactStore(folder)) as store:
         assert [one.created for one in store.all(kind=HEADER)] == times
-        damaged = [Blobs(folder / "blobs").path(one.digest) for one in store.all(kind=HEADER)]
+        damaged = [Blobs(folder / "blobs", PLAIN).path(one.digest) for one in store.all(kind=HEADER)]
     for path in damaged:
         whole = path.read_bytes()
         path.write_bytes(whole[:5000] + b"damaged" + whole[5007:])

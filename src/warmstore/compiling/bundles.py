@@ -11,11 +11,10 @@ import io
 import json
 import logging
 import os
-import shutil
 import tarfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -31,6 +30,7 @@ from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.errors import BadArtifact, BadBundle, Damaged, NewerFormat, NoArtifact, TargetExists, WriteFailed
 from warmstore.remote.signing import Keyring
 from warmstore.storage.atomic import draft_of
+from warmstore.storage.files import Files, FileStream
 
 FORMAT = 1
 _MANIFEST, _SIGNATURE, _BLOB = "manifest.json", "manifest.sig", "blobs/"
@@ -93,8 +93,8 @@ def export(
     ).encode()
     signature = keyring.sign(_PURPOSE, manifest)
     with (
-        draft_of(path) as draft,
-        open(draft, "wb") as file,
+        draft_of(path, files=store.files) as draft,
+        io.BufferedWriter(FileStream(store.files, store.files.create(draft)), _PIECE) as file,
         zstandard.ZstdCompressor(level=9, write_checksum=True).stream_writer(file, closefd=False) as packed,
         tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as tar,
     ):
@@ -123,15 +123,16 @@ def import_(store: ArtifactStore, path: str | os.PathLike[str], *, keyring: Keyr
     """
     path = Path(path)
     keyring = Keyring.from_environment() if keyring is None else keyring
-    with open(path, "rb") as file, _staging(store) as folder:
+    with io.BufferedReader(FileStream(store.files, store.files.open(path))) as file, _staging(store) as folder:
         try:
-            return _take(store, file, path, folder, keyring)
+            return _take(store, file, path.stat().st_size, path, folder, keyring)
         except (tarfile.TarError, zstandard.ZstdError, EOFError) as error:
             raise BadBundle(f"{path} cannot be unpacked ({error}); nothing of it was taken") from error
 
 
-def _take(store: ArtifactStore, file: IO[bytes], path: Path, folder: Path, keyring: Keyring) -> BundleInfo:
-    most = (64 << 20) + _RATIO * os.fstat(file.fileno()).st_size
+def _take(store: ArtifactStore, file: IO[bytes], packed: int, path: Path, folder: Path, keyring: Keyring) -> BundleInfo:
+    """`packed`: bytes of the bundle."""
+    most = (64 << 20) + _RATIO * packed
     unpacked = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(file, read_size=_PIECE)
     source = _Bounded(unpacked, min(most, _MOST_MANIFEST + (1 << 20)), path)
     with tarfile.open(fileobj=source, mode="r|") as tar:
@@ -156,7 +157,7 @@ def _take(store: ArtifactStore, file: IO[bytes], path: Path, folder: Path, keyri
                 raise BadBundle(
                     f"{path} has {member.name!r} in it twice, or it is not in its manifest; nothing was taken"
                 )
-            _stage(tar, member, sizes.pop(digest), folder / digest, path)
+            _stage(tar, member, sizes.pop(digest), folder / digest, path, store.files)
             member = next(members, None)
     if sizes:
         raise BadBundle(f"{path} lacks {len(sizes)} of the blobs that its manifest names; nothing was taken")
@@ -173,15 +174,20 @@ def _staging(store: ArtifactStore) -> Iterator[Path]:
     try:
         with FileLock(store.folder / "import.lock", timeout=0):
             store.release(_CLAIM)
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(mode=0o700)
+            _remove(folder, store.files)
+            store.files.make_folder(folder)
             try:
                 yield folder
             finally:
-                shutil.rmtree(folder, ignore_errors=True)
+                _remove(folder, store.files)
                 store.release(_CLAIM)
     except Timeout as error:
         raise WriteFailed(None, "another import is going on; wait for it", str(store.folder)) from error
+
+
+def _remove(folder: Path, files: Files) -> None:
+    with suppress(FileNotFoundError):
+        files.remove_folder(folder)
 
 
 class _Bounded(io.RawIOBase):
@@ -230,12 +236,12 @@ def _content(tar: tarfile.TarFile, member: tarfile.TarInfo, most: int, path: Pat
     return file.read()
 
 
-def _stage(tar: tarfile.TarFile, member: tarfile.TarInfo, size: int, target: Path, path: Path) -> None:
+def _stage(tar: tarfile.TarFile, member: tarfile.TarInfo, size: int, target: Path, path: Path, files: Files) -> None:
     """Write a blob into the staging folder, if it is what the manifest says."""
     file = tar.extractfile(member)
     assert file is not None
     hasher, found = blake3(), 0
-    with open(target, "xb") as out:
+    with FileStream(files, files.create(target)) as out:
         while part := file.read(_PIECE):
             found += len(part)
             if found > size:

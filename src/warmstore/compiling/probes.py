@@ -21,6 +21,7 @@ from pathlib import Path
 
 from warmstore.compiling.environment import Environment
 from warmstore.storage.atomic import replace_file
+from warmstore.storage.files import PLAIN, read_whole
 
 # Extensions of x86-64 and ARM that compilers emit with -march=native. What /proc/cpuinfo lists besides comes and goes
 # with the kernel and the hypervisor, and means nothing to a compiled file.
@@ -82,7 +83,7 @@ def _torch() -> dict[str, str]:
         return {}
     found = {"path": str(folder)}
     with suppress(OSError):
-        text = (folder / "version.py").read_text()
+        text = read_whole(PLAIN, folder / "version.py").decode()
         found |= re.findall(r"^(\w+)(?: *:[^=\n]*)? *= *'([^']*)'", text, re.MULTILINE)
     return found
 
@@ -222,7 +223,7 @@ def _remembered(question: tuple[str, ...], ask: Callable[[], str | None]) -> str
     path = folder / name
     with suppress(OSError, ValueError):
         if folder.stat().st_uid == os.getuid() and not folder.stat().st_mode & 0o022:
-            answer = json.loads(path.read_text())
+            answer = json.loads(read_whole(PLAIN, path))
             return None if answer is None else str(answer)
     answer = ask()
     with suppress(OSError):

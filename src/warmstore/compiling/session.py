@@ -404,4 +404,4 @@ class CompileSession:
         self.store.used(list(self._used.values()))
         self.remember_job()
         if self.lookups:
-            lookup_log.write(self.store.folder, self.job, self.lookups, self.kept)
+            lookup_log.write(self.store.folder, self.store.files, self.job, self.lookups, self.kept)

@@ -9,13 +9,11 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
-from warmstore.storage.files import Files, write_all
-
-_PLAIN = Files()
+from warmstore.storage.files import PLAIN, Files, write_whole
 
 
 @contextlib.contextmanager
-def draft_of(path: Path, *, draft: Path | None = None, files: Files = _PLAIN) -> Iterator[Path]:
+def draft_of(path: Path, *, draft: Path | None = None, files: Files = PLAIN) -> Iterator[Path]:
     """Yield the path of a draft, which the block writes. The draft replaces `path` where the block ends well.
 
     Nothing is fsynced.
@@ -35,21 +33,16 @@ def draft_of(path: Path, *, draft: Path | None = None, files: Files = _PLAIN) ->
         raise
 
 
-def replace_file(path: Path, data: bytes, *, durable: bool, files: Files = _PLAIN) -> None:
+def replace_file(path: Path, data: bytes, *, durable: bool, draft: Path | None = None, files: Files = PLAIN) -> None:
     """Replace the content of a file, or make it. Its folder must be there.
 
     Args:
         durable: fsync the draft before the rename and the folder after it, so that the new content outlives a power
             failure once this returns. Without it a power failure may leave an empty file, which is right for content
             that can be computed again and is checked when it is read.
+        draft: As `draft_of` takes it.
     """
-    with draft_of(path, files=files) as draft:
-        descriptor = files.create(draft)
-        try:
-            write_all(files, descriptor, [data], 0)
-            if durable:
-                files.sync(descriptor)
-        finally:
-            files.close(descriptor)
+    with draft_of(path, draft=draft, files=files) as draft:
+        write_whole(files, draft, data, sync=durable)
     if durable:
         files.sync_folder(path.parent)

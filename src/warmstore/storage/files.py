@@ -8,19 +8,23 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import io
 import mmap
 import os
 import shutil
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from warmstore._native import floor
 from warmstore.errors import WriteFailed
 from warmstore.storage.block_source import BlockSource
+
+if TYPE_CHECKING:
+    import sqlite3
 
 Buffer = bytes | bytearray | memoryview
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
@@ -170,6 +174,15 @@ class Files:
     def unlock(self, descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
 
+    def connect(self, database: str) -> "sqlite3.Connection":
+        """Open an SQLite database by its URI. Any thread may use the connection, and transactions begin explicitly.
+
+        SQLite reads and writes the file by itself; tests make the connection fail.
+        """
+        import sqlite3
+
+        return sqlite3.connect(database, timeout=10, isolation_level=None, check_same_thread=False, uri=True)
+
     def block_source(self, folder: Path) -> BlockSource | None:
         """What fetches the blocks of a folder's chunks; None for a folder whose files are complete."""
         return None
@@ -186,6 +199,9 @@ class Files:
     def map(self, address: int, length: int, descriptor: int, *, write: bool = False) -> None:
         """Map a file, shared, over `length` bytes of reserved address space at exactly `address`."""
         _mmap(address, length, _READ_WRITE if write else mmap.PROT_READ, _SHARED_FIXED, descriptor)
+
+
+PLAIN = Files()
 
 
 @contextlib.contextmanager
@@ -304,6 +320,48 @@ def write_all(files: Files, descriptor: int, buffers: Sequence[Buffer], offset: 
         if taken:
             views[at] = views[at][taken:]
     return offset - start
+
+
+class FileStream(io.RawIOBase):
+    """A file as libraries want one that read or write a stream. Closes the descriptor."""
+
+    def __init__(self, files: Files, descriptor: int) -> None:
+        self._files = files
+        self._descriptor = descriptor
+        self._offset = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._files.read(self._descriptor, len(buffer), self._offset)
+        buffer[: len(data)] = data
+        self._offset += len(data)
+        return len(data)
+
+    def write(self, data: Any) -> int:
+        written = write_all(self._files, self._descriptor, [data], self._offset)
+        self._offset += written
+        return written
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            self._files.close(self._descriptor)
+
+
+def write_whole(files: Files, path: Path, data: Buffer, *, sync: bool = False) -> None:
+    """Create a file with these bytes, and with `sync` return when they are on the disk."""
+    descriptor = files.create(path)
+    try:
+        write_all(files, descriptor, [data], 0)
+        if sync:
+            files.sync(descriptor)
+    finally:
+        files.close(descriptor)
 
 
 def read_whole(files: Files, path: Path) -> bytes:

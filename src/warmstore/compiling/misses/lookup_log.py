@@ -13,6 +13,7 @@ from time import time
 from typing import Any
 
 from warmstore.storage.atomic import replace_file
+from warmstore.storage.files import PLAIN, Files, read_whole
 
 _SHOWN = 3  # reasons in a line
 _LONGEST = 120  # letters of one
@@ -45,7 +46,7 @@ class Lookup:
         return "" if self.hit else "; ".join([*self.reasons, *self.changed]) or "nobody had compiled it here"
 
 
-def write(folder: Path, job: str, lookups: Sequence[Lookup], kept: int) -> None:
+def write(folder: Path, files: Files, job: str, lookups: Sequence[Lookup], kept: int) -> None:
     """Remember a run of this process, in place of the last one of the same job and rank.
 
     Raises:
@@ -54,14 +55,14 @@ def write(folder: Path, job: str, lookups: Sequence[Lookup], kept: int) -> None:
     run = {"job": job, "time": time(), "pid": os.getpid(), "kept": kept, "lookups": [asdict(one) for one in lookups]}
     path = folder / "runs" / f"{_file_name(job)}.{_rank()}.json"
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    replace_file(path, json.dumps(run).encode(), durable=False)
+    replace_file(path, json.dumps(run).encode(), durable=False, files=files)
 
 
 def read(folder: Path, job: str | None = None) -> Iterator[tuple[str, list[Lookup]]]:
     """The name of each job, or of one, and what its last run looked up. What cannot be read is left out."""
     for path in sorted((folder / "runs").glob("*.json")):
         with suppress(OSError, ValueError, KeyError, TypeError):
-            run = json.loads(path.read_text())
+            run = json.loads(read_whole(PLAIN, path))
             if job is None or run["job"] == job:
                 yield run["job"], [_lookup(one) for one in run["lookups"]]
 

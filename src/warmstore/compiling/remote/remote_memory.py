@@ -18,6 +18,7 @@ from filelock import FileLock
 
 from warmstore.compiling.remote.signed_manifests import SignedManifest
 from warmstore.storage.atomic import replace_file
+from warmstore.storage.files import PLAIN, Files, read_whole
 
 _PATIENCE = 5.0  # seconds to wait for another process of this host
 
@@ -28,9 +29,11 @@ class RemoteMemory:
     Args:
         folder: The store's folder.
         url: The remote, without secrets.
+        files: The file operations.
     """
 
-    def __init__(self, folder: Path, url: str) -> None:
+    def __init__(self, folder: Path, url: str, files: Files = PLAIN) -> None:
+        self._files = files
         self._path = folder / "remote" / f"{sha256(url.encode()).hexdigest()[:16]}.json"
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.lock = FileLock(self._path.with_suffix(".lock"), timeout=_PATIENCE)
@@ -90,7 +93,7 @@ class RemoteMemory:
 
     def _read(self) -> dict[str, Any]:
         try:
-            known = json.loads(self._path.read_text())
+            known = json.loads(read_whole(self._files, self._path))
         except (OSError, ValueError):
             known = {}
         known = known if isinstance(known, dict) else {}
@@ -100,4 +103,4 @@ class RemoteMemory:
         with FileLock(self._path.with_suffix(".write.lock"), timeout=_PATIENCE):
             self._known = self._read()
             change(self._known)
-            replace_file(self._path, json.dumps(self._known).encode(), durable=False)
+            replace_file(self._path, json.dumps(self._known).encode(), durable=False, files=self._files)

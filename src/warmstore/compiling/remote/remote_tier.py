@@ -81,7 +81,7 @@ class RemoteTier:
         self._environment = environment
         self._job = job
         self._namespace = namespace_of(environment)
-        self._memory = RemoteMemory(store.folder, objects.location.url)
+        self._memory = RemoteMemory(store.folder, objects.location.url, store.files)
         self._can_sign = any(key.is_secret for key in keyring.keys)
         self._index: RemoteIndex | None = None
         self._looked = -_FRESH  # when the index was read, or reading it failed

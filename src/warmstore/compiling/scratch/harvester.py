@@ -16,6 +16,7 @@ from warmstore.compiling.store.artifact import Artifact
 from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.compiling.warn_once import WarnOnce
 from warmstore.errors import TooLarge
+from warmstore.storage.files import read_whole
 
 _LOOK_AGAIN = 30.0  # seconds between looks at the live folder, for compilers that tell nobody what they made
 
@@ -116,7 +117,7 @@ class Harvester:
 
     def _keep(self, folder: ScratchDir, path: str, kind: str, status: os.stat_result) -> None:
         try:
-            data = (folder.path / path).read_bytes()
+            data = read_whole(self._store.files, folder.path / path)
         except FileNotFoundError:
             return
         if not is_whole(path, data) or len(data) != status.st_size:

@@ -20,6 +20,8 @@ from warmstore.compiling.scratch.scratch_quota import ScratchQuota
 from warmstore.compiling.store.artifact import Artifact
 from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.errors import BadArtifact, TooLarge
+from warmstore.storage.atomic import draft_of
+from warmstore.storage.files import write_whole
 
 if TYPE_CHECKING:
     from warmstore.compiling.remote.remote_tier import RemoteTier
@@ -133,9 +135,8 @@ class Restorer:
                 f"{artifact.key} is there, but the limit of {self._store.limit:,} bytes has no room to use it"
             )
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        temporary = target.with_name(f".{os.getpid()}.{threading.get_ident()}.tmp")
-        temporary.write_bytes(data)
-        with self._lock:
-            self._harvester.knows(str(target), temporary.stat())
-            temporary.rename(target)
-            self._used[artifact.key] = artifact
+        hidden = target.with_name(f".{os.getpid()}.{threading.get_ident()}.tmp")  # which the harvester leaves alone
+        with self._lock, draft_of(target, draft=hidden, files=self._store.files) as draft:
+            write_whole(self._store.files, draft, data)
+            self._harvester.knows(str(target), draft.stat())
+        self._used[artifact.key] = artifact

@@ -12,6 +12,7 @@ from pathlib import Path
 from warmstore.errors import NewerFormat
 from warmstore.storage.atomic import draft_of
 from warmstore.storage.disk_usage import BLOCK, on_disk
+from warmstore.storage.files import PLAIN, Files
 
 FORMAT = 1
 
@@ -64,7 +65,8 @@ class Index:
     With `read_only`, nothing in the folder is changed, and a folder without a whole file is an index without rows.
     """
 
-    def __init__(self, folder: Path, *, read_only: bool = False) -> None:
+    def __init__(self, folder: Path, files: Files, *, read_only: bool = False) -> None:
+        self.files = files
         self.path = folder / "index.sqlite"
         self.aside = folder / "index.damaged"
         self._read_only = read_only
@@ -96,14 +98,17 @@ class Index:
         """Make a file with the tables and nothing in them. Called under the lock of the store."""
         new = self.path.with_suffix(".new")
         for path in (new, *beside(new)):
-            path.unlink(missing_ok=True)
-        with draft_of(self.path, draft=new), closing(connect(f"{new}")) as connection:
+            self.files.remove(path)
+        with (
+            draft_of(self.path, draft=new, files=self.files),
+            closing(self.files.connect(uri_of(new))) as connection,
+        ):
             connection.executescript(_SCHEMA)
 
     def _open(self) -> sqlite3.Connection:
         if self.opened is None:
             raise IndexDamaged("there is none")
-        connection = self._checked(connect(f"{self.path.absolute().as_uri()}?mode=rw", uri=True))
+        connection = self._checked(self.files.connect(f"{uri_of(self.path)}?mode=rw"))
         connection.executescript(
             "PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 256; PRAGMA journal_size_limit = 1048576;"
         )
@@ -115,7 +120,7 @@ class Index:
         # Without the files of its WAL beside it, SQLite reads only what it may take as never changing.
         for options in ("mode=ro", "mode=ro&immutable=1"):
             with suppress(sqlite3.Error):
-                return self._checked(connect(f"{self.path.absolute().as_uri()}?{options}", uri=True))
+                return self._checked(self.files.connect(f"{uri_of(self.path)}?{options}"))
         return _empty()
 
     def _checked(self, connection: sqlite3.Connection) -> sqlite3.Connection:
@@ -182,9 +187,13 @@ class Index:
     def move_aside(self) -> None:
         """Put a damaged file where it is in nobody's way, in place of what was aside before."""
         for path, aside in zip((self.path, *beside(self.path)), (self.aside, *beside(self.aside)), strict=True):
-            aside.unlink(missing_ok=True)
+            self.files.remove(aside)
             with suppress(FileNotFoundError):
-                path.replace(aside)
+                self.files.rename(path, aside)
+
+    def remove_aside(self) -> None:
+        """Remove the damaged file that `move_aside` left."""
+        self.files.remove(self.aside)
 
 
 def number(connection: sqlite3.Connection, statement: str, values: tuple[object, ...] = ()) -> int:
@@ -199,9 +208,9 @@ def number(connection: sqlite3.Connection, statement: str, values: tuple[object,
     return row[0]
 
 
-def connect(path: str, *, uri: bool = False) -> sqlite3.Connection:
-    """A connection that any thread may use, and in which a transaction begins where it says so."""
-    return sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False, uri=uri)
+def uri_of(path: Path) -> str:
+    """The name of a database file for `Files.connect`, without options."""
+    return path.absolute().as_uri()
 
 
 def beside(path: Path) -> tuple[Path, Path]:
@@ -210,7 +219,7 @@ def beside(path: Path) -> tuple[Path, Path]:
 
 
 def _empty() -> sqlite3.Connection:
-    connection = connect(":memory:")
+    connection = PLAIN.connect(":memory:")
     connection.executescript(_SCHEMA)
     return connection
 

@@ -79,7 +79,7 @@ class ArtifactQuota:
 
     def everything(self, db: sqlite3.Connection) -> int:
         """Bytes that the folder takes, what others put there included."""
-        return self.taken(db, Index(self._folder)) + self._others()
+        return self.taken(db, Index(self._folder, self._blobs.files)) + self._others()
 
     def _others(self) -> int:
         """Bytes of what is in the folder and is not the store's own: records of runs and the like.
@@ -113,7 +113,7 @@ class ArtifactQuota:
 
     def _shrink(self, index: Index) -> None:
         """Have the index take less of the limit: drop the damaged one, and what jobs know that is not here any more."""
-        index.aside.unlink(missing_ok=True)
+        index.remove_aside()
         if index.size() > self.limit // 4:
             with index.transaction() as db:
                 db.execute("DELETE FROM jobs WHERE key NOT IN (SELECT key FROM artifacts)")

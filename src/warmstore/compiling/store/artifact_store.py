@@ -36,6 +36,7 @@ from warmstore.compiling.store.store_stats import StoreStats, stats_of
 from warmstore.compiling.store.transactions import Transactions, as_json
 from warmstore.errors import BadArtifact, Closed, Damaged, NoArtifact, ReadOnly, TooLarge, WriteFailed
 from warmstore.storage.atomic import replace_file
+from warmstore.storage.files import PLAIN, Files, read_whole
 from warmstore.storage.humanize import parse_size
 from warmstore.storage.lifecycle import Closeable
 
@@ -53,6 +54,7 @@ class ArtifactStore(Closeable):
             claimed. At least 8 MiB.
         eviction: what goes first when it is full: "lru" unused for longest, "lfu" used least often, "size" largest,
             "age" oldest.
+        files: the file operations; tests hand in ones that fail.
 
     A folder that cannot be written, or not made, is a store to read from: `read_only` is True, changes raise ReadOnly.
 
@@ -63,12 +65,20 @@ class ArtifactStore(Closeable):
 
     has_rows = False
 
-    def __init__(self, folder: str | os.PathLike[str], max_size: int | str = "100GB", eviction: str = "lru") -> None:
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        max_size: int | str = "100GB",
+        eviction: str = "lru",
+        *,
+        files: Files = PLAIN,
+    ) -> None:
+        self.files = files
         self.folder = Path(folder).expanduser()
         self.limit = parse_size(max_size)
         if self.limit < LEAST:
             raise ValueError(f"max_size {max_size!r} is less than the {LEAST:,} bytes that a store needs")
-        self._blobs = Blobs(self.folder / "blobs")
+        self._blobs = Blobs(self.folder / "blobs", self.files)
         self._quota = ArtifactQuota(self.folder, self._blobs, self.limit, eviction)
         self._changes = Transactions(self._blobs, self._quota, lambda number: self.count("evicted", number))
         self._counting = threading.Lock()
@@ -155,18 +165,17 @@ class ArtifactStore(Closeable):
             NoArtifact: it was evicted meanwhile.
         """
         self._check_open()
-        what = f"the artifact {artifact.key!r} ({artifact.kind})"
+        what, path = f"the artifact {artifact.key!r} ({artifact.kind})", self._blobs.path(artifact.digest)
         try:
             data = self._blobs.read(artifact.digest)
         except FileNotFoundError:
             self._drop(artifact.digest)
             raise NoArtifact(f"{what} was evicted from {self.folder}") from None
         except OSError as error:
-            raise Damaged(error.errno, f"{what} cannot be read: {error.strerror}", str(error.filename)) from error
+            raise Damaged(error.errno, f"{what} cannot be read: {error.strerror}", str(path)) from error
         if data is None:
             self.count("damaged")
             self._drop(artifact.digest)
-            path = self._blobs.path(artifact.digest)
             raise Damaged(errno.EIO, f"{what} was damaged and is dropped; it will be compiled again", str(path))
         return data
 
@@ -180,7 +189,7 @@ class ArtifactStore(Closeable):
         data = self.read(artifact)
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, data, durable=False)
+        replace_file(path, data, durable=False, files=self.files)
 
     def stats(self) -> StoreStats:
         """What is in the store, and the counters."""
@@ -220,7 +229,7 @@ class ArtifactStore(Closeable):
             BadArtifact: requirements that JSON cannot say.
         """
         self._check_open()
-        content = data.read_bytes() if isinstance(data, Path) else bytes(data)
+        content = read_whole(self.files, data) if isinstance(data, Path) else bytes(data)
         try:
             wanted = as_json(requirements or {})
         except (TypeError, ValueError) as error:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
 from blake3 import blake3
 
-from warmstore.storage.atomic import draft_of
+from warmstore.storage.atomic import replace_file
+from warmstore.storage.files import Files, read_whole
 
 
 class Blobs:
     """The files `ab/cdef...` under a folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, files: Files) -> None:
         self.folder = folder
+        self.files = files
 
     def path(self, digest: str) -> Path:
         return self.folder / digest[:2] / digest[2:]
@@ -35,11 +38,10 @@ class Blobs:
         return links - 1 if 1 < links <= 258 else 257  # some file systems count no links, some count files too
 
     def write(self, digest: str, content: bytes) -> None:
-        """Have the file whole, or not at all. One process does so at a time."""
-        path = self.path(digest)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with draft_of(path, draft=self._unfinished(digest)) as draft:
-            draft.write_bytes(content)
+        """Write the file whole or not at all. Called by one process at a time."""
+        draft = self._unfinished(digest)
+        self.files.remove(draft)  # of a killed process
+        replace_file(self._made_path(digest), content, durable=False, draft=draft, files=self.files)
 
     def staged(self, digest: str) -> Path:
         """Where an import keeps a blob until all of them are there."""
@@ -47,9 +49,7 @@ class Blobs:
 
     def take_staged(self, digest: str) -> None:
         """Make a staged file the blob."""
-        path = self.path(digest)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.staged(digest).replace(path)
+        self.files.rename(self.staged(digest), self._made_path(digest))
 
     def read(self, digest: str) -> bytes | None:
         """The bytes, or None when they are not those of the name.
@@ -57,23 +57,29 @@ class Blobs:
         Raises:
             OSError: there is no such file, or it cannot be read.
         """
-        content = self.path(digest).read_bytes()
+        content = read_whole(self.files, self.path(digest))
         return content if blake3(content).hexdigest() == digest else None
 
     def remove(self, digest: str) -> None:
         """Remove the file, and what a killed writer or importer left of it."""
-        self._unfinished(digest).unlink(missing_ok=True)
-        self.staged(digest).unlink(missing_ok=True)
-        self.path(digest).unlink(missing_ok=True)
+        for path in (self._unfinished(digest), self.staged(digest), self.path(digest)):
+            self.files.remove(path)
 
     def sweep(self, kept: Collection[str]) -> int:
         """Remove every file that is not the blob of one of these digests; return how many."""
         swept = 0
         for path in self.folder.glob("*/*"):
             if path.parent.name + path.name not in kept:
-                path.unlink(missing_ok=True)
+                self.files.remove(path)
                 swept += 1
         return swept
+
+    def _made_path(self, digest: str) -> Path:
+        """The path of a blob, in a folder that exists."""
+        path = self.path(digest)
+        with suppress(FileExistsError):
+            self.files.make_folder(path.parent)
+        return path
 
     def _unfinished(self, digest: str) -> Path:
         path = self.path(digest)

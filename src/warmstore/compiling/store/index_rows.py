@@ -16,8 +16,9 @@ from blake3 import blake3
 
 from warmstore.compiling.environment import Environment
 from warmstore.compiling.store.artifact import Artifact
-from warmstore.compiling.store.artifact_index import beside, connect
+from warmstore.compiling.store.artifact_index import beside, uri_of
 from warmstore.errors import BadArtifact
+from warmstore.storage.files import Files
 
 _UNREADABLE = (sqlite3.Error, TypeError, ValueError, OverflowError, IndexError)
 COLUMNS = ("key", "kind", "environment", "requirements", "digest", "size", "created", "host", "seconds")
@@ -72,11 +73,11 @@ def remove(db: sqlite3.Connection, ids: list[int]) -> list[str]:
     return [one for one in digests if not db.execute("SELECT 1 FROM artifacts WHERE digest = ?", (one,)).fetchone()]
 
 
-def salvaged(path: Path) -> list[dict[str, Any]]:
+def salvaged(path: Path, files: Files) -> list[dict[str, Any]]:
     """The rows of a damaged index that can be read and whose seal is whole, each with its environment's record."""
     rows: list[dict[str, Any]] = []
     records: dict[str, str] = {}
-    with suppress(*_UNREADABLE), closing(connect(f"{path}")) as connection:
+    with suppress(*_UNREADABLE), closing(files.connect(uri_of(path))) as connection:
         connection.row_factory = sqlite3.Row
         with suppress(*_UNREADABLE):
             for digest, record in connection.execute("SELECT digest, record FROM environments"):
@@ -91,7 +92,7 @@ def salvaged(path: Path) -> list[dict[str, Any]]:
                 if row and is_whole(row) and row["environment"] in records:
                     rows.append({name: row[name] for name in COLUMNS} | {"record": records[row["environment"]]})
     for left in beside(path):
-        left.unlink(missing_ok=True)
+        files.remove(left)
     return rows
 
 

@@ -37,8 +37,8 @@ class SharedIndex:
         self.read_only = read_only
         self._rebuilt = 0
         self._blobs = blobs
-        self._reader = Index(folder, read_only=read_only)
-        self._writer = Index(folder)
+        self._reader = Index(folder, blobs.files, read_only=read_only)
+        self._writer = Index(folder, blobs.files)
         self.after_fork()
 
     def after_fork(self) -> None:
@@ -163,7 +163,7 @@ class SharedIndex:
             new = damaged is None and not self._blobs.folder.exists()
             index.close()
             index.move_aside()
-            rows = salvaged(index.aside) if damaged else []
+            rows = salvaged(index.aside, index.files) if damaged else []
             kept = [row for row in rows if self._blobs.has(row["digest"], row["size"])]
             self._blobs.sweep({row["digest"] for row in kept})
             index.create()
