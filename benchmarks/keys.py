@@ -27,10 +27,9 @@ from benchmarks.private_memory import in_fresh_process, private_bytes
 from benchmarks.report import Bar, Cell, Report, Table, broken_rows, timings
 from benchmarks.settings import Settings
 from benchmarks.side_by_side import Call, Contestant, Row, WrongValuesError, over, side_by_side
-from warmstore.features.keyed.cache_reader import open_index
 from warmstore.features.outputs.output_schema import KEY
 from warmstore.records.index.sample_keys import as_keys
-from warmstore.storage.files import Files
+from warmstore.records.keyed_store import IndexedStore
 
 BATCH = 256  # keys in a lookup, rows in a gather
 ADDED = 1 << 18  # keys added at once
@@ -153,7 +152,7 @@ def fill(folder: Path, kind: Kind, count: int) -> tuple[float, float, int]:
         cache.put_batch(kind.ids_of(np.arange(1), count), torch.zeros(1, dtype=torch.int64))
     added, seconds = [], []
     with closing(ws.RecordStore.open(folder / NAME, "a")) as store:
-        index = open_index(store, Files())
+        index = IndexedStore(store, KEY).index
         for first in range(1, count, ADDED):
             numbers = np.arange(first, min(first + ADDED, count))
             store.extend({KEY: as_keys(kind.ids_of(numbers, count)).halves, LEAF: numbers})
@@ -183,7 +182,7 @@ def looked_up(settings: Settings, kind: Kind, folders: dict[Path, int]) -> dict[
     turns, checked = settings.pick(2_000, 20), settings.pick(1 << 22, 1 << 16)  # which also maps what lookups touch
 
     def lookup(store: ws.RecordStore, count: int) -> Call:
-        index = open_index(store, Files())
+        index = IndexedStore(store, KEY).index
         index.catch_up(len(store))
         for _ in range(0, checked, 1 << 16):
             numbers = rng.integers(0, count, min(1 << 16, count))

@@ -13,6 +13,7 @@ from warmstore.features.keyed.cache_store import is_cache, schema_of
 from warmstore.features.keyed.cache_versions import Fingerprint, id_name, version_paths
 from warmstore.features.outputs.output_schema import KEY, OutputSchema
 from warmstore.records.format.manifest import NAME
+from warmstore.records.keyed_store import read_keys
 from warmstore.records.read.chunk_states import chunk_states
 from warmstore.replicate.record_store import RecordStore
 from warmstore.storage.files import Files
@@ -102,13 +103,12 @@ def duplicates(store: RecordStore) -> int:
     folded = np.empty(snapshot.length, np.uint64)
     for first in range(0, len(folded), _BLOCK):
         last = min(first + _BLOCK, len(folded))
-        (gathered,) = store.gatherer.read_rows([KEY], snapshot.rows_at(np.arange(first, last, dtype=np.int64)))
-        if gathered.bad is not None:
-            raise Damaged(f"{store.path} has damaged rows; warmstore verify tells which")
-        assert gathered.data is not None
-        halves = gathered.data.reshape(-1).view(np.uint64).reshape(-1, 2)
-        # Ints have equal high halves and hashes are even: two keys of one sum are as rare as a collision of 64 bits.
-        folded[first:last] = halves[:, 0] + halves[:, 1] * np.uint64(0x9E3779B97F4A7C15)
+        rows = snapshot.rows_at(np.arange(first, last, dtype=np.int64))
+        keys, bad = read_keys(store.gatherer, KEY, rows)
+        if bad is not None:
+            raise Damaged(f"{store.path} has damaged rows; `warmstore verify` names them")
+        # Ints have equal high halves, and hashes are uniform: equal sums are as rare as collisions of 64-bit hashes.
+        folded[first:last] = keys.halves[:, 0] + keys.halves[:, 1] * np.uint64(0x9E3779B97F4A7C15)
     return len(folded) - len(np.unique(folded))
 
 

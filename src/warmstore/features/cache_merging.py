@@ -1,5 +1,6 @@
 """Merging caches: rows that another cache has and this one lacks are read, checked and accepted in blocks."""
 
+import contextlib
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,15 +9,14 @@ from typing import Protocol
 import numpy as np
 
 from warmstore.errors import ReadOnly, SchemaMismatch, StaleCache
-from warmstore.features.keyed.cache_reader import CacheReader, open_index, select
+from warmstore.features.keyed.cache_reader import CacheReader, select
 from warmstore.features.keyed.cache_session import CacheSession
 from warmstore.features.keyed.cache_store import is_settled, schema_of
 from warmstore.features.keyed.cache_versions import Fingerprint, have_same_rules
 from warmstore.features.outputs.output_schema import KEY, OutputSchema
 from warmstore.features.outputs.output_structure import Leaf, check_spec
-from warmstore.records.index.sample_keys import Keys
+from warmstore.records.keyed_store import IndexedStore, read_keys
 from warmstore.replicate.record_store import RecordStore
-from warmstore.storage.files import Files
 from warmstore.storage.progress import progress_bar
 
 _BLOCK_BYTES = 32_000_000
@@ -72,18 +72,15 @@ def merge_caches(
     else:
         other.flush()
         path = other.path
-    with RecordStore.open(path) as store:
+    with contextlib.closing(IndexedStore(RecordStore.open(path), KEY)) as keyed:
+        store = keyed.store
         schema = schema_of(store)
         target = _target(cache, path, store.metadata.get("fingerprint"))
         if target.path.absolute() == store.path:
             raise ValueError(f"{path} cannot be merged into itself; name another cache")
         check_same(target.session.expect(schema, settled=is_settled(store.metadata)), schema)
-        index = open_index(store, Files())
-        try:
-            index.catch_up(store.snapshot.rows)
-            merged = _copy(target, store, CacheReader(store, index, schema), schema, progress)
-        finally:
-            index.close()
+        keyed.catch_up()
+        merged = _copy(target, CacheReader(keyed, schema), progress)
     target.flush()
     return merged
 
@@ -116,22 +113,18 @@ def _target(cache: MergingCache, path: Path, fingerprint: Fingerprint | None) ->
     return cache
 
 
-def _copy(
-    target: MergingCache, store: RecordStore, reader: CacheReader, schema: OutputSchema, progress: bool | None
-) -> MergeResult:
-    snapshot = store.snapshot
+def _copy(target: MergingCache, reader: CacheReader, progress: bool | None) -> MergeResult:
+    store, snapshot = reader.store, reader.store.snapshot
     rows = snapshot.length
     step = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES * rows // max(store.nbytes, 1)))
     added = present = damaged = 0
     with progress_bar(rows, None, 0, target.id, progress) as advance:
         for first in range(0, rows, step):
             numbers = snapshot.rows_at(np.arange(first, min(first + step, rows), dtype=np.int64))
-            (key_column,) = store.gatherer.read_rows([KEY], numbers)
-            assert key_column.data is not None
-            keys = Keys.of_halves(key_column.data.reshape(-1).view(np.uint64).reshape(-1, 2))
-            damaged += 0 if key_column.bad is None else int(key_column.bad.sum())
+            keys, bad = read_keys(store.gatherer, KEY, numbers)
+            damaged += 0 if bad is None else int(bad.sum())
             # Where the other cache has several rows of a key, only the one that its own lookups return is copied.
-            latest = np.flatnonzero(reader.find(keys) == numbers)
+            latest = np.flatnonzero(reader.keyed.find(keys) == numbers)
             missing = latest[target.session.missing(keys.take(latest))]
             present += len(latest) - len(missing)
             values, bad, _ = reader.values(keys.take(missing), numbers[missing])
@@ -140,7 +133,7 @@ def _copy(
                 missing = missing[~bad]
                 values = {path: select(value, ~bad) for path, value in values.items()}
             if len(missing):
-                leaves = tuple(Leaf(path, values[path]) for path in schema.fields)
+                leaves = tuple(Leaf(path, values[path]) for path in reader.schema.fields)
                 target.session.accept(keys.take(missing), leaves)
             added += len(missing)
             advance(len(numbers), None)

@@ -324,7 +324,7 @@ class TestThreadsAndProcesses:
 
 def where(cache, ids):
     keys = ws.records.index.sample_keys.as_keys(ids)
-    return keys, cache.session.version.reader.index.lookup(keys)
+    return keys, cache.session.version.reader.keyed.index.lookup(keys)
 
 
 def test_objects_count_their_bytes():

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from warmstore.errors import SchemaMismatch, WarmstoreError, WriteFailed
-from warmstore.features.keyed.cache_reader import CacheReader
 from warmstore.features.keyed.cache_versions import version_paths
 from warmstore.features.outputs.output_structure import nbytes_of
 from warmstore.features.write_queue import Block
 from warmstore.records.format.log_entries import ENTRY
 from warmstore.records.format.manifest import read_manifest
 from warmstore.records.index.key_index import host_name
+from warmstore.records.keyed_store import IndexedStore
 from warmstore.records.write.chunk_eviction import evict, remove_abandoned
 from warmstore.records.write.rewrite import Utilisation, rewrite
 from warmstore.records.write.upgrade import upgrade
@@ -191,18 +191,18 @@ class CacheQuota:
             )
 
 
-def rebalance(reader: CacheReader, quota: CacheQuota | None, progress: bool | None) -> Utilisation:
+def rebalance(keyed: IndexedStore, quota: CacheQuota | None, progress: bool | None) -> Utilisation:
     """Write what is worth keeping anew; see `FeatureCache.rebalance`."""
-    store = reader.store
+    store = keyed.store
     with store.editing(), quota.reserve_copy() if quota is not None else contextlib.nullcontext():
-        return rewrite(store.session, store.fields, {}, progress=progress, keep=reader.latest)
+        return rewrite(store.session, store.fields, {}, progress=progress, keep=keyed.latest)
 
 
-def tidy(reader: CacheReader, quota: CacheQuota) -> None:
+def tidy(keyed: IndexedStore, quota: CacheQuota) -> None:
     """Rebalance where the log has grown too long for the bound, or has edits, with which chunks cannot be evicted."""
-    snapshot = reader.store.snapshot
+    snapshot = keyed.store.snapshot
     if snapshot.entries * ENTRY.itemsize > quota.chunk_size or snapshot.order is not None:
-        rebalance(reader, quota, progress=False)
+        rebalance(keyed, quota, progress=False)
 
 
 def _is_foreign_index(path: Path) -> bool:

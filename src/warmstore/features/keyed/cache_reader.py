@@ -1,7 +1,6 @@
 """Reading a cache's rows: find them by key, believe only those that carry it, and turn them into leaf values."""
 
 import copy
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,24 +16,21 @@ from warmstore.records.format.codecs import codec_of
 from warmstore.records.format.encoded_rows import Bools, ByteRanges, GatheredColumn
 from warmstore.records.format.fields import Array, Bytes, Field, Ragged
 from warmstore.records.format.value_encoding import decode, decode_array, decode_gathered, decompressed
-from warmstore.records.index.key_index import KeyIndex
 from warmstore.records.index.sample_keys import Keys
+from warmstore.records.keyed_store import IndexedStore, bad_rows, keys_of
 from warmstore.records.read.gather import Gatherer
-from warmstore.replicate.record_store import RecordStore
-from warmstore.storage.files import Files
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
-MISSING, DAMAGED = -1, -2  # in place of a row; any row is larger
 
 
 class CacheReader:
     """Finds and reads the committed rows of a cache's store. Safe to use from several threads."""
 
-    def __init__(self, store: RecordStore, index: KeyIndex, schema: OutputSchema, hot: HotTier | None = None) -> None:
-        self.store = store
-        self.index = index
-        self._hot = hot
+    def __init__(self, keyed: IndexedStore, schema: OutputSchema, hot: "HotTier | None" = None) -> None:
+        self.keyed = keyed
+        self.store = keyed.store
         self.schema = schema
+        self._hot = hot
         self._names = (*map(schema.field_name, schema.fields), KEY)  # keys last: see `KeyTable.fetch`
 
     def read_all(self, keys: Keys) -> dict[str, Any] | None:
@@ -43,7 +39,7 @@ class CacheReader:
             fetched = self._fetched(keys)
             if fetched is not None:
                 return fetched
-        rows = self.index.lookup_all(keys, self.store.snapshot.rows)
+        rows = self.keyed.index.lookup_all(keys, self.store.snapshot.rows)
         if rows is None:
             return None
         leaves, good = self._read(keys, rows)
@@ -52,7 +48,7 @@ class CacheReader:
     def _fetched(self, keys: Keys) -> dict[str, Any] | None:
         """`read_all` in one call of the floor, where all leaves are of fixed width and nothing is left to check."""
         columns = self.store.gatherer.columns(self._names)
-        values = None if columns is None else self.index.fetch(keys, columns)
+        values = None if columns is None else self.keyed.index.fetch(keys, columns)
         return None if values is None else dict(zip(self.schema.fields, values, strict=True))
 
     def _read(self, keys: Keys, rows: Int64) -> tuple[list[Values], Bools | None]:
@@ -70,15 +66,10 @@ class CacheReader:
         # Of another generation a row may lie behind the last. Any in its place will do: it carries another key.
         rows = np.minimum(rows, last)
         *columns, own = gatherer.read_rows(self._names, rows)
-        bad = _bad(len(rows), [*columns, own]) | (_keys_of(own).halves != keys.halves).any(axis=1)
+        bad = bad_rows(len(rows), *columns, own) | (keys_of(own).halves != keys.halves).any(axis=1)
         fields = self.schema.fields.values()
         leaves = [_undecoded(field, one) for field, one in zip(fields, columns, strict=True)]
         return leaves, ~bad if bad.any() else None
-
-    def keys_of(self, rows: Int64, gatherer: Gatherer) -> Keys:
-        """The keys that rows of a gatherer carry, damaged ones too."""
-        (gathered,) = gatherer.read_rows([KEY], rows)
-        return _keys_of(gathered)
 
     @property
     def gatherer(self) -> Gatherer:
@@ -87,24 +78,6 @@ class CacheReader:
 
     def _decoded(self, leaves: list[Values]) -> dict[str, Any]:
         return {path: _leaf(field, one) for (path, field), one in zip(self.schema.fields.items(), leaves, strict=True)}
-
-    def find(self, keys: Keys) -> Int64:
-        """The row that holds each key, MISSING or DAMAGED: int64 [n]."""
-        rows = self.index.lookup(keys)
-        gatherer = self.store.gatherer
-        gaps = gatherer.snapshot.gaps
-        there = (rows >= 0) & (rows < gatherer.snapshot.rows)
-        some = np.flatnonzero(there if gaps is None else there & ~gaps.holds(rows))
-        found = np.full(len(keys), MISSING, np.int64)
-        if len(some):
-            # What the index proposes is believed only where the row itself carries the key.
-            (own,) = gatherer.read_rows([KEY], rows[some])
-            assert own.data is not None
-            same = (own.data.view(np.uint64) == keys.halves[some]).all(axis=1)
-            found[some] = np.where(same, rows[some], MISSING)
-            if own.bad is not None:
-                found[some[own.bad]] = DAMAGED
-        return found
 
     def values(self, keys: Keys, rows: Int64) -> tuple[dict[str, Any], Bools | None, int]:
         """The leaves of the rows of some keys.
@@ -123,12 +96,7 @@ class CacheReader:
         rows = rows[rows < gatherer.snapshot.rows]
         if gatherer.snapshot.gaps is not None:
             rows = rows[~gatherer.snapshot.gaps.holds(rows)]
-        return int(_bad(len(rows), gatherer.read_rows(self._names, rows)).sum()) if len(rows) else 0
-
-    def latest(self, rows: Int64) -> Bools:
-        """Which of some committed rows are worth keeping: whole, and of a key that no later row has. bool [n]."""
-        *leaves, own = self.gatherer.read_rows(self._names, rows)
-        return (self.find(_keys_of(own)) <= rows) & ~_bad(len(rows), [own, *leaves])
+        return int(bad_rows(len(rows), *gatherer.read_rows(self._names, rows)).sum()) if len(rows) else 0
 
 
 def _undecoded(field: Field, gathered: GatheredColumn) -> Values:
@@ -178,44 +146,6 @@ def _leaf(field: Field, values: Values) -> Any:
     if isinstance(field, Ragged):
         return [one.copy() for one in decoded]
     return [bytes(one) for one in decoded] if isinstance(field, Bytes) else decoded
-
-
-def open_index(store: RecordStore, files: Files, *, largest: int | None = None) -> KeyIndex:
-    """The key index of a cache's store."""
-    manifest, writing = store.manifest, store.session.writing
-    return KeyIndex(
-        store.path,
-        manifest.id,
-        manifest.generation,
-        functools.partial(_read_keys, store),
-        files,
-        write=store.mode == "a",
-        room=writing.room,
-        largest=largest,
-    )
-
-
-def _read_keys(store: RecordStore, first: int, last: int) -> tuple[Keys, Int64]:
-    gatherer = store.gatherer
-    gaps, rows = gatherer.snapshot.gaps, np.arange(first, last, dtype=np.int64)
-    if gaps is not None:
-        rows = rows[~gaps.holds(rows)]
-    (gathered,) = gatherer.read_rows([KEY], rows)
-    return _keys_of(gathered), rows
-
-
-def _keys_of(gathered: GatheredColumn) -> Keys:
-    assert gathered.data is not None
-    return Keys.of_halves(gathered.data.reshape(-1).view(np.uint64).reshape(-1, 2))
-
-
-def _bad(count: int, columns: Sequence[GatheredColumn]) -> Bools:
-    """Which rows are bad in any column."""
-    bad = np.zeros(count, bool)
-    for one in columns:
-        if one.bad is not None:
-            bad |= one.bad
-    return bad
 
 
 def no_values(schema: OutputSchema) -> dict[str, Any]:

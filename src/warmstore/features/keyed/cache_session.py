@@ -13,7 +13,7 @@ import torch
 
 from warmstore.errors import AmbiguousBatch, Damaged, RemoteError
 from warmstore.features.cache_options import CacheOptions
-from warmstore.features.keyed.cache_reader import DAMAGED, MISSING, merge, no_values, select
+from warmstore.features.keyed.cache_reader import merge, no_values, select
 from warmstore.features.keyed.open_version import OpenVersion, VersionRemote
 from warmstore.features.outputs.dims_inference import Repeats
 from warmstore.features.outputs.out_dims import UNTOLD
@@ -21,6 +21,7 @@ from warmstore.features.outputs.output_schema import OutputSchema
 from warmstore.features.outputs.output_structure import Leaf, flatten, nbytes_of
 from warmstore.features.write_queue import Block, WriteBehindQueue
 from warmstore.records.index.sample_keys import Keys
+from warmstore.records.keyed_store import DAMAGED, MISSING
 from warmstore.storage.files import Files
 from warmstore.storage.memory.buffer_pool import Arena
 from warmstore.tree.spec import TreeSpec
@@ -183,7 +184,7 @@ class CacheSession:
         has_new_rows = version.reader is not None or version.see_others()
         while len(unknown) and has_new_rows:
             assert version.reader is not None
-            rows[unknown] = version.reader.find(keys.take(unknown))
+            rows[unknown] = version.reader.keyed.find(keys.take(unknown))
             unknown = unknown[rows[unknown] < 0]
             has_new_rows = bool(len(unknown)) and version.see_others()
         self.damaged += int((rows == DAMAGED).sum())

@@ -16,8 +16,9 @@ import psutil
 import torch
 
 from warmstore.features.keyed.hot_columns import InMemory, Values, columns_of
-from warmstore.features.outputs.output_schema import OutputSchema
+from warmstore.features.outputs.output_schema import KEY, OutputSchema
 from warmstore.records.index.sample_keys import Keys
+from warmstore.records.keyed_store import read_keys
 from warmstore.records.read.gather import Gatherer
 from warmstore.storage.humanize import parse_size
 
@@ -44,9 +45,6 @@ class StoredRows(Protocol):
 
     def stored(self, keys: Keys, rows: Int64) -> tuple[list[Values], Any]:
         """The values by leaf of rows that should carry some keys; and which do and are sound, bool [n], or None."""
-
-    def keys_of(self, rows: Int64, gatherer: Gatherer) -> Keys:
-        """The keys that rows of a gatherer carry."""
 
 
 class HotTier:
@@ -168,7 +166,7 @@ class HotTier:
             self._table = table = None  # before another is made: the two may be more than the limit
             rows = snapshot.rows_at(np.arange(snapshot.length))
             columns = columns_of(source.schema, self._device)
-            sample = source.stored(source.keys_of(rows[:256], gatherer), rows[:256])[0]
+            sample = source.stored(read_keys(gatherer, KEY, rows[:256])[0], rows[:256])[0]
             each = _place_bytes(columns, sample)
             available = int(_AVAILABLE * _free_bytes(self._device)) // self._sharers
             places = min(int(snapshot.rows * _SPARE) + 1024, available // each)
@@ -199,7 +197,7 @@ class HotTier:
             table = _Table(gatherer, columns, places, limit, full_size=False)
             for first in range(0, len(rows), step):
                 part = rows[first : first + step]
-                keys = source.keys_of(part, gatherer)
+                keys, _ = read_keys(gatherer, KEY, part)
                 values, good = source.stored(keys, part)
                 if not table.insert(keys, part, values, np.arange(len(part)) if good is None else np.flatnonzero(good)):
                     return False

@@ -15,7 +15,7 @@ from warmstore.features.cache_options import CacheOptions, folder_name
 from warmstore.features.cache_stats import UsageCounters
 from warmstore.features.calls.call_arguments import Roles
 from warmstore.features.keyed.cache_quota import CacheQuota, rebalance, tidy
-from warmstore.features.keyed.cache_reader import CacheReader, open_index
+from warmstore.features.keyed.cache_reader import CacheReader
 from warmstore.features.keyed.cache_store import SETTLED, create_store, is_settled, open_store, schema_of
 from warmstore.features.keyed.cache_versions import Fingerprint, difference, have_same_rules, version_folder
 from warmstore.features.outputs.output_schema import KEY, OutputSchema
@@ -23,7 +23,7 @@ from warmstore.features.outputs.output_structure import check_spec
 from warmstore.features.write_queue import Block, WriteBehindQueue
 from warmstore.features.writer_ranks import WriterRanks
 from warmstore.records.format.manifest import NAME
-from warmstore.records.format.value_encoding import encode
+from warmstore.records.keyed_store import IndexedStore
 from warmstore.records.write.rewrite import Utilisation
 from warmstore.replicate.record_store import RecordStore
 from warmstore.storage.files import Files
@@ -101,7 +101,7 @@ class OpenVersion:
             self._pull_remote()
         except BaseException:
             if self.reader is not None:
-                self.reader.store.close()
+                self.reader.keyed.close()
             raise
 
     @property
@@ -185,20 +185,19 @@ class OpenVersion:
         return self._adopt(store)
 
     def _adopt(self, store: RecordStore) -> CacheReader:
-        store.hand_over()  # the cache closes it after it has committed its own pending rows
+        keyed = IndexedStore(store, KEY, largest=None if self.quota is None else self.quota.largest)
         try:
             schema = schema_of(store)
             self._check_joins(store, schema)
-            reader = self._reader_of(store, schema)
-            reader.index.catch_up(store.snapshot.rows)
+            keyed.catch_up()
         except BaseException:
-            store.close()
+            keyed.close()
             raise
         self.settled = is_settled(store.metadata) or (self.schema is not None and self.settled)
-        self.schema, self.reader = schema, reader
+        self.schema, self.reader = schema, CacheReader(keyed, schema, self.hot)
         if self.settled:
             self._write_settled(store)
-        return reader
+        return self.reader
 
     def _check_joins(self, store: RecordStore, schema: OutputSchema) -> None:
         """Raise where a store of another process does not fit this one's fingerprint and pending blocks."""
@@ -211,31 +210,10 @@ class OpenVersion:
             for block in self.blocks.waiting():
                 schema.check(block.leaves)
 
-    def _reader_of(self, store: RecordStore, schema: OutputSchema) -> CacheReader:
-        largest = self.quota.largest if self.quota is not None else None
-        return CacheReader(store, open_index(store, self.files, largest=largest), schema, self.hot)
-
-    def _follow_generation(self) -> CacheReader:
-        """Use the index of the store's current generation: another process may have rebalanced it."""
-        assert self.reader is not None
-        store = self.reader.store
-        if self.reader.index.generation != store.manifest.generation:
-            self.reader = self._reader_of(store, self.reader.schema)
-        return self.reader
-
     def see_others(self) -> bool:
         """Read what other processes committed since; return whether there was anything."""
         with self.lock:
-            if self.reader is None:
-                return self.find_store()
-            store = self.reader.store
-            covered, before = self.reader.index.covered, store.snapshot.rows
-            store.refresh()
-            index, rows = self._follow_generation().index, store.snapshot.rows
-            if covered > rows and not self._read_only:
-                index.start_over(rows)  # a failing disk took back rows that the index has
-            index.catch_up(rows)
-            return rows != before or index.covered != covered
+            return self.find_store() if self.reader is None else self.reader.keyed.see_others()
 
     def move(self, path: Path) -> None:
         """Go on in another version's folder. The store that was open stays open: other threads may be reading it."""
@@ -275,25 +253,16 @@ class OpenVersion:
         """Commit blocks to the store. Blocks that it took before a commit failed are not passed to it again."""
         with self.lock:
             reader = self.reader or self._create_store()
-        store, schema = reader.store, reader.schema
         if self.quota is not None:
-            tidy(reader, self.quota)
+            tidy(reader.keyed, self.quota)
         try:
             for block in blocks[self._handed :]:
-                rows = schema.encode(block.leaves)
-                store.extend_rows({KEY: encode(KEY, store.fields[KEY], block.keys.halves), **rows})
+                reader.keyed.extend(block.keys, reader.schema.encode(block.leaves))
                 self._handed += 1
         except SchemaMismatch:
             self._handed = 0  # the queue drops all of these blocks
             raise
-        store.flush()
-        with self.lock:
-            index = self._follow_generation().index
-        index.catch_up(store.snapshot.rows)
-        if self.quota is not None and index.is_crowded(store.snapshot.length):
-            index.start_over(store.snapshot.rows)
-        if self.quota is not None:
-            store.refresh()  # the index may have grown, and chunks been evicted for it
+        reader.keyed.flush()
         self._handed = 0
 
     def rebalance(self, progress: bool | None) -> Utilisation:
@@ -303,7 +272,7 @@ class OpenVersion:
                 return Utilisation(0, 0, 0, 0)
             reader = self.reader
         assert reader is not None
-        utilisation = rebalance(reader, self.quota, progress)
+        utilisation = rebalance(reader.keyed, self.quota, progress)
         self.see_others()
         return utilisation
 
@@ -336,9 +305,7 @@ class OpenVersion:
             if self._remote is not None and self.reader is not None:
                 self._remote.push_now(self)
         if self.reader is not None:
-            self.reader.index.sync()
-            self.reader.index.close()
-            self.reader.store.close()
+            self.reader.keyed.close()
         if self.hot is not None:
             self.hot.close()
         self.files.release()
@@ -352,8 +319,7 @@ class OpenVersion:
         if self.hot is not None:
             self.hot.after_fork()
         if self.reader is not None:
-            self.reader.store._after_fork()
-            self.reader.index.after_fork()
+            self.reader.keyed.after_fork()
 
     def check_open(self) -> None:
         """Raise Closed after `close`."""

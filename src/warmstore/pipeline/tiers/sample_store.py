@@ -14,17 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from warmstore.errors import Damaged, StoreExists, UnsupportedType, WarmstoreError
+from warmstore.errors import Damaged, UnsupportedType, WarmstoreError
 from warmstore.loading.samplers.counter_rng import Int64, UInt64
 from warmstore.pipeline.tiers.sample_schema import SAMPLE, SampleSchema
 from warmstore.pipeline.tiers.sample_staging import Staging
 from warmstore.pipeline.tiers.sample_values import TreeSpec, flatten, marked_alike
-from warmstore.pipeline.tiers.tier_quota import QuotaFiles, is_quota_exceeded
+from warmstore.pipeline.tiers.tier_quota import is_quota_exceeded
+from warmstore.pipeline.tiers.tier_store import TierStore, create_tier_store
 from warmstore.records.format.encoded_rows import Bools, EncodedRows
 from warmstore.records.format.record_batch import batch_size
 from warmstore.records.format.value_encoding import compressed
+from warmstore.records.local_store import LocalStore
 from warmstore.records.write.write_buffer import largest_record
-from warmstore.replicate.record_store import RecordStore
 from warmstore.storage.lease import UsageLease
 from warmstore.storage.memory.address_space import SLOT
 from warmstore.storage.quota import ByteQuota
@@ -40,7 +41,6 @@ _LEAST_SAMPLE = 1 << 12  # least bytes per sample when buffers are sized, so tha
 
 _AT_ONCE = 4 << 20  # bytes of fixed shape that are read before the remaining steps run
 _UNCACHED_AGAIN = 32 << 20
-_MOST_ROWS = 1 << 30
 _ENTRY = 64
 _PAGES = 3 * 4096  # most that rounding up to pages adds: chunk, log and the header of a new chunk
 _MANIFEST = 8 * 4096  # of an empty store
@@ -96,8 +96,6 @@ class SampleStore:
         self.notes: list[str] = []
         self.writes = True
         self._refuses = False
-        self.stale = 0  # records of samples that have changed or belong to another store now
-        self.records = 0
         self._rows = rows
         self._members = members
         self._identities = identities
@@ -114,13 +112,22 @@ class SampleStore:
         ]
         width = 0 if place.schema is None else place.schema.width
         self.at_once = max(1, _AT_ONCE // max(width, 1))  # samples to read at once, at most
-        self._stores: list[RecordStore | None] = [None, None]
-        self._known = [0, 0]
+        self._stores: list[TierStore | None] = [None, None]
         try:
             self.refresh()
         except BaseException:
             self.abandon()
             raise
+
+    @property
+    def records(self) -> int:
+        """Records in the stores, as far as they were read."""
+        return sum(store.records for store in self._stores if store is not None)
+
+    @property
+    def stale(self) -> int:
+        """Records of samples that have changed or belong to another store now."""
+        return sum(store.stale for store in self._stores if store is not None)
 
     def refresh(self) -> None:
         """Read which samples other processes have added."""
@@ -132,7 +139,6 @@ class SampleStore:
                 store = self._stores[kind] = self._open(kind)
             if store is not None:
                 store.refresh()
-                self._read_new(kind, store)
 
     def read(self, rows: Int64) -> list[Any]:
         """The values at some `rows`, each in its own memory; `MISSING` for damaged ones.
@@ -145,9 +151,9 @@ class SampleStore:
             if not len(at) or store is None or schema is None:
                 continue
             try:
-                found = schema.decode(store.gather(rows[at] >> 1, schema.names))
+                found = schema.decode(store.store.gather(rows[at] >> 1, schema.names))
             except Damaged as error:
-                found = self._read_whole(store, schema, rows[at] >> 1, error)
+                found = self._read_singly(store.store, schema, rows[at] >> 1, error)
             for place, value in zip(at.tolist(), found, strict=True):
                 values[place] = value
         self._after_reading(len(rows))
@@ -159,7 +165,7 @@ class SampleStore:
         if store is None or schema is None or (rows & 1).any():
             return None
         try:
-            batch = schema.stacked(store.gather(rows >> 1, schema.names))
+            batch = schema.stacked(store.store.gather(rows >> 1, schema.names))
         except Damaged:
             return None
         if batch is not None:
@@ -254,8 +260,7 @@ class SampleStore:
         self._clear()
         for store in self._stores:
             if store is not None:
-                store.session.generation.release()
-                store.closed = True
+                store.abandon()
         self._stores = [None, None]
         self._lease.release()
 
@@ -278,60 +283,36 @@ class SampleStore:
                 self._full()
                 return
             try:
-                store.commit_rows(_part(block, 0, fitting))
+                store.commit(_part(block, 0, fitting))
             except OSError as error:
                 if not is_quota_exceeded(error):
                     raise
                 block = _part(block, 0, count // 2)  # another process took the free bytes
                 continue
-            self._read_new(kind, store)
             block = _part(block, fitting, count)
 
     def _full(self) -> None:
         self.writes = False
         _log.info("%s: the budget of %s bytes is used up", self.place.name, f"{self.place.quota.limit:,}")
 
-    def _read_new(self, kind: int, store: RecordStore) -> None:
-        """Read which samples the new records hold."""
-        total = min(store.snapshot.length, _MOST_ROWS)
-        known = self._known[kind]
-        if total <= known:
-            return
-        rows = np.arange(known, total)
-        (gathered,) = store.gatherer.read_rows([SAMPLE], rows)
-        assert gathered.data is not None
-        keys = gathered.data.view(np.uint64).reshape(-1, 2)
-        index = np.minimum(keys[:, 0], len(self._rows) - 1).astype(np.int64)
-        good = (keys[:, 0] < len(self._rows)) & (self._identities[index] == keys[:, 1]) & self._members[index]
-        if gathered.bad is not None:
-            good &= ~gathered.bad
-        self._rows[index[good]] = 2 * rows[good] + kind
-        self._known[kind] = total
-        self.records += len(rows)
-        self.stale += len(rows) - int(good.sum())
-
-    def _open(self, kind: int) -> RecordStore | None:
+    def _open(self, kind: int) -> TierStore | None:
         path = self._path(kind)
         if not path.exists():
             return None
-        store = RecordStore.open(path, "a", writer_threads=1, files=QuotaFiles(self.place.quota))
-        store.hand_over()  # `close` closes it, after the last flush
-        return store
+        return TierStore(path, self.place.quota, kind, self._rows, self._members, self._identities)
 
-    def _create(self, kind: int, schema: SampleSchema) -> RecordStore | None:
+    def _create(self, kind: int, schema: SampleSchema) -> TierStore | None:
         if self.place.quota.free(_MANIFEST) < _MANIFEST:
             self._full()
             return None
-        files = QuotaFiles(self.place.quota)
-        with contextlib.suppress(StoreExists):
-            RecordStore.create(self._path(kind), schema.store_fields, files=files).close(seal=False)
+        create_tier_store(self._path(kind), schema, self.place.quota)
         self._stores[kind] = self._open(kind)
         return self._stores[kind]
 
     def _path(self, kind: int) -> Path:
         return self.place.folder / ("others" if kind else "alike")
 
-    def _read_whole(self, store: RecordStore, schema: SampleSchema, rows: Int64, error: Damaged) -> list[Any]:
+    def _read_singly(self, store: LocalStore, schema: SampleSchema, rows: Int64, error: Damaged) -> list[Any]:
         """Read values one by one; `MISSING` for damaged ones."""
         self._note(f"{self.place.name}: some cached samples are damaged; they are computed anew: {error}")
         values = []
@@ -372,7 +353,7 @@ class SampleStore:
     def _chunks(self) -> Iterator[Path]:
         for store in self._stores:
             if store is not None:
-                generation = store.session.generation
+                generation = store.store.session.generation
                 generation.batches.chunks.drop_pages()
                 yield from sorted(generation.folder.glob("*.arrow"))
 

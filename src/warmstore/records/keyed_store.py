@@ -1,0 +1,184 @@
+"""Record stores whose rows carry keys, as a process has them open to find rows by key.
+
+Feature caches and the tiers of pipelines keep samples in such stores. Any process may create a store and add rows to
+it. The others learn of these rows from the key column.
+"""
+
+import functools
+import threading
+from abc import ABC, abstractmethod
+from typing import Any, final
+
+import numpy as np
+
+from warmstore.records.format.encoded_rows import Bools, EncodedRows, GatheredColumn
+from warmstore.records.format.value_encoding import encode
+from warmstore.records.index.key_index import KeyIndex
+from warmstore.records.index.sample_keys import Keys
+from warmstore.records.local_store import LocalStore
+from warmstore.records.read.gather import Gatherer
+
+Int64 = np.ndarray[Any, np.dtype[np.int64]]
+
+MISSING, DAMAGED = -1, -2
+"""In place of a row: no row has the key, or the row that should have it is damaged. Row numbers are larger."""
+
+
+class KeyedStore(ABC):
+    """A record store with a key in each row: the field `key`, which is `Array("uint64", (2,))`.
+
+    `catch_up`, of a subclass, decides how rows are found. This class takes the store over, which is then closed by
+    `close` alone, and calls `catch_up` whenever there may be new rows.
+    """
+
+    def __init__(self, store: LocalStore, key: str) -> None:
+        store.hand_over()
+        self.store = store
+        self.key = key
+
+    @abstractmethod
+    def catch_up(self) -> None:
+        """Take in the keys of committed rows that this process does not know yet."""
+
+    def refresh(self) -> None:
+        """Take in what other processes committed since."""
+        self.store.refresh()
+        self.catch_up()
+
+    def commit(self, rows: dict[str, EncodedRows]) -> None:
+        """Commit rows whose values are compressed already."""
+        self.store.commit_rows(rows)
+        self.catch_up()
+
+    def close(self, *, seal: bool = True) -> None:
+        """Commit pending rows and close the store; see `LocalStore.close`."""
+        self.store.close(seal=seal)
+
+    def abandon(self) -> None:
+        """Release the files without writing: a forked child must not change its parent's files."""
+        self.store.session.generation.release()
+        self.store.closed = True
+
+
+@final
+class IndexedStore(KeyedStore):
+    """A keyed store with a key index in its folder, which all processes of a host share.
+
+    The last row with a key counts. Safe to use from several threads.
+
+    Args:
+        largest: bytes that the direct table of the index may take; see `KeyIndex`.
+    """
+
+    def __init__(self, store: LocalStore, key: str, *, largest: int | None = None) -> None:
+        super().__init__(store, key)
+        self._largest = largest
+        self._lock = threading.Lock()
+        self.index = self._open_index()
+
+    def _open_index(self) -> KeyIndex:
+        store = self.store
+        return KeyIndex(
+            store.path,
+            store.manifest.id,
+            store.manifest.generation,
+            functools.partial(_present_keys, store, self.key),  # no method: cycles of references are freed late
+            store.files,
+            write=store.mode == "a",
+            room=store.session.writing.room,
+            largest=self._largest,
+        )
+
+    def find(self, keys: Keys) -> Int64:
+        """The row of each key, `MISSING` or `DAMAGED`: int64 [n]. Each row is confirmed by the key stored in it."""
+        rows = self.index.lookup(keys)
+        gatherer = self.store.gatherer
+        gaps = gatherer.snapshot.gaps
+        exists = (rows >= 0) & (rows < gatherer.snapshot.rows)
+        proposed = np.flatnonzero(exists if gaps is None else exists & ~gaps.holds(rows))
+        found = np.full(len(keys), MISSING, np.int64)
+        if len(proposed):
+            stored, bad = read_keys(gatherer, self.key, rows[proposed])
+            same = (stored.halves == keys.halves[proposed]).all(axis=1)
+            found[proposed] = np.where(same, rows[proposed], MISSING)
+            if bad is not None:
+                found[proposed[bad]] = DAMAGED
+        return found
+
+    def latest(self, rows: Int64) -> Bools:
+        """Which of some committed rows are undamaged and the last ones of their keys: bool [n]."""
+        leaves = [name for name in self.store.fields if name != self.key]
+        keys, *columns = self.store.gatherer.read_rows([self.key, *leaves], rows)
+        return (self.find(keys_of(keys)) <= rows) & ~bad_rows(len(rows), keys, *columns)
+
+    def catch_up(self) -> None:
+        with self._lock:
+            if self.index.generation != self.store.manifest.generation:
+                self.index = self._open_index()  # the store was rewritten, maybe by another process
+            index = self.index
+        index.catch_up(self.store.snapshot.rows)
+
+    def see_others(self) -> bool:
+        """`refresh`; returns whether there were new rows, or rows that the index did not cover."""
+        covered, before = self.index.covered, self.store.snapshot.rows
+        self.store.refresh()
+        rows = self.store.snapshot.rows
+        if covered > rows and self.store.mode == "a":
+            self.catch_up()
+            self.index.start_over(rows)  # a failing disk took back rows that the index has
+        self.catch_up()
+        return rows != before or self.index.covered != covered
+
+    def extend(self, keys: Keys, rows: dict[str, EncodedRows]) -> None:
+        """Add rows, which are pending until `flush`."""
+        self.store.extend_rows({self.key: encode(self.key, self.store.fields[self.key], keys.halves), **rows})
+
+    def flush(self) -> None:
+        """Commit pending rows and add them to the index."""
+        store = self.store
+        store.flush()
+        self.catch_up()
+        if store.session.writing.room is not None:
+            if self.index.is_crowded(store.snapshot.length):
+                self.index.start_over(store.snapshot.rows)
+            store.refresh()  # the index may have grown, and chunks been evicted for it
+
+    def close(self, *, seal: bool = True) -> None:
+        self.index.sync()
+        self.index.close()
+        super().close(seal=seal)
+
+    def after_fork(self) -> None:
+        """In a forked child: open the store anew; pending rows and locks stay with the parent."""
+        self._lock = threading.Lock()
+        self.store._after_fork()
+        self.index.after_fork()
+
+
+def read_keys(gatherer: Gatherer, field: str, rows: Int64) -> tuple[Keys, Bools | None]:
+    """The keys that some rows carry in a field; and which of them are damaged, bool [n], or None."""
+    (gathered,) = gatherer.read_rows([field], rows)
+    return keys_of(gathered), gathered.bad
+
+
+def _present_keys(store: LocalStore, field: str, first: int, last: int) -> tuple[Keys, Int64]:
+    gatherer = store.gatherer
+    gaps, rows = gatherer.snapshot.gaps, np.arange(first, last, dtype=np.int64)
+    if gaps is not None:
+        rows = rows[~gaps.holds(rows)]
+    return read_keys(gatherer, field, rows)[0], rows
+
+
+def keys_of(gathered: GatheredColumn) -> Keys:
+    """The keys in rows of a key field."""
+    assert gathered.data is not None
+    return Keys.of_halves(gathered.data.reshape(-1).view(np.uint64).reshape(-1, 2))
+
+
+def bad_rows(count: int, *columns: GatheredColumn) -> Bools:
+    """Which rows are damaged in any of some columns: bool [count]."""
+    bad = np.zeros(count, bool)
+    for column in columns:
+        if column.bad is not None:
+            bad |= column.bad
+    return bad
