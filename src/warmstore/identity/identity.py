@@ -18,6 +18,7 @@ import xxhash
 
 from warmstore.errors import NoFingerprint
 from warmstore.identity.named_files import Files
+from warmstore.identity.object_walk import ObjectWalk
 from warmstore.identity.origin import PYTHON_ORIGIN
 from warmstore.identity.patches import Patches
 from warmstore.identity.places import Names
@@ -154,7 +155,7 @@ def begun(name: str, watch: Watch | None = None, *, patches: Patches | None = No
         patches = watch.patches = Patches().look() if watch.patches is None else watch.patches
     if patches is None:
         patches = Patches().look()
-    walk = Walk(name, WalkSettings(watch=watch, patches=patches, **settings))
+    walk = ObjectWalk(name, WalkSettings(watch=watch, patches=patches, **settings))
     yield walk
     walk.run()
     if watch is not None:

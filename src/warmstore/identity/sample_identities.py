@@ -22,8 +22,10 @@ import xxhash
 from warmstore.errors import NoFingerprint
 from warmstore.identity import named_files as files_module
 from warmstore.identity.identity import Found, Identity, begun, walk_over
+from warmstore.identity.kinds.dispatch import is_simple
 from warmstore.identity.memory import RecordedIdentity, memory_of
 from warmstore.identity.named_files import Files
+from warmstore.identity.object_walk import ObjectWalk
 from warmstore.identity.patches import Patches
 from warmstore.identity.plain import ATOMS, NotPlain, Plain, digest_of
 from warmstore.identity.walk import Walk
@@ -133,7 +135,7 @@ def _listed(source: Any) -> Sequence[Any] | None:
 
 
 def _nothing() -> Identity:
-    return Found.of(Walk("source")).identity()
+    return Found.of(ObjectWalk("source")).identity()
 
 
 def _of_paths(texts: Sequence[str], source: Any, places: files_module.Places) -> SampleIdentities:
@@ -278,7 +280,7 @@ def _look_at_all(
 
 
 def _plain() -> Plain:
-    return Plain(Walk("source").is_simple, by_content=True)
+    return Plain(is_simple, by_content=True)
 
 
 def _is_immutable(value: Any) -> bool:

@@ -1,15 +1,13 @@
-"""The walk over live objects that an identity is made from.
+"""What rules use to record a value: places, facts, the queue of work, and what to watch for changes.
 
-It starts at a value and follows all that decides what the value does: the code of functions and what the code reads,
-classes, state, elements. It records facts: a place and a text each. Functions, classes and modules have places of their
-own, under their names; any other value is recorded at the place where the walk meets it first. An object counts as a
-whole, or only by the attributes that code reads (see `reads`).
+`ObjectWalk` is the walk itself and chooses the rule of a value. The rules (`kinds`, `reads`) know only `Walk`.
 """
 
 from __future__ import annotations
 
 import os
 import weakref
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
@@ -18,24 +16,20 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from warmstore.identity import named_files
-from warmstore.identity.kinds.dispatch import has_rule, is_value, record
-from warmstore.identity.kinds.library_settings import record_settings
-from warmstore.identity.origin import Origin, edited_files, origin_of, origin_of_class, origin_of_function, program_root
+from warmstore.identity.origin import Origin
 from warmstore.identity.places import Names, Place
-from warmstore.identity.plain import NAMES_A_FILE, NotPlain, Plain, array_text, atom_text, digest_of, has_plain_state
-from warmstore.identity.reads import read_function, read_module
-from warmstore.identity.reads.classes import documentation, makes_others, may_make_others, read_class, read_constructors
+from warmstore.identity.plain import atom_text, digest_of
 from warmstore.identity.walk_settings import WalkSettings
 
-_EXPANDED = 64  # larger containers of plain data become one fact
+EXPANDED = 64
+"""Larger containers of plain data become one fact."""
+
 _LOCALS = "<locals>."
-_LONGEST_PATH = 1024
 _NAMELESS = frozenset(("", "__main__", "__mp_main__", "builtins"))
-_CONTAINERS = frozenset((list, dict, tuple, set, frozenset))
 
 
 @dataclass
-class Walk:
+class Walk(ABC):
     """One walk. `facts` and `unknown` are by place. Roots are numbered in the order in which the walk meets them."""
 
     name: str
@@ -58,28 +52,49 @@ class Walk:
         self._seen: dict[tuple[int, object], Place] = {}
         self._alive: list[object] = []
         self._work: deque[tuple[Place, Callable[[], None]]] = deque()
-        self._origins: dict[str, Origin] = {}
-        self._unmade: dict[type, Place] = {}  # classes whose constructors do not count so far
-        self._makes = False
+
+    # What the walk itself does.
+
+    @abstractmethod
+    def run(self) -> None:
+        """Do all pending work."""
+
+    @abstractmethod
+    def look(self, place: Place, value: Any) -> None:
+        """Record a whole value now."""
+
+    @abstractmethod
+    def function(self, function: FunctionType) -> str:
+        """The text that refers to a function. Its facts are at its own place."""
+
+    @abstractmethod
+    def cls(self, cls: type, *, of_made: bool = False) -> str:
+        """The text that refers to a class. Its facts are at its own place.
+
+        Args:
+            of_made: Whether it is the class of an existing object. Its constructors then count only if code may make
+                other objects of it.
+        """
+
+    @abstractmethod
+    def module(self, module: ModuleType) -> str:
+        """The text that refers to a module as a whole. Its facts are at its own place."""
+
+    @abstractmethod
+    def origin(self, origin: Origin) -> None:
+        """Record the version of an installed package, or the checkout of a module of the program."""
+
+    @abstractmethod
+    def has_rule(self, kind: type) -> bool:
+        """Whether objects of a type have a rule, and are not recorded by their attributes."""
+
+    # Places.
 
     @property
     def start(self) -> Place:
         return Place(0)
 
     # The queue of work.
-
-    def run(self) -> None:
-        """Do all pending work. The walk uses a queue: recursion would exceed Python's stack on deep programs."""
-        self._run_queue()
-        self._record_patches()
-        if self._unmade and any(map(may_make_others, self.functions)):
-            self._makes = True
-            for cls in list(self._unmade):
-                self._record_constructors(cls)
-            self._run_queue()
-        if self.introspects:
-            for place, thing in self.described:
-                self.fact(place + ".<described>", documentation(thing, self.introspects))
 
     def later(self, place: Place, work: Callable[[], None]) -> None:
         """Queue work that records what is at a place."""
@@ -95,24 +110,6 @@ class Walk:
                 work()
             except Exception as error:
                 self.cannot_tell(place, f"looking at it raised {type(error).__name__}: {error}")
-
-    def _record_patches(self) -> None:
-        """Record functions that the program has put into the installed packages that the walk met."""
-        for name, patches in sorted((self.settings.patches or {}).items()):
-            if name in self._origins:
-                for shown, function in patches:
-                    place, is_new = self.root(("patch", shown), shown, "", function)
-                    if is_new:
-                        self.whole(place, function)
-        self._run_queue()
-
-    def _record_constructors(self, cls: type) -> None:
-        """Record the constructors of a class and of its bases."""
-        place = self._unmade.pop(cls, None)
-        if place is not None:
-            self.later(place, lambda: read_constructors(self, place, cls))
-            for base in cls.__bases__:
-                self._record_constructors(base)
 
     # Places.
 
@@ -195,46 +192,9 @@ class Walk:
         self.unknown.setdefault(place, reason)
         self.facts[place] = "unknown"
 
-    def origin(self, origin: Origin) -> None:
-        """Record the version of an installed package, or the checkout of a module of the program."""
-        if origin.is_program:
-            if origin.folder:
-                self.checkouts.setdefault(program_root(origin.folder))
-        elif origin.name not in self._origins:
-            self._origins[origin.name] = origin
-            place, _ = self.root(("version", origin.name), f"version of {origin.name}")
-            # In compiled programs `compiling.packages` checks each traced file, and no other file counts.
-            edited = edited_files(origin) if self.settings.tensors == "content" else ""
-            self.fact(place, f"{origin.text} {edited}".strip())
-            record_settings(self, origin.name)
-
     def whole(self, place: Place, value: Any) -> None:
         """Queue the recording of a whole value."""
         self.later(place, lambda: self.look(place, value))
-
-    def look(self, place: Place, value: Any) -> None:
-        """Record a whole value now."""
-        if self._is_ignored(place):
-            return
-        text = atom_text(value)
-        if text is not None:
-            self.fact(place, text)
-            if type(value) in NAMES_A_FILE:
-                self.file(place, value)
-            elif type(value) is bytes and 0 < len(value) < _LONGEST_PATH and b"\0" not in value:
-                self.file(place, os.fsdecode(value))
-            return
-        kind = type(value)
-        if kind in _CONTAINERS and self._plain(place, value):
-            return
-        if kind is FunctionType:
-            self.fact(place, self.function(value))
-        elif isinstance(value, type):
-            self.fact(place, self.cls(value))
-        elif isinstance(value, ModuleType) and (kind is ModuleType or not origin_of_class(kind).is_program):
-            self.fact(place, self.module(value))
-        elif is_value(kind) or self.is_new(value, (), place):
-            record(self, place, value)
 
     def weight(self, place: Place, value: Any) -> None:
         """Queue the recording of a parameter or buffer."""
@@ -265,13 +225,13 @@ class Walk:
             self.whole(place + f"[{text}]", value)
             count += 1
         # The order of the keys counts. Facts are sorted by place, so this fact states the order.
-        self.fact(place, f"{tag} of {[atom_text(key) or '' for key, _ in list(pairs)][:_EXPANDED]} {count}")
+        self.fact(place, f"{tag} of {[atom_text(key) or '' for key, _ in list(pairs)][:EXPANDED]} {count}")
 
     def unordered(self, place: Place, tag: str, values: Any) -> None:
         """Record the elements of a set by their sorted digests: their order differs between processes."""
         digests = []
         for value in values:
-            element = Walk("", self.settings)
+            element = type(self)("", self.settings)
             element._seen = dict(self._seen)
             element.functions = self.functions
             element.look(element.start, value)
@@ -284,7 +244,7 @@ class Walk:
 
     def apart(self, value: Any, **settings: Any) -> str:
         """The digest of a value in a walk of its own, with some settings changed."""
-        walk = Walk("", replace(self.settings, watch=None, **settings))
+        walk = type(self)("", replace(self.settings, watch=None, **settings))
         walk.look(walk.start, value)
         walk.run()
         return walk._digest()
@@ -292,84 +252,11 @@ class Walk:
     def _digest(self) -> str:
         return digest_of(repr(sorted((self.key_of(place), text) for place, text in self.facts.items())))
 
-    def tensor_text(self, place: Place, value: Any) -> str:
-        """The text of a tensor. A watch remembers it until something writes to the tensor."""
-        from warmstore.identity.kinds.torch_objects import tensor_text
-
-        if self.settings.watch is not None and self.settings.tensors == "content":
-            return self.settings.watch.text_of(value, tensor_text, self.key_of(place))
-        return tensor_text(value, self.settings.tensors)
-
-    def array_text(self, place: Place, value: Any) -> str:
-        """The text of an array."""
-        if self.settings.watch is not None:
-            return self.settings.watch.text_of(value, array_text, self.key_of(place))
-        return array_text(value)
-
-    def _plain(self, place: Place, value: Any) -> bool:
-        """Record a container of plain data as one fact, if it is large or a set. Returns whether it is."""
-        if len(value) <= _EXPANDED and type(value) in (list, dict, tuple):
-            return False
-        plain = Plain(self.is_simple)
-        try:
-            text = plain.text(value)
-        except NotPlain:
-            return False
-        if not self.is_new(value, (), place):
-            return True
-        self._alive += plain.alive
-        if self.settings.watch is not None:
-            for part in plain.alive:
-                self.settings.watch.add_plain(part)
-        for cls in plain.classes:
-            self.cls(cls)
-        self.fact(place, f"{type(value).__name__} of {len(value)} {digest_of(text)}")
-        self.strings(place, plain.strings)
-        return True
-
-    def is_simple(self, cls: type) -> bool:
-        """Whether objects of a class count by their attributes alone."""
-        return has_plain_state(cls) and not has_rule(cls)
-
-    # Functions, classes and modules.
-
-    def function(self, function: FunctionType) -> str:
-        """The text that refers to a function. Its facts are at its own place."""
-        origin = origin_of_function(function)
-        place, is_new = self.root(("thing", id(function)), *self.name_of(function), function)
-        if is_new:
-            self.origin(origin)
-            self.later(place, lambda: read_function(self, place, function, origin))
-        return f"function {self.key_of(place)}"
-
-    def cls(self, cls: type, *, of_made: bool = False) -> str:
-        """The text that refers to a class. Its facts are at its own place.
-
-        Args:
-            of_made: Whether it is the class of an existing object. Its constructors then count only if code may make
-                other objects of it.
-        """
-        origin = origin_of_class(cls)
-        place, is_new = self.root(("thing", id(cls)), *self.name_of(cls), cls)
-        if is_new:
-            self.origin(origin)
-            self.later(place, lambda: read_class(self, place, cls, origin))
-            if origin.is_program:
-                self._unmade[cls] = place
-                for base in cls.__bases__:
-                    self.cls(base, of_made=True)
-        if cls in self._unmade and (not of_made or self._makes or makes_others(cls)):
-            self._record_constructors(cls)
-        return f"class {self.key_of(place)}"
-
-    def module(self, module: ModuleType) -> str:
-        """The text that refers to a module as a whole. Its facts are at its own place."""
-        origin = origin_of(module)
-        place, is_new = self.root(("thing", id(module)), "<module>", module.__name__, module)
-        if is_new:
-            self.origin(origin)
-            self.later(place, lambda: read_module(self, place, module, origin))
-        return f"module {self.key_of(place)}"
+    def watched_text(self, place: Place, value: Any, make: Callable[[Any], str]) -> str:
+        """The text that `make` gives of a tensor or array. A watch remembers it until something writes to the value."""
+        if self.settings.watch is None:
+            return make(value)
+        return self.settings.watch.text_of(value, make, self.key_of(place))
 
     def name_of(self, thing: Any) -> tuple[str, str]:
         """The name of a function or class, and of its module."""
@@ -399,7 +286,7 @@ class Walk:
         """Record the files that the strings and paths in a container name."""
         found = []
         for string in strings:
-            if type(string) is not str or len(strings) <= _EXPANDED or "/" in string or "." in string:
+            if type(string) is not str or len(strings) <= EXPANDED or "/" in string or "." in string:
                 text = self._file_text(str(string))
                 found += [text] if text else []
         if found:

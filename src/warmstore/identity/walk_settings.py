@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from warmstore.identity.named_files import Files
-
-if TYPE_CHECKING:
-    from warmstore.identity.patches import Patches
-    from warmstore.identity.watch import Watch
+from warmstore.identity.patches import Patches
+from warmstore.identity.watch import Watch
 
 
 @dataclass(frozen=True)

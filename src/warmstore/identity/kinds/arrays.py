@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import mmap
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from warmstore.identity.kinds.registry import rule
 from warmstore.identity.named_files import content_of, stat_of
 from warmstore.identity.origin import origin_of_name
-from warmstore.identity.plain import dtype_text, layout_text
-
-if TYPE_CHECKING:
-    from warmstore.identity.places import Place
-    from warmstore.identity.walk import Walk
+from warmstore.identity.places import Place
+from warmstore.identity.plain import array_text, dtype_text, layout_text
+from warmstore.identity.walk import Walk
 
 
 @rule(np.ndarray)
@@ -34,7 +32,9 @@ def _array(walk: Walk, place: Place, value: Any) -> None:
     known = walk.memory.setdefault(id(base), place)
     if known != place:
         walk.fact(place + ".<memory>", f"same as {walk.key_of(known)}")
-    walk.fact(place, layout_text(value) if walk.settings.tensors == "layout" else walk.array_text(place, value))
+    walk.fact(
+        place, layout_text(value) if walk.settings.tensors == "layout" else walk.watched_text(place, value, array_text)
+    )
 
 
 @rule(np.memmap)
@@ -49,7 +49,7 @@ def _mapped(walk: Walk, place: Place, value: Any) -> None:
         else:
             walk.file(place + ".filename", str(value.filename))
         return
-    walk.fact(place, walk.array_text(place, np.asarray(value)))
+    walk.fact(place, walk.watched_text(place, np.asarray(value), array_text))
 
 
 def record_content(walk: Walk, place: Place, value: Any) -> None:

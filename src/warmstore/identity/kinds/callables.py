@@ -8,16 +8,14 @@ from __future__ import annotations
 import functools
 import os
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from warmstore.identity.code import facts_of
 from warmstore.identity.kinds.registry import rule
 from warmstore.identity.origin import origin_of_name
+from warmstore.identity.places import Place
 from warmstore.identity.reads import read_call, read_method, refusal_of
-
-if TYPE_CHECKING:
-    from warmstore.identity.places import Place
-    from warmstore.identity.walk import Walk
+from warmstore.identity.walk import Walk
 
 
 @rule(functools.partial)

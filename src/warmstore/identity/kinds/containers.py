@@ -10,13 +10,11 @@ import re
 import types
 import weakref
 from collections import ChainMap, Counter, OrderedDict, defaultdict, deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from warmstore.identity.kinds.registry import rule
-
-if TYPE_CHECKING:
-    from warmstore.identity.places import Place
-    from warmstore.identity.walk import Walk
+from warmstore.identity.places import Place
+from warmstore.identity.walk import Walk
 
 
 @rule(tuple)

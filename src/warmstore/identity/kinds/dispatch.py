@@ -9,17 +9,15 @@ import types
 import typing
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from warmstore.identity.kinds import arrays, callables, containers, objects, opaque, registered, state, tables
 from warmstore.identity.kinds.registry import Rule, inert, rules
-from warmstore.identity.plain import has_identity
-
-if TYPE_CHECKING:
-    from warmstore.identity.places import Place
-    from warmstore.identity.walk import Walk
+from warmstore.identity.places import Place
+from warmstore.identity.plain import has_identity, has_plain_state
+from warmstore.identity.walk import Walk
 
 _FAMILIES = (arrays, callables, containers, objects, opaque, state, tables)
 """Importing these modules fills the table of rules."""
@@ -46,6 +44,11 @@ def is_value(kind: type) -> bool:
 def has_rule(kind: type) -> bool:
     """Whether objects of a type have a rule, and are not recorded by their attributes."""
     return kind in registered or kind in rules or _rule_of_family(kind) is not None
+
+
+def is_simple(kind: type) -> bool:
+    """Whether objects of a type count by their attributes alone."""
+    return has_plain_state(kind) and not has_rule(kind)
 
 
 def record(walk: Walk, place: Place, value: Any) -> None:

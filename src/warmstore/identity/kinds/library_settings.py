@@ -6,12 +6,10 @@ The walk records them once it meets the library.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from warmstore.identity.walk import Walk
+from warmstore.identity.walk import Walk
 
 _SETTINGS_OF_JAX = (
     "jax_enable_x64", "jax_numpy_dtype_promotion", "jax_default_matmul_precision", "jax_default_prng_impl",

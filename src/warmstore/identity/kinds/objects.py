@@ -12,16 +12,14 @@ import sys
 import warnings
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from warmstore.identity.kinds.registry import rule
 from warmstore.identity.named_files import content_of, stat_of
 from warmstore.identity.origin import origin_of_name
+from warmstore.identity.places import Place
 from warmstore.identity.plain import attributes_of, has_plain_state, is_made_in_python
-
-if TYPE_CHECKING:
-    from warmstore.identity.places import Place
-    from warmstore.identity.walk import Walk
+from warmstore.identity.walk import Walk
 
 _NEW_OBJECT = vars(copyreg)["__newobj__"]
 _OF_THIS_PROCESS = {

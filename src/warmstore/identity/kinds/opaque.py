@@ -13,13 +13,11 @@ import queue
 import threading
 import types
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from warmstore.identity.kinds.registry import Rule, inert, rule
-
-if TYPE_CHECKING:
-    from warmstore.identity.places import Place
-    from warmstore.identity.walk import Walk
+from warmstore.identity.places import Place
+from warmstore.identity.walk import Walk
 
 _INERT_MODULES = frozenset(
     ("multiprocessing.synchronize", "concurrent.futures.thread", "concurrent.futures.process", "logging.handlers")

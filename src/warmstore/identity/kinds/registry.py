@@ -6,13 +6,11 @@ A rule is a function that records the facts of a value on a walk.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from warmstore.identity.kinds import Versioned
-
-if TYPE_CHECKING:
-    from warmstore.identity.places import Place
-    from warmstore.identity.walk import Walk
+from warmstore.identity.places import Place
+from warmstore.identity.walk import Walk
 
 Rule = Callable[["Walk", "Place", Any], None]
 

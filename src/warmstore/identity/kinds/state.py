@@ -9,16 +9,14 @@ import decimal
 import io
 import random
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from warmstore.identity.kinds.registry import rule
+from warmstore.identity.places import Place
 from warmstore.identity.plain import shortened
-
-if TYPE_CHECKING:
-    from warmstore.identity.places import Place
-    from warmstore.identity.walk import Walk
+from warmstore.identity.walk import Walk
 
 
 @rule(bytearray)

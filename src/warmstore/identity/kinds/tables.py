@@ -5,18 +5,16 @@ They match by the module of a type, so that no library is imported here.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import xxhash
 
 from warmstore.identity.kinds.arrays import record_content
 from warmstore.identity.kinds.objects import record_object
+from warmstore.identity.kinds.registry import Rule
+from warmstore.identity.places import Place
 from warmstore.identity.plain import shortened
-
-if TYPE_CHECKING:
-    from warmstore.identity.kinds.registry import Rule
-    from warmstore.identity.places import Place
-    from warmstore.identity.walk import Walk
+from warmstore.identity.walk import Walk
 
 
 def rule_of_table(kind: type) -> Rule | None:

@@ -11,22 +11,19 @@ import sys
 import warnings
 import zipfile
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 import xxhash
 from torch import nn
 
-from warmstore.identity.kinds.registry import inert
+from warmstore.identity.kinds.registry import Rule, inert
 from warmstore.identity.origin import origin_of_name
+from warmstore.identity.places import Place
 from warmstore.identity.plain import order_text
+from warmstore.identity.walk import Walk
 from warmstore.identity.watch import LEFT
-
-if TYPE_CHECKING:
-    from warmstore.identity.kinds.registry import Rule
-    from warmstore.identity.places import Place
-    from warmstore.identity.walk import Walk
 
 _OF_EVERY_MODULE = frozenset(vars(nn.Module())) | {
     "_is_torch_compile", "_compiled_call_impl", "_is_hf_initialized", "_forward_method",
@@ -80,9 +77,9 @@ def _tensor(walk: Walk, place: Place, value: Any) -> None:
             for name in names:
                 walk.whole(place + f".{name}", getattr(value, name))
         else:
-            walk.fact(place + ".<tensor>", walk.tensor_text(place + ".<tensor>", value))
+            walk.fact(place + ".<tensor>", _text(walk, place + ".<tensor>", value))
         return
-    text = walk.tensor_text(place, value)
+    text = _text(walk, place, value)
     if walk.settings.tensors == "layout":
         text += f" {kind.__name__} {'grad' if value.requires_grad else ''} {'leaf' if value.is_leaf else ''}".rstrip()
     elif text != LEFT and (kind is not torch.Tensor or value.requires_grad):
@@ -118,6 +115,12 @@ def _memory(walk: Walk, place: Place, value: torch.Tensor) -> None:
     known = walk.memory.setdefault(storage, place)
     if known != place:
         walk.fact(place + ".<memory>", f"same as {walk.key_of(known)} from {value.storage_offset()} on")
+
+
+def _text(walk: Walk, place: Place, value: torch.Tensor) -> str:
+    if walk.settings.tensors == "layout":
+        return tensor_text(value, "layout")
+    return walk.watched_text(place, value, tensor_text)
 
 
 def tensor_text(value: torch.Tensor, how: str = "content") -> str:

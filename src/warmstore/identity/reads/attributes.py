@@ -11,23 +11,20 @@ import os
 import random
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Iterable
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from warmstore.identity.code import WHOLE, Chain, CodeFacts, facts_of
 from warmstore.identity.origin import origin_of, origin_of_class, origin_of_function
+from warmstore.identity.places import Place
 from warmstore.identity.plain import atom_text, has_identity
 from warmstore.identity.reads.classes import documentation, static
 from warmstore.identity.reads.refusals import REFLECTION, REFUSED_MODULES, is_refused, reflection_reason
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from warmstore.identity.places import Place
-    from warmstore.identity.walk import Walk
+from warmstore.identity.walk import Walk
 
 INTROSPECTION = {
     "__doc__": "doc", "getdoc": "doc", "__annotations__": "annotations", "get_type_hints": "annotations",
@@ -69,7 +66,7 @@ def read(walk: Walk, value: Any, place: Place, chain: Chain) -> None:
         _read_module(walk, value, place, name, rest)
     elif isinstance(value, type):
         _read_class(walk, value, place, name, rest)
-    elif atom_text(value) is not None or name in _WHOLE_NAMES or not _is_narrow(type(value)):
+    elif atom_text(value) is not None or name in _WHOLE_NAMES or not _is_narrow(walk, type(value)):
         walk.whole(place, value)
     else:
         _read_object(walk, value, place, name, rest)
@@ -206,15 +203,13 @@ def _read_class(walk: Walk, cls: type, place: Place, name: str, rest: Chain) -> 
         walk.fact(at, f"object of {walk.cls(type(raw))}")
 
 
-def _is_narrow(kind: type) -> bool:
+def _is_narrow(walk: Walk, kind: type) -> bool:
     """Whether objects of a class can be read attribute by attribute: no code of the program computes attributes."""
-    from warmstore.identity.kinds.dispatch import has_rule  # which imports this module
-
     if _is_torch_module(kind):
         return not has_identity(kind)
     if (kind.__module__, kind.__name__) in _NAMESPACES:
         return True
-    if has_rule(kind) or not origin_of_class(kind).is_program or has_identity(kind):
+    if walk.has_rule(kind) or not origin_of_class(kind).is_program or has_identity(kind):
         return False
     return not any(
         name in vars(base) for base in kind.__mro__[:-1] for name in ("__getattr__", "__getattribute__", "__setattr__")

@@ -8,16 +8,14 @@ from __future__ import annotations
 import abc
 import enum
 from types import FunctionType, GetSetDescriptorType, MemberDescriptorType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from warmstore.identity.code import facts_of
 from warmstore.identity.origin import Origin, origin_of_class, origin_of_function
+from warmstore.identity.places import Place
 from warmstore.identity.plain import atom_text, full_name
 from warmstore.identity.reads.refusals import refusal_of
-
-if TYPE_CHECKING:
-    from warmstore.identity.places import Place
-    from warmstore.identity.walk import Walk
+from warmstore.identity.walk import Walk
 
 _NEUTRAL = frozenset(
     ("__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__annotate__", "__annotate_func__",

@@ -11,17 +11,15 @@ import os
 import sys
 from functools import partial
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from warmstore.identity.code import Chain, CodeFacts
+from warmstore.identity.places import Place
 from warmstore.identity.plain import atom_text
 from warmstore.identity.reads.attributes import MODULE_ATTRIBUTES, place_in_module, read
 from warmstore.identity.reads.modules import read_computed_import
 from warmstore.identity.reads.refusals import REFUSED_BUILTINS, reflection_reason, refusal_of
-
-if TYPE_CHECKING:
-    from warmstore.identity.code import Chain, CodeFacts
-    from warmstore.identity.places import Place
-    from warmstore.identity.walk import Walk
+from warmstore.identity.walk import Walk
 
 
 def read_global(walk: Walk, place: Place, function: FunctionType, name: str, facts: CodeFacts) -> None:

@@ -9,16 +9,13 @@ from __future__ import annotations
 import importlib
 import sys
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING
 
+from warmstore.identity.code import Chain, CodeFacts
 from warmstore.identity.named_files import content_of, stat_of
 from warmstore.identity.origin import Origin, origin_of, origin_of_function, program_root
+from warmstore.identity.places import Place
 from warmstore.identity.reads.attributes import MODULE_ATTRIBUTES, is_extension, place_in_module, read
-
-if TYPE_CHECKING:
-    from warmstore.identity.code import Chain, CodeFacts
-    from warmstore.identity.places import Place
-    from warmstore.identity.walk import Walk
+from warmstore.identity.walk import Walk
 
 
 def read_module(walk: Walk, place: Place, module: ModuleType, origin: Origin) -> None:

@@ -1,0 +1,153 @@
+"""The walk over live objects that an identity is made from.
+
+It starts at a value and follows all that decides what the value does: the code of functions and what the code reads,
+classes, state, elements. It records facts: a place and a text each. Functions, classes and modules have places of their
+own, under their names; any other value is recorded at the place where the walk meets it first. An object counts as a
+whole, or only by the attributes that code reads (see `reads`).
+"""
+
+from __future__ import annotations
+
+import os
+from types import FunctionType, ModuleType
+from typing import Any
+
+from warmstore.identity.kinds.dispatch import has_rule, is_simple, is_value, record
+from warmstore.identity.kinds.library_settings import record_settings
+from warmstore.identity.origin import Origin, edited_files, origin_of, origin_of_class, origin_of_function, program_root
+from warmstore.identity.places import Place
+from warmstore.identity.plain import NAMES_A_FILE, NotPlain, Plain, atom_text, digest_of
+from warmstore.identity.reads import read_function, read_module
+from warmstore.identity.reads.classes import documentation, makes_others, may_make_others, read_class, read_constructors
+from warmstore.identity.walk import EXPANDED, Walk
+
+_LONGEST_PATH = 1024
+_CONTAINERS = frozenset((list, dict, tuple, set, frozenset))
+
+
+class ObjectWalk(Walk):
+    """A walk that chooses how each value is recorded. It uses a queue: recursion would exceed Python's stack."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._origins: dict[str, Origin] = {}
+        self._unmade: dict[type, Place] = {}  # classes whose constructors do not count so far
+        self._makes = False
+
+    def run(self) -> None:
+        self._run_queue()
+        self._record_patches()
+        if self._unmade and any(map(may_make_others, self.functions)):
+            self._makes = True
+            for cls in list(self._unmade):
+                self._record_constructors(cls)
+            self._run_queue()
+        if self.introspects:
+            for place, thing in self.described:
+                self.fact(place + ".<described>", documentation(thing, self.introspects))
+
+    def _record_patches(self) -> None:
+        """Record functions that the program has put into the installed packages that the walk met."""
+        for name, patches in sorted((self.settings.patches or {}).items()):
+            if name in self._origins:
+                for shown, function in patches:
+                    place, is_new = self.root(("patch", shown), shown, "", function)
+                    if is_new:
+                        self.whole(place, function)
+        self._run_queue()
+
+    def _record_constructors(self, cls: type) -> None:
+        """Record the constructors of a class and of its bases."""
+        place = self._unmade.pop(cls, None)
+        if place is not None:
+            self.later(place, lambda: read_constructors(self, place, cls))
+            for base in cls.__bases__:
+                self._record_constructors(base)
+
+    def look(self, place: Place, value: Any) -> None:
+        if self._is_ignored(place):
+            return
+        text = atom_text(value)
+        if text is not None:
+            self.fact(place, text)
+            if type(value) in NAMES_A_FILE:
+                self.file(place, value)
+            elif type(value) is bytes and 0 < len(value) < _LONGEST_PATH and b"\0" not in value:
+                self.file(place, os.fsdecode(value))
+            return
+        kind = type(value)
+        if kind in _CONTAINERS and self._plain(place, value):
+            return
+        if kind is FunctionType:
+            self.fact(place, self.function(value))
+        elif isinstance(value, type):
+            self.fact(place, self.cls(value))
+        elif isinstance(value, ModuleType) and (kind is ModuleType or not origin_of_class(kind).is_program):
+            self.fact(place, self.module(value))
+        elif is_value(kind) or self.is_new(value, (), place):
+            record(self, place, value)
+
+    def _plain(self, place: Place, value: Any) -> bool:
+        """Record a container of plain data as one fact, if it is large or a set. Returns whether it is."""
+        if len(value) <= EXPANDED and type(value) in (list, dict, tuple):
+            return False
+        plain = Plain(is_simple)
+        try:
+            text = plain.text(value)
+        except NotPlain:
+            return False
+        if not self.is_new(value, (), place):
+            return True
+        self._alive += plain.alive
+        if self.settings.watch is not None:
+            for part in plain.alive:
+                self.settings.watch.add_plain(part)
+        for cls in plain.classes:
+            self.cls(cls)
+        self.fact(place, f"{type(value).__name__} of {len(value)} {digest_of(text)}")
+        self.strings(place, plain.strings)
+        return True
+
+    has_rule = staticmethod(has_rule)
+
+    def function(self, function: FunctionType) -> str:
+        origin = origin_of_function(function)
+        place, is_new = self.root(("thing", id(function)), *self.name_of(function), function)
+        if is_new:
+            self.origin(origin)
+            self.later(place, lambda: read_function(self, place, function, origin))
+        return f"function {self.key_of(place)}"
+
+    def cls(self, cls: type, *, of_made: bool = False) -> str:
+        origin = origin_of_class(cls)
+        place, is_new = self.root(("thing", id(cls)), *self.name_of(cls), cls)
+        if is_new:
+            self.origin(origin)
+            self.later(place, lambda: read_class(self, place, cls, origin))
+            if origin.is_program:
+                self._unmade[cls] = place
+                for base in cls.__bases__:
+                    self.cls(base, of_made=True)
+        if cls in self._unmade and (not of_made or self._makes or makes_others(cls)):
+            self._record_constructors(cls)
+        return f"class {self.key_of(place)}"
+
+    def module(self, module: ModuleType) -> str:
+        origin = origin_of(module)
+        place, is_new = self.root(("thing", id(module)), "<module>", module.__name__, module)
+        if is_new:
+            self.origin(origin)
+            self.later(place, lambda: read_module(self, place, module, origin))
+        return f"module {self.key_of(place)}"
+
+    def origin(self, origin: Origin) -> None:
+        if origin.is_program:
+            if origin.folder:
+                self.checkouts.setdefault(program_root(origin.folder))
+        elif origin.name not in self._origins:
+            self._origins[origin.name] = origin
+            place, _ = self.root(("version", origin.name), f"version of {origin.name}")
+            # In compiled programs `compiling.packages` checks each traced file, and no other file counts.
+            edited = edited_files(origin) if self.settings.tensors == "content" else ""
+            self.fact(place, f"{origin.text} {edited}".strip())
+            record_settings(self, origin.name)
