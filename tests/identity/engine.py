@@ -7,10 +7,10 @@ from collections.abc import Collection
 from typing import Any
 
 from warmstore.identity import Identity
-from warmstore.identity.identity import finished, walk_over
+from warmstore.identity.identity import identity_of_walk, walk_over
 from warmstore.identity.patches import Patches
 
 
 def identify(thing: Any, *, ignore: Collection[str] = ()) -> Identity:
     """As `warmstore.identity.identify`."""
-    return finished(walk_over(thing, ignore=ignore, patches=Patches()))
+    return identity_of_walk(walk_over(thing, ignore=ignore, patches=Patches()))

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from warmstore.identity import Versioned, identify, register
-from warmstore.identity.plain import is_made_in_python
+from warmstore.identity.object_state import is_made_in_python
 
 
 @pytest.mark.parametrize(

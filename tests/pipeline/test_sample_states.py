@@ -11,7 +11,7 @@ import pytest
 from tests.pipeline.making import plan_of
 
 import warmstore as ws
-from warmstore.identity import memory, walk
+from warmstore.identity import object_walk, recorded_identity
 
 COUNT = 8
 calls = [0]
@@ -266,15 +266,15 @@ class Listed:
 
 
 def test_a_long_list_is_not_looked_at_again_in_the_first_batch(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "_BRIEF", 0.0)
+    monkeypatch.setattr(recorded_identity, "_BRIEF", 0.0)
     source = Listed(20_000)
     pipe = ws.Pipeline(source).step(counted)
     plan = plan_of(pipe, [(1, "disk", "raw")], folder=tmp_path)
     looks = []
     with pipe.loader(plan, batch_size=100, workers=0, sampler=ws.Sequential()) as loader:
         pipe.identities.states.look_again()
-        look = walk.Walk.run
-        monkeypatch.setattr(walk.Walk, "run", lambda self: (looks.append(self.name), look(self))[1])
+        look = object_walk.ObjectWalk.run
+        monkeypatch.setattr(object_walk.ObjectWalk, "run", lambda self: (looks.append(self.name), look(self))[1])
         batches = iter(loader)
         next(batches)
         assert looks.count("source") <= 1  # at the beginning of the epoch

@@ -1,7 +1,7 @@
 """Notices that a module changed, without hashing its weights at every call.
 
 All who wrap or fill with one module share what is known of it: what it was when it was first identified, and what only
-calls of ours have changed since. That is kept as long as the module lives. See `warmstore.identity.memory`.
+calls of ours have changed since. That is kept as long as the module lives. See `warmstore.identity.recorded_identity`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from weakref import WeakValueDictionary
 from torch import nn
 
 from warmstore.identity import Identity
+from warmstore.identity.call_effects import effects_of
 from warmstore.identity.identity import walk_over
-from warmstore.identity.memory import RecordedIdentity, memory_of
+from warmstore.identity.recorded_identity import RecordedIdentity
 from warmstore.identity.walk import Walk
 from warmstore.identity.watch import Watch
 
@@ -46,10 +47,10 @@ class ChangeDetector:
         self._version = version
         self._ignore = ignore
         if recorded is None:
-            look, memory = partial(_look, module, ignore), memory_of(module, ignore)
-            recorded = RecordedIdentity(look, version, memory, is_strict=True, clock=clock)
+            look, effects = partial(_look, module, ignore), effects_of(module, ignore)
+            recorded = RecordedIdentity(look, version, effects, is_strict=True, clock=clock)
         else:
-            memory_of(module, ignore, recorded.memory)
+            effects_of(module, ignore, recorded.effects)
         self._recorded = recorded
 
     def identity(self, *, again: bool = False, exactly: bool = False) -> Identity:

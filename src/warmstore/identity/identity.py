@@ -101,7 +101,7 @@ def identify(
         tensors: tensors count by content, or by their layout alone, as for what is to be compiled.
     """
     walk = walk_over(thing, name=name, ignore=ignore, root=root, files=files, tensors=tensors)
-    return finished(walk, version)
+    return identity_of_walk(walk, version)
 
 
 def walk_over(
@@ -131,7 +131,7 @@ def walk_over(
     """
     below = None if root is None else os.path.abspath(root)  # noqa: PTH100  it must not follow links
     left_out = frozenset([ignore] if isinstance(ignore, str) else ignore)
-    with begun(
+    with walking(
         name, watch, ignore=left_out, root=below, files=files, tensors=tensors, folders=folders,
         elsewhere=frozenset(elsewhere), patches=patches, draws=draws,
     ) as walk:  # fmt: skip
@@ -143,7 +143,9 @@ def walk_over(
 
 
 @contextmanager
-def begun(name: str, watch: Watch | None = None, *, patches: Patches | None = None, **settings: Any) -> Iterator[Walk]:
+def walking(
+    name: str, watch: Watch | None = None, *, patches: Patches | None = None, **settings: Any
+) -> Iterator[Walk]:
     """A walk that looks at whatever it is told to here, and at all that this leads to.
 
     Args:
@@ -162,13 +164,13 @@ def begun(name: str, watch: Watch | None = None, *, patches: Patches | None = No
         watch.settle()
 
 
-def finished(walk: Walk, version: str | None = None) -> Identity:
+def identity_of_walk(walk: Walk, version: str | None = None) -> Identity:
     """The identity that a walk has found."""
-    return Found.of(walk).identity(version)
+    return WalkResult.of(walk).identity(version)
 
 
 @dataclass(frozen=True)
-class Found:
+class WalkResult:
     """What a walk has found, by places as they count, and the names of those. It keeps no object alive.
 
     weights: places of the parameters and buffers of modules. roots: the places of functions, classes and modules, by
@@ -182,7 +184,7 @@ class Found:
     roots: dict[Any, tuple[str, weakref.ref[Any]]] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
-    def of(cls, walk: Walk) -> Found:
+    def of(cls, walk: Walk) -> WalkResult:
         walk.origin(PYTHON_ORIGIN)
         return cls(
             {walk.key_of(place): text for place, text in walk.facts.items()},
@@ -192,8 +194,8 @@ class Found:
             walk.roots,
         )
 
-    def elsewhere(self) -> Found:
-        """What was found, as another process can be told of it."""
+    def without_roots(self) -> WalkResult:
+        """This result for another process, where weak references and ids mean nothing."""
         return replace(self, roots={})
 
     def identity(self, version: str | None = None) -> Identity:

@@ -15,7 +15,7 @@ from typing import Literal
 
 import xxhash
 
-from warmstore.identity.plain import digest_of
+from warmstore.identity.plain_data import digest_of
 
 Files = Literal["stat", "content"]
 MOVABLE = ("<root>/", "<program>/")
@@ -86,7 +86,7 @@ def file_text(path: str, files: Files, root: str | None, checkouts: tuple[str, .
 
 
 @dataclass(frozen=True)
-class Places:
+class FileStamps:
     """How files that samples name count, and in which folders those lie that are named without one."""
 
     files: Files = "stat"

@@ -16,7 +16,7 @@ from warmstore.identity.kinds.dispatch import has_rule, is_simple, is_value, rec
 from warmstore.identity.kinds.library_settings import record_settings
 from warmstore.identity.origin import Origin, edited_files, origin_of, origin_of_class, origin_of_function, program_root
 from warmstore.identity.places import Place
-from warmstore.identity.plain import NAMES_A_FILE, NotPlain, Plain, atom_text, digest_of
+from warmstore.identity.plain_data import NAMES_A_FILE, NotPlain, PlainTexts, atom_text, digest_of
 from warmstore.identity.reads import read_function, read_module
 from warmstore.identity.reads.classes import documentation, makes_others, may_make_others, read_class, read_constructors
 from warmstore.identity.walk import EXPANDED, Walk
@@ -91,7 +91,7 @@ class ObjectWalk(Walk):
         """Record a container of plain data as one fact, if it is large or a set. Returns whether it is."""
         if len(value) <= EXPANDED and type(value) in (list, dict, tuple):
             return False
-        plain = Plain(is_simple)
+        plain = PlainTexts(is_simple)
         try:
             text = plain.text(value)
         except NotPlain:

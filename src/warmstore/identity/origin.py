@@ -23,7 +23,9 @@ from typing import Any
 
 import xxhash
 
-OURS = "warmstore"
+from warmstore.identity.object_state import is_heap_type
+
+WARMSTORE = "warmstore"
 PYTHON, INSTALLED, PROGRAM = "python", "installed", "program"
 _RULES = 1
 """Version of what warmstore itself does to samples: it counts in place of warmstore's own code."""
@@ -83,7 +85,7 @@ def origin_of_class(cls: type) -> Origin:
     found = origin_of_name(cls.__module__ if isinstance(cls.__module__, str) else "")
     if found.is_program:
         return found
-    if not cls.__flags__ & (1 << 9) or is_found(cls):  # Py_TPFLAGS_HEAPTYPE: others are written in C
+    if not is_heap_type(cls) or is_found(cls):
         return found
     # Classes that libraries make for themselves, inside functions or under private names, are theirs as long as all of
     # their methods are.
@@ -126,8 +128,8 @@ def program_root(folder: str) -> str:
 @functools.cache
 def _origin(name: str, file: str, is_package: bool) -> Origin:
     top = name.partition(".")[0]
-    if top == OURS and sys.modules.get(OURS) is not None:
-        return Origin(INSTALLED, OURS, f"{OURS} rules {_RULES}")
+    if top == WARMSTORE and sys.modules.get(WARMSTORE) is not None:
+        return Origin(INSTALLED, WARMSTORE, f"{WARMSTORE} rules {_RULES}")
     if not file.startswith("/"):
         if top in sys.stdlib_module_names and top != "__main__" and not _file_of(top):
             return PYTHON_ORIGIN
@@ -287,7 +289,7 @@ def _normal(name: str) -> str:
 
 def edited_files(origin: Origin) -> str:
     """What was edited in place of an installed distribution, among the modules that are loaded; "" of nothing."""
-    if origin.kind != INSTALLED or origin.name == OURS or not origin.folder:
+    if origin.kind != INSTALLED or origin.name == WARMSTORE or not origin.folder:
         return ""
     return _edited(origin.name, origin.folder, len(sys.modules))
 

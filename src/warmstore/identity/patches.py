@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from warmstore.identity.origin import OURS, Origin, origin_of
+from warmstore.identity.origin import WARMSTORE, Origin, origin_of
 from warmstore.identity.watch import pointers
 
 _Found = dict[str, list[tuple[str, FunctionType]]]
@@ -103,7 +103,7 @@ def _installed(_: tuple[int, ...]) -> tuple[list[tuple[str, ModuleType, Origin]]
     """The installed modules that are loaded, and the ids of their namespaces. They change as modules come."""
     modules = [(name, one, origin_of(one)) for name, one in list(sys.modules.items()) if type(one) is ModuleType]
     theirs = [(name, one, origin) for name, one, origin in modules if not origin.is_program]
-    return [one for one in theirs if one[2].name != OURS], {id(vars(one)) for _, one, _ in theirs}
+    return [one for one in theirs if one[2].name != WARMSTORE], {id(vars(one)) for _, one, _ in theirs}
 
 
 def _look_into(

@@ -20,14 +20,14 @@ import numpy as np
 import xxhash
 
 from warmstore.errors import NoFingerprint
-from warmstore.identity import named_files as files_module
-from warmstore.identity.identity import Found, Identity, begun, walk_over
+from warmstore.identity.call_effects import effects_of
+from warmstore.identity.identity import Identity, WalkResult, walk_over, walking
 from warmstore.identity.kinds.dispatch import is_simple
-from warmstore.identity.memory import RecordedIdentity, memory_of
-from warmstore.identity.named_files import Files
+from warmstore.identity.named_files import Files, FileStamps, may_be_path
 from warmstore.identity.object_walk import ObjectWalk
 from warmstore.identity.patches import Patches
-from warmstore.identity.plain import ATOMS, NotPlain, Plain, digest_of
+from warmstore.identity.plain_data import ATOMS, NotPlain, PlainTexts, digest_of
+from warmstore.identity.recorded_identity import RecordedIdentity
 from warmstore.identity.walk import Walk
 from warmstore.identity.watch import Watch
 
@@ -91,7 +91,7 @@ def identify_samples(
     patches = Patches() if patches is None else patches
     count = len(source)
     listed = _listed(source)
-    place = files_module.Places(files, None if root is None else os.path.abspath(root), tuple(folders))  # noqa: PTH100
+    place = FileStamps(files, None if root is None else os.path.abspath(root), tuple(folders))  # noqa: PTH100
     if listed is not None and version is None and not ignore:
         kinds = set(map(type, listed))
         if kinds <= _PATHS and len(kinds) == 1:
@@ -103,7 +103,7 @@ def identify_samples(
     if recorded is None:
         options = {"ignore": tuple(ignore), "root": root, "files": files, "patches": patches}
         look = partial(_look_at_source, source, options)
-        recorded = RecordedIdentity(look, version, memory_of(source, ("source", tuple(ignore), root, files)))
+        recorded = RecordedIdentity(look, version, effects_of(source, ("source", tuple(ignore), root, files)))
     return as_a_whole(recorded, count, version)
 
 
@@ -135,10 +135,10 @@ def _listed(source: Any) -> Sequence[Any] | None:
 
 
 def _nothing() -> Identity:
-    return Found.of(ObjectWalk("source")).identity()
+    return WalkResult.of(ObjectWalk("source")).identity()
 
 
-def _of_paths(texts: Sequence[str], source: Any, places: files_module.Places) -> SampleIdentities:
+def _of_paths(texts: Sequence[str], source: Any, places: FileStamps) -> SampleIdentities:
     """Texts, or paths of files: hashed in one go, since there may be millions."""
     hashes = _hashes(texts)
     name = xxhash.xxh3_128(f"{type(source).__name__} of {len(texts)} texts".encode())
@@ -156,7 +156,7 @@ def _of_paths(texts: Sequence[str], source: Any, places: files_module.Places) ->
 class _Paths:
     """Looks at texts again, and at the files that they name, if they do."""
 
-    places: files_module.Places
+    places: FileStamps
     are_files: bool
 
     def __call__(self, samples: Sequence[Any]) -> tuple[UInt64, UInt64]:
@@ -197,7 +197,7 @@ def _hashes(texts: Sequence[str]) -> UInt64:
 
 
 def _looks_like_a_path(text: str) -> bool:
-    return "/" in text and files_module.may_be_path(text)
+    return "/" in text and may_be_path(text)
 
 
 def mixed(one: UInt64, other: UInt64) -> UInt64:
@@ -221,7 +221,7 @@ def mixed(one: UInt64, other: UInt64) -> UInt64:
 def _one_by_one(
     samples: Sequence[Any],
     source: Any,
-    places: files_module.Places,
+    places: FileStamps,
     root: str | None,
     files: Files,
     patches: Patches,
@@ -251,7 +251,7 @@ def _one_by_one(
 
 
 def _look_at_classes(classes: Classes, patches: Patches, watch: Watch) -> Walk:
-    with begun("source", watch, patches=patches) as walk:
+    with walking("source", watch, patches=patches) as walk:
         for cls, number in classes:
             walk.fact(walk.start + f".<class {number}>", walk.cls(cls))
     return walk
@@ -259,14 +259,14 @@ def _look_at_classes(classes: Classes, patches: Patches, watch: Watch) -> Walk:
 
 def _look_at_all(
     samples: Sequence[Any],
-    places: files_module.Places,
+    places: FileStamps,
     root: str | None,
     files: Files,
     patches: Patches,
     watch: Watch,
 ) -> Walk:
     plain = _plain()
-    with begun("source", watch, patches=patches) as walk:
+    with walking("source", watch, patches=patches) as walk:
         try:
             texts, states = _texts(samples, plain, places, root, files)
             for part, said in (("<samples>", texts), ("<state>", states)):
@@ -279,8 +279,8 @@ def _look_at_all(
     return walk
 
 
-def _plain() -> Plain:
-    return Plain(is_simple, by_content=True)
+def _plain() -> PlainTexts:
+    return PlainTexts(is_simple, by_content=True)
 
 
 def _is_immutable(value: Any) -> bool:
@@ -293,7 +293,7 @@ def _is_immutable(value: Any) -> bool:
 class _Values:
     """Looks at values again, and at the files that they name. recorded: what is known of the classes of objects."""
 
-    places: files_module.Places
+    places: FileStamps
     root: str | None
     files: Files
     classes: Classes
@@ -319,7 +319,7 @@ class _Values:
 
 
 def _texts(
-    samples: Sequence[Any], plain: Plain, places: files_module.Places, root: str | None, files: Files
+    samples: Sequence[Any], plain: PlainTexts, places: FileStamps, root: str | None, files: Files
 ) -> tuple[list[str], list[str]]:
     """Texts of samples, and of the files that each names.
 
@@ -351,7 +351,7 @@ def _walked(sample: Any, root: str | None, files: Files) -> str:
         raise _TooMuchError
     if walk.unknown:
         raise _TooMuchError  # looked at as a whole, it is said where
-    return Found.of(walk).identity().digest
+    return WalkResult.of(walk).identity().digest
 
 
 def _look_at_source(source: Any, options: Mapping[str, Any], watch: Watch) -> Walk:

@@ -18,7 +18,7 @@ from typing import Any
 from warmstore.identity import named_files
 from warmstore.identity.origin import Origin
 from warmstore.identity.places import Names, Place
-from warmstore.identity.plain import atom_text, digest_of
+from warmstore.identity.plain_data import atom_text, digest_of
 from warmstore.identity.walk_settings import WalkSettings
 
 EXPANDED = 64

@@ -23,7 +23,8 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from warmstore.identity.plain import array_text, slots_of
+from warmstore.identity.object_state import slots_of
+from warmstore.identity.plain_data import array_text
 
 SHARE = 0.01
 """Of the time that passes, what looking again at contents may take."""

@@ -27,8 +27,8 @@ from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.records.format.encoded_rows import Bools
 
 if TYPE_CHECKING:
-    from warmstore.identity.memory import RecordedIdentity
     from warmstore.identity.patches import Patches
+    from warmstore.identity.recorded_identity import RecordedIdentity
     from warmstore.pipeline.pipeline import Pipeline
 
 _BRIEF = 0.25  # seconds: all samples are checked every epoch if the last check took no longer

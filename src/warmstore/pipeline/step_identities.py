@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import xxhash
 
 from warmstore.errors import NoFingerprint
-from warmstore.identity.identity import Found, Identity, difference, reasons, remedies, walk_over
-from warmstore.identity.memory import RecordedIdentity, memory_of
+from warmstore.identity.call_effects import effects_of
+from warmstore.identity.identity import Identity, WalkResult, difference, reasons, remedies, walk_over
 from warmstore.identity.patches import Patches
+from warmstore.identity.recorded_identity import RecordedIdentity
 from warmstore.identity.sample_identities import SampleIdentities
 from warmstore.identity.walk import Walk
 from warmstore.identity.watch import Watch
@@ -46,8 +47,8 @@ class Identities:
     def _recorded(self, step: Step) -> RecordedIdentity:
         pipe = self._pipe
         arguments = tuple((name, id(value)) for name, value in sorted(step.arguments.items()))
-        memory = memory_of(step.function, (arguments, step.ignore, pipe.root, pipe.files))
-        return RecordedIdentity(partial(self._look, step), step.version, memory)
+        effects = effects_of(step.function, (arguments, step.ignore, pipe.root, pipe.files))
+        return RecordedIdentity(partial(self._look, step), step.version, effects)
 
     def _look(self, step: Step, watch: Watch) -> Walk:
         pipe = self._pipe
@@ -150,7 +151,7 @@ def identify_step(step: Step, pipe: "Pipeline") -> Identity:
     """The identity of one step now, random or not."""
     elsewhere = _folders_of_samples(pipe)
     walk = look_at_step(step, root=pipe.root, files=pipe.files, elsewhere=elsewhere)
-    return Found.of(walk).identity(step.version)
+    return WalkResult.of(walk).identity(step.version)
 
 
 def look_at_step(step: Step, **options: Any) -> Walk:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import TreeSpec, tree_flatten
 
-from warmstore.identity.identity import Identity, finished, walk_over
+from warmstore.identity.identity import Identity, identity_of_walk, walk_over
 from warmstore.identity.patches import Patches
 from warmstore.identity.walk import Walk
 from warmstore.identity.watch import Watch
@@ -78,7 +78,7 @@ class Identified:
         self.codes = codes_of(walk.functions)
         self._moves_itself = False
         self._calls_to_see = 2
-        return finished(walk, self._version)
+        return identity_of_walk(walk, self._version)
 
 
 class _CodeWatch(Watch):
@@ -106,7 +106,7 @@ class IdentifiedArguments:
         objects: dict[object, Any] = {at: one for at, one in enumerate(leaves) if not is_plain(one)}
         objects |= {f"structure {at}": one for at, one in enumerate(_structures(structure))}
         walk = _walk(objects, name="arguments", ignore=ignore)
-        self.identity = finished(walk, version)
+        self.identity = identity_of_walk(walk, version)
         self.codes = codes_of(walk.functions)
         self.watch: Watch | None = None
         if walk.functions:
@@ -117,12 +117,12 @@ class IdentifiedArguments:
 
 def identify_options(options: Mapping[str, Any]) -> Identity:
     """Those of `torch.compile`, of which some are functions."""
-    return finished(_walk(dict(options), name="options"))
+    return identity_of_walk(_walk(dict(options), name="options"))
 
 
 def identity_of(thing: Any) -> Identity:
     """What something that was met while tracing is."""
-    return finished(_walk(thing, name="object"))
+    return identity_of_walk(_walk(thing, name="object"))
 
 
 def _walk(thing: Any, **options: Any) -> Walk:

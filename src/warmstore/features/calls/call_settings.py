@@ -9,16 +9,17 @@ from typing import Any
 import torch
 
 from warmstore.identity import Identity
+from warmstore.identity.call_effects import effects_of
 from warmstore.identity.identity import walk_over
 from warmstore.identity.kinds.torch_objects import tensor_text
-from warmstore.identity.memory import RecordedIdentity, memory_of
-from warmstore.identity.named_files import Places
+from warmstore.identity.named_files import FileStamps
 from warmstore.identity.patches import Patches
-from warmstore.identity.plain import atom_text
+from warmstore.identity.plain_data import atom_text
+from warmstore.identity.recorded_identity import RecordedIdentity
 from warmstore.identity.walk import Walk
 from warmstore.identity.watch import Watch
 
-_PLACES = Places()
+_STAMPS = FileStamps()
 
 
 class CallSettings:
@@ -38,7 +39,7 @@ class CallSettings:
         """A text that differs where the identities of such settings do. Asked for in every call."""
         text = atom_text(value)
         if text is not None:
-            return text + (_PLACES.stamp(str(value)) if isinstance(value, str | os.PathLike) else "")
+            return text + (_STAMPS.stamp(str(value)) if isinstance(value, str | os.PathLike) else "")
         if type(value) is torch.Tensor:
             return tensor_text(value)
         if type(value) is dict:
@@ -70,7 +71,7 @@ class CallSettings:
         known = self._known.get(name)
         if known is None or known[0] is not value:
             look = partial(_look, name, value, self._ignore)
-            known = self._known[name] = value, RecordedIdentity(look, memory=memory_of(value, (name, self._ignore)))
+            known = self._known[name] = value, RecordedIdentity(look, effects=effects_of(value, (name, self._ignore)))
         return known[1]
 
     def __reduce__(self) -> Any:

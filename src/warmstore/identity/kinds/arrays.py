@@ -15,7 +15,7 @@ from warmstore.identity.kinds.registry import rule
 from warmstore.identity.named_files import content_of, stat_of
 from warmstore.identity.origin import origin_of_name
 from warmstore.identity.places import Place
-from warmstore.identity.plain import array_text, dtype_text, layout_text
+from warmstore.identity.plain_data import array_text, dtype_text, layout_text
 from warmstore.identity.walk import Walk
 
 

@@ -10,11 +10,11 @@ import os
 import types
 from typing import Any
 
-from warmstore.identity.code import facts_of
 from warmstore.identity.kinds.registry import rule
 from warmstore.identity.origin import origin_of_name
 from warmstore.identity.places import Place
 from warmstore.identity.reads import read_call, read_method, refusal_of
+from warmstore.identity.reads.code_facts import facts_of
 from warmstore.identity.walk import Walk
 
 

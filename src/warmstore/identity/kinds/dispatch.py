@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from warmstore.identity.kinds import arrays, callables, containers, objects, opaque, registered, state, tables
+from warmstore.identity.kinds import arrays, callables, containers, mutable_state, objects, opaque, registered, tables
 from warmstore.identity.kinds.registry import Rule, inert, rules
+from warmstore.identity.object_state import has_identity, has_plain_state
 from warmstore.identity.places import Place
-from warmstore.identity.plain import has_identity, has_plain_state
 from warmstore.identity.walk import Walk
 
-_FAMILIES = (arrays, callables, containers, objects, opaque, state, tables)
+_FAMILIES = (arrays, callables, containers, objects, opaque, mutable_state, tables)
 """Importing these modules fills the table of rules."""
 
 _BASES: tuple[tuple[Any, Rule], ...] = (

@@ -16,9 +16,15 @@ from typing import Any
 
 from warmstore.identity.kinds.registry import rule
 from warmstore.identity.named_files import content_of, stat_of
+from warmstore.identity.object_state import (
+    attributes_of,
+    defines_copying,
+    has_plain_state,
+    is_heap_type,
+    is_made_in_python,
+)
 from warmstore.identity.origin import origin_of_name
 from warmstore.identity.places import Place
-from warmstore.identity.plain import attributes_of, has_plain_state, is_made_in_python
 from warmstore.identity.walk import Walk
 
 _NEW_OBJECT = vars(copyreg)["__newobj__"]
@@ -175,8 +181,5 @@ def _global_name(walk: Walk, place: Place, value: Any, name: str) -> None:
 
 def _defines_copying(kind: type, base: type) -> bool:
     """Whether a subclass of a builtin type, or a class between the two, defines how its objects are copied."""
-    names = ("__reduce__", "__reduce_ex__", "__getstate__", "__getnewargs__", "__getnewargs_ex__")
-    between = [cls for cls in kind.__mro__[: kind.__mro__.index(base)] if cls.__flags__ & (1 << 9)]
-    return any(name in vars(cls) for cls in between for name in names) and not (
-        issubclass(kind, tuple) and hasattr(kind, "_fields")
-    )
+    between = filter(is_heap_type, kind.__mro__[: kind.__mro__.index(base)])
+    return any(map(defines_copying, between)) and not (issubclass(kind, tuple) and hasattr(kind, "_fields"))

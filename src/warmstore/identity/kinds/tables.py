@@ -13,7 +13,7 @@ from warmstore.identity.kinds.arrays import record_content
 from warmstore.identity.kinds.objects import record_object
 from warmstore.identity.kinds.registry import Rule
 from warmstore.identity.places import Place
-from warmstore.identity.plain import shortened
+from warmstore.identity.plain_data import shortened
 from warmstore.identity.walk import Walk
 
 

@@ -21,7 +21,7 @@ from torch import nn
 from warmstore.identity.kinds.registry import Rule, inert
 from warmstore.identity.origin import origin_of_name
 from warmstore.identity.places import Place
-from warmstore.identity.plain import order_text
+from warmstore.identity.plain_data import order_text
 from warmstore.identity.walk import Walk
 from warmstore.identity.watch import LEFT
 

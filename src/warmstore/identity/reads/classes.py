@@ -10,10 +10,11 @@ import enum
 from types import FunctionType, GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
-from warmstore.identity.code import facts_of
+from warmstore.identity.object_state import full_name, is_heap_type
 from warmstore.identity.origin import Origin, origin_of_class, origin_of_function
 from warmstore.identity.places import Place
-from warmstore.identity.plain import atom_text, full_name
+from warmstore.identity.plain_data import atom_text
+from warmstore.identity.reads.code_facts import facts_of
 from warmstore.identity.reads.refusals import refusal_of
 from warmstore.identity.walk import Walk
 
@@ -132,7 +133,7 @@ def _is_of_program(value: Any) -> bool:
 def _read_patches(walk: Walk, place: Place, cls: type) -> None:
     """Record methods that the program has put into an installed class or one of its bases."""
     for base in cls.__mro__:
-        if not base.__flags__ & (1 << 9) or origin_of_class(base).is_program:
+        if not is_heap_type(base) or origin_of_class(base).is_program:
             continue
         for name, value in sorted(vars(base).items()):
             if isinstance(value, FunctionType) or isinstance(getattr(value, "__func__", None), FunctionType):

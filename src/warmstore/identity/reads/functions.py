@@ -13,12 +13,12 @@ from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
-from warmstore.identity.code import WHOLE, CodeFacts, facts_of, parameters_of
+from warmstore.identity.object_state import full_name
 from warmstore.identity.origin import Origin, is_found, origin_of_class, origin_of_function, origin_of_name
 from warmstore.identity.places import Place
-from warmstore.identity.plain import full_name
 from warmstore.identity.reads.attributes import INTROSPECTION, read, read_all, uses_of
 from warmstore.identity.reads.classes import static
+from warmstore.identity.reads.code_facts import WHOLE, CodeFacts, facts_of, parameters_of
 from warmstore.identity.reads.globals import read_global
 from warmstore.identity.reads.modules import read_imports
 from warmstore.identity.reads.refusals import REFLECTION, reflection_reason, refusal_of

@@ -13,10 +13,10 @@ from functools import partial
 from types import FunctionType, ModuleType
 from typing import Any
 
-from warmstore.identity.code import Chain, CodeFacts
 from warmstore.identity.places import Place
-from warmstore.identity.plain import atom_text
+from warmstore.identity.plain_data import atom_text
 from warmstore.identity.reads.attributes import MODULE_ATTRIBUTES, place_in_module, read
+from warmstore.identity.reads.code_facts import Chain, CodeFacts
 from warmstore.identity.reads.modules import read_computed_import
 from warmstore.identity.reads.refusals import REFUSED_BUILTINS, reflection_reason, refusal_of
 from warmstore.identity.walk import Walk

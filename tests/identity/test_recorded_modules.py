@@ -15,8 +15,9 @@ import pytest
 import torch
 from torch import nn
 
+from warmstore.identity.call_effects import effects_of
 from warmstore.identity.identity import walk_over
-from warmstore.identity.memory import RecordedIdentity, memory_of
+from warmstore.identity.recorded_identity import RecordedIdentity
 
 
 def look(thing, watch):
@@ -25,7 +26,7 @@ def look(thing, watch):
 
 def recorded(thing, clock=lambda: 0.0):
     """No time passes: nothing is found in turn."""
-    return RecordedIdentity(partial(look, thing), None, memory_of(thing, ()), is_strict=True, clock=clock)
+    return RecordedIdentity(partial(look, thing), None, effects_of(thing, ()), is_strict=True, clock=clock)
 
 
 class Remembering(nn.Module):
@@ -252,7 +253,7 @@ def test_a_forked_child_does_not_wait_for_threads_of_its_parent():
     go_on = threading.Event()
 
     def hold():
-        with one.memory.lock:
+        with one.effects.lock:
             held.set()
             go_on.wait(30)
 

@@ -6,7 +6,6 @@ plain data has no text here; the walk takes it apart instead.
 
 from __future__ import annotations
 
-import copyreg
 import datetime
 import decimal
 import fractions
@@ -17,11 +16,12 @@ import struct
 import uuid
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
-from types import MemberDescriptorType
 from typing import Any
 
 import numpy as np
 import xxhash
+
+from warmstore.identity.object_state import attributes_of, full_name, slots_of
 
 _LONGEST = 200
 _DEEPEST = 40
@@ -116,7 +116,6 @@ NAMES_A_FILE = frozenset((str, pathlib.PosixPath))
 READ_ONLY = " read-only"
 """In the text of an array that cannot be written to. Copies and pickles of it can."""
 
-_POINTER = struct.calcsize("P")
 _CHEAP = frozenset((bool, int, float, type(None)))
 
 
@@ -135,7 +134,7 @@ def atom_text(value: Any) -> str | None:
         return None
 
 
-class Plain:
+class PlainTexts:
     """Makes texts of plain data, and notes what else counts: classes of objects, and texts that may name files.
 
     Args:
@@ -236,12 +235,6 @@ def _text_of_cheap(value: Any) -> str:
     return ATOMS[type(value)](value)
 
 
-def full_name(thing: Any) -> str:
-    """The name of a function or class with that of its module, which spawned processes call otherwise."""
-    module = str(thing.__module__)
-    return f"{'__main__' if module == '__mp_main__' else module}.{thing.__qualname__}"
-
-
 def text_of_strings(values: Any) -> str:
     """One text for many strings: their hash and that of their lengths."""
     joined = "".join(values).encode("utf-8", "surrogatepass")
@@ -249,76 +242,6 @@ def text_of_strings(values: Any) -> str:
     digest = xxhash.xxh3_128(joined)
     digest.update(lengths.data)
     return f"{len(values)} str {digest.hexdigest()}"
-
-
-def attributes_of(value: Any) -> dict[str, Any]:
-    """The attributes of an object: its `__dict__` and its slots."""
-    own: dict[str, Any] = getattr(value, "__dict__", None) or {}
-    names = slots_of(type(value))
-    if not names:
-        return own
-    found = dict(own)
-    for name in names:
-        try:
-            found[name] = getattr(value, name)
-        except AttributeError:
-            continue
-    return found
-
-
-_slots: dict[type, tuple[str, ...]] = {}
-
-
-def slots_of(cls: type) -> tuple[str, ...]:
-    """Names of the slots that classes of the program's own kind define."""
-    known = _slots.get(cls)
-    if known is None:
-        known = tuple(
-            name
-            for base in cls.__mro__
-            if base.__flags__ & (1 << 9)
-            for name, member in vars(base).items()
-            if isinstance(member, MemberDescriptorType)
-        )
-        _slots[cls] = known
-    return known
-
-
-def has_identity(cls: type) -> bool:
-    """Whether a class says itself what stands for its objects."""
-    return any("__identity__" in vars(base) for base in cls.__mro__)
-
-
-def is_made_in_python(cls: type) -> bool:
-    """Whether a class statement made a class: its objects hold what their base holds, and what it has slots for.
-
-    Classes of C are often made while the program runs, as those are. Their objects have room for more.
-    """
-    base = cls.__base__
-    if base is None or not cls.__flags__ & (1 << 9):  # Py_TPFLAGS_HEAPTYPE
-        return False
-    own = vars(cls)
-    slots = sum(isinstance(one, MemberDescriptorType) for one in own.values()) if "__slots__" in own else 0
-    slots += ("__dict__" in own) + ("__weakref__" in own)
-    return cls.__itemsize__ == base.__itemsize__ and cls.__basicsize__ <= base.__basicsize__ + _POINTER * slots
-
-
-def has_plain_state(cls: type) -> bool:
-    """Whether the state of objects is their attributes: nothing says otherwise how to copy or pickle them."""
-    if cls in copyreg.dispatch_table or has_identity(cls):
-        return False
-    for base in cls.__mro__:
-        if base is object:
-            continue
-        if not is_made_in_python(base):  # it may hold more than attributes
-            return False
-        own = vars(base)
-        if any(
-            name in own
-            for name in ("__reduce__", "__reduce_ex__", "__getstate__", "__getnewargs__", "__getnewargs_ex__")
-        ):
-            return False
-    return True
 
 
 def array_text(array: np.ndarray[Any, Any]) -> str:
@@ -362,7 +285,7 @@ def order_text(shape: tuple[int, ...], strides: tuple[int, ...], *, is_contiguou
     return "" if is_contiguous else f" strides {tuple(s for n, s in zip(shape, strides, strict=True) if n > 1)}"
 
 
-def _object(plain: Plain, value: Any, depth: int) -> str:
+def _object(plain: PlainTexts, value: Any, depth: int) -> str:
     kind = type(value)
     name, has_slots = plain.known_kind(kind)
     state: dict[str, Any] = attributes_of(value) if has_slots else value.__dict__
@@ -380,33 +303,33 @@ def _object(plain: Plain, value: Any, depth: int) -> str:
     return f"object {name}{{{', '.join(parts)}}}"
 
 
-def array_of(plain: Plain, value: Any, depth: int) -> str:
+def array_of(plain: PlainTexts, value: Any, depth: int) -> str:
     """The text of an array, as one of the rules for what holds others."""
     return f"{_form(value)} {_content(value)}"
 
 
-def _list(plain: Plain, value: Any, depth: int) -> str:
+def _list(plain: PlainTexts, value: Any, depth: int) -> str:
     return f"[{plain._items(value, depth)}]"
 
 
-def _set(plain: Plain, value: Any, depth: int) -> str:
+def _set(plain: PlainTexts, value: Any, depth: int) -> str:
     return f"set({plain._sorted(value, depth)})"
 
 
-def _dict(plain: Plain, value: Any, depth: int) -> str:
+def _dict(plain: PlainTexts, value: Any, depth: int) -> str:
     depth += 1
     name = "" if type(value) is dict else type(value).__name__
     return f"{name}{{{', '.join([f'{plain.text(k, depth)}: {plain.text(v, depth)}' for k, v in value.items()])}}}"
 
 
-def _deque(plain: Plain, value: Any, depth: int) -> str:
+def _deque(plain: PlainTexts, value: Any, depth: int) -> str:
     return f"deque([{plain._items(list(value), depth)}], {value.maxlen})"
 
 
-def _bytearray(plain: Plain, value: Any, depth: int) -> str:
+def _bytearray(plain: PlainTexts, value: Any, depth: int) -> str:
     return f"bytearray {_long_bytes(bytes(value))}"
 
 
-_CONTAINERS: dict[type, Callable[[Plain, Any, int], str]] = {
+_CONTAINERS: dict[type, Callable[[PlainTexts, Any, int], str]] = {
     list: _list, set: _set, dict: _dict, OrderedDict: _dict, Counter: _dict, deque: _deque, bytearray: _bytearray,
 }  # fmt: skip

@@ -15,7 +15,7 @@ import numpy as np
 
 from warmstore.identity.kinds.registry import rule
 from warmstore.identity.places import Place
-from warmstore.identity.plain import shortened
+from warmstore.identity.plain_data import shortened
 from warmstore.identity.walk import Walk
 
 

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from warmstore.identity.call_effects import effects_of
 from warmstore.identity.identity import walk_over
-from warmstore.identity.memory import RecordedIdentity, memory_of
 from warmstore.identity.patches import Patches
+from warmstore.identity.recorded_identity import RecordedIdentity
 from warmstore.identity.walk import Walk
 from warmstore.identity.watch import Watch
 
@@ -90,12 +91,12 @@ def test_a_write_that_leaves_no_trace_is_found_in_turn() -> None:
 
 
 def test_all_who_call_a_function_share_its_memory() -> None:
-    first = RecordedIdentity(look, memory=memory_of(step, "key"))
+    first = RecordedIdentity(look, effects=effects_of(step, "key"))
     with first.calling():
         step(5)
-    assert RecordedIdentity(look, memory=memory_of(step, "key")).identity.digest == first.identity.digest
-    assert memory_of(step, "another key").current is None
-    assert memory_of(partial(step), "key").current is None
+    assert RecordedIdentity(look, effects=effects_of(step, "key")).identity.digest == first.identity.digest
+    assert effects_of(step, "another key").current is None
+    assert effects_of(partial(step), "key").current is None
 
 
 @pytest.mark.parametrize("twin", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
@@ -113,14 +114,14 @@ def test_copies_carry_what_was_recorded(twin: Callable[[RecordedIdentity], Recor
 def test_a_function_that_is_gone_leaves_nothing() -> None:
     import gc
 
-    from warmstore.identity import memory
+    from warmstore.identity import call_effects
 
     def brief(x: int) -> int:
         return x
 
-    assert memory_of(brief, "key").current is None
+    assert effects_of(brief, "key").current is None
     number = id(brief)
-    assert number in memory._memories
+    assert number in call_effects._effects
     del brief
     gc.collect()
-    assert number not in memory._memories
+    assert number not in call_effects._effects

@@ -1,0 +1,153 @@
+"""What the library's own calls of a function, module or object change: its facts before and after those calls.
+
+Functions fill caches, count calls and open what they need. A change during a call of the library is an effect of the
+call: the identity keeps the value from before. A change at any other time is the program's, and changes the identity.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
+from weakref import WeakValueDictionary
+
+from warmstore.identity.identity import WalkResult
+from warmstore.identity.plain_data import READ_ONLY
+from warmstore.identity.watch import LEFT
+
+_START = "@0:|"
+
+written_by_calls: WeakValueDictionary[int, Any] = WeakValueDictionary()
+"""Tensors and arrays that the library's calls have made or written to, by their ids."""
+
+_shared: dict[Any, tuple[weakref.ref[Any], dict[str, tuple[str | None, str | None]]]] = {}
+"""Effects of calls on functions, classes and modules, which other identities may read too."""
+
+_effects: dict[int, tuple[weakref.ref[Any], dict[Any, CallEffects]]] = {}
+
+
+class CallEffects:
+    """The facts of a called object when the walk last read them, and the effects of calls on them.
+
+    changed: by place, the fact before the first call that changed it, and after the last one. None stands for no fact.
+    calls: how many calls are running.
+    """
+
+    def __init__(self) -> None:
+        self.current: WalkResult | None = None
+        self.changed: dict[str, tuple[str | None, str | None]] = {}
+        self.was_called = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self.calls = 0
+        self._process = os.getpid()
+        self._lock = threading.RLock()
+
+    @property
+    def lock(self) -> threading.RLock:
+        """The lock of all attributes. A forked child has a new one: the threads of its parent are gone there."""
+        if self._process != os.getpid():
+            self._begin()
+        return self._lock
+
+    def learn(self, now: WalkResult, *, weights_too: bool) -> bool:
+        """Count every difference from the last walk as an effect of calls.
+
+        Args:
+            weights_too: Whether changes of parameters and buffers are effects as well.
+
+        Returns:
+            Whether weights have changed whose changes are not effects.
+        """
+        last = {} if self.current is None else self.current.facts
+        changed = [place for place in {**last, **now.facts} if now.facts.get(place) != last.get(place)]
+        fixed = () if weights_too or self.current is None else now.weights | self.current.weights
+        for place in changed:
+            if place not in fixed:
+                before, after = self.changed.get(place, (None, None))
+                if place not in self.changed or after != last.get(place):
+                    before = last.get(place)
+                self.changed[place] = before, now.facts.get(place)
+        self._share(now, [place for place in changed if place in self.changed and not place.startswith(_START)])
+        self.current, self.was_called = now, True
+        return any(place in fixed for place in changed)
+
+    def _share(self, now: WalkResult, changed: Collection[str]) -> None:
+        """Publish effects on globals, classes and functions to all identities that read them."""
+        for key, (root, thing) in now.roots.items() if changed else ():
+            for place in changed:
+                before, after = self.changed[place]
+                if place.startswith(root) and "@" not in f"{before}{after}":
+                    known = _shared.get(key)
+                    if known is None or known[0]() is not thing():
+                        known = _shared[key] = thing, {}
+                    known[1][place[len(root) :]] = before, after
+
+    def take_shared(self, now: WalkResult) -> None:
+        """Take over effects that calls of other objects have had on what this one reads too."""
+        for key, (thing, facts) in list(_shared.items()):
+            root, other = now.roots.get(key, ("", None))
+            if other is not None and other() is thing():
+                for suffix, (before, after) in facts.items():
+                    text, own = now.facts.get(root + suffix), self.changed.get(root + suffix)
+                    if text == after and (own is None or own[1] != text):
+                        self.changed[root + suffix] = before, after
+
+    def undone(self, now: WalkResult) -> WalkResult:
+        """The result of a walk with the effects of calls undone."""
+        if not self.changed:
+            return now
+        facts, unknown = dict(now.facts), dict(now.unknown)
+        for place, (before, after) in self.changed.items():
+            if facts.get(place) == after:  # otherwise the program has written to it since
+                facts.pop(place, None)
+                unknown.pop(place, None)
+                if before is not None:
+                    facts[place] = before
+        return replace(now, facts=facts, unknown=unknown)
+
+    @property
+    def left_at(self) -> frozenset[str]:
+        """The places of tensors and arrays that calls have made or written to."""
+        return frozenset(place for place, (_, after) in self.changed.items() if after == LEFT)
+
+    def __getstate__(self) -> dict[str, Any]:
+        changed = dict(self.changed)
+        for place, text in (self.current.facts if self.current is not None else {}).items():
+            if text.startswith("array ") and READ_ONLY in text and place not in changed:
+                changed[place] = text, text.replace(READ_ONLY, "")  # copies can be written to
+        current = None if self.current is None else self.current.without_roots()
+        return {"current": current, "changed": changed, "was_called": self.was_called}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._begin()
+
+
+def effects_of(function: Any, key: Any, effects: CallEffects | None = None) -> CallEffects:
+    """The effects of calls of a function with the arguments and settings that `key` stands for.
+
+    All callers share one object. A function without weak references has a new one at each call.
+
+    Args:
+        effects: What to start with if the function has none.
+    """
+    effects = CallEffects() if effects is None else effects
+    number = id(function)
+    known = _effects.get(number)
+    if known is None or known[0]() is not function:
+        try:
+            known = weakref.ref(function, lambda gone: _forget(number, gone)), {}
+        except TypeError:
+            return effects
+        _effects[number] = known
+    return known[1].setdefault(key, effects)
+
+
+def _forget(number: int, gone: weakref.ref[Any]) -> None:
+    if number in _effects and _effects[number][0] is gone:
+        del _effects[number]

@@ -1,0 +1,146 @@
+"""The identity of an object that the library calls, kept up to date while the program runs.
+
+A check notices what has changed since the last walk (`watch`) and walks again only then. Changes during a call of the
+library are effects of the call (`call_effects`) and leave the identity as it is; all other changes count.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from warmstore.identity.call_effects import CallEffects, written_by_calls
+from warmstore.identity.identity import Identity, WalkResult
+from warmstore.identity.walk import Walk
+from warmstore.identity.watch import Watch
+
+_BRIEF = 0.25  # seconds that reading all contents again may take after the first call
+
+
+class RecordedIdentity:
+    """The identity of an object that the library calls, and that the program may change between calls.
+
+    Copies and pickles keep what was recorded. Several threads may use one: while any thread calls the object, changes
+    are effects of the call.
+
+    Args:
+        look: Walks over the object with a watch.
+        version: Stands for what is unknown.
+        effects: Effects of earlier calls.
+        is_strict: Changes of parameters and buffers never are effects, and values that no watch shows are read again
+            in turn.
+        clock: Returns seconds.
+    """
+
+    def __init__(
+        self,
+        look: Callable[[Watch], Walk],
+        version: str | None = None,
+        effects: CallEffects | None = None,
+        *,
+        is_strict: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._look = look
+        self._version = version
+        self._is_strict = is_strict
+        self.effects = CallEffects() if effects is None else effects
+        self._watch = Watch(written_by_calls, clock)
+        self._known: list[tuple[WalkResult, Identity]] = []
+        self.found: WalkResult
+        self.identity = self._settled(self._walked())
+
+    def refresh(self, *, again: bool = False, exactly: bool = False) -> Identity:
+        """The current identity, without the effects of calls.
+
+        Args:
+            again: Walk even if nothing has changed visibly, and read files and all contents again.
+            exactly: Check small arrays, large containers and all else that takes longer, too.
+        """
+        with self.effects.lock:
+            if again:
+                self._watch.forget()
+                self._walk_again()
+            elif self._watch.has_moved(exactly=exactly):
+                self._walk_again()
+            elif self._watch.look_in_turn(at_all=self._is_strict):
+                with self._watch.charged():
+                    self._walk_again()
+            return self.identity
+
+    @contextmanager
+    def calling(self) -> Iterator[Identity]:
+        """Call the object in this context: changes meanwhile are effects of the call."""
+        identity = self.refresh(exactly=self._is_strict)
+        with self.effects.lock:
+            self.effects.calls += 1
+        try:
+            yield identity
+        finally:
+            try:
+                self.called()
+            finally:
+                with self.effects.lock:
+                    self.effects.calls -= 1
+
+    def called(self) -> bool:
+        """Count changes since the last walk as effects of calls. Returns whether there are any."""
+        with self.effects.lock:
+            is_first = not self.effects.was_called
+            if is_first and self._watch.seconds < _BRIEF:
+                self._watch.forget(arrays_only=True)
+            elif not self._watch.has_moved(exactly=self._is_strict or is_first):
+                self.effects.was_called = True
+                return False
+            last = self.effects.current
+            self._learn()
+            now = self.effects.current
+            return last is None or now is None or now.facts != last.facts
+
+    def has_moved_in_large(self) -> bool:
+        """Whether the elements of large containers have changed, by a call or by the program."""
+        return self._watch.has_moved_in_large()
+
+    @property
+    def window(self) -> float:
+        """Seconds within which a check finds a write that leaves no trace."""
+        return self._watch.window
+
+    def _walk_again(self) -> None:
+        if self.effects.calls:
+            self._learn()
+        else:
+            self.identity = self._settled(self._walked())
+
+    def _learn(self) -> None:
+        """Walk, and count what has changed as effects of calls."""
+        with self._watch.after_call(weights_too=not self._is_strict):
+            now = self._walked()
+        if self.effects.learn(now, weights_too=not self._is_strict):
+            self.identity = self._settled(now)
+
+    def _walked(self) -> WalkResult:
+        return WalkResult.of(self._look(self._watch))
+
+    def _settled(self, now: WalkResult) -> Identity:
+        """The identity of the result of a walk, with the effects of calls undone."""
+        self.effects.take_shared(now)
+        self.effects.current = now
+        found = self.found = self.effects.undone(now)
+        for known, identity in self._known:
+            if found.facts == known.facts and found.unknown == known.unknown:
+                return identity
+        identity = found.identity(self._version)
+        self._known = [*self._known[:1], (found, identity)]  # the first and the last
+        return identity
+
+    def __getstate__(self) -> dict[str, Any]:
+        known = [(found.without_roots(), identity) for found, identity in self._known]
+        return {**vars(self), "_watch": None, "_known": known, "found": self.found.without_roots()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        # The next check walks. Places tell which tensors calls have written to, as ids differ in this process.
+        self._watch = Watch(written_by_calls, left_at=self.effects.left_at, is_stale=True)
