@@ -19,7 +19,7 @@ from tests.faults.stories import Hasty, Record, Story
 
 import warmstore as ws
 from warmstore.errors import WarmstoreError
-from warmstore.records.format.log_entries import BATCH, COPIED, ENTRY, STAGED
+from warmstore.records.log.log_entries import BATCH, COPIED, ENTRY, STAGED
 
 Damage = tuple[str, bytes | None]
 """What was done, and the file's bytes then; None where the file is removed."""

@@ -16,7 +16,7 @@ from tests.faults.stories import Story
 
 import warmstore as ws
 from warmstore.errors import WarmstoreError
-from warmstore.records.format.log_entries import ENTRY
+from warmstore.records.log.log_entries import ENTRY
 
 TURN = 60
 """Records this far apart have values of the same length, where their numbers have three digits."""

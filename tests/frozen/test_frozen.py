@@ -19,8 +19,8 @@ from tests.faults.stories import Hasty, Story
 from tests.frozen.make import CACHE, FINGERPRINT, HERE, IDS, STORES_OF, opened_cache, outputs, put
 
 import warmstore as ws
-from warmstore.records.format.log_entries import BATCH, COPIED, DELETED, ENTRY, MERGED, SEALED, STAGED, UPDATE, UPDATED
 from warmstore.records.format.manifest import FORMAT, read_manifest
+from warmstore.records.log.log_entries import BATCH, COPIED, DELETED, ENTRY, MERGED, SEALED, STAGED, UPDATE, UPDATED
 from warmstore.replicate.remote_diff import Local
 from warmstore.storage.files import Files
 

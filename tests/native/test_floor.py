@@ -52,7 +52,7 @@ def test_what_was_not_built_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog
     monkeypatch.setitem(sys.modules, "warmstore._native.compiled", None)
     monkeypatch.delattr("warmstore._native.compiled", raising=False)
     monkeypatch.delenv("WARMSTORE_NATIVE", raising=False)
-    assert chosen._chosen() is twin
+    assert chosen._choose() is twin
     assert len(caplog.messages) == 1
     assert "C compiler" in caplog.messages[0]
 

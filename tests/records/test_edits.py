@@ -134,7 +134,7 @@ def test_a_rebalance_that_died_before_its_end_changes_nothing(tmp_path: Path, mo
     with monkeypatch.context() as patch:
         # After the log was closed and before store.json names the next generation.
         patch.setattr(
-            "warmstore.records.write.rewrite.write_manifest", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+            "warmstore.records.maintenance.rewrite.write_manifest", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
         )
         with pytest.raises(KeyboardInterrupt):
             store.rebalance()

@@ -34,7 +34,7 @@ from tests.faults.seam import Killing
 import warmstore as ws
 from warmstore.errors import PositionError
 from warmstore.records import store_session
-from warmstore.records.format.log_entries import BATCH, COPIED, ENTRY, SEALED, STAGED
+from warmstore.records.log.log_entries import BATCH, COPIED, ENTRY, SEALED, STAGED
 from warmstore.records.write import chunk_merging
 
 FIELDS: dict[str, Any] = {

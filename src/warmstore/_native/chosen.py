@@ -1,5 +1,6 @@
-"""The compiled floor, or its twin where that was not built."""
+"""`floor`: the compiled module `compiled`, or `twin`, which does the same in NumPy where `compiled` was not built."""
 
+import importlib
 import logging
 import multiprocessing
 import os
@@ -8,21 +9,20 @@ from typing import Any
 from warmstore._native import twin
 
 
-def _chosen() -> Any:
+def _choose() -> Any:
     if os.environ.get("WARMSTORE_NATIVE") == "0":
         return twin
     try:
-        from warmstore._native import compiled  # type: ignore[attr-defined]
+        return importlib.import_module("warmstore._native.compiled")
     except ImportError as error:
         if multiprocessing.parent_process() is None:
             logging.getLogger("warmstore").warning(
-                "the compiled part of warmstore is not here (%s), so rows are read with NumPy, which is slower; "
-                "installing warmstore where there is a C compiler builds it",
+                "the compiled part of warmstore cannot be imported (%s), so rows are read with NumPy, which is slower; "
+                "installing warmstore with a C compiler present builds it",
                 error,
             )
         return twin
-    return compiled
 
 
-floor = _chosen()
+floor = _choose()
 is_compiled = floor is not twin

@@ -123,7 +123,7 @@ def verify(
 
 def seal(store: Annotated[Path, typer.Argument(help="The store's folder.")]) -> None:
     """Write the missing footers of chunks from dead writers, so that any Arrow reader can open them."""
-    from warmstore.records.write.sealing import seal_abandoned
+    from warmstore.records.maintenance.sealing import seal_abandoned
     from warmstore.replicate.record_store import RecordStore
 
     with RecordStore.open(store, "a") as opened:

@@ -12,8 +12,8 @@ from rich.text import Text
 from warmstore.cli.tables import says, table
 from warmstore.errors import Damaged
 from warmstore.records.format.fields import fields_to_json
-from warmstore.records.read.chunk_states import chunk_states, field_bytes
-from warmstore.records.read.verify import Report
+from warmstore.records.maintenance.chunk_states import chunk_states, field_bytes
+from warmstore.records.maintenance.verify import Report
 from warmstore.replicate.record_store import RecordStore
 from warmstore.storage.humanize import format_size
 

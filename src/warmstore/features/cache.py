@@ -28,7 +28,7 @@ from warmstore.features.remote_binding import RemoteBinding, pull, push
 from warmstore.features.write_queue import Block, WriteBehindQueue
 from warmstore.loading.fill_result import FillResult
 from warmstore.records.index.sample_keys import as_keys
-from warmstore.records.write.rewrite import Utilisation
+from warmstore.records.maintenance.rewrite import Utilisation
 from warmstore.remote.location import is_remote
 from warmstore.replicate.pull import PullResult
 from warmstore.replicate.push import PushResult

@@ -14,7 +14,7 @@ from warmstore.features.keyed.cache_versions import Fingerprint, id_name, versio
 from warmstore.features.outputs.output_schema import KEY, OutputSchema
 from warmstore.records.format.manifest import NAME
 from warmstore.records.keyed_store import read_keys
-from warmstore.records.read.chunk_states import chunk_states
+from warmstore.records.maintenance.chunk_states import chunk_states
 from warmstore.replicate.record_store import RecordStore
 from warmstore.storage.files import Files
 

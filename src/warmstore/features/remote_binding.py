@@ -13,8 +13,8 @@ from warmstore.features.cache_options import CacheOptions
 from warmstore.features.keyed.cache_versions import difference
 from warmstore.features.keyed.open_version import OpenVersion
 from warmstore.features.outputs.output_schema import KEY
-from warmstore.records.format.log_entries import Entries
 from warmstore.records.format.manifest import NAME, Manifest, read_manifest
+from warmstore.records.log.log_entries import Entries
 from warmstore.remote.limits import RequestLimits
 from warmstore.remote.objects import Objects
 from warmstore.replicate.attach import Keep, attach

@@ -17,13 +17,13 @@ from warmstore.records.format.fields import LARGEST_RECORD, Field, Fields, Json,
 from warmstore.records.format.manifest import Manifest, read_manifest
 from warmstore.records.format.value_encoding import encode
 from warmstore.records.framework_arrays import Formatted
+from warmstore.records.maintenance.field_edits import add_field, drop_field, map_field
+from warmstore.records.maintenance.filtering import copy_kept
+from warmstore.records.maintenance.rewrite import Utilisation, rewrite
+from warmstore.records.maintenance.verify import Report, check
 from warmstore.records.read.numpy_indexing import is_integer
-from warmstore.records.read.verify import Report, check
 from warmstore.records.store_reader import StoreReader
 from warmstore.records.store_session import BATCH_BYTES
-from warmstore.records.write.field_edits import add_field, drop_field, map_field
-from warmstore.records.write.filtering import copy_kept
-from warmstore.records.write.rewrite import Utilisation, rewrite
 from warmstore.records.write.store_draft import create_folder, drafted
 from warmstore.records.write.write_buffer import block_of, largest_record
 from warmstore.records.write.write_options import WriteOptions

@@ -17,8 +17,8 @@ from warmstore.identity.kinds import Versioned
 from warmstore.records.arrow.arrow_table import typed_table
 from warmstore.records.format.fields import Fields, check_known, field_has_bytes
 from warmstore.records.format.manifest import Manifest
+from warmstore.records.gather_results import Options, read, read_as_wanted
 from warmstore.records.read.gather import Gatherer
-from warmstore.records.read.gather_results import Options, read, read_as_wanted
 from warmstore.records.read.positions import as_positions, is_positions
 from warmstore.records.read.snapshot import Snapshot
 from warmstore.records.sample_batch import SampleBatch

@@ -14,8 +14,9 @@ import numpy as np
 
 from warmstore.errors import SchemaMismatch
 from warmstore.records.format.generation_log import open_log
-from warmstore.records.format.log import Log
-from warmstore.records.format.log_entries import (
+from warmstore.records.format.manifest import read_manifest
+from warmstore.records.log.commit_log import Log
+from warmstore.records.log.log_entries import (
     ADOPTED,
     BATCH,
     COPIED,
@@ -28,7 +29,6 @@ from warmstore.records.format.log_entries import (
     Entries,
     new_entry,
 )
-from warmstore.records.format.manifest import read_manifest
 from warmstore.records.read.live_batches import first_chunks
 from warmstore.records.write.upgrade import upgrade
 from warmstore.remote.objects import Objects

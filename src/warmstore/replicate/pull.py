@@ -12,9 +12,9 @@ from pathlib import Path
 
 from warmstore.errors import Diverged, StoreExists
 from warmstore.records.format.generation_log import open_log, open_numbers
-from warmstore.records.format.log import GenerationClosed, create_log
-from warmstore.records.format.log_entries import CLOSED, Entries, new_entry
 from warmstore.records.format.manifest import NAME, remove_leftovers, write_manifest
+from warmstore.records.log.commit_log import GenerationClosed, create_log
+from warmstore.records.log.log_entries import CLOSED, Entries, new_entry
 from warmstore.records.read.live_batches import HAS_ROWS
 from warmstore.records.write.edit_lock import edit_lock
 from warmstore.remote.objects import Objects

@@ -21,10 +21,10 @@ import xxhash
 
 from warmstore.errors import Diverged, RemoteUnavailable
 from warmstore.records.format.generation_log import open_log, open_numbers
-from warmstore.records.format.log import create_log
-from warmstore.records.format.log_entries import CLOSED as _CLOSED
-from warmstore.records.format.log_entries import new_entry
 from warmstore.records.format.manifest import NAME, read_manifest, write_manifest
+from warmstore.records.log.commit_log import create_log
+from warmstore.records.log.log_entries import CLOSED as _CLOSED
+from warmstore.records.log.log_entries import new_entry
 from warmstore.remote.limits import RequestLimits
 from warmstore.remote.location import Location, is_remote
 from warmstore.remote.objects import Objects

@@ -12,7 +12,8 @@ import xxhash
 
 from warmstore.errors import Diverged, NotAStore, StoreExists
 from warmstore.records.format.generation_log import open_log, open_numbers
-from warmstore.records.format.log_entries import (
+from warmstore.records.format.manifest import Manifest, read_manifest
+from warmstore.records.log.log_entries import (
     ADOPTED,
     BATCH,
     CLOSED,
@@ -24,7 +25,6 @@ from warmstore.records.format.log_entries import (
     UPDATE,
     Entries,
 )
-from warmstore.records.format.manifest import Manifest, read_manifest
 from warmstore.records.read.live_batches import live_batches
 from warmstore.remote.objects import Objects
 from warmstore.replicate.remote_snapshot import RemoteSnapshot, read_heads

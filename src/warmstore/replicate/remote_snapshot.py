@@ -21,9 +21,9 @@ from typing import Any
 import xxhash
 
 from warmstore.errors import Damaged, Diverged, NewerFormat
-from warmstore.records.format.log_entries import Entries, entries_of
 from warmstore.records.format.manifest import Manifest, manifest_bytes, manifest_of
-from warmstore.records.format.number_lists import NumberLists
+from warmstore.records.log.log_entries import Entries, entries_of
+from warmstore.records.log.number_lists import NumberLists
 from warmstore.remote.manifests import Manifests, Numbered, create, remove_older
 from warmstore.remote.objects import Objects
 from warmstore.replicate.remote_chunk import RemoteChunk

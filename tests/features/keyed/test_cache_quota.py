@@ -17,7 +17,7 @@ import warmstore as ws
 from warmstore.errors import ReadOnly, SchemaMismatch
 from warmstore.features.keyed.cache_quota import SMALLEST
 from warmstore.records.format.manifest import read_manifest
-from warmstore.records.read.chunk_states import chunk_states
+from warmstore.records.maintenance.chunk_states import chunk_states
 
 BOUND = 5_000_000
 WIDTH = 512  # floats

@@ -12,7 +12,7 @@ from tests.faults.stories import Hasty
 import warmstore as ws
 from warmstore.errors import ReadOnly
 from warmstore.records.format.manifest import read_manifest, write_manifest
-from warmstore.records.read.chunk_states import chunk_states
+from warmstore.records.maintenance.chunk_states import chunk_states
 from warmstore.records.write.chunk_eviction import evict
 from warmstore.records.write.upgrade import upgrade
 from warmstore.storage.files import Files

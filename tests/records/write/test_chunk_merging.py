@@ -8,8 +8,8 @@ import pytest
 
 import warmstore as ws
 from warmstore.errors import Damaged
-from warmstore.records.format.log_entries import MERGED
-from warmstore.records.read.chunk_states import chunk_states
+from warmstore.records.log.log_entries import MERGED
+from warmstore.records.maintenance.chunk_states import chunk_states
 from warmstore.records.write import chunk_merging
 from warmstore.storage.files import Files
 
@@ -207,7 +207,7 @@ def test_a_disk_that_refuses_leaves_the_store_as_it_was(path: Path, caplog: pyte
 
 def test_a_merged_log_is_checked_by_one_hash(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The hash that a `merged` entry has of the log before it stands for those of the entries, and finds damage too."""
-    from warmstore.records.format import log_entries
+    from warmstore.records.log import log_entries
 
     monkeypatch.setattr(log_entries, "_WORTH_A_PASS", 1)
     for number in range(6):

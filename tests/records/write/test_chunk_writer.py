@@ -19,8 +19,8 @@ from warmstore.errors import WriteFailed
 from warmstore.records.format.encoded_rows import EncodedRows
 from warmstore.records.format.fields import arrow_schema
 from warmstore.records.format.record_batch import batch_size, record_batch
+from warmstore.records.maintenance.sealing import seal_abandoned
 from warmstore.records.write.chunk_writer import ChunkWriter
-from warmstore.records.write.sealing import seal_abandoned
 from warmstore.records.write.write_buffer import block_of
 from warmstore.storage.files import HUGE_PAGE, Files
 

@@ -17,12 +17,12 @@ from warmstore.errors import SchemaMismatch, WarmstoreError, WriteFailed
 from warmstore.features.keyed.cache_versions import version_paths
 from warmstore.features.outputs.output_structure import nbytes_of
 from warmstore.features.write_queue import Block
-from warmstore.records.format.log_entries import ENTRY
 from warmstore.records.format.manifest import read_manifest
 from warmstore.records.index.key_index import host_name
 from warmstore.records.keyed_store import IndexedStore
+from warmstore.records.log.log_entries import ENTRY
+from warmstore.records.maintenance.rewrite import Utilisation, rewrite
 from warmstore.records.write.chunk_eviction import evict, remove_abandoned
-from warmstore.records.write.rewrite import Utilisation, rewrite
 from warmstore.records.write.upgrade import upgrade
 from warmstore.storage.disk_usage import entries_below
 from warmstore.storage.files import Files

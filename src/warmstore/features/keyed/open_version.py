@@ -24,7 +24,7 @@ from warmstore.features.write_queue import Block, WriteBehindQueue
 from warmstore.features.writer_ranks import WriterRanks
 from warmstore.records.format.manifest import NAME
 from warmstore.records.keyed_store import IndexedStore
-from warmstore.records.write.rewrite import Utilisation
+from warmstore.records.maintenance.rewrite import Utilisation
 from warmstore.replicate.record_store import RecordStore
 from warmstore.storage.files import Files
 from warmstore.storage.humanize import parse_size

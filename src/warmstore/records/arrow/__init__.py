@@ -1,1 +1,1 @@
-"""Fields as typed Arrow columns, and back."""
+"""Conversion of fields to typed Arrow columns and back."""

@@ -1,1 +1,1 @@
-"""What lies on the disk: the log and its entries, store.json, fields, codecs, checksums, and values as bytes."""
+"""Rows as they are stored: store.json, fields, codecs, checksums, and the conversion of values to bytes and back."""

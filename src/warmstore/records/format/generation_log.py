@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from warmstore.records.format.log import Log
 from warmstore.records.format.manifest import Manifest
-from warmstore.records.format.number_lists import Numbers
+from warmstore.records.log.commit_log import Log
+from warmstore.records.log.number_lists import Numbers
 from warmstore.storage.files import Files
 
 

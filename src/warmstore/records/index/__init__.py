@@ -1,1 +1,1 @@
-"""The key index: users' ids as keys, and the table that says which row holds a key."""
+"""The key index: sample ids as 128-bit keys, and the table that maps a key to a row."""

@@ -1,1 +1,1 @@
-"""Reading a store: what is committed, where its rows lie, and rows gathered and verified."""
+"""Reading a store: which rows are committed, where their bytes are in memory, and copying and checking them."""

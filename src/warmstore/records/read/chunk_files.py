@@ -14,9 +14,9 @@ from typing import Any
 import psutil
 import xxhash
 
-from warmstore.records.format.byte_repair import with_one_byte_changed
-from warmstore.records.format.log import GenerationClosed
-from warmstore.records.format.log_entries import Entries
+from warmstore.records.log.byte_repair import with_one_byte_changed
+from warmstore.records.log.commit_log import GenerationClosed
+from warmstore.records.log.log_entries import Entries
 from warmstore.storage.files import Files, advise
 from warmstore.storage.memory.address_space import SLOT, AddressSpace
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from warmstore.errors import Damaged
-from warmstore.records.format.log_entries import BATCH, COPIED, KINDS, MERGED, STAGED, UPDATE, Entries
-from warmstore.records.format.number_lists import NumberLists, Numbers
+from warmstore.records.log.log_entries import BATCH, COPIED, KINDS, MERGED, STAGED, UPDATE, Entries
+from warmstore.records.log.number_lists import NumberLists, Numbers
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 UInt32 = np.ndarray[Any, np.dtype[np.uint32]]

@@ -18,8 +18,8 @@ import pyarrow as pa
 from warmstore.errors import Damaged
 from warmstore.records.format.checksums import batch_seeds
 from warmstore.records.format.fields import ArrowColumn
-from warmstore.records.format.log import GenerationClosed
-from warmstore.records.format.log_entries import (
+from warmstore.records.log.commit_log import GenerationClosed
+from warmstore.records.log.log_entries import (
     ADOPTED,
     DELETE,
     DELETED,
@@ -31,7 +31,7 @@ from warmstore.records.format.log_entries import (
     Entries,
     last_chunk,
 )
-from warmstore.records.format.number_lists import Numbers
+from warmstore.records.log.number_lists import Numbers
 from warmstore.records.read.chunk_files import ChunkFiles
 from warmstore.records.read.evicted_ranges import EvictedRanges
 from warmstore.records.read.live_batches import HAS_ROWS, live_batches

@@ -1,1 +1,1 @@
-"""Writing a store: rows that wait, the chunk that grows, and chunks sealed, merged, evicted and rewritten."""
+"""Writing a store: pending rows, the chunk of this process, and the end of chunks by merging and eviction."""

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from warmstore.errors import NotAStore, ReadOnly
 from warmstore.records.format.generation_log import open_log
-from warmstore.records.format.log import GenerationClosed
-from warmstore.records.format.log_entries import EVICTED, new_entry
 from warmstore.records.format.manifest import FORMAT, Manifest, read_manifest, remove_leftovers
+from warmstore.records.log.commit_log import GenerationClosed
+from warmstore.records.log.log_entries import EVICTED, new_entry
 from warmstore.records.write.edit_lock import edit_lock
 from warmstore.storage.files import Files
 

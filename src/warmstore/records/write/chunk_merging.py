@@ -15,8 +15,8 @@ import numpy as np
 
 from warmstore.errors import Damaged, WarmstoreError
 from warmstore.records.format.encoded_rows import stored_rows
-from warmstore.records.format.log import GenerationClosed
-from warmstore.records.format.log_entries import COPIED, DELETE, MERGED, SEALED, UPDATE, Entries, new_entry
+from warmstore.records.log.commit_log import GenerationClosed
+from warmstore.records.log.log_entries import COPIED, DELETE, MERGED, SEALED, UPDATE, Entries, new_entry
 from warmstore.records.write.edit_lock import edit_lock
 from warmstore.records.write.generation import Generation
 from warmstore.storage.files import Files, is_locked

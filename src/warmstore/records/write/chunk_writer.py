@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import xxhash
 
-from warmstore.records.format.log_entries import BATCH, SEALED, Entries, new_entry
+from warmstore.records.log.log_entries import BATCH, SEALED, Entries, new_entry
 from warmstore.storage.files import HUGE_PAGE, Buffer, Files, write_all, write_failed
 from warmstore.storage.thread_pool import pool
 

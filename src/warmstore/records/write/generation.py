@@ -19,8 +19,11 @@ from warmstore.records.format.checksums import batch_seeds
 from warmstore.records.format.encoded_rows import EncodedRows, GatheredColumn
 from warmstore.records.format.fields import arrow_schema, columns_of
 from warmstore.records.format.generation_log import open_log, open_numbers
-from warmstore.records.format.log import GenerationClosed, Log
-from warmstore.records.format.log_entries import (
+from warmstore.records.format.manifest import Manifest, read_manifest
+from warmstore.records.format.record_batch import batch_size, record_batch
+from warmstore.records.format.value_encoding import compressed
+from warmstore.records.log.commit_log import GenerationClosed, Log
+from warmstore.records.log.log_entries import (
     BATCH,
     CLOSED,
     DELETED,
@@ -34,10 +37,7 @@ from warmstore.records.format.log_entries import (
     last_chunk,
     new_entry,
 )
-from warmstore.records.format.manifest import Manifest, read_manifest
-from warmstore.records.format.number_lists import Numbers
-from warmstore.records.format.record_batch import batch_size, record_batch
-from warmstore.records.format.value_encoding import compressed
+from warmstore.records.log.number_lists import Numbers
 from warmstore.records.read.chunk_files import Reload
 from warmstore.records.read.gather import Gatherer
 from warmstore.records.read.live_batches import live_batches

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from warmstore.errors import ReadOnly, StoreExists
-from warmstore.records.format.log import create_log
 from warmstore.records.format.manifest import NAME, Manifest, write_manifest
+from warmstore.records.log.commit_log import create_log
 from warmstore.remote.location import is_remote
 from warmstore.storage.files import Files, is_read_only
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from warmstore.records.format.log_entries import Entries
+from warmstore.records.log.log_entries import Entries
 from warmstore.storage.atomic import replace_file
 from warmstore.storage.files import COPY, Files, read_whole, write_all
 

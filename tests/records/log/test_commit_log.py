@@ -9,9 +9,9 @@ import pytest
 from tests.faults.seam import OneByte, Refusing
 
 from warmstore.errors import Damaged, NotAStore, WriteFailed
-from warmstore.records.format import log as log_module
-from warmstore.records.format.log import GenerationClosed, Log, create_log
-from warmstore.records.format.log_entries import BATCH, CLOSED, ENTRY, new_entry
+from warmstore.records.log import commit_log as log_module
+from warmstore.records.log.commit_log import GenerationClosed, Log, create_log
+from warmstore.records.log.log_entries import BATCH, CLOSED, ENTRY, new_entry
 from warmstore.storage.files import Files
 
 SIZE = ENTRY.itemsize

@@ -7,8 +7,8 @@ import numpy as np
 
 from warmstore.records.format.fields import columns_of
 from warmstore.records.format.generation_log import open_log, open_numbers
-from warmstore.records.format.log_entries import DELETE, EVICTED, SEALED
 from warmstore.records.format.manifest import read_manifest
+from warmstore.records.log.log_entries import DELETE, EVICTED, SEALED
 from warmstore.records.read.live_batches import live_batches
 from warmstore.records.store_reader import StoreReader
 from warmstore.storage.files import Files, is_locked

@@ -15,10 +15,10 @@ import numpy as np
 
 from warmstore.records.format.encoded_rows import Bools, EncodedRows, GatheredColumn, stored_rows
 from warmstore.records.format.fields import Fields
-from warmstore.records.format.log import create_log
-from warmstore.records.format.log_entries import ADOPTED, CLOSED, NOWHERE, new_entry
 from warmstore.records.format.manifest import read_manifest, remove_leftovers, write_manifest
 from warmstore.records.format.value_encoding import compressed, encode
+from warmstore.records.log.commit_log import create_log
+from warmstore.records.log.log_entries import ADOPTED, CLOSED, NOWHERE, new_entry
 from warmstore.records.read.gather import Gatherer
 from warmstore.records.read.snapshot import Int64, Snapshot
 from warmstore.records.store_session import StoreSession

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tests.faults.seam import Counting, FullDisk
 
-from warmstore.records.format.log_entries import DELETED, Entries, new_entry
-from warmstore.records.format.number_lists import Numbers
+from warmstore.records.log.log_entries import DELETED, Entries, new_entry
+from warmstore.records.log.number_lists import Numbers
 from warmstore.storage.files import Files
 
 SEED = 5

@@ -14,8 +14,8 @@ import pyarrow as pa
 import xxhash
 
 from warmstore.records.format.fields import arrow_schema
-from warmstore.records.format.log_entries import BATCH, COPIED, SEALED, STAGED, Entries, new_entry
-from warmstore.records.read.chunk_states import chunk_states
+from warmstore.records.log.log_entries import BATCH, COPIED, SEALED, STAGED, Entries, new_entry
+from warmstore.records.maintenance.chunk_states import chunk_states
 from warmstore.records.store_reader import StoreReader
 from warmstore.records.write.chunk_writer import StagedParts, chunk_schema
 from warmstore.records.write.edit_lock import edit_lock

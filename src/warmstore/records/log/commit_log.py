@@ -18,8 +18,8 @@ import numpy as np
 import xxhash
 
 from warmstore.errors import NotAStore
-from warmstore.records.format.byte_repair import with_one_byte_changed
-from warmstore.records.format.log_entries import (
+from warmstore.records.log.byte_repair import with_one_byte_changed
+from warmstore.records.log.log_entries import (
     CLOSED,
     ENTRY,
     SIZE,

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from warmstore.records.format.log_entries import DELETED, MERGED, SEALED, UPDATED, Entries
 from warmstore.records.format.manifest import NAME, copy_is_damaged, is_damaged, write_manifest
+from warmstore.records.log.log_entries import DELETED, MERGED, SEALED, UPDATED, Entries
+from warmstore.records.maintenance.rewrite import rewrite
 from warmstore.records.store_session import StoreSession
 from warmstore.records.write.generation import Generation
-from warmstore.records.write.rewrite import rewrite
 from warmstore.storage.files import COPY
 from warmstore.storage.progress import progress_bar
 

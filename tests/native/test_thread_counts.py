@@ -6,48 +6,48 @@ import sys
 
 import pytest
 
-from warmstore._native import threads
+from warmstore._native import thread_counts
 
 
 @pytest.fixture(autouse=True)
 def _four(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "most_threads", lambda: 4)
-    monkeypatch.setattr(threads, "_idle_until", 0.0)
-    monkeypatch.setattr(threads, "_asked", 0.0)
+    monkeypatch.setattr(thread_counts, "most_threads", lambda: 4)
+    monkeypatch.setattr(thread_counts, "_idle_until", 0.0)
+    monkeypatch.setattr(thread_counts, "_asked", 0.0)
 
 
 @pytest.mark.parametrize(("idle", "expected"), [(-3, 1), (0, 1), (1, 2), (2, 3), (100, 4)])
 def test_helpers_are_for_idle_processors(monkeypatch: pytest.MonkeyPatch, idle: int, expected: int) -> None:
-    monkeypatch.setattr(threads, "_count_idle", lambda: idle)
-    assert threads.threads_for(1 << 22) == expected
-    assert threads.threads_for(1000) == 1
-    assert threads.threads_for(1 << 24) == 4
+    monkeypatch.setattr(thread_counts, "_count_idle", lambda: idle)
+    assert thread_counts.threads_for(1 << 22) == expected
+    assert thread_counts.threads_for(1000) == 1
+    assert thread_counts.threads_for(1 << 24) == 4
 
 
 def test_small_copies_have_helpers_in_loops_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are awake there; waking them takes as long as the copy."""
     clock = [100.0]
-    monkeypatch.setattr(threads.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(threads, "_count_idle", lambda: 1)
+    monkeypatch.setattr(thread_counts.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(thread_counts, "_count_idle", lambda: 1)
     counts = []
     for pause in (1.0, *[0.0001] * 9, 0.0004, *[0.0001] * 7, 0.002):
         clock[0] += pause
-        counts.append(threads.threads_for(1 << 19))
+        counts.append(thread_counts.threads_for(1 << 19))
     assert counts == [*[1] * 8, 2, 2, *[1] * 9]
 
 
 def test_what_the_system_said_holds_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr(threads, "_count_idle", lambda: asked.append(1) or 1)
-    monkeypatch.setattr(threads, "_KNOWN_FOR", 3600)
-    assert [threads.threads_for(1 << 22) for _ in range(5)] == [2] * 5
+    monkeypatch.setattr(thread_counts, "_count_idle", lambda: asked.append(1) or 1)
+    monkeypatch.setattr(thread_counts, "_KNOWN_FOR", 3600)
+    assert [thread_counts.threads_for(1 << 22) for _ in range(5)] == [2] * 5
     assert len(asked) == 1
 
 
 def test_busy_processes_are_seen() -> None:
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * (os.cpu_count() or 1))]
     try:
-        counts = [threads._count_idle() for _ in range(50)]
+        counts = [thread_counts._count_idle() for _ in range(50)]
         assert sorted(counts)[25] <= 0
     finally:
         for one in busy:

@@ -4,7 +4,7 @@ import random
 
 import xxhash
 
-from warmstore.records.format.byte_repair import with_one_byte_changed
+from warmstore.records.log.byte_repair import with_one_byte_changed
 
 
 def test_any_wrong_byte_is_found() -> None:

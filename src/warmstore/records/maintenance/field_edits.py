@@ -10,9 +10,9 @@ import numpy as np
 
 from warmstore.errors import SchemaMismatch
 from warmstore.records.format.fields import Field, check_fields, check_known
+from warmstore.records.maintenance.filtering import Gather
+from warmstore.records.maintenance.rewrite import Make, Utilisation, rewrite
 from warmstore.records.store_session import StoreSession
-from warmstore.records.write.filtering import Gather
-from warmstore.records.write.rewrite import Make, Utilisation, rewrite
 
 Map = Callable[[dict[str, Any]], Any]
 """Gets a batch of records, as `gather` gives them, and returns n values."""

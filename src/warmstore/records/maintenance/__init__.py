@@ -1,0 +1,1 @@
+"""Work on a whole store: rewriting, verifying, filtering, sealing abandoned chunks, and listing its chunks."""
