@@ -13,8 +13,8 @@ from typing import Any
 from warmstore.errors import Damaged, NewerFormat, NotAStore, StoreExists
 from warmstore.records.format.fields import fields_to_json
 from warmstore.records.format.manifest import NAME, Manifest, read_manifest, write_manifest
-from warmstore.records.write.store_draft import check_vacant, is_at, publish
-from warmstore.storage.files import Files
+from warmstore.records.write.store_draft import check_vacant, publish
+from warmstore.storage.files import Files, is_at
 
 CONVERTED = "converted"
 """Under this name the metadata of a store says what it was made from."""

@@ -1,14 +1,14 @@
-"""What a gather gives its caller: values of committed and pending rows, stacked, as lists, or packed in one array."""
+"""The results of a gather: values of committed and pending rows, stacked, as lists, or packed in one array."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import InitVar, dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from warmstore.errors import SchemaMismatch
+from warmstore.records.format import encoded_rows
 from warmstore.records.format.array_interop import is_tensor, to_numpy
-from warmstore.records.format.encoded_rows import join, packed
 from warmstore.records.format.fields import Array, Field, Ragged, numpy_dtype
 from warmstore.records.format.value_encoding import (
     Packed,
@@ -41,35 +41,22 @@ def read(generation: Generation, names: Collection[str], positions: Int64) -> di
     return values
 
 
-@dataclass(frozen=True)
-class Options:
-    """How values are wanted; see `RecordStore.gather`."""
-
-    packed: bool
-    out: Mapping[str, Any]
-    names: InitVar[Collection[str]]
-
-    def __post_init__(self, names: Collection[str]) -> None:
-        for name in self.out:
-            if name not in names:
-                raise KeyError(f"out has {name!r}, which is not among the fields to read: {list(names)}")
-
-
-def read_as_wanted(
+def read_with_options(
     generation: Generation,
     pending: WriteBuffer | None,
     names: Collection[str],
     positions: Int64,
-    options: Options | None,
+    packed: bool,
+    outs: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """`read` where some of the records may be pending, or with options."""
+    """`read`, with pending records and with the options `packed` and `out` of `RecordStore.gather`."""
     values = {}
     for name in names:
         field = generation.manifest.fields[name]
-        out = None if options is None else options.out.get(name)
+        out = outs.get(name)
         if isinstance(field, Array):
             values[name] = _stacked(generation, pending, name, positions, out)
-        elif options is not None and options.packed:
+        elif packed:
             values[name] = _packed(generation, pending, name, positions, _allocator(name, field, out))
         elif out is not None:
             raise SchemaMismatch(f"values of field {name!r} come as a list; ask for packed=True to have them in out")
@@ -79,25 +66,25 @@ def read_as_wanted(
 
 
 def _all(generation: Generation, pending: WriteBuffer | None, name: str, positions: Int64) -> Any:
-    """Values of one field, committed and pending."""
+    """Values of one field, of committed and pending records."""
     if pending is None:
         return read(generation, [name], positions)[name]
     committed = generation.snapshot.length
-    late = positions >= committed
-    rest = decode_rows(generation.manifest.fields[name], pending.take(name, positions[late] - committed))
-    if late.all():
-        return rest
-    early = read(generation, [name], positions[~late])[name]
-    place = _places(late)
-    if isinstance(early, list):
-        both = early + rest
-        return [both[at] for at in place.tolist()]
-    masked = isinstance(early, np.ma.MaskedArray) or isinstance(rest, np.ma.MaskedArray)
-    return (np.ma.concatenate if masked else np.concatenate)((early, rest))[place]
+    is_pending = positions >= committed
+    new = decode_rows(generation.manifest.fields[name], pending.take(name, positions[is_pending] - committed))
+    if is_pending.all():
+        return new
+    old = read(generation, [name], positions[~is_pending])[name]
+    order = _order(is_pending)
+    if isinstance(old, list):
+        both = old + new
+        return [both[at] for at in order.tolist()]
+    masked = isinstance(old, np.ma.MaskedArray) or isinstance(new, np.ma.MaskedArray)
+    return (np.ma.concatenate if masked else np.concatenate)((old, new))[order]
 
 
 def _stacked(generation: Generation, pending: WriteBuffer | None, name: str, positions: Int64, out: Any) -> Any:
-    """Values of an Array field, in `out` if there is one."""
+    """Values of an Array field, read into `out` unless it is None."""
     if out is None:
         return _all(generation, pending, name, positions)
     field = generation.manifest.fields[name]
@@ -126,22 +113,22 @@ def _stacked(generation: Generation, pending: WriteBuffer | None, name: str, pos
 def _packed(
     generation: Generation, pending: WriteBuffer | None, name: str, positions: Int64, allocate: Allocate
 ) -> Packed:
-    """Values of a field that are no arrays of one shape, one after the other."""
+    """Values without one common shape, concatenated in one array."""
     field, committed = generation.manifest.fields[name], generation.snapshot.length
     if pending is None:
         (gathered,) = generation.read([name], positions)
         return decode_packed(field, decompressed(field, gathered, allocate))
-    late = positions >= committed
-    (gathered,) = generation.read([name], positions[~late])
-    both = join([decompressed(field, gathered), pending.take(name, positions[late] - committed)])
-    place, views = _places(late), both.views()
-    shapes = None if both.shapes is None else both.shapes[place]
-    rows = packed([views[at] for at in place.tolist()], shapes, allocate)
-    return decode_packed(field, replace(rows, absent=None if both.absent is None else both.absent[place]))
+    is_pending = positions >= committed
+    (gathered,) = generation.read([name], positions[~is_pending])
+    both = encoded_rows.join([decompressed(field, gathered), pending.take(name, positions[is_pending] - committed)])
+    order, views = _order(is_pending), both.views()
+    shapes = None if both.shapes is None else both.shapes[order]
+    rows = encoded_rows.packed([views[at] for at in order.tolist()], shapes, allocate)
+    return decode_packed(field, replace(rows, absent=None if both.absent is None else both.absent[order]))
 
 
 def _allocator(name: str, field: Field, out: Any) -> Allocate:
-    """Where packed values go: into `out` if there is one, which must be large enough."""
+    """Gives memory for packed values: `out`, which must be large enough, or new memory if `out` is None."""
     if out is None:
         return take
     target = _target(name, out)
@@ -171,6 +158,6 @@ def _target(name: str, out: Any) -> np.ndarray[Any, Any]:
     return to_numpy(out)
 
 
-def _places(late: np.ndarray[Any, np.dtype[np.bool_]]) -> Int64:
-    """Where each row comes to stand: first all committed ones were read, then all pending ones."""
-    return np.argsort(np.concatenate((np.flatnonzero(~late), np.flatnonzero(late))))
+def _order(is_pending: np.ndarray[Any, np.dtype[np.bool_]]) -> Int64:
+    """The index that puts rows back into the order asked for: committed rows were read first, pending ones after."""
+    return np.argsort(np.concatenate((np.flatnonzero(~is_pending), np.flatnonzero(is_pending))))

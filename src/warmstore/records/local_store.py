@@ -75,33 +75,19 @@ class LocalStore(StoreReader):
         return cls(folder, manifest, "a", writing, files)
 
     @classmethod
-    def open(
+    def open_folder(
         cls,
         path: str | os.PathLike[str],
         mode: Literal["r", "a"] = "r",
         *,
-        chunk_size: int | str = SLOT,
-        writer_threads: int | None = None,
-        room: Reserve | None = None,
+        writing: WriteOptions | None = None,
         salvage: bool = False,
         files: Files | None = None,
     ) -> Self:
-        """Open a store for reading ("r") or for appending too ("a"); the other options are those of `create`.
-
-        Args:
-            path: the store's folder.
-            salvage: open a store whose order of records is damaged in more than one file. Edits before the first
-                damaged one are applied, later ones are not. `verify(repair=True)` names them and repairs the store.
-
-        Raises:
-            NotAStore: the folder holds none.
-            NewerFormat: it was written by a newer warmstore.
-            Damaged: its description or log does not match its checksums.
-            ReadOnly: mode "a" on a folder that cannot be written.
-        """
+        """`RecordStore.open` for a store in a folder. `writing` is by default what `create` uses by default."""
         if mode not in ("r", "a"):
             raise ValueError(f"mode is {mode!r}; it must be 'r' (read) or 'a' (read and append)")
-        files, writing = files or Files(), WriteOptions.of(chunk_size, writer_threads, room)
+        files, writing = files or Files(), writing or WriteOptions.of()
         try:
             return cls(Path(path), read_manifest(Path(path), files), mode, writing, files, salvage=salvage)
         except OSError as error:
@@ -347,7 +333,7 @@ class LocalStore(StoreReader):
             type(self).create(draft, kept_fields, metadata=self.metadata, files=files) as target,
         ):
             copy_kept(self.session, target.session, keep, self.gather, self.nbytes, progress)
-        return type(self).open(path, "a", files=files)
+        return self.open_folder(path, "a", files=files)
 
     def editing(self) -> contextlib.AbstractContextManager[None]:
         """Hold the edit lock, with nothing pending and the log read to its end; refresh afterwards."""
@@ -358,6 +344,3 @@ class LocalStore(StoreReader):
         """Set an entry of the store's metadata unless it is set already; return its value afterwards."""
         self._check_writable()
         return self.session.annotate(name, value)
-
-    def __reduce__(self) -> Any:
-        return type(self).open, (str(self.path), "r")

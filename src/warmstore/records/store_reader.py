@@ -17,7 +17,7 @@ from warmstore.identity.kinds import Versioned
 from warmstore.records.arrow.arrow_table import typed_table
 from warmstore.records.format.fields import Fields, check_known, field_has_bytes
 from warmstore.records.format.manifest import Manifest
-from warmstore.records.gather_results import Options, read, read_as_wanted
+from warmstore.records.gather_results import read, read_with_options
 from warmstore.records.read.gather import Gatherer
 from warmstore.records.read.positions import as_positions, is_positions
 from warmstore.records.read.snapshot import Snapshot
@@ -131,15 +131,18 @@ class StoreReader(Closeable):
                 return values
         if fields is not None:
             check_known(self.path, names, known)
-        options = Options(packed, out or {}, names) if packed or out else None
-        if session.pending.count:  # read before the snapshot: a flush puts rows there before it drops them here
+        out = out or {}
+        for name in out:
+            if name not in names:
+                raise KeyError(f"out has {name!r}, which is not among the fields to read: {list(names)}")
+        if session.pending.count:  # read before the snapshot: a flush adds rows to it before it drops them here
             with session.lock:
                 if session.pending.count:
                     positions = as_positions(index, len(session))
-                    return read_as_wanted(session.generation, session.pending, names, positions, options)
+                    return read_with_options(session.generation, session.pending, names, positions, packed, out)
         positions = as_positions(index, generation.gatherer.snapshot.length)
-        if options is not None:
-            return read_as_wanted(generation, None, names, positions, options)
+        if packed or out:
+            return read_with_options(generation, None, names, positions, packed, out)
         return read(generation, names, positions)
 
     @property

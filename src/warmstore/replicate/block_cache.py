@@ -25,7 +25,7 @@ from warmstore.replicate.block_writer import BlockWriter
 from warmstore.replicate.remote_chunk import PAGES, Hashes, RemoteChunk
 from warmstore.storage.atomic import replace_file
 from warmstore.storage.block_source import BLOCK
-from warmstore.storage.files import Files, read_whole, write_all
+from warmstore.storage.files import Files, open_or_create, opened, read_whole, write_all
 from warmstore.storage.memory.mmap import GrowableMmap
 from warmstore.storage.rw_lock import RWLock
 
@@ -98,10 +98,7 @@ class BlockCache:
         return table
 
     def _make_file(self, number: int, chunk: RemoteChunk, states: Bytes) -> None:
-        try:
-            descriptor = self._files.create(self.path(number))
-        except FileExistsError:
-            descriptor = self._files.open(self.path(number), write=True)
+        descriptor = open_or_create(self.path(number), self._files)
         try:
             if self._files.size(descriptor) != chunk.size:
                 states[PAGES * number : PAGES * (number + 1)] = _ABSENT
@@ -250,12 +247,9 @@ class BlockCache:
             states[here[states[here] == _USED]] = _PRESENT
 
     def _punch(self, number: int, blocks: Int64) -> None:
-        descriptor = self._files.open(self.path(number), write=True)
-        try:
+        with opened(self.path(number), self._files, write=True) as descriptor:
             for first, last in _runs(blocks, 0):
                 self._files.punch(descriptor, first * BLOCK, (last - first) * BLOCK)
-        finally:
-            self._files.close(descriptor)
 
     async def _fetch(self, absent: Iterable[tuple[int, Int64]], advance: Callable[[int], object] | None) -> None:
         absent = list(absent)
@@ -297,8 +291,9 @@ class BlockCache:
         chunk = self.chunks[number]
         loop = asyncio.get_running_loop()
         todo = {block for block in range(first, last) if block in wanted}
+        size = sum(self._length(number, block) for block in todo)
         if await loop.run_in_executor(None, self._confirm, number, todo):
-            return sum(self._length(number, block) for block in range(first, last) if block in wanted)
+            return size
         found: bytes | None = None
         for _ in range(_TRIES):
             keeping = BlockWriter(partial(self.keep, number, todo=todo), min(todo))
@@ -308,7 +303,7 @@ class BlockCache:
             found = await self._objects.get_async(chunk.object, min(todo) * BLOCK, stop, take=keeping.take)
             await keeping.finish()
             if not todo:
-                return sum(self._length(number, block) for block in range(first, last) if block in wanted)
+                return size
         raise self._damaged(chunk.object, found is None)
 
     def _confirm(self, number: int, todo: set[int]) -> bool:
@@ -317,16 +312,12 @@ class BlockCache:
         unsure = [block for block in todo if states[PAGES * number + block] == _UNSURE]
         if not unsure:
             return False
-        descriptor = self._files.open(self.path(number))
-        try:
-            with self._gate.inside():
-                for block in unsure:
-                    data = self._files.read(descriptor, self._length(number, block), block * BLOCK)
-                    if xxhash.xxh3_64_intdigest(data) == int(self._hashes[number][block]):
-                        states[PAGES * number + block] = _USED
-                        todo.discard(block)
-        finally:
-            self._files.close(descriptor)
+        with opened(self.path(number), self._files) as descriptor, self._gate.inside():
+            for block in unsure:
+                data = self._files.read(descriptor, self._length(number, block), block * BLOCK)
+                if xxhash.xxh3_64_intdigest(data) == int(self._hashes[number][block]):
+                    states[PAGES * number + block] = _USED
+                    todo.discard(block)
         return not todo
 
     def keep(self, number: int, first: int, view: memoryview, todo: set[int]) -> None:
@@ -340,15 +331,12 @@ class BlockCache:
             right = len(part) == self._length(number, block)
             if right and xxhash.xxh3_64_intdigest(part) == int(hashes[block]):
                 good.append(block)
-        descriptor = self._files.open(self.path(number), write=True)
-        try:
-            with self._gate.inside():  # no block is evicted between its write and its new state
-                for start, stop in _runs(np.array(good, np.int64), 0):
-                    part = view[(start - first) * BLOCK : (stop - first) * BLOCK]
-                    write_all(self._files, descriptor, [part], start * BLOCK)
-                self._states[PAGES * number + np.array(good, np.int64)] = _USED
-        finally:
-            self._files.close(descriptor)
+        # Inside the gate: no block is evicted between its write and its new state.
+        with opened(self.path(number), self._files, write=True) as descriptor, self._gate.inside():
+            for start, stop in _runs(np.array(good, np.int64), 0):
+                part = view[(start - first) * BLOCK : (stop - first) * BLOCK]
+                write_all(self._files, descriptor, [part], start * BLOCK)
+            self._states[PAGES * number + np.array(good, np.int64)] = _USED
         todo.difference_update(good)
 
     def _damaged(self, name: str, missing: bool) -> Damaged:

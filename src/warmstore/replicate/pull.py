@@ -23,7 +23,7 @@ from warmstore.replicate.push import PushResult, push
 from warmstore.replicate.remote_chunk import RemoteChunk
 from warmstore.replicate.remote_diff import Local, find_copy, relation, write_note
 from warmstore.replicate.remote_snapshot import RemoteSnapshot, read_heads
-from warmstore.storage.files import COPY, Files, file_lock, is_locked
+from warmstore.storage.files import COPY, Files, file_lock, is_locked, opened
 from warmstore.storage.progress import progress_bar
 
 _AT_ONCE = 4  # chunks
@@ -167,11 +167,8 @@ def fetch_chunks(
 
         def one(number: int) -> None:
             pages.bring_whole([number], came)
-            descriptor = files.open(pages.path(number), write=True)
-            try:
+            with opened(pages.path(number), files, write=True) as descriptor:
                 files.sync(descriptor)
-            finally:
-                files.close(descriptor)
             if pages.path(number) != targets[number]:
                 files.rename(pages.path(number), targets[number])
 

@@ -27,7 +27,7 @@ from warmstore.replicate.remote_snapshot import (
     remove_older_heads,
     write_head,
 )
-from warmstore.storage.files import Files
+from warmstore.storage.files import Files, opened
 from warmstore.storage.progress import progress_bar
 
 _AT_ONCE = 4  # chunks
@@ -165,11 +165,8 @@ async def _is_whole(objects: Objects, chunk: RemoteChunk) -> bool:
 
 @contextlib.contextmanager
 def _mapped(path: Path, size: int, files: Files) -> Iterator[memoryview]:
-    descriptor = files.open(path)
-    try:
+    with opened(path, files) as descriptor:
         if files.size(descriptor) < size:
             raise Damaged(f"{path} is shorter than the log says; restore it from a copy")
         mapping = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
-    finally:
-        files.close(descriptor)
-    yield memoryview(mapping)  # closed with the last who looks at it: requests may outlive an interrupt
+    yield memoryview(mapping)  # not closed here: requests that outlive an interrupt still read it

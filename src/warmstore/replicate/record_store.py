@@ -12,6 +12,7 @@ from typing import Any, Literal, Self
 
 from warmstore.errors import ReadOnly
 from warmstore.records.local_store import LocalStore
+from warmstore.records.write.write_options import WriteOptions
 from warmstore.remote.location import is_remote
 from warmstore.replicate.pull import PullResult, pull, sync
 from warmstore.replicate.push import PushResult, push
@@ -66,20 +67,13 @@ class RecordStore(LocalStore):
                 raise ReadOnly(f"{path!r} is a remote; write to a folder and push it there")
             remote = Remote(os.fspath(path), remote_options, anonymous)
             return cls._open_copy(*open_remote(remote, cache_dir, cache_size))
-        return super().open(
-            path,
-            mode,
-            chunk_size=chunk_size,
-            writer_threads=writer_threads,
-            room=room,
-            salvage=salvage,
-            files=files,
-        )
+        writing = WriteOptions.of(chunk_size, writer_threads, room)
+        return cls.open_folder(path, mode, writing=writing, salvage=salvage, files=files)
 
     @classmethod
     def _open_copy(cls, folder: Path, files: Files) -> Self:
         try:
-            return cls.open(folder, files=files)
+            return cls.open_folder(folder, files=files)
         except BaseException:
             files.release()
             raise
@@ -181,4 +175,4 @@ class RecordStore(LocalStore):
     def __reduce__(self) -> Any:
         if self.files.is_remote:
             return type(self)._open_copy, (self.path, self.files)
-        return super().__reduce__()
+        return type(self).open, (str(self.path), "r")

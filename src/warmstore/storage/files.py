@@ -205,16 +205,31 @@ PLAIN = Files()
 
 
 @contextlib.contextmanager
+def opened(path: Path | str, files: Files, *, write: bool = False) -> Iterator[int]:
+    """The descriptor of an existing file, closed at the end of the context."""
+    descriptor = files.open(path, write=write)
+    try:
+        yield descriptor
+    finally:
+        files.close(descriptor)
+
+
+def open_or_create(path: Path, files: Files) -> int:
+    """The descriptor of a file for reading and writing. A missing file is created."""
+    try:
+        return files.create(path)
+    except FileExistsError:
+        return files.open(path, write=True)
+
+
+@contextlib.contextmanager
 def file_lock(path: Path, files: Files, *, wait: bool = True) -> Iterator[bool]:
     """Hold a lock between processes, in a file of its own that is never replaced.
 
     Args:
         wait: until the lock is free. Without it the context is False if another process holds the lock.
     """
-    try:
-        descriptor = files.create(path)
-    except FileExistsError:
-        descriptor = files.open(path, write=True)
+    descriptor = open_or_create(path, files)
     try:
         held = files.lock(descriptor, wait=wait)
         try:
@@ -285,6 +300,13 @@ def is_locked(path: Path) -> bool:
         return True
     finally:
         os.close(descriptor)
+    return False
+
+
+def is_at(descriptor: int, path: Path) -> bool:
+    """Whether `path` still names an open file or folder. It may have been removed or replaced."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(descriptor), path.stat())
     return False
 
 
@@ -366,8 +388,5 @@ def write_whole(files: Files, path: Path, data: Buffer, *, sync: bool = False) -
 
 def read_whole(files: Files, path: Path) -> bytes:
     """All bytes of a file."""
-    descriptor = files.open(path)
-    try:
+    with opened(path, files) as descriptor:
         return files.read(descriptor, files.size(descriptor), 0)
-    finally:
-        files.close(descriptor)

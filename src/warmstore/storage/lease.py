@@ -4,11 +4,12 @@ A lease of the folder NAME is a shared `flock` on the file NAME.lock beside it. 
 ends, however it ends. Whoever removes a folder first takes the lock exclusively, without waiting.
 """
 
-import contextlib
 import fcntl
 import os
 import shutil
 from pathlib import Path
+
+from warmstore.storage.files import is_at
 
 SUFFIX = ".lock"
 """Of the lock's file, behind the name of the folder."""
@@ -73,7 +74,7 @@ def remove_unused(folder: Path, *, lock_too: bool = False, without_lock: bool = 
     try:
         if not _lock_alone(descriptor):
             return False
-        if not _is_at(descriptor, path):  # somebody else removed both
+        if not is_at(descriptor, path):  # another process removed both
             return not folder.exists()
         return _remove(folder, lock_too=lock_too)
     finally:
@@ -86,7 +87,7 @@ def _leased(path: Path, mode: int) -> int:
         descriptor = _open(path, os.O_CREAT, mode)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH)
-            if _is_at(descriptor, path):
+            if is_at(descriptor, path):
                 os.utime(path)
                 return descriptor
         except BaseException:
@@ -105,13 +106,6 @@ def _lock_alone(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether an open file is the one at a path still: else its lock is one that nobody else asks for."""
-    with contextlib.suppress(FileNotFoundError):
-        return os.path.samestat(os.fstat(descriptor), path.lstat())
-    return False
 
 
 def _remove(folder: Path, *, lock_too: bool) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from warmstore.storage.files import Files
+from warmstore.storage.files import Files, open_or_create
 
 
 class RWLock:
@@ -26,10 +26,7 @@ class RWLock:
         self._changed = threading.Condition(threading.Lock())
         self._inside = 0
         self._alone = False
-        try:
-            self._descriptor = self._files.create(self._path)
-        except FileExistsError:
-            self._descriptor = self._files.open(self._path, write=True)
+        self._descriptor = open_or_create(self._path, self._files)
         # Not with this object but with an array, which the garbage collector does not see: of objects in a cycle it
         # would close the file before a forgotten store has closed itself.
         self._held = np.array(self._descriptor)

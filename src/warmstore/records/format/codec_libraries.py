@@ -1,7 +1,7 @@
-"""The functions of libzstd and liblz4 that the native floor calls, found in libraries that are installed anyway.
+"""The functions of libzstd and liblz4 that the native floor calls, found in installed libraries.
 
-The wheels of zstandard and lz4, which warmstore needs, have them among their symbols; systems have them too. By
-these many records go through one call, without Python's lock and without an object for each.
+The wheels of zstandard and lz4, which warmstore requires, export them, and so do the system's libraries. The floor
+decompresses many records in one call, without Python's lock and without one Python object per record.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ from warmstore._native import is_compiled
 Addresses = np.ndarray[Any, np.dtype[np.uint64]]
 
 ZSTD, LZ4 = 0, 1
-_COUNT = 7  # addresses that the floor is given, of either
+_COUNT = 7  # addresses that the floor takes
 _ZSTD = (
     "ZSTD_getFrameContentSize",
     "ZSTD_createDCtx",
@@ -32,14 +32,14 @@ _LZ4 = ("LZ4_decompress_safe",)
 
 
 class Functions:
-    """What the floor calls to decompress: see `codecs.c`.
+    """The C functions that the floor calls to decompress; see `codecs.c`.
 
     kind: ZSTD or LZ4. addresses: uint64 [7]; the last is that of zstd's dictionary, or 0.
     """
 
     def __init__(self, kind: int, library: ctypes.CDLL, dictionary: bytes | None) -> None:
         self.kind = kind
-        self._library = library  # stays open
+        self._library = library  # keeps the library loaded
         self.addresses: Addresses = np.zeros(_COUNT, np.uint64)
         for at, name in enumerate(_ZSTD if kind == ZSTD else _LZ4):
             self.addresses[at] = ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
@@ -55,7 +55,7 @@ class Functions:
 
 
 def functions_of(kind: str, dictionary: bytes | None) -> Functions | None:
-    """The functions for a codec; None where it has none, where no library was found, or the floor is not compiled."""
+    """The functions of a codec; None for other codecs, without a library, or if the floor is not compiled."""
     number = {"zstd": ZSTD, "lz4": LZ4}.get(kind)
     library = _library(number) if number is not None and is_compiled else None
     return None if number is None or library is None else Functions(number, library, dictionary)
@@ -63,7 +63,7 @@ def functions_of(kind: str, dictionary: bytes | None) -> Functions | None:
 
 @functools.cache
 def _library(kind: int) -> ctypes.CDLL | None:
-    """A library with all functions that are needed."""
+    """A library that exports all required functions; None without one."""
     names = (*_ZSTD, "ZSTD_createDDict", "ZSTD_freeDDict") if kind == ZSTD else _LZ4
     for path in _paths(kind):
         try:

@@ -198,39 +198,35 @@ class Ragged:
 
 
 @dataclass(frozen=True)
-class Bytes:
+class _Varying:
+    """The options of the fields whose values are strings of bytes."""
+
+    codec: str = "raw"
+    dictionary: bytes | None = dataclasses.field(default=None, repr=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        _check_codec(self)
+
+
+@dataclass(frozen=True)
+class Bytes(_Varying):
     """Byte strings of any length. They come back as read-only memoryviews."""
 
-    codec: str = "raw"
-    dictionary: bytes | None = dataclasses.field(default=None, repr=False, kw_only=True)
     kind: ClassVar[str] = "bytes"
 
-    def __post_init__(self) -> None:
-        _check_codec(self)
-
 
 @dataclass(frozen=True)
-class Text:
+class Text(_Varying):
     """Unicode strings of any length."""
 
-    codec: str = "raw"
-    dictionary: bytes | None = dataclasses.field(default=None, repr=False, kw_only=True)
     kind: ClassVar[str] = "text"
-
-    def __post_init__(self) -> None:
-        _check_codec(self)
 
 
 @dataclass(frozen=True)
-class Json:
-    """Whatever JSON can say: None, bool, int, float, str, lists, dicts with str keys. Nothing is ever unpickled."""
+class Json(_Varying):
+    """JSON values: None, bool, int, float, str, lists, dicts with str keys. Nothing is ever unpickled."""
 
-    codec: str = "raw"
-    dictionary: bytes | None = dataclasses.field(default=None, repr=False, kw_only=True)
     kind: ClassVar[str] = "json"
-
-    def __post_init__(self) -> None:
-        _check_codec(self)
 
 
 Field = Array | Ragged | Bytes | Text | Json

@@ -29,10 +29,10 @@ def encode(name: str, field: Field, values: Any, *, own: bool = False) -> Encode
     """
     if isinstance(values, np.ma.MaskedArray):
         return _encode_masked(name, field, values)
-    if isinstance(values, list | tuple) and any(isinstance(value, np.ma.MaskedArray) for value in values):
-        return _encode_masked_parts(name, field, values)
-    if isinstance(values, list | tuple) and not isinstance(field, Json) and any(value is None for value in values):
-        return _encode_with_absent(name, field, values)
+    if isinstance(values, list | tuple):
+        is_json = isinstance(field, Json)
+        if any(isinstance(value, np.ma.MaskedArray) or (value is None and not is_json) for value in values):
+            return _encode_partly_absent(name, field, values)
     if isinstance(field, Array):
         fits = own and values.flags.c_contiguous and (values.dtype, values.shape[1:]) == (field.numpy, field.shape)
         array = values if fits else exact_array(name, values, field.numpy, field.shape)
@@ -197,20 +197,22 @@ def _encode_masked(name: str, field: Field, values: np.ma.MaskedArray[Any, Any])
     partly = np.flatnonzero(masks.any(axis=1) & ~absent)
     if len(partly):
         raise _partly_masked(name, int(partly[0]))
-    return _with_absent(name, field, ~absent, values.data[~absent])
+    return spread(field, encode(name, field, values.data[~absent]), absent)
 
 
-def _encode_masked_parts(name: str, field: Field, values: Sequence[Any]) -> EncodedRows:
-    """Rows of a list of which some values are masked arrays: those that are masked as a whole are absent."""
-    there = np.ones(len(values), bool)
+def _encode_partly_absent(name: str, field: Field, values: Sequence[Any]) -> EncodedRows:
+    """Rows of a list: None (except in a Json field) and fully masked arrays are absent values."""
+    absent = np.zeros(len(values), bool)
+    present = []
     for at, value in enumerate(values):
         if isinstance(value, np.ma.MaskedArray):
-            there[at] = not _is_masked(name, value, at)
-        elif value is None and not isinstance(field, Json):
-            there[at] = False
-    present = [value for value, is_there in zip(values, there.tolist(), strict=True) if is_there]
-    plain = [value.data if isinstance(value, np.ma.MaskedArray) else value for value in present]
-    return _with_absent(name, field, there, plain)
+            absent[at] = _is_masked(name, value, at)
+            value = value.data
+        elif value is None:
+            absent[at] = not isinstance(field, Json)
+        if not absent[at]:
+            present.append(value)
+    return spread(field, encode(name, field, present), absent)
 
 
 def _is_masked(name: str, value: np.ma.MaskedArray[Any, Any], at: int) -> bool:
@@ -237,20 +239,6 @@ def _unknown_absence(name: str, at: int) -> SchemaMismatch:
         f"field {name!r}: the value of record {at} of the batch has no element, so no mask says whether it is absent; "
         "pass a list with None for the absent ones, or the array without its mask (values.data)"
     )
-
-
-def _encode_with_absent(name: str, field: Field, values: Sequence[Any]) -> EncodedRows:
-    there = np.array([value is not None for value in values])
-    return _with_absent(name, field, there, [value for value in values if value is not None])
-
-
-def _with_absent(name: str, field: Field, there: Bools, present: Any) -> EncodedRows:
-    """The rows of the values of some records, where the others are absent.
-
-    Args:
-        there: bool [n], which records have one of the `present` values, in their order.
-    """
-    return spread(field, encode(name, field, present), ~there)
 
 
 def _encode_ragged(name: str, field: Ragged, values: Any) -> EncodedRows:

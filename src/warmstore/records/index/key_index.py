@@ -252,13 +252,8 @@ class KeyIndex:
     # Files
 
     def _is_current(self) -> bool:
-        """Whether what is mapped is still the file under the index's name."""
-        if self._opened is None:
-            return False
-        try:
-            return self._opened.table_file.is_at(self.path)
-        except FileNotFoundError:
-            return False
+        """Whether the mapped file is still the one at the index's path."""
+        return self._opened is not None and self._opened.table_file.is_at(self.path)
 
     def _open(self, *, write: bool = True) -> bool:
         """Map the files if they are there and belong to this store; otherwise they must be rebuilt."""

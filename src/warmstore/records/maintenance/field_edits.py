@@ -11,7 +11,7 @@ import numpy as np
 from warmstore.errors import SchemaMismatch
 from warmstore.records.format.fields import Field, check_fields, check_known
 from warmstore.records.maintenance.filtering import Gather
-from warmstore.records.maintenance.rewrite import Make, Utilisation, rewrite
+from warmstore.records.maintenance.rewrite import Utilisation, rewrite
 from warmstore.records.store_session import StoreSession
 
 Map = Callable[[dict[str, Any]], Any]
@@ -22,14 +22,13 @@ def add_field(
     session: StoreSession, name: str, field: Field, values: Any, gather: Gather, progress: bool | None
 ) -> Utilisation:
     """See `RecordStore.add_field`."""
-    with session.editing():  # the fields are final from here on: no other process edits
+    with session.editing():  # no other process changes the fields from here on
         known = session.generation.manifest.fields
         if name in known:
             raise SchemaMismatch(
                 f"{session.path} has a field {name!r} already; change it with map_field, or drop it first"
             )
-        fields = check_fields({**known, name: field})
-        return rewrite(session, fields, {name: _maker(session, values, gather)}, progress=progress, label=f"add {name}")
+        return _set_field(session, name, field, values, gather, progress, f"add {name}")
 
 
 def drop_field(session: StoreSession, name: str, progress: bool | None) -> Utilisation:
@@ -37,8 +36,8 @@ def drop_field(session: StoreSession, name: str, progress: bool | None) -> Utili
     with session.editing():
         known = session.generation.manifest.fields
         check_known(session.path, [name], known)
-        fields = {key: field for key, field in known.items() if key != name}
-        return rewrite(session, check_fields(fields), {}, progress=progress, label=f"drop {name}")
+        fields = check_fields({key: field for key, field in known.items() if key != name})
+        return rewrite(session, fields, {}, progress=progress, label=f"drop {name}")
 
 
 def map_field(
@@ -48,18 +47,21 @@ def map_field(
     with session.editing():
         known = session.generation.manifest.fields
         check_known(session.path, [name], known)
-        fields = check_fields({**known, name: field or known[name]})
-        return rewrite(
-            session, fields, {name: _maker(session, function, gather)}, progress=progress, label=f"map {name}"
-        )
+        return _set_field(session, name, field or known[name], function, gather, progress, f"map {name}")
 
 
-def _maker(session: StoreSession, values: Any, gather: Gather) -> Make:
-    """The values of positions [first, last), from a function of records or a sequence of one value per record."""
-    if callable(values):
-        return lambda first, last: values(gather(slice(first, last)))
+def _set_field(
+    session: StoreSession, name: str, field: Field, values: Any, gather: Gather, progress: bool | None, label: str
+) -> Utilisation:
+    """Rewrite a store with one field new or changed.
 
-    def take(first: int, last: int) -> Any:
+    Args:
+        values: a function of records, a sequence of one value per record, or None for absent values.
+    """
+
+    def make(first: int, last: int) -> Any:
+        if callable(values):
+            return values(gather(slice(first, last)))
         if values is None:
             return [np.ma.masked] * (last - first)  # not None, which is a value of a Json field
         if len(values) != len(session):
@@ -68,4 +70,5 @@ def _maker(session: StoreSession, values: Any, gather: Gather) -> Make:
             )
         return values[first:last]
 
-    return take
+    fields = check_fields({**session.generation.manifest.fields, name: field})
+    return rewrite(session, fields, {name: make}, progress=progress, label=label)

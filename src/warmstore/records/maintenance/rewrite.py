@@ -21,11 +21,9 @@ from warmstore.records.log.commit_log import create_log
 from warmstore.records.log.log_entries import ADOPTED, CLOSED, NOWHERE, new_entry
 from warmstore.records.read.gather import Gatherer
 from warmstore.records.read.snapshot import Int64, Snapshot
-from warmstore.records.store_session import StoreSession
+from warmstore.records.store_session import BATCH_BYTES, StoreSession
 from warmstore.records.write.generation import Generation
 from warmstore.storage.progress import Advance, progress_bar
-
-_BATCH_BYTES = 64 << 20
 
 Make = Callable[[int, int], Any]
 """Values of a new field for positions [first, last)."""
@@ -175,7 +173,7 @@ def _healthy(gatherer: Gatherer, snapshot: Snapshot, name: str, positions: Int64
 def _blocks(old: Generation, snapshot: Snapshot, first: int) -> Iterator[tuple[int, int]]:
     """Cut positions from `first` on into blocks of about 64 MiB."""
     per_row = max(1, _chunk_bytes(old.folder) // max(snapshot.rows, 1))
-    step = max(1, _BATCH_BYTES // per_row)
+    step = max(1, BATCH_BYTES // per_row)
     for start in range(first, snapshot.length, step):
         yield start, min(start + step, snapshot.length)
 

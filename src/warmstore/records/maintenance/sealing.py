@@ -19,7 +19,7 @@ from warmstore.records.maintenance.chunk_states import chunk_states
 from warmstore.records.store_reader import StoreReader
 from warmstore.records.write.chunk_writer import StagedParts, chunk_schema
 from warmstore.records.write.edit_lock import edit_lock
-from warmstore.storage.files import Files, write_all
+from warmstore.storage.files import Files, opened, write_all
 
 
 @dataclass(frozen=True)
@@ -49,16 +49,13 @@ def seal_abandoned(store: StoreReader) -> SealResult:
         for chunk in chunk_states(store.path):
             if chunk.state != "open":
                 continue
-            descriptor = store.files.open(store.path / chunk.name, write=True)
-            try:
+            with opened(store.path / chunk.name, store.files, write=True) as descriptor:
                 if chunk.writing or not store.files.lock(descriptor, wait=False):
                     being_written.append(chunk.name)
                 elif _seal(store, store.path / chunk.name, descriptor):
                     sealed.append(chunk.name)
                 else:
                     refused.append(chunk.name)
-            finally:
-                store.files.close(descriptor)
     store.refresh()
     return SealResult(tuple(sealed), tuple(being_written), tuple(refused))
 

@@ -15,7 +15,7 @@ from warmstore.errors import ReadOnly, StoreExists
 from warmstore.records.format.manifest import NAME, Manifest, write_manifest
 from warmstore.records.log.commit_log import create_log
 from warmstore.remote.location import is_remote
-from warmstore.storage.files import Files, is_read_only
+from warmstore.storage.files import Files, is_at, is_read_only, opened
 
 
 @contextlib.contextmanager
@@ -93,14 +93,6 @@ def publish(folder: Path, target: Path, files: Files) -> None:
     files.sync_folder(target.parent)
 
 
-def is_at(descriptor: int, folder: Path) -> bool:
-    """Whether an open folder is the one at a path still: it may have been removed, or got another name."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), folder.stat())
-    except FileNotFoundError:
-        return False
-
-
 def _make(target: Path, files: Files) -> tuple[Path, int]:
     """A draft's folder, and the descriptor that holds it."""
     while True:
@@ -125,10 +117,6 @@ def _remove_dead(target: Path, files: Files) -> None:
     name = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{8}}\.draft")
     with contextlib.suppress(FileNotFoundError):
         for draft in [path for path in target.parent.iterdir() if name.fullmatch(path.name)]:
-            with contextlib.suppress(OSError):
-                descriptor = files.open(draft)
-                try:
-                    if files.lock(descriptor, wait=False):
-                        files.remove_folder(draft)
-                finally:
-                    files.close(descriptor)
+            with contextlib.suppress(OSError), opened(draft, files) as descriptor:
+                if files.lock(descriptor, wait=False):
+                    files.remove_folder(draft)

@@ -1,4 +1,4 @@
-"""How a process writes a store: options that are its own and not the store's."""
+"""Options of a writer. They belong to the process, not to the store."""
 
 from dataclasses import dataclass
 
@@ -10,9 +10,9 @@ from warmstore.storage.thread_pool import thread_count
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """`chunk_size`: bytes after which a chunk is sealed. `threads`: that compress what is written.
+    """chunk_size: bytes after which a chunk is sealed. threads: for compression.
 
-    room: reserves the bytes of every write of a store with a quota, None elsewhere.
+    room: reserves the bytes of every write to a store with a quota; None for other stores.
     """
 
     chunk_size: int
@@ -20,11 +20,13 @@ class WriteOptions:
     room: Reserve | None = None
 
     @classmethod
-    def of(cls, chunk_size: int | str, threads: int | None, room: Reserve | None = None) -> "WriteOptions":
-        """Options as a user gives them.
+    def of(
+        cls, chunk_size: int | str = SLOT, threads: int | None = None, room: Reserve | None = None
+    ) -> "WriteOptions":
+        """Check the options of a user.
 
         Raises:
-            ValueError: a size over 1 GiB, or no thread at all.
+            ValueError: a size over 1 GiB, or less than one thread.
         """
         limit = parse_size(chunk_size)
         if limit > SLOT:

@@ -20,7 +20,7 @@ import numpy as np
 from warmstore._native import floor, threads_for
 from warmstore.errors import Damaged
 from warmstore.storage.block_source import BLOCK, BlockSource
-from warmstore.storage.files import POPULATE_READ, Files, advise, release, reserve
+from warmstore.storage.files import POPULATE_READ, Files, advise, opened, release, reserve
 from warmstore.storage.memory.buffer_pool import take
 from warmstore.storage.memory.unchecked_reader import UncheckedReader
 
@@ -96,14 +96,10 @@ class AddressSpace:
         Raises:
             FileNotFoundError: it has gone.
         """
-        files = self._files
-        descriptor = files.open(path)
-        try:
-            size = files.size(descriptor)
+        with opened(path, self._files) as descriptor:
+            size = self._files.size(descriptor)
             if self.is_mapped:
-                files.map(self.address + slot * self.slot, self.slot, descriptor)
-        finally:
-            files.close(descriptor)
+                self._files.map(self.address + slot * self.slot, self.slot, descriptor)
         if self.block_source is not None:
             self._base_indices[slot] = self.block_source.base_index(chunk)
         self.paths[slot] = path

@@ -1,14 +1,13 @@
 """A file mapped for reading and writing that may grow, seen at one address all along."""
 
 import ctypes
-import os
 import weakref
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from warmstore.storage.files import HUGE_PAGE, Files, release, reserve, write_all
+from warmstore.storage.files import HUGE_PAGE, Files, is_at, release, reserve, write_all
 
 _ROOM = 1 << 36
 """Address space per file at first: 64 GiB, taken from nobody."""
@@ -71,9 +70,8 @@ class GrowableMmap:
             now = end
 
     def is_at(self, path: Path) -> bool:
-        """Whether this is the file that has that name now."""
-        mine, there = os.fstat(self._descriptor), path.stat()
-        return (mine.st_ino, mine.st_dev) == (there.st_ino, there.st_dev)
+        """Whether `path` still names this file."""
+        return is_at(self._descriptor, path)
 
     def sync(self) -> None:
         """Return when all that was written through `memory` is on the disk."""
