@@ -70,7 +70,7 @@ def test_files_with_whole_copies_are_restored(store: Path, damage: str) -> None:
     before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
     code, said, _ = run("verify", store)
     assert code == 1
-    assert f"{names[0]} is damaged; its copy is whole" in said
+    assert f"{names[0]} is damaged; its copy is intact" in said
     assert "--repair repairs what can be repaired" in said
     assert {path: path.read_bytes() for path in store.rglob("*") if path.is_file()} == before  # only looked at
     code, said, _ = run("verify", store, "--repair")
@@ -183,7 +183,7 @@ def test_chunks_of_dead_writers_are_sealed(abandoned: Path) -> None:
         store.append(values(5))
     assert run("seal", abandoned)[:2] == (0, f"{abandoned}: 0 chunks sealed\n")
     flip(chunks[0], -20)
-    assert "000000.arrow: damaged where no value of a record lies" in run("verify", abandoned)[1]
+    assert "000000.arrow: damaged outside the values of records" in run("verify", abandoned)[1]
 
 
 def test_a_chunk_that_is_being_written_is_left_alone(abandoned: Path) -> None:

@@ -182,7 +182,7 @@ def test_an_edit_by_another_process_is_not_overlooked(tmp_path: Path) -> None:
     store.flush()
     other = ws.RecordStore.open(tmp_path / "s", "a")
     store.delete(0)
-    with pytest.raises(PositionError, match="look it up again"):
+    with pytest.raises(PositionError, match="find the position again"):
         other.delete(9)  # there is no record 9 any more, and record 0 is another
     other.refresh()
     other.delete(8)

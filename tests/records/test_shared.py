@@ -31,7 +31,7 @@ def test_a_stale_edit_is_refused_also_after_a_rebalance(tmp_path: Path) -> None:
     other = ws.RecordStore.open(tmp_path / "s", "a")
     one.delete(0)
     one.rebalance()
-    with pytest.raises(PositionError, match="look it up again"):
+    with pytest.raises(PositionError, match="find the position again"):
         other.delete(0)  # it is record 9 now
     assert sorted(one["x"][:]) == list(range(1, 10))
 

@@ -1,9 +1,9 @@
-"""How many threads a call of the floor should have.
+"""How many threads a call of the floor should use.
 
-A second thread makes a copy of half a megabyte nearly twice as fast where a processor is idle and the thread awake, as
-it is in a loop that does nothing but copy; after a pause of 2 ms waking it costs more than it saves. Where no processor
-is idle it makes the copy much slower: who waits for a thread that the system has stopped waits for milliseconds. So
-there is one thread unless processors are known to be idle, and all of them only for what takes longer than that.
+A second thread nearly halves the time of a copy of half a megabyte if a processor is idle and the thread is awake, as
+in a loop that only copies. After a pause of 2 ms, waking the thread costs more than it saves. Without an idle
+processor the copy becomes much slower: the caller waits milliseconds for a thread that the system has stopped. So a
+call uses one thread unless processors are known to be idle, and all threads only for copies that take longer than that.
 """
 
 import functools
@@ -17,22 +17,22 @@ from pathlib import Path
 from warmstore._native.chosen import floor
 
 _SMALL = 1 << 17
-"""Bytes below which one thread has copied before a second has begun."""
+"""Bytes that one thread has copied before a second one has started."""
 _WORTH_WAKING = 1 << 21
-"""Bytes that take so long that a sleeping thread is woken for them; for fewer only a loop has helpers."""
+"""Bytes from which a sleeping thread is woken. For fewer bytes only calls in a loop get helpers."""
 _LOOP = 2e-4
-"""Seconds between two calls in a loop that does little else; a helper is awake for about so long."""
+"""Seconds between two calls of a loop that does little else. A helper stays awake for about this long."""
 _ROUNDS = 8
-"""Calls after which a loop is believed to go on; until then waking a helper is for nothing."""
+"""Calls after which a loop is expected to continue. Before that, waking a helper does not pay."""
 _SECONDS_A_BYTE = 1.5e-10
 _LARGE = 1 << 23
-"""Bytes for which all threads are asked, busy or not."""
+"""Bytes from which all threads are used, whether processors are busy or not."""
 _KNOWN_FOR = 0.002
-"""Seconds for which an answer of the system holds."""
+"""Seconds for which the number of idle processors is cached."""
 
 
 def threads_for(nbytes: int) -> int:
-    """Threads for copying or hashing so many bytes."""
+    """Threads for copying or hashing `nbytes` bytes."""
     global _asked, _rounds
     if nbytes < _SMALL:
         return 1
@@ -46,21 +46,21 @@ def threads_for(nbytes: int) -> int:
 
 
 def most_threads() -> int:
-    """The most threads that a call may have: what torch was told, else OMP_NUM_THREADS, and no more than there are
-    processors for this process. One in a worker process, which has its share already."""
+    """The most threads that a call may use: the limit of torch, or OMP_NUM_THREADS, and at most the processors of this
+    process. 1 in a worker process: its parent has divided the processors already."""
     most = _processors()
     torch = sys.modules.get("torch")
-    told = torch.get_num_threads() if torch is not None and hasattr(torch, "get_num_threads") else most
-    return max(min(most, int(told)), 1)
+    limit = torch.get_num_threads() if torch is not None and hasattr(torch, "get_num_threads") else most
+    return max(min(most, int(limit)), 1)
 
 
 @functools.cache
 def _processors() -> int:
-    if multiprocessing.current_process().daemon:  # as loaders' workers are, and ranks are not
+    if multiprocessing.current_process().daemon:  # loaders' workers are daemons, ranks are not
         return 1
     found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    told = os.environ.get("OMP_NUM_THREADS", "")
-    quotas = [int(told)] if told.isdecimal() and int(told) else []
+    omp = os.environ.get("OMP_NUM_THREADS", "")
+    quotas = [int(omp)] if omp.isdecimal() and int(omp) else []
     return max(min([found, *quotas, *_cgroup_quota()]), 1)
 
 
@@ -68,7 +68,7 @@ os.register_at_fork(after_in_child=_processors.cache_clear)
 
 
 def _cgroup_quota() -> list[int]:
-    """Processors that this process's group may use, where that is limited: https://docs.kernel.org, cgroups 2 and 1."""
+    """The processor limit of this process's cgroup, if any: https://docs.kernel.org, cgroups 2 and 1."""
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
     except (OSError, ValueError):
@@ -90,7 +90,7 @@ _idle_now = 0
 
 
 def _idle(now: float) -> int:
-    """Processors that nothing runs on."""
+    """Processors without a running thread."""
     global _idle_until, _idle_now
     if now >= _idle_until:
         _idle_now, _idle_until = _count_idle(), now + _KNOWN_FOR
@@ -100,8 +100,8 @@ def _idle(now: float) -> int:
 def _count_idle() -> int:
     awake = int(floor.helpers_awake())
     try:
-        with open("/proc/loadavg", "rb", buffering=0) as file:  # "0.20 0.18 0.12 1/80 11206": running, of all
+        with open("/proc/loadavg", "rb", buffering=0) as file:  # "0.20 0.18 0.12 1/80 11206": 1 of 80 threads runs
             running = int(file.read(64).split()[3].partition(b"/")[0])
-    except (OSError, ValueError, IndexError):  # another system: it is not known
+    except (OSError, ValueError, IndexError):  # unknown on this system
         return 0
     return (os.cpu_count() or 1) - max(running - awake, 1)

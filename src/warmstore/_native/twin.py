@@ -1,6 +1,6 @@
-"""What the compiled floor does, in plain NumPy: where that could not be built, and what it is tested against.
+"""The functions of the compiled floor in plain NumPy: its replacement where it was not built, and its test reference.
 
-Buffers are NumPy arrays that are contiguous. `threads` is how many may work on a call; here it is always one.
+Buffers are contiguous NumPy arrays. `threads` limits the threads of a call; the twin always uses one.
 """
 
 import os
@@ -50,20 +50,20 @@ def gather_rows(
     out: Bytes,
     threads: int,
 ) -> bool:
-    """Copy rows of a column that comes in batches.
+    """Copy rows of a column that is stored in batches.
 
     Args:
         memory: uint8, any length.
-        bases: int64 [batches], where row 0 of the whole column would lie in `memory`.
+        bases: int64 [batches], the address that row 0 of the whole column would have in `memory`.
         first_row: int64 [batches], rising.
-        span: rows of every batch but the last, or 0 where they differ.
-        limit: rows there are.
+        span: rows of every batch but the last, or 0 if batches differ.
+        limit: rows of the column.
         rows: int64 [n].
         width: bytes of a row.
         out: n * width bytes.
 
     Returns:
-        Whether there are all rows, and they lie in `memory`; nothing is copied otherwise.
+        Whether all rows exist and lie in `memory`. Otherwise nothing is copied.
 
     Raises:
         ValueError: a number or the length of a buffer is wrong.
@@ -81,7 +81,7 @@ def gather_spans(memory: Bytes, starts: Int64, lengths: Int64, out: Bytes, threa
     Args:
         memory: uint8, any length.
         starts, lengths: int64 [n], bytes.
-        out: as many bytes as the lengths come to.
+        out: uint8 [sum of lengths].
 
     Raises:
         IndexError: not all of it lies in `memory`.
@@ -113,7 +113,7 @@ def checksums(rows: Bytes, width: int, seeds: UInt64, sums: UInt64, threads: int
 
 
 def span_checksums(memory: Bytes, starts: Int64, lengths: Int64, seeds: UInt64, sums: UInt64, threads: int) -> None:
-    """The xxh3-64 of each of some spans of memory.
+    """The xxh3-64 of each span of memory.
 
     Args:
         memory: uint8, any length.
@@ -144,9 +144,9 @@ def read(
     Args:
         files: int32 [n], a descriptor for each.
         offsets, lengths: int64 [n], bytes.
-        out: as many bytes as the lengths come to; 0 where a span is missing.
-        missing: uint8 [n]; 1 is written for a span of which not all is there, or can be read.
-        threads: how many may wait for what is not in memory.
+        out: uint8 [sum of lengths]; 0 where a span is missing.
+        missing: uint8 [n]; set to 1 for a span that is incomplete in its file or cannot be read.
+        threads: the most that may wait for the disk.
 
     Returns:
         How many of `missing` are not 0.
@@ -165,13 +165,13 @@ def read(
         part, done = target[first : first + length], 0
         while done < length:
             try:
-                just_now = os.preadv(file, [part[done:].data], offset + done)
+                count_read = os.preadv(file, [part[done:].data], offset + done)
             except OSError:
-                just_now = 0
-            if not just_now:
+                count_read = 0
+            if not count_read:
                 part[:], missing[at] = 0, 1
                 break
-            done += just_now
+            done += count_read
         first += length
     return int((missing != 0).sum())
 
@@ -184,8 +184,8 @@ def keys(ids: list[Any], keys: UInt64) -> tuple[int, bool]:
         keys: uint64 [n, 2], written.
 
     Returns:
-        How many were taken, which is less than all before one that is neither a str nor an int of 64 bits; and whether
-        all of those are ints that fit a signed 64-bit number.
+        The number of leading ids that are a str or an int of 64 bits; and whether all of those are ints that fit a
+        signed 64-bit number.
     """
     _check_length("keys", keys, 16 * len(ids))
     small, signs = True, (_SIGNED, _UNSIGNED)
@@ -207,18 +207,18 @@ def keys(ids: list[Any], keys: UInt64) -> tuple[int, bool]:
 def lookup(
     directory: Int64, words: UInt64, buckets: int, direct: Int64, direct_count: int, keys: UInt64, rows: Int64
 ) -> tuple[int, bool]:
-    """The row of each key in a table, which `table.c` describes.
+    """The row of each key in a table. `table.c` describes the table.
 
     Args:
         directory: int64 [4096].
-        words: uint64, 32 a bucket.
-        buckets: how many there are; what leads to others finds nothing.
-        direct: int64, rows + 1 by small int, of which the first `direct_count` are there.
+        words: uint64, 32 per bucket.
+        buckets: their number. A reference to any other bucket finds nothing.
+        direct: int64, rows + 1 by small int; the first `direct_count` are valid.
         keys: uint64 [n, 2].
-        rows: int64 [n], written; -1 for a key that is not there.
+        rows: int64 [n], written; -1 for an unknown key.
 
     Returns:
-        How many were found, and whether something led to a bucket that is not there.
+        How many keys were found, and whether an entry referred to a bucket that does not exist.
     """
     _check_table(directory, words, buckets)
     _check_length("keys", keys, 2 * rows.nbytes)
@@ -230,7 +230,7 @@ def lookup(
         if row < 0:
             fingerprint = _fingerprint(low, high)
             entry, leads_beyond = None, False
-            while entry != int(directory[fingerprint >> 52]):  # at first, and where it was moved meanwhile
+            while entry != int(directory[fingerprint >> 52]):  # repeated if the partition moved meanwhile
                 entry = int(directory[fingerprint >> 52])
                 row, leads_beyond = _find(words, buckets, entry, fingerprint)
             is_beyond |= leads_beyond
@@ -239,7 +239,7 @@ def lookup(
 
 
 def _find(words: UInt64, buckets: int, entry: int, fingerprint: int) -> tuple[int, bool]:
-    """The row of a fingerprint, or -1, and whether its partition leads to a bucket that is not there."""
+    """The row of a fingerprint, or -1, and whether its partition refers to a bucket that does not exist."""
     for bucket in _probes(entry, fingerprint):
         if not 0 < bucket < buckets:
             return -1, True
@@ -274,8 +274,8 @@ def fetch(
         columns: bases, width and out of each column to copy.
 
     Returns:
-        Whether every key has a row that carries it, which all columns hold: what was copied is worth nothing otherwise;
-        and whether something led to a bucket that is not there.
+        Whether every key has a row in all columns that carries the key; otherwise the copied values are meaningless.
+        And whether an entry referred to a bucket that does not exist.
 
     Raises:
         ValueError: a number or the length of a buffer is wrong.
@@ -284,32 +284,32 @@ def fetch(
     found, is_beyond = lookup(directory, words, buckets, direct, direct_count, keys, rows)
     place = first_row, span, limit
     carried = np.empty(keys.nbytes, np.uint8)
-    is_there = found == len(rows)
+    is_complete = found == len(rows)
     for bases, width, out in (*columns, (own, 16, carried)):
         if width < 1:
             raise ValueError(f"width={width}")
         _check_length("out", out, len(rows) * width)
-        is_there = is_there and gather_rows(memory, bases, *place, rows, width, out, threads)
-    return is_there and carried.tobytes() == keys.tobytes(), is_beyond
+        is_complete = is_complete and gather_rows(memory, bases, *place, rows, width, out, threads)
+    return is_complete and carried.tobytes() == keys.tobytes(), is_beyond
 
 
 def count_partitions(keys: UInt64, coming: Int64) -> None:
-    """Add to `coming`, int64 [4096], how many of the keys, uint64 [n, 2], go to each partition."""
+    """Add to `coming`, int64 [4096], the number of keys, uint64 [n, 2], of each partition."""
     for low, high in keys.tolist():
         coming[_fingerprint(low, high) >> 52] += 1
 
 
 def insert(directory: Int64, counts: Int64, words: UInt64, buckets: int, keys: UInt64, rows: Int64) -> int:
-    """Add keys to a table, or give known ones their new row.
+    """Add keys to a table, or replace the rows of known keys.
 
     Args:
         directory, words, buckets: as in `lookup`.
-        counts: int64 [4096], the keys of each partition, which new ones are added to.
+        counts: int64 [4096], the keys of each partition; updated.
         keys: uint64 [n, 2].
         rows: int64 [n].
 
     Returns:
-        How many were added, which is less than all before one that finds no room in its partition.
+        The number of leading keys that were added. The next one finds its partition full.
     """
     _check_table(directory, words, buckets)
     _check_length("keys", keys, 2 * rows.nbytes)
@@ -323,14 +323,14 @@ def insert(directory: Int64, counts: Int64, words: UInt64, buckets: int, keys: U
 
 
 def grow(directory: Int64, words: UInt64, buckets: int, partitions: Int64, entries: Int64) -> bool:
-    """Copy partitions to other places, of which nobody has any use, and put those into the directory.
+    """Copy partitions to unused buckets, and enter their new places in the directory.
 
     Args:
         partitions: int64 [n].
-        entries: int64 [n], their new places as the directory has them.
+        entries: int64 [n], their new directory entries.
 
     Returns:
-        Whether that could be; in a damaged table there may be no room.
+        Whether this succeeded; in a damaged table there may be no room.
     """
     _check_table(directory, words, buckets)
     for partition, entry in zip(partitions.tolist(), entries.tolist(), strict=True):
@@ -393,7 +393,7 @@ def _network(cells: UInt64, sides: tuple[np.uint64, np.uint64], keys: UInt64) ->
 
 
 def helpers_awake() -> int:
-    """Helper threads that are running now."""
+    """The number of running helper threads."""
     return 0
 
 
@@ -405,21 +405,21 @@ def _fingerprint(low: int, high: int) -> int:
 
 
 def _probes(entry: int, fingerprint: int) -> Iterator[int]:
-    """The buckets of a partition, from the one on where a fingerprint belongs."""
+    """The buckets of a partition, starting with the first choice of a fingerprint."""
     level = min(entry & 0xFF, 40)
     for probe in range(1 << level if entry > 0 else 0):
         yield (entry >> 8) + ((fingerprint >> (52 - level)) + probe) % (1 << level)
 
 
 def _place(words: UInt64, buckets: int, entry: int, fingerprint: int, row: int) -> int:
-    """Put a fingerprint where it belongs: 1 where it is new, 0 where it was there, -1 where there is no room."""
+    """Store a fingerprint: returns 1 for a new one, 0 for a known one, -1 if the partition is full."""
     for bucket in _probes(entry, fingerprint):
         if not 0 < bucket < buckets:
             return -1
         cells = words[32 * bucket : 32 * bucket + 32]
-        there = cells[:16].tolist()
-        known = fingerprint in there
-        slot = there.index(fingerprint if known else 0) if known or not there[-1] else None
+        taken = cells[:16].tolist()
+        known = fingerprint in taken
+        slot = taken.index(fingerprint if known else 0) if known or not taken[-1] else None
         if slot is not None:
             cells[16 + slot] = row % (1 << 64)
             cells[slot] = fingerprint
@@ -441,7 +441,7 @@ def _check_length(name: str, buffer: np.ndarray[Any, Any], expected: int) -> Non
 def _addresses(
     size: int, bases: Int64, first_row: Int64, span: int, limit: int, rows: Int64, width: int
 ) -> Int64 | None:
-    """Where rows lie in memory of so many bytes; None where one does not."""
+    """The addresses of rows in memory of `size` bytes; None if a row is outside."""
     if width < 1 or span < 0 or limit < 0:
         raise ValueError(f"width={width}, span={span}, limit={limit}")
     _check_length("first_row", first_row, bases.nbytes)

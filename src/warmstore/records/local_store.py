@@ -1,7 +1,7 @@
 """LocalStore: typed records in a folder, appended by many processes, edited, and gathered at memory speed.
 
-A store is a folder of Arrow IPC files and one log. Writing stages rows in memory until a flush commits them. Every
-process that opened the store sees its own pending rows at once, and those of others at `refresh`.
+A store is a folder of Arrow IPC files and one log. Written rows are pending in memory until a flush commits them. A
+process sees its own pending rows at once, and the committed rows of others at `refresh`.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ from warmstore.storage.quota import Reserve
 
 
 class LocalStore(StoreReader):
-    """A store in a folder: made, opened, written and edited there. `RecordStore` adds what concerns remotes."""
+    """A store in a folder. `RecordStore` adds remotes."""
 
     @classmethod
     def create(
@@ -48,7 +48,7 @@ class LocalStore(StoreReader):
         room: Reserve | None = None,
         files: Files | None = None,
     ) -> Self:
-        """Make a new store and open it for appending. The folder appears whole or not at all.
+        """Create a store and open it for appending. The folder appears complete or not at all.
 
         Args:
             path: a folder that does not exist yet or is empty.
@@ -56,11 +56,10 @@ class LocalStore(StoreReader):
             metadata: any JSON value, stored with the store.
             chunk_size: bytes after which a chunk is sealed and the next one starts, at most 1 GiB.
             writer_threads: threads that compress what this process writes; None for one per core.
-            room: reserves disk space for every write, by evicting chunks (see
-                `warmstore.records.write.chunk_eviction`).
+            room: reserves disk space for every write by evicting chunks; see `warmstore.records.write.chunk_eviction`.
 
         Raises:
-            StoreExists: the folder holds something already.
+            StoreExists: the folder is not empty.
             SchemaMismatch: the fields are not valid.
             UnsupportedType: the metadata is not JSON.
             ReadOnly: the folder cannot be written.
@@ -136,7 +135,7 @@ class LocalStore(StoreReader):
         """The same records as "torch" tensors, "jax" arrays, or "numpy" again.
 
         Raises:
-            NotInstalled: the library is not there.
+            NotInstalled: the library is missing.
         """
         return Formatted(self, format)
 
@@ -157,7 +156,7 @@ class LocalStore(StoreReader):
         Raises:
             SchemaMismatch: fields missing or unknown, unequal lengths, another dtype or shape; nothing is added.
             ReadOnly: the store was opened with mode "r".
-            WriteFailed: the automatic flush failed; the rows are pending.
+            WriteFailed: the automatic flush failed; the rows stay pending.
         """
         self.extend_rows(block_of(self.fields, columns))
         if self.session.pending.nbytes >= BATCH_BYTES:
@@ -175,7 +174,7 @@ class LocalStore(StoreReader):
             self.session.pending.add(block)
 
     def commit_rows(self, block: dict[str, EncodedRows]) -> None:
-        """Commit a batch that is encoded and compressed already, ahead of the pending rows.
+        """Commit a batch that is encoded and compressed already, before the pending rows.
 
         Raises:
             WriteFailed: the disk refused the write; nothing is committed, and nothing becomes pending.
@@ -184,7 +183,7 @@ class LocalStore(StoreReader):
         self.session.commit_rows(block)
 
     def flush(self) -> None:
-        """Commit all pending rows; they are on the disk, and visible to others, when this returns.
+        """Commit all pending rows. They are on the disk and visible to others when this returns.
 
         Raises:
             WriteFailed: the disk refused the write. Rows not committed stay pending, and the next flush retries.
@@ -206,11 +205,11 @@ class LocalStore(StoreReader):
     # Editing
 
     def update(self, index: Any, values: dict[str, Any]) -> None:
-        """Replace values of records in place. Committed at once, with what was pending; positions stay as they are.
+        """Replace values of records. This commits at once, with all pending rows. Positions do not change.
 
         Args:
-            index: one position, or what `gather` takes; of equal positions the last one counts.
-            values: for one position a value per field, else n values per field. Fields left out keep theirs.
+            index: one position, or an index for `gather`; of equal positions the last one counts.
+            values: for one position a value per field, else n values per field. Omitted fields keep their values.
 
         Raises:
             PositionError, SchemaMismatch, ReadOnly, WriteFailed: nothing is changed.
@@ -221,12 +220,12 @@ class LocalStore(StoreReader):
         self.session.update(index, values)
 
     def delete(self, index: Any) -> None:
-        """Delete records: the last ones move into their positions. Committed at once, together with pending rows.
+        """Delete records; the last records move into their positions. This commits at once, with all pending rows.
 
-        The holes are filled in rising order, each by the last record that remains; the store then has n fewer.
+        Each hole, in rising order, is filled by the last record that remains. The store then has n records fewer.
 
         Args:
-            index: one position, or what `gather` takes. A position that comes twice is deleted once.
+            index: one position, or an index for `gather`. A repeated position is deleted once.
 
         Raises:
             PositionError, ReadOnly, WriteFailed: nothing is changed.
@@ -237,7 +236,7 @@ class LocalStore(StoreReader):
         self.session.delete(index)
 
     def rebalance(self, *, progress: bool | None = None) -> Utilisation:
-        """Write the live records densely into new chunks and remove the old ones. Others may read and append meanwhile.
+        """Copy the live records into new, dense chunks and remove the old ones. Others may read and append meanwhile.
 
         Args:
             progress: show a bar; None shows one on a terminal.
@@ -248,15 +247,15 @@ class LocalStore(StoreReader):
         Raises:
             Damaged: a record does not match its checksum; the store is unchanged.
         """
-        with self.editing():  # the fields are final from here on: no other process edits
+        with self.editing():  # no other process changes the fields from here on
             return rewrite(self.session, self.fields, {}, progress=progress)
 
     def verify(self, *, repair: bool = False, progress: bool | None = None) -> Report:
-        """Check every byte that the store's log commits against its hash, read from the disk.
+        """Read every committed byte from the disk and compare it with its hash.
 
         Args:
-            repair: restore files that have a whole copy. Where chunks are damaged, rewrite the store with the damaged
-                values absent. Positions stay as they are.
+            repair: restore files that have an intact copy. If chunks are damaged, rewrite the store with the damaged
+                values absent. Positions do not change.
 
         Returns:
             The damage found, by file, field and position.
@@ -265,20 +264,20 @@ class LocalStore(StoreReader):
             return check(self.session, repair=repair, progress=progress)
 
     def add_field(self, name: str, field: Field, values: Any = None, *, progress: bool | None = None) -> Utilisation:
-        """Give every record one more field. The store is written anew, as by `rebalance`.
+        """Add a field to every record. The store is rewritten, as by `rebalance`.
 
         Args:
-            values: one value per record, or a function that gets batches of records, as `gather` gives them, and
+            values: one value per record, or a function that gets batches of records, as `gather` returns them, and
                 returns their values; None leaves the field absent.
 
         Raises:
-            SchemaMismatch: the field exists already, or values do not fit; the store is unchanged.
+            SchemaMismatch: the field exists, or values do not fit; the store is unchanged.
         """
         self._check_writable()
         return add_field(self.session, name, field, values, self.gather, progress)
 
     def drop_field(self, name: str, *, progress: bool | None = None) -> Utilisation:
-        """Delete a field and its values. The store is written anew, as by `rebalance`."""
+        """Delete a field and its values. The store is rewritten, as by `rebalance`."""
         self._check_writable()
         return drop_field(self.session, name, progress)
 
@@ -290,10 +289,10 @@ class LocalStore(StoreReader):
         *,
         progress: bool | None = None,
     ) -> Utilisation:
-        """Replace a field's values by a function of the records. The store is written anew, as by `rebalance`.
+        """Replace a field's values by a function of the records. The store is rewritten, as by `rebalance`.
 
         Args:
-            function: gets batches of n records, as `gather` gives them, and returns n values.
+            function: gets batches of n records, as `gather` returns them, and returns n values.
             field: the field's new type; unchanged if None.
         """
         self._check_writable()
@@ -309,16 +308,16 @@ class LocalStore(StoreReader):
     ) -> Self:
         """Copy some records, in their order, into a new store and return it, open for appending.
 
-        Pending rows are committed first. Values are copied as they are stored. The new store appears at its path when
-        it is complete: an error, or a kill, leaves nothing there.
+        Pending rows are committed first. Values are copied in their stored form. The new store appears at its path when
+        it is complete; after an error or a kill nothing is there.
 
         Args:
             path: a folder that does not exist yet or is empty.
-            keep: what `gather` takes, or a function that gets batches of records and returns one bool each.
+            keep: an index for `gather`, or a function that gets batches of records and returns one bool per record.
             fields: the fields to copy; all by default.
 
         Raises:
-            StoreExists: the folder holds something already.
+            StoreExists: the folder is not empty.
             Damaged: a record does not match its checksum.
         """
         self._check_open()
@@ -336,11 +335,11 @@ class LocalStore(StoreReader):
         return self.open_folder(path, "a", files=files)
 
     def editing(self) -> contextlib.AbstractContextManager[None]:
-        """Hold the edit lock, with nothing pending and the log read to its end; refresh afterwards."""
+        """Hold the edit lock, with nothing pending and the log read to its end. Refreshes afterwards."""
         self._check_writable()
         return self.session.editing()
 
     def annotate(self, name: str, value: Any) -> Any:
-        """Set an entry of the store's metadata unless it is set already; return its value afterwards."""
+        """Set an entry of the store's metadata unless it is set already. Returns its value."""
         self._check_writable()
         return self.session.annotate(name, value)

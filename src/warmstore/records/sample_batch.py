@@ -1,8 +1,8 @@
-"""A batch of records that torch's DataLoader may carry as if it were a list of samples.
+"""A batch of records that torch's DataLoader handles like a list of samples.
 
-`__getitems__` must give a list of samples, of which a collate function makes a batch again. What was gathered is a
-batch already; taking it apart and putting it together would cost a hundred times the gather. So this looks like the
-list, for any collate function, and `warmstore.collate` takes the batch that it holds.
+`__getitems__` must return a list of samples, which a collate function turns into a batch. A gather returns a batch
+already; splitting and collating it again would cost a hundred times the gather. A `SampleBatch` is a list of samples
+to any collate function, and `warmstore.collate` returns the batch in it.
 """
 
 from collections.abc import Iterator
@@ -16,8 +16,8 @@ from warmstore.tree.columns import map_columns
 class SampleBatch:
     """The samples of a batch.
 
-    batch: all of them: a dict of arrays or lists, an array, or a list. positions: what was asked for, as it was handed
-    in: it may know more of the batch.
+    batch: a dict of arrays or lists, an array, or a list. positions: the index that was asked for, unchanged: its
+    class may describe the batch further.
     """
 
     def __init__(self, batch: Any, count: int, positions: Any = None) -> None:

@@ -1,7 +1,7 @@
-"""StoreReader: a store's records as one process sees them, read by position and by field.
+"""StoreReader: the records of a store as one process sees them, read by position and by field.
 
-Reading goes through a snapshot of the log. A process also sees its own pending rows, which come last; rows that other
-processes commit appear at `refresh`.
+Reads use a snapshot of the log. A process also sees its own pending rows, which come last. Rows that other processes
+commit appear at `refresh`.
 """
 
 import logging
@@ -64,7 +64,7 @@ class StoreReader(Closeable):
 
     @property
     def snapshot(self) -> Snapshot:
-        """The committed rows this process knows of."""
+        """The committed rows that this process has read from the log."""
         return self.session.snapshot
 
     @property
@@ -87,7 +87,7 @@ class StoreReader(Closeable):
         return SampleBatch(self.gather(index), len(index), index)
 
     def refresh(self) -> None:
-        """Read the entries that other processes appended to the log since. A flush does this too."""
+        """Read the log entries that other processes have appended. A flush does this too."""
         self._check_open()
         self.files.refresh()
         self.session.refresh()
@@ -147,7 +147,7 @@ class StoreReader(Closeable):
 
     @property
     def gatherer(self) -> Gatherer:
-        """Reads the rows that are committed now. Its row numbers keep their meaning, whatever is committed later."""
+        """Reads the rows that are committed now. Later commits do not change its row numbers."""
         return self.session.generation.gatherer
 
     def present(self, field: str, index: Any = slice(None)) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -188,8 +188,6 @@ class StoreReader(Closeable):
             stored = generation.to_arrow(verify=verify)
             absent = {name: ~self.present(name) for name in names if not field_has_bytes(known[name])}
         return typed_table(stored, {name: known[name] for name in names}, checksums=checksums, absent=absent)
-
-    # The end
 
     def close(self, *, seal: bool = True) -> None:
         """Flush, seal this writer's chunk and close the folder's files. Closing twice is fine.

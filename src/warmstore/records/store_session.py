@@ -1,7 +1,7 @@
-"""StoreSession: a store as one process has it open, with the generation it reads and writes and its pending rows.
+"""StoreSession: an open store of one process, with the generation that it reads and writes, and its pending rows.
 
-`RecordStore` is the public class over it. An operation that finds the log of its generation closed is repeated in the
-next generation here, so no other module handles the end of a generation.
+`RecordStore` is the public class. If an operation finds the log of its generation closed, the session repeats it in the
+next generation. No other module handles the end of a generation.
 """
 
 import contextlib
@@ -27,11 +27,11 @@ from warmstore.records.write.write_options import WriteOptions
 from warmstore.storage.files import Files, write_failed
 
 BATCH_BYTES = 64 << 20
-"""Pending bytes that start a flush by themselves, and the most that one batch on the disk holds."""
+"""Pending bytes that start a flush, and the most bytes of one batch on the disk."""
 
 
 class StoreSession:
-    """Safe to use from several threads: `lock` is held by whoever changes anything."""
+    """Safe to use from several threads: every change holds `lock`."""
 
     def __init__(
         self, path: Path, manifest: Manifest, writing: WriteOptions, files: Files, *, write: bool, salvage: bool = False
@@ -54,30 +54,30 @@ class StoreSession:
                     self.path, manifest, self.writing, self.files, write=self._write, salvage=self._salvage
                 )
             except (NotAStore, GenerationClosed):
-                # Its folder may have gone because the store went on to the next generation in this moment.
-                now = read_manifest(self.path, self.files)
-                if now.generation == manifest.generation:
+                # The store may have continued in the next generation just now, and removed this folder.
+                latest = read_manifest(self.path, self.files)
+                if latest.generation == manifest.generation:
                     raise
-                manifest = now
+                manifest = latest
 
     @property
     def snapshot(self) -> Snapshot:
-        """The committed rows this process knows of."""
+        """The committed rows that this process has read from the log."""
         return self.generation.snapshot
 
     def __len__(self) -> int:
-        if not self.pending.count:  # read before the snapshot: a flush puts rows there before it drops them here
+        if not self.pending.count:  # read before the snapshot: a flush adds rows to it before it drops them here
             return self.snapshot.length
         with self.lock:
             return self.snapshot.length + self.pending.count
 
     def adopt(self, generation: Generation) -> None:
-        """Go on in a generation that this process has just written."""
+        """Continue in a generation that this process has just written."""
         self.generation = generation
         self.pending = WriteBuffer(generation.manifest.fields)
 
     def _follow(self) -> None:
-        """Go on in the store's present generation."""
+        """Continue in the store's current generation."""
         manifest = read_manifest(self.path, self.files)
         if self.pending.count and manifest.fields != self.generation.manifest.fields:
             raise SchemaMismatch(
@@ -90,11 +90,11 @@ class StoreSession:
             self.pending = WriteBuffer(manifest.fields)
 
     def refresh(self) -> None:
-        """See what other processes committed since."""
+        """Read what other processes have committed."""
         if not self.generation.is_current():
             with self.lock:
                 try:
-                    # Looks again under the lock: this store's own flush may have come in between.
+                    # This looks again under the lock: another thread of this process may have flushed.
                     self.generation.refresh()
                 except GenerationClosed:
                     self._follow()
@@ -104,14 +104,14 @@ class StoreSession:
         with self.lock:
             if not self.pending.count:
                 self.refresh()
-            # Chunks of a bounded store have a size for evicting them, which no batch may exceed.
+            # In a store with a quota no batch may exceed the chunk size: chunks are the units of eviction.
             most = BATCH_BYTES if self.writing.room is None else min(BATCH_BYTES, self.writing.chunk_size)
             while self.pending.count:
                 count, block = self.pending.head(most)
                 self._commit(lambda generation: generation.commit(block), count)  # noqa: B023 - called before the next
 
     def settle(self, *, seal: bool = True) -> None:
-        """Have nothing pending and, with `seal`, no chunk that this process writes to."""
+        """Commit the pending rows and, with `seal`, seal this process's chunk."""
         with self.lock:
             self.flush()
             if seal:
@@ -120,12 +120,12 @@ class StoreSession:
                     merge_small_chunks(self.path, self.generation, self.files, self.writing.chunk_size)
 
     def commit_rows(self, block: dict[str, EncodedRows]) -> None:
-        """Commit rows that were never pending, their values compressed already."""
+        """Commit rows that are compressed already, and were never pending."""
         with self.lock:
             self._commit(lambda generation: generation.commit(block, stored=True))
 
     def _commit(self, write: Callable[[Generation], None], count: int = 0) -> None:
-        """Write with the current generation, and then drop the first `count` pending rows."""
+        """Write to the current generation, then drop the first `count` pending rows."""
         self._prepare()
         while True:
             generation = self.generation
@@ -173,15 +173,15 @@ class StoreSession:
     def _blocks(
         self, positions: Int64, given: dict[str, EncodedRows], kept: list[str]
     ) -> Iterator[dict[str, EncodedRows]]:
-        """The rows of an update, as they are stored, in blocks of about 64 MiB."""
+        """The rows of an update in their stored form, in blocks of about 64 MiB."""
         fields, snapshot = self.generation.manifest.fields, self.snapshot
         stored = max(int(sum(int(sizes.sum()) for sizes in snapshot.size)), 1) // max(snapshot.rows, 1)
         width = sum(rows.nbytes for rows in given.values()) // len(positions) + (stored if kept else 0)
         step = max(1, BATCH_BYTES // max(width, 1))
         for first in range(0, len(positions), step):
-            some = positions[first : first + step]
-            block = {name: rows.slice(first, first + len(some)) for name, rows in given.items()}
-            for name, gathered in zip(kept, self.generation.read(kept, some), strict=True):
+            part = positions[first : first + step]
+            block = {name: rows.slice(first, first + len(part)) for name, rows in given.items()}
+            for name, gathered in zip(kept, self.generation.read(kept, part), strict=True):
                 block[name] = stored_rows(gathered)
             yield {name: block[name] for name in fields}
 
@@ -194,7 +194,7 @@ class StoreSession:
 
     @contextlib.contextmanager
     def _editing_at(self, index: Any) -> Iterator[Int64]:
-        """`editing`, with the positions of an index that was chosen before the lock was taken."""
+        """`editing`, with the positions of an index that refers to the store before the lock was taken."""
         with self.lock:
             generation, before, pending = self.generation, self.snapshot, self.pending.count
             positions = as_positions(index, len(self))
@@ -205,29 +205,29 @@ class StoreSession:
                         f"chunks of {self.path} were evicted, so its records cannot be edited before rebalance()"
                     )
                 includes_pending = int(positions.max(initial=-1)) >= before.length
-                # Edits are counted within a generation, and a failing disk may have had an entry taken back.
+                # Edits are counted per generation, and a writer with a failing disk may have removed its entry.
                 same = self.generation is generation and generation.log.continues(before.entries, before.last_entry)
                 has_grown = now.length != before.length + pending
                 moved = not same or now.edits != before.edits or (includes_pending and has_grown)
                 if len(positions) and moved:
                     raise PositionError(
-                        f"other processes changed {self.path} since this one last looked, so position {positions[0]} "
-                        "may be another record now: look it up again, then edit"
+                        f"other processes changed {self.path} since the last refresh, so position {positions[0]} may be"
+                        " another record now: find the position again, then edit"
                     )
                 yield positions
 
     @contextlib.contextmanager
     def editing(self) -> Iterator[None]:
-        """Hold the edit lock, with nothing pending and the log read to its end; refresh afterwards."""
+        """Hold the edit lock, with nothing pending and the log read to its end. Refreshes afterwards."""
         with self.lock, contextlib.ExitStack() as stack:
-            if not self._editors:  # a lock held twice by one process would wait for itself
+            if not self._editors:  # a process that takes the lock twice would wait for itself
                 self._prepare()
                 stack.enter_context(edit_lock(self.path, self.files))
             self._editors += 1
             try:
                 self.flush()
-                # Under the log's lock no entry is left that a failing disk may still take back. The generation stays
-                # the same: closing one takes the edit lock.
+                # Under the log's lock no writer with a failing disk can still remove its entry. The generation stays
+                # the same: closing it takes the edit lock.
                 with self.generation.log.locked():
                     self.refresh()
                 yield

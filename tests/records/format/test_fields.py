@@ -119,7 +119,7 @@ def test_a_dtype_may_be_that_of_a_library(kind: Any, dtype: Any, name: str) -> N
 @pytest.mark.parametrize(
     ("dtype", "advice"),
     [
-        (float, "says no width; name one, such as 'float32'"),
+        (float, "has no width; name one that does, such as 'float32'"),
         (int, "'int64'"),
         (complex, "'complex64'"),
         (str, r"use ws.Text\(\)"),

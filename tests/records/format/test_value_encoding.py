@@ -72,7 +72,7 @@ def test_none_is_a_value_of_json_and_a_masked_one_is_not() -> None:
 )
 def test_what_is_masked_in_part_is_refused(values: Any) -> None:
     with pytest.raises(
-        SchemaMismatch, match=r"field 'x': a part of the value of record 2 of the batch is masked.*filled"
+        SchemaMismatch, match=r"field 'x': the value of record 2 of the batch is partly masked.*filled"
     ):
         encode("x", PAIR, values)
 
@@ -80,9 +80,9 @@ def test_what_is_masked_in_part_is_refused(values: Any) -> None:
 def test_a_mask_without_elements_says_nothing(tmp_path: Path) -> None:
     field = ws.Array("int16", (2, 0))
     for values in (np.ma.MaskedArray(np.zeros((3, 2, 0), np.int16), np.zeros((3, 2, 0), bool)),):
-        with pytest.raises(SchemaMismatch, match="record 0 of the batch has no element, so no mask says"):
+        with pytest.raises(SchemaMismatch, match="record 0 of the batch has no elements, so its mask does not tell"):
             encode("x", field, values)
-        with pytest.raises(SchemaMismatch, match="record 1 of the batch has no element"):
+        with pytest.raises(SchemaMismatch, match="record 1 of the batch has no elements"):
             encode("x", field, [None, *values])
     assert encode("x", field, np.ma.MaskedArray(np.zeros((3, 2, 0), np.int16))).absent is None
     store = ws.RecordStore.create(tmp_path / "s", {"x": field})

@@ -25,7 +25,7 @@ def is_jax_array(value: Any) -> bool:
 
 
 def to_numpy(value: Any) -> np.ndarray[Any, Any]:
-    """An array or tensor as a NumPy array of the same dtype, on the CPU, sharing memory where it can.
+    """An array or tensor as a NumPy array of the same dtype on the CPU, without a copy if possible.
 
     Raises:
         UnsupportedType: the dtype has no counterpart in NumPy or ml_dtypes (quantised tensors, for example).
@@ -35,7 +35,7 @@ def to_numpy(value: Any) -> np.ndarray[Any, Any]:
     try:
         return value.numpy()  # type: ignore[no-any-return]
     except (RuntimeError, TypeError):
-        pass  # it carries a gradient, is conjugated, lies elsewhere, or NumPy lacks the dtype
+        pass  # it requires a gradient, is conjugated, is on a device, or has a dtype that NumPy lacks
     tensor = value.detach().cpu().resolve_conj().resolve_neg()
     name = str(tensor.dtype).removeprefix("torch.")
     try:
@@ -65,10 +65,10 @@ def to_torch(array: np.ndarray[Any, Any]) -> Any:
 
 @functools.lru_cache
 def torch_dtype(dtype: np.dtype[Any]) -> Any:
-    """The torch dtype that is a NumPy dtype.
+    """The torch dtype that equals a NumPy dtype.
 
     Raises:
-        UnsupportedType: there is none.
+        UnsupportedType: torch has none.
     """
     import torch
 
@@ -82,13 +82,13 @@ def torch_dtype(dtype: np.dtype[Any]) -> Any:
 def exact_array(name: str, values: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     """A fresh, contiguous [n, *shape] array of exactly `dtype`.
 
-    Arrays and tensors must have the dtype already. Python numbers take it where no integer changes its value.
+    Arrays and tensors must have the dtype already. Python numbers are converted if no integer changes its value.
 
     Raises:
         SchemaMismatch: dtype or shape differ.
     """
-    listed = isinstance(values, list | tuple)
-    if listed:
+    is_list = isinstance(values, list | tuple)
+    if is_list:
         array = array_of_numbers(name, values, dtype) if len(values) else np.empty((0, *shape), dtype)
     else:
         array = _of_dtype(name, values, dtype)
@@ -96,14 +96,14 @@ def exact_array(name: str, values: Any, dtype: np.dtype[Any], shape: tuple[int, 
         raise SchemaMismatch(
             f"field {name!r} holds arrays of shape {shape} per record; got a batch of shape {array.shape}"
         )
-    return np.ascontiguousarray(array) if listed else np.array(array, order="C", copy=True)
+    return np.ascontiguousarray(array) if is_list else np.array(array, order="C", copy=True)
 
 
 def array_of_numbers(name: str, values: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Nested lists as a fresh array of exactly `dtype`: of Python numbers, or of arrays that have the dtype already.
+    """Nested lists of Python numbers, or of arrays of `dtype`, as a fresh array of exactly `dtype`.
 
     Raises:
-        SchemaMismatch: a value does not fit, or values at one level have several shapes.
+        SchemaMismatch: a value does not fit, or values of one level differ in shape.
     """
     try:
         if not _is_python(values):
@@ -127,18 +127,18 @@ def array_of_numbers(name: str, values: Any, dtype: np.dtype[Any]) -> np.ndarray
 
 
 def _of_dtype(name: str, values: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """An array or tensor, which must have the dtype."""
+    """An array or tensor of exactly this dtype."""
     array = to_numpy(values)
     if array.dtype != dtype:
         raise SchemaMismatch(
             f"field {name!r} holds {dtype_name(dtype)}; got {array.dtype}. "
-            f"Nothing is converted on the way: pass values.astype({dtype_name(dtype)!r}) if that is what you mean"
+            f"Arrays are not converted: pass values.astype({dtype_name(dtype)!r}) to convert them"
         )
     return array
 
 
 def _is_python(values: Any) -> bool:
-    """Whether there are no arrays, tensors or NumPy scalars in nested lists: these have a dtype of their own."""
+    """Whether nested lists hold no arrays, tensors or NumPy scalars, which have dtypes of their own."""
     if isinstance(values, list | tuple):
         kinds = set(map(type, values))
         return kinds <= _NUMBERS or all(map(_is_python, values))
@@ -146,7 +146,7 @@ def _is_python(values: Any) -> bool:
 
 
 def _integers_fit(values: Any, given: np.ndarray[Any, Any], array: np.ndarray[Any, Any]) -> bool:
-    """Whether integers among floats keep their values: NumPy makes floats of all of them before they are compared."""
+    """Whether integers among floats keep their values. (NumPy converts all of them to float before it compares.)"""
     if given.dtype.kind not in "fc":
         return True
     numbers = np.asarray(values, object).ravel()
@@ -161,14 +161,14 @@ def _integers_fit(values: Any, given: np.ndarray[Any, Any], array: np.ndarray[An
 
 
 def _fits(given: np.ndarray[Any, Any], array: np.ndarray[Any, Any]) -> bool:
-    """Whether Python values keep what they say in another dtype."""
+    """Whether Python values are unchanged in another dtype."""
     kinds = given.dtype.kind + array.dtype.kind
     if kinds == "bb":
         return True
     if "b" in kinds or given.dtype.kind in "USV":  # NumPy would parse strings
         return False
     if kinds in ("ff", "fc", "fV"):
-        # A Python float has no precision of its own to lose, but it must not become infinite, or NaN in a float8.
+        # A Python float may be rounded, but it must not become infinite, or NaN in a float8.
         return bool((np.isfinite(array) == np.isfinite(given)).all())
     back = array.astype(given.dtype)
     return bool(((back == given) | ((back != back) & (given != given))).all())

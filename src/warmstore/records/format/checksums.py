@@ -1,7 +1,7 @@
-"""A checksum for every row: xxh3-64 of its bytes, seeded so that it is good in one place only.
+"""A checksum for every row: xxh3-64 of its bytes, with a seed that makes it valid in one place only.
 
-The seed of a batch is made of the store's id, the generation, the chunk's number and the place in the chunk, so what
-was put in another's place matches nothing. The native floor hashes all rows in one call.
+The seed of a batch combines the store's id, the generation, the chunk's number and the offset in the chunk. A row that
+was moved to another place does not match. The native floor hashes all rows in one call.
 """
 
 from typing import Any
@@ -21,25 +21,25 @@ _digest = xxhash.xxh3_64_intdigest
 
 
 def generation_seed(store: str, generation: int) -> int:
-    """The seed of a generation's log, and of the seeds of its batches."""
+    """The seed of a generation's log. The seeds of its batches are derived from it."""
     return _digest(f"{store}/{generation}".encode())
 
 
 def batch_seeds(generation: int, chunks: Any, offsets: Any) -> UInt64:
-    """The seeds of batches' rows, uint64 [n], from that of their generation.
+    """The seeds of the rows of batches, uint64 [n], derived from the seed of their generation.
 
     Args:
-        chunks, offsets: integers [n], the number of each batch's chunk, and the byte where its header starts in it.
+        chunks, offsets: integers [n], the number of each batch's chunk, and the byte offset of its header there.
     """
-    places = np.stack((np.asarray(chunks, np.uint64), np.asarray(offsets, np.uint64)), axis=1)
-    return matrix_checksums(places.view(np.uint8).reshape(len(places), 16), generation)
+    locations = np.stack((np.asarray(chunks, np.uint64), np.asarray(offsets, np.uint64)), axis=1)
+    return matrix_checksums(locations.view(np.uint8).reshape(len(locations), 16), generation)
 
 
 def absent_checksums(rows: Any, seeds: Seeds) -> UInt64:
-    """What stands where a record has no value, uint64 [n]. A value has it by chance once in 2**64.
+    """The checksums of absent values, uint64 [n]. The probability that a value has the same one is 2**-64.
 
     Args:
-        rows: integers [n], the number of each row in its batch.
+        rows: integers [n], row numbers within their batch.
     """
     numbers: Bytes = np.ascontiguousarray(rows, np.uint64).view(np.uint8)
     return matrix_checksums(numbers.reshape(len(rows), 8), np.asarray(seeds, np.uint64) ^ np.uint64(_ABSENT))
@@ -54,12 +54,12 @@ def matrix_checksums(data: Bytes, seeds: Seeds) -> UInt64:
 
 
 def packed_checksums(data: Bytes, lengths: Any, shapes: Any, seeds: Seeds) -> UInt64:
-    """The checksum of each of some values that lie one after the other, as uint64 [n].
+    """The checksum of each of n concatenated values, as uint64 [n].
 
     Args:
         data: uint8.
-        lengths: int64 [n], bytes of each.
-        shapes: int64 [n, ndim], the shape of each value, whose own checksum is the value's seed then; or None.
+        lengths: int64 [n], bytes of each value.
+        shapes: int64 [n, ndim] or None. The checksum of a value's shape is the seed of its own checksum.
     """
     lengths = np.ascontiguousarray(lengths)
     if shapes is not None:

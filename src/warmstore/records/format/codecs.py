@@ -106,7 +106,7 @@ class Codec:
         if compressor is None:  # one per thread: zstandard's objects serve one thread at a time
             level = 3 if self._level is None else self._level
             compressor = self._local.compressor = zstandard.ZstdCompressor(level=level, dict_data=self._dictionary)
-        return compressor.compress  # type: ignore[no-any-return]
+        return compressor.compress
 
     def _decompressor(self) -> Transform:
         """A function that decompresses one value, for one thread."""

@@ -1,7 +1,7 @@
-"""One field's values for some records as bytes, on their way into a store or just read from one.
+"""The values of one field for some records as bytes, before they are written or after they were read.
 
-`EncodedRows` holds fixed-width values as a byte matrix and varying ones as one byte string with offsets. What the bytes
-mean is the business of value_encoding.py.
+`EncodedRows` holds fixed-width values as a byte matrix, and values of varying length as one byte string with offsets.
+value_encoding.py converts between bytes and values.
 """
 
 import itertools
@@ -28,7 +28,7 @@ class EncodedRows:
     data: uint8 [count, width] where `offsets` is None, else uint8 [bytes].
     offsets: int64 [count + 1], or None.
     shapes: int64 [count, ndim] for ragged fields, else None.
-    absent: bool [count], records without a value (their bytes are zeros or none), or None where all have one.
+    absent: bool [count], records without a value (their bytes are zeros, or there are none); None if all have one.
     """
 
     count: int
@@ -42,7 +42,7 @@ class EncodedRows:
         return sum(part.nbytes for part in (self.data, self.offsets, self.shapes) if part is not None)
 
     def views(self) -> list[memoryview]:
-        """One read-only view a row."""
+        """One read-only view per row."""
         flat = self.data.reshape(-1).data.toreadonly()
         if self.offsets is None:
             width = self.data.shape[1]
@@ -64,7 +64,7 @@ class EncodedRows:
 
 @dataclass(frozen=True)
 class ByteRanges:
-    """Where values of varying length lie in the mapped files.
+    """The location of values of varying length in the mapped files.
 
     starts, lengths: int64 [n], byte addresses in `space`, and bytes.
     """
@@ -77,11 +77,11 @@ class ByteRanges:
         return len(self.starts)
 
     def views(self) -> list[memoryview]:
-        """One read-only view a value, which keeps the mapping alive."""
+        """One read-only view per value. It keeps the mapping alive."""
         return self.space.spans(self.starts, self.lengths)
 
     def in_memory(self) -> tuple[Bytes, Int64, Int64]:
-        """Memory, and where in it the values start and how long they are: where they lie, or in a copy."""
+        """Memory, and the starts and lengths of the values in it. It is the mapping itself, or a copy of the values."""
         if self.space.is_all_here:
             return self.space.memory, np.ascontiguousarray(self.starts), np.ascontiguousarray(self.lengths)
         copy = self.copied()
@@ -89,7 +89,7 @@ class ByteRanges:
         return copy.data, copy.offsets[:-1], np.diff(copy.offsets)
 
     def copied(self, allocate: Allocate = take) -> "EncodedRows":
-        """The values one after the other in memory from `allocate`."""
+        """The values concatenated, in memory from `allocate`."""
         offsets = np.zeros(len(self) + 1, np.int64)
         np.cumsum(self.lengths, out=offsets[1:])
         data = allocate(int(offsets[-1]))
@@ -102,12 +102,12 @@ class GatheredColumn:
     """Some rows of one field, in the order asked for.
 
     data: uint8 [n, width] for fields of fixed width, else None.
-    spans: where the rows lie otherwise, else None.
+    spans: the location of the rows of other fields, else None.
     shapes: int64 [n, ndim] for ragged fields.
-    bad: bool [n], rows that are damaged or missing, or None when all are well.
-    absent: bool [n], records without a value, or None when all have one.
+    bad: bool [n], rows that are damaged or missing; None if there are none.
+    absent: bool [n], records without a value; None if all have one.
 
-    Values of a field with a codec are compressed still.
+    Values of a field with a codec are still compressed.
     """
 
     data: np.ndarray[Any, np.dtype[np.uint8]] | None
@@ -118,7 +118,7 @@ class GatheredColumn:
 
 
 def join(parts: Sequence[EncodedRows]) -> EncodedRows:
-    """Rows of one field one after the other."""
+    """The rows of several parts of one field, concatenated."""
     if len(parts) == 1:
         return parts[0]
     count = sum(part.count for part in parts)
@@ -141,7 +141,7 @@ def join(parts: Sequence[EncodedRows]) -> EncodedRows:
 
 
 def absent_rows(field: Field, count: int) -> EncodedRows:
-    """Records that have no value for a field."""
+    """The rows of records without a value for a field."""
     absent = np.ones(count, bool)
     if isinstance(field, Array):
         return EncodedRows(count, np.zeros((count, field.width), np.uint8), absent=absent)
@@ -150,27 +150,28 @@ def absent_rows(field: Field, count: int) -> EncodedRows:
 
 
 def spread(field: Field, some: EncodedRows, absent: Bools) -> EncodedRows:
-    """Rows of `len(absent)` records: `some` holds those that have a value, in order.
+    """The rows of n records, of which only some have values.
 
     Args:
+        some: the rows of the records with a value, in order.
         absent: bool [n], the records without a value.
     """
-    there = ~absent
+    present = ~absent
     rows = absent_rows(field, len(absent))
     if some.offsets is None:
-        rows.data[there] = some.data
+        rows.data[present] = some.data
         return EncodedRows(len(absent), rows.data, absent=absent)
     lengths = np.zeros(len(absent), np.int64)
-    lengths[there] = np.diff(some.offsets)
+    lengths[present] = np.diff(some.offsets)
     if rows.shapes is not None and some.shapes is not None:
-        rows.shapes[there] = some.shapes
+        rows.shapes[present] = some.shapes
     return EncodedRows(len(absent), some.data, np.concatenate(([0], np.cumsum(lengths))), rows.shapes, absent)
 
 
 def packed(
     views: Sequence[Any], shapes: np.ndarray[Any, np.dtype[np.int64]] | None = None, allocate: Allocate = take
 ) -> EncodedRows:
-    """Bytes-likes one after the other, in memory from `allocate`."""
+    """Concatenated bytes-like values, in memory from `allocate`."""
     offsets = np.zeros(len(views) + 1, np.int64)
     np.cumsum([len(view) for view in views], out=offsets[1:])
     total = int(offsets[-1])
@@ -184,7 +185,7 @@ def packed(
 
 
 def stored_rows(gathered: GatheredColumn) -> EncodedRows:
-    """Gathered rows as rows, values of a field with a codec compressed as they were."""
+    """Gathered rows as they are stored: values of a field with a codec stay compressed."""
     if gathered.data is not None:
         return EncodedRows(len(gathered.data), gathered.data, absent=gathered.absent)
     assert gathered.spans is not None

@@ -1,8 +1,8 @@
-"""The fields of a record: what a value may be, and how it lies in Arrow columns.
+"""The fields of a record: the types of values, and the Arrow columns that store them.
 
 Every field becomes one or more Arrow columns: its data, for ragged fields also its shapes, and always `NAME::xxh3`, a
-checksum per row. Values keep their dtype bit for bit: what Arrow does not know (bfloat16, float8, complex, bool as
-bytes) is stored as the bits in an integer type of the same width, with the true dtype in the field's metadata.
+checksum per row. Values keep their dtype bit for bit. A dtype that Arrow lacks (bfloat16, float8, complex, bool as
+bytes) is stored as an integer type of the same width, with the true dtype in the field's metadata.
 """
 
 import base64
@@ -28,7 +28,7 @@ from warmstore.records.format.codecs import parse_codec
 CHECKSUM = "::xxh3"
 SHAPE = "::shape"
 LARGEST_RECORD = 1 << 29
-"""Bytes of the values of one record at most, before any codec: a chunk of 1 GiB holds it beside what goes with it."""
+"""The most bytes of the values of one record, before compression. A chunk of 1 GiB has room for it and its metadata."""
 
 _ML_DTYPES = {
     name: np.dtype(getattr(ml_dtypes, name))
@@ -102,21 +102,21 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 
 def _named_dtype(dtype: Any) -> str:
-    """The name of a dtype however a user gives it: a name, or a dtype or scalar type of NumPy, ml_dtypes, JAX or torch.
+    """The name of a dtype, given as a name, or as a dtype or scalar type of NumPy, ml_dtypes, JAX or torch.
 
     Raises:
-        UnsupportedType: it cannot be kept, or says no width: NumPy, torch and JAX disagree on that of Python's int,
-            float and complex.
+        UnsupportedType: it cannot be stored, or has no width: NumPy, torch and JAX disagree on the width of Python's
+            int, float and complex.
     """
     if isinstance(dtype, type) and dtype in _WIDTHS:
-        raise UnsupportedType(f"dtype {dtype.__name__} says no width; name one, such as {_WIDTHS[dtype]}")
+        raise UnsupportedType(f"dtype {dtype.__name__} has no width; name one that does, such as {_WIDTHS[dtype]}")
     if isinstance(dtype, type) and dtype in _OTHER_FIELDS:
-        raise UnsupportedType(f"dtype {dtype.__name__} is none of arrays; use ws.{_OTHER_FIELDS[dtype]}()")
+        raise UnsupportedType(f"dtype {dtype.__name__} is not a dtype of arrays; use ws.{_OTHER_FIELDS[dtype]}()")
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(dtype, torch.dtype):
         return dtype_name(numpy_dtype(str(dtype).removeprefix("torch.")))
     if isinstance(dtype, type) and dtype not in _ABSTRACT:
-        with contextlib.suppress(TypeError):  # the name of another type says what it is
+        with contextlib.suppress(TypeError):  # the error message then names the type
             dtype = np.dtype(dtype)
     return dtype_name(numpy_dtype(str(dtype)))
 
@@ -131,8 +131,8 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
 class Array:
     """Arrays of one dtype and one shape: an int64 label is `Array("int64")`, an image `Array("uint8", (96, 96, 3))`.
 
-    dtype: a name, or a dtype or scalar type of NumPy, ml_dtypes, JAX or torch; a name afterwards. Python's int, float
-    and complex say no width and are refused.
+    dtype: a name, or a dtype or scalar type of NumPy, ml_dtypes, JAX or torch; it is stored as a name. Python's int,
+    float and complex have no width and are refused.
     """
 
     dtype: str
@@ -230,15 +230,15 @@ class Json(_Varying):
 
 
 Field = Array | Ragged | Bytes | Text | Json
-"""Every field takes `codec`, one of "raw", "deflate", "zstd" and "lz4", applied to each record by itself, with ":level"
-where another than the default is wanted; and for zstd a trained `dictionary`."""
+"""Every field takes `codec`: "raw", "deflate", "zstd" or "lz4", with an optional ":level", applied to each record by
+itself; and for zstd a trained `dictionary`."""
 Fields = dict[str, Field]
 _KINDS: dict[str, type[Field]] = {cls.kind: cls for cls in (Array, Ragged, Bytes, Text, Json)}
 
 
 @dataclass(frozen=True)
 class ArrowColumn:
-    """One Arrow column. `width` is its bytes per row, or None where rows vary in length."""
+    """One Arrow column. `width` is its bytes per row, None if rows vary in length."""
 
     name: str
     type: pa.DataType
@@ -246,10 +246,10 @@ class ArrowColumn:
 
 
 def columns_of(name: str, field: Field) -> list[ArrowColumn]:
-    """The Arrow columns of a field: data first, then shapes where it has them, its checksums last."""
+    """The Arrow columns of a field: the data, then the shapes of a ragged field, then the checksums."""
     checksum = ArrowColumn(name + CHECKSUM, pa.uint64(), 8)
     if isinstance(field, Array) and not field.width:
-        return [checksum]  # rows of no bytes need no column; Arrow cannot hold one either
+        return [checksum]  # rows of zero bytes need no column, and Arrow has none
     if isinstance(field, Ragged):
         shape = ArrowColumn(name + SHAPE, pa.list_(pa.int64(), field.ndim), 8 * field.ndim)
         return [ArrowColumn(name, pa.large_binary(), None), shape, checksum]
@@ -260,12 +260,12 @@ def columns_of(name: str, field: Field) -> list[ArrowColumn]:
 
 
 def field_has_bytes(field: Field) -> bool:
-    """Whether a field has a data column at all."""
+    """Whether a field has a data column."""
     return not isinstance(field, Array) or field.width > 0
 
 
 def arrow_schema(fields: Fields) -> pa.Schema:
-    """The schema of every chunk of a store with these fields."""
+    """The schema of the chunks of a store with these fields."""
     return pa.schema(
         [
             pa.field(column.name, column.type, nullable=column.name == name, metadata=metadata)
@@ -277,16 +277,15 @@ def arrow_schema(fields: Fields) -> pa.Schema:
 
 
 def check_fields(fields: Any) -> Fields:
-    """Fields as a user gave them, checked.
+    """Check the fields that a user gave.
 
     Raises:
-        SchemaMismatch: none at all, a name that cannot be, something that is not a field, or records too large for any
-            chunk.
+        SchemaMismatch: there are none, a name is invalid, a value is not a field, or records are too large for a chunk.
     """
     if not isinstance(fields, dict) or not fields:
         raise SchemaMismatch(f'fields must be a non-empty dict such as {{"label": ws.Array("int64")}}, not {fields!r}')
     for name, field in fields.items():
-        if not isinstance(name, str) or not name or "::" in name or any("\ud800" <= one <= "\udfff" for one in name):
+        if not isinstance(name, str) or not name or "::" in name or any("\ud800" <= char <= "\udfff" for char in name):
             raise SchemaMismatch(f"field name {name!r} must be a non-empty str of valid Unicode without '::'")
         if not isinstance(field, Field):
             raise SchemaMismatch(f"field {name!r} is {field!r}; it must be ws.Array, Ragged, Bytes, Text or Json")
@@ -301,7 +300,7 @@ def check_fields(fields: Any) -> Fields:
 
 
 def check_known(where: Any, names: Iterable[str], fields: Collection[str]) -> None:
-    """Raise KeyError for the first name that is none of the fields; `where` is what has them, for the message."""
+    """Raise KeyError for the first name that is not a field. `where` is the owner of the fields, for the message."""
     if isinstance(names, str):
         raise TypeError(f"fields must be a list of names, such as [{names!r}]; got {names!r:.80}")
     for name in names:
@@ -310,13 +309,13 @@ def check_known(where: Any, names: Iterable[str], fields: Collection[str]) -> No
 
 
 def suggestion(name: Any, fields: Collection[str]) -> str:
-    """What a misspelt field name may have meant, as the middle of a message; empty where nothing is like it."""
+    """The field that a misspelt name resembles, as a part of a message; empty if there is none."""
     close = difflib.get_close_matches(name, fields, 1) if isinstance(name, str) else []
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def fields_to_json(fields: Fields) -> list[dict[str, Any]]:
-    """Fields as they stand in store.json, in their order."""
+    """Fields as store.json lists them, in their order."""
     return [{"name": name, **_describe(field)} for name, field in fields.items()]
 
 
@@ -341,20 +340,20 @@ def fields_from_json(described: list[dict[str, Any]]) -> Fields:
 
 
 def _describe(field: Field) -> dict[str, Any]:
-    options = {"kind": field.kind, **{one.name: getattr(field, one.name) for one in dataclasses.fields(field)}}
+    options = {"kind": field.kind, **{option.name: getattr(field, option.name) for option in dataclasses.fields(field)}}
     dictionary = options.pop("dictionary")
     if dictionary is not None:
         options["dictionary"] = base64.b64encode(dictionary).decode()
     if field.codec == "raw":
         del options["codec"]
     if "shape" in options:
-        options["shape"] = list(options["shape"])  # as JSON gives it back
+        options["shape"] = list(options["shape"])  # as it is read from JSON
     return options
 
 
 def column_metadata(field: Field) -> dict[str, str]:
     """A field's description as the metadata of its columns."""
-    # The dictionary stands in store.json; in every chunk it would only take room.
+    # The dictionary is in store.json. A copy in every chunk would waste space.
     described = _describe(field)
     described.pop("dictionary", None)
     return {"warmstore": json.dumps(described)}

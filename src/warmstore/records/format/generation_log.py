@@ -1,4 +1,4 @@
-"""The log of a store's generation and its lists of numbers, opened by what store.json says of both."""
+"""Opening the log of a generation and its lists of numbers, with the path and the seed from store.json."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,14 +18,14 @@ def open_log(
     superseded: Callable[[], bool] = lambda: False,
     salvage: bool = False,
 ) -> Log:
-    """The log of the generation that a manifest names; a context manager, which closes it.
+    """Open the log of the generation that a manifest names. As a context manager it closes the log.
 
     Args:
         path: the store's folder.
-        superseded, salvage: as `Log` takes them.
+        superseded, salvage: see `Log`.
 
     Raises:
-        NotAStore: neither the log nor its copy is there.
+        NotAStore: the log and its copy are missing.
     """
     log = path / manifest.generation_folder / "log"
     return Log(log, files, manifest.seed, write=write, superseded=superseded, salvage=salvage)

@@ -1,7 +1,7 @@
-"""store.json: what a store is. Replaced atomically, never edited; a checksum tells a damaged one.
+"""store.json: the description of a store. It is replaced atomically and has a checksum.
 
-Each generation's folder has a copy, which is written first. A damaged store.json is read through the copy of the
-present generation, and the next writer mends it.
+Each generation's folder has a copy, which is written first. If store.json is damaged, the copy of the current
+generation is read, and the next writer restores store.json.
 """
 
 import contextlib
@@ -25,13 +25,13 @@ from warmstore.storage.files import COPY, Files, read_whole
 _logger = logging.getLogger("warmstore")
 
 FORMAT = 4
-"""Of the stores that are written. Those of formats 1 to 3 are read as they are; the first writer upgrades them."""
+"""The format of written stores. Stores of formats 1 to 3 are read as they are; their first writer upgrades them."""
 NAME = "store.json"
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """A store's identity, fields, current generation, and what its owner wrote about it."""
+    """A store's id, fields, current generation, and the metadata that its owner gave."""
 
     fields: Fields
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -45,26 +45,26 @@ class Manifest:
 
     @property
     def seed(self) -> int:
-        """Of the hashes in this generation's log and files."""
+        """The seed of the hashes in this generation's log and files."""
         return generation_seed(self.id, self.generation)
 
 
 def read_manifest(folder: Path, files: Files) -> Manifest:
-    """Read store.json, or its copy where it is missing or damaged.
+    """Read store.json, or its copy if it is missing or damaged.
 
     Raises:
-        NotAStore: there is none.
+        NotAStore: neither exists.
         NewerFormat: this version cannot read the store.
-        Damaged: it does not match its checksum, nor does its copy.
+        Damaged: neither matches its checksum.
     """
     path = folder / NAME
     try:
         return manifest_of(read_whole(files, path), str(path))
     except (FileNotFoundError, NotADirectoryError):
-        what = "Make one with RecordStore.create"
+        advice = "Make one with RecordStore.create"
         if (folder / "heads").is_dir():
-            what = f"It is what stores are pushed to: open {folder.absolute().as_uri()}, or clone it"
-        error: WarmstoreError = NotAStore(f"{folder} is not a warmstore store: it has no {NAME}. {what}")
+            advice = f"It is a remote: open {folder.absolute().as_uri()}, or clone it"
+        error: WarmstoreError = NotAStore(f"{folder} is not a warmstore store: it has no {NAME}. {advice}")
     except IsADirectoryError:
         error = Damaged(f"{path} is a folder; restore the file from a copy")
     except Damaged as damaged:
@@ -76,19 +76,19 @@ def read_manifest(folder: Path, files: Files) -> Manifest:
     copy = _read_copy(folder, files)
     if copy is None:
         raise error from None
-    _logger.warning("%s is missing or damaged; its copy is read. verify(repair=True) mends it", path)
+    _logger.warning("%s is missing or damaged; its copy is read. verify(repair=True) restores it", path)
     return copy
 
 
 def _read_copy(folder: Path, files: Files) -> Manifest | None:
-    """What the copy in the folder of the present generation says."""
+    """The copy in the folder of the current generation; None without a valid one."""
     folders = (path for path in folder.glob("g[0-9]*") if path.name[1:].isdecimal())
     generations = sorted(folders, key=lambda path: int(path.name[1:]))
     for number in reversed(range(len(generations))):
         path = generations[number] / (NAME + COPY)
         try:
             manifest = manifest_of(read_whole(files, path), str(path))
-            # A later generation counts once the log before it is closed.
+            # A later generation is valid once the log of the one before it is closed.
             if manifest.generation_folder == path.parent.name and (
                 not number or is_closed(generations[number - 1], files)
             ):
@@ -99,7 +99,7 @@ def _read_copy(folder: Path, files: Files) -> Manifest | None:
 
 
 def copy_is_damaged(folder: Path, manifest: Manifest, files: Files) -> bool:
-    """Whether the copy of store.json is missing, or says anything else."""
+    """Whether the copy of store.json is missing or differs."""
     try:
         return read_whole(files, folder / manifest.generation_folder / (NAME + COPY)) != manifest_bytes(manifest)
     except OSError:
@@ -116,7 +116,7 @@ def is_damaged(folder: Path, files: Files) -> bool:
 
 
 def manifest_of(data: bytes | str, path: str) -> Manifest:
-    """What the bytes of a store.json say; `path` is for messages.
+    """Parse the bytes of a store.json. `path` is for messages.
 
     Raises:
         NewerFormat: this version cannot read the store.
@@ -131,7 +131,7 @@ def manifest_of(data: bytes | str, path: str) -> Manifest:
         raise Damaged(f"{path} is not readable as a store description; restore it from a copy") from None
     if content.pop("checksum", None) != _checksum(content):
         raise Damaged(f"{path}, of format {version}, does not match its checksum; restore it from a copy")
-    # Only now: one wrong byte makes a 5 of a 4.
+    # After the checksum: one wrong byte turns a 4 into a 5.
     if version > FORMAT:
         raise NewerFormat(
             f"{path} has format {version}; this warmstore reads up to {FORMAT}. Upgrade warmstore to open it"
@@ -141,14 +141,14 @@ def manifest_of(data: bytes | str, path: str) -> Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest, files: Files) -> None:
-    """Write store.json and its copy, replacing the old ones; on the disk when this returns."""
+    """Replace store.json and its copy. Both are on the disk when this returns."""
     data = manifest_bytes(manifest)
     replace_file(folder / manifest.generation_folder / (NAME + COPY), data, durable=True, files=files)
     replace_file(folder / NAME, data, durable=True, files=files)
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
-    """store.json."""
+    """The bytes of store.json."""
     content: dict[str, Any] = {
         "format": manifest.format,
         "id": manifest.id,
@@ -161,9 +161,9 @@ def manifest_bytes(manifest: Manifest) -> bytes:
 
 
 def remove_leftovers(folder: Path, manifest: Manifest, files: Files) -> None:
-    """Remove generations other than the manifest's, and drafts of store.json: what rewrites leave that fail or die.
+    """Remove generations other than the manifest's, and drafts of store.json. Failed or killed rewrites leave them.
 
-    Only for the one who holds the lock of editors, without which nobody makes either. What cannot be removed stays.
+    The caller holds the edit lock, so no other process is making either. What cannot be removed stays.
     """
     for path in folder.glob("g[0-9]*"):
         if path.name[1:].isdecimal() and path.name != manifest.generation_folder:

@@ -1,4 +1,4 @@
-"""The Arrow record batch of a block of records: the columns of every field over the very bytes of the rows."""
+"""The Arrow record batch of a block of records. Its columns share memory with the rows."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from warmstore.records.format.fields import ArrowColumn, Field, Fields, columns_
 
 
 def batch_size(fields: Fields, block: dict[str, EncodedRows]) -> int:
-    """Bytes a record batch takes in a chunk at most, its header included."""
+    """The most bytes that a record batch takes in a chunk, with its header."""
     columns = sum(len(columns_of(name, field)) for name, field in fields.items())
     count = next(iter(block.values())).count
     values = sum(rows.nbytes for rows in block.values())
@@ -22,8 +22,8 @@ def record_batch(fields: Fields, block: dict[str, EncodedRows], schema: pa.Schem
     """A batch that shares memory with `block`.
 
     Args:
-        block: rows of every field, values of fields with a codec compressed.
-        seed: the seed of the batch, by where it goes.
+        block: rows of every field; values of fields with a codec are compressed.
+        seed: the seed of the batch, which depends on its place.
     """
     arrays = [array for name, field in fields.items() for array in _columns(name, field, block[name], seed)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -36,7 +36,7 @@ def _columns(name: str, field: Field, rows: EncodedRows, seed: int) -> list[pa.A
     if rows.absent is not None and rows.absent.any():
         sums[rows.absent] = absent_checksums(np.flatnonzero(rows.absent), seed)
         valid = pa.py_buffer(np.packbits(~rows.absent, bitorder="little"))
-    # Not pa.array: that imports pandas where it is installed, a quarter of a second in the first flush.
+    # pa.array would import pandas if it is installed, which takes a quarter of a second in the first flush.
     checksum = pa.Array.from_buffers(pa.uint64(), rows.count, [None, pa.py_buffer(sums)])
     if rows.offsets is None:
         return [*(_fixed_arrow(column, rows, valid) for column in columns[:-1]), checksum]

@@ -1,4 +1,4 @@
-"""What a user's values are as bytes, and back: the two ways through a field's dtype, shape and codec."""
+"""Conversion between the values of users and their bytes, by the dtype, shape and codec of a field."""
 
 import json
 from collections.abc import Sequence
@@ -16,16 +16,16 @@ from warmstore.storage.memory.buffer_pool import Allocate, take
 
 
 def encode(name: str, field: Field, values: Any, *, own: bool = False) -> EncodedRows:
-    """A user's values of one field, one per record, in memory of their own.
+    """Copy the values of one field, one per record, into rows.
 
     Args:
-        values: for an Array anything that is [n, *shape] in the field's dtype (or lists of Python numbers, converted
-            where that loses nothing); for a Ragged a sequence of arrays or of such lists; otherwise a sequence of
-            values. In a list None stands for no value; in a Json field it is one. What is masked as a whole is absent.
-        own: nobody else writes to `values`: an array of a fixed width is taken as it is.
+        values: for an Array an [n, *shape] array of the field's dtype, or lists of Python numbers, which are converted
+            without loss; for a Ragged a sequence of arrays or of such lists; otherwise a sequence of values. None in a
+            list is an absent value, except in a Json field. A fully masked value is absent.
+        own: nobody else writes to `values`, so a contiguous array of the right dtype and shape is not copied.
 
     Raises:
-        SchemaMismatch: dtype, shape or type differ from the field's, or a value is masked in part.
+        SchemaMismatch: dtype, shape or type differ from the field's, or a value is partly masked.
     """
     if isinstance(values, np.ma.MaskedArray):
         return _encode_masked(name, field, values)
@@ -50,12 +50,12 @@ def decode(
     shapes: np.ndarray[Any, Any] | None,
     absent: Bools | None = None,
 ) -> list[Any]:
-    """Values that come as lists: read-only arrays, bytes-likes, strings or JSON values; None where absent."""
+    """Values as a list: read-only arrays, bytes-like values, strings or JSON values; None for absent ones."""
     if absent is not None and absent.any():
-        there = np.flatnonzero(~absent)
-        some = decode(field, [views[at] for at in there.tolist()], None if shapes is None else shapes[there])
+        present = np.flatnonzero(~absent)
+        some = decode(field, [views[at] for at in present.tolist()], None if shapes is None else shapes[present])
         values: list[Any] = [None] * len(views)
-        for at, value in zip(there.tolist(), some, strict=True):
+        for at, value in zip(present.tolist(), some, strict=True):
             values[at] = value
         return values
     if isinstance(field, Ragged):
@@ -72,7 +72,7 @@ def decode(
 def decode_array(
     field: Array, data: np.ndarray[Any, np.dtype[np.uint8]], absent: Bools | None = None
 ) -> np.ndarray[Any, Any]:
-    """uint8 [n, width] seen as [n, *shape] in the field's dtype, no copy; a masked array where some are absent."""
+    """View uint8 [n, width] as [n, *shape] of the field's dtype; a masked array if some values are absent."""
     if field.width:
         array = data.view(field.numpy).reshape(len(data), *field.shape)
     else:
@@ -85,12 +85,12 @@ def decode_array(
 
 @dataclass(frozen=True)
 class Packed:
-    """The values of some records one after the other in one array; `packed[i]` is the i-th.
+    """The values of some records concatenated in one array; `packed[i]` is the i-th.
 
     values: one-dimensional; of the field's dtype for a Ragged field, else uint8.
     offsets: int64 [n + 1]: value i is `values[offsets[i]:offsets[i + 1]]`; for one dimension these are `cu_seqlens`.
     shapes: int64 [n, ndim] for a Ragged field, else None.
-    absent: bool [n], records without a value (theirs are empty), or None where all have one.
+    absent: bool [n], records without a value, which have no bytes in `values`; None if all records have one.
     """
 
     values: np.ndarray[Any, Any]
@@ -108,14 +108,14 @@ class Packed:
 
 
 def decode_rows(field: Field, rows: EncodedRows) -> Any:
-    """What a user gets for rows in memory: an array, or a list."""
+    """The values of rows in memory: an array, or a list."""
     if isinstance(field, Array):
         return decode_array(field, matrix(field, rows), rows.absent)
     return decode(field, rows.views(), rows.shapes, rows.absent)
 
 
 def decode_gathered(field: Field, gathered: GatheredColumn) -> Any:
-    """What a user gets for gathered rows: an array, or a list."""
+    """The values of gathered rows: an array, or a list."""
     if gathered.data is not None:
         assert isinstance(field, Array)
         return decode_array(field, gathered.data, gathered.absent)
@@ -126,7 +126,7 @@ def decode_gathered(field: Field, gathered: GatheredColumn) -> Any:
 
 
 def decompressed(field: Field, gathered: GatheredColumn, allocate: Allocate = take) -> EncodedRows:
-    """Gathered rows of varying width as they were before the field's codec, one after the other."""
+    """Gathered rows of varying width, decompressed and concatenated."""
     assert gathered.spans is not None
     codec = codec_of(field.codec, field.dictionary)
     if codec is None:
@@ -136,7 +136,7 @@ def decompressed(field: Field, gathered: GatheredColumn, allocate: Allocate = ta
 
 
 def raw_rows(field: Field, gathered: GatheredColumn) -> EncodedRows:
-    """Gathered rows as they were before the field's codec; those of an Array have one width."""
+    """Gathered rows, decompressed. Rows of an Array field have one width."""
     if gathered.data is not None:
         return EncodedRows(len(gathered.data), gathered.data, absent=gathered.absent)
     rows = decompressed(field, gathered)
@@ -144,7 +144,7 @@ def raw_rows(field: Field, gathered: GatheredColumn) -> EncodedRows:
 
 
 def decode_packed(field: Field, rows: EncodedRows) -> Packed:
-    """Rows of varying width as one array."""
+    """The values of rows of varying width as one array."""
     assert rows.offsets is not None
     absent = rows.absent if rows.absent is not None and rows.absent.any() else None
     if not isinstance(field, Ragged):
@@ -154,40 +154,42 @@ def decode_packed(field: Field, rows: EncodedRows) -> Packed:
 
 
 def compressed(field: Field, rows: EncodedRows, threads: int | None = None) -> EncodedRows:
-    """Rows as they are stored: each value through the field's codec, in so many threads; absent ones stay empty."""
+    """Compress each value of some rows with the field's codec, in `threads` threads. Absent values stay empty."""
     codec = codec_of(field.codec, field.dictionary)
     if codec is None or not field_has_bytes(field):
         return rows
     values = rows.views()
     if rows.absent is not None:
         values = [view for view, absent in zip(values, rows.absent.tolist(), strict=True) if not absent]
-    results = iter(codec.compress(values, threads))
-    gone = np.zeros(rows.count, bool) if rows.absent is None else rows.absent
+    results = codec.compress(values, threads)
+    if rows.absent is None:
+        return packed(results, rows.shapes)
+    present = iter(results)
     return replace(
-        packed([b"" if absent else next(results) for absent in gone.tolist()], rows.shapes), absent=rows.absent
+        packed([b"" if absent else next(present) for absent in rows.absent.tolist()], rows.shapes), absent=rows.absent
     )
 
 
 def matrix(field: Array, rows: EncodedRows) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """uint8 [n, width] of rows of an Array field, also where a codec let their width vary; absent ones are zeros.
+    """The bytes of an Array field, uint8 [n, width], from rows with or without offsets. Absent rows are zeros.
 
     Raises:
-        Damaged: a row of another length.
+        Damaged: a row has another length.
     """
     if rows.offsets is None:
         return rows.data
-    there = np.diff(rows.offsets)
-    if not np.isin(there, (0, field.width)).all():
-        raise Damaged(f"a record of {int(there.max())} bytes was read where the field has {field.width}")
-    if there.all():
+    lengths = np.diff(rows.offsets)
+    if not np.isin(lengths, (0, field.width)).all():
+        raise Damaged(f"a record of {int(lengths.max())} bytes was read; the field has {field.width}")
+    if lengths.all():
         return rows.data.reshape(rows.count, field.width)
     data = np.zeros((rows.count, field.width), np.uint8)
-    data[there > 0] = rows.data.reshape(-1, field.width)
+    data[lengths > 0] = rows.data.reshape(-1, field.width)
     return data
 
 
 def _encode_masked(name: str, field: Field, values: np.ma.MaskedArray[Any, Any]) -> EncodedRows:
-    """Rows of a masked array: those that are masked as a whole are absent."""
+    """Rows of a masked array. Fully masked values are absent."""
     if values.mask is np.ma.nomask or not values.ndim or not len(values):
         return encode(name, field, values.data)
     if not values.size:
@@ -216,7 +218,7 @@ def _encode_partly_absent(name: str, field: Field, values: Sequence[Any]) -> Enc
 
 
 def _is_masked(name: str, value: np.ma.MaskedArray[Any, Any], at: int) -> bool:
-    """Whether the value of record `at` of a batch is masked as a whole."""
+    """Whether the value of record `at` of a batch is fully masked."""
     if value.mask is np.ma.nomask:
         return False
     if not value.size:
@@ -229,15 +231,15 @@ def _is_masked(name: str, value: np.ma.MaskedArray[Any, Any], at: int) -> bool:
 
 def _partly_masked(name: str, at: int) -> SchemaMismatch:
     return SchemaMismatch(
-        f"field {name!r}: a part of the value of record {at} of the batch is masked; a value is absent as a whole or "
-        "not at all. Fill it first, with values.filled(...)"
+        f"field {name!r}: the value of record {at} of the batch is partly masked; only a whole value can be absent. "
+        "Fill it first, with values.filled(...)"
     )
 
 
 def _unknown_absence(name: str, at: int) -> SchemaMismatch:
     return SchemaMismatch(
-        f"field {name!r}: the value of record {at} of the batch has no element, so no mask says whether it is absent; "
-        "pass a list with None for the absent ones, or the array without its mask (values.data)"
+        f"field {name!r}: the value of record {at} of the batch has no elements, so its mask does not tell whether it "
+        "is absent; pass a list with None for absent values, or the array without its mask (values.data)"
     )
 
 
@@ -292,7 +294,7 @@ def _encode_value(name: str, field: Field, value: Any) -> bytes | memoryview:
 
 
 def _same(back: Any, value: Any) -> bool:
-    """Equal, where NaN equals NaN at any depth."""
+    """Whether two JSON values are equal, with NaN equal to NaN at any depth."""
     if isinstance(back, dict):
         return isinstance(value, dict) and back.keys() == value.keys() and all(_same(back[k], value[k]) for k in back)
     if isinstance(back, list):

@@ -1,24 +1,24 @@
-"""Mending a damaged byte where a hash says what the bytes were: the one change that makes them match again is searched.
+"""Repair of one damaged byte: the search for the change that makes bytes match their hash again.
 
-Small pieces of metadata only: n bytes take at most 255 n hashes. A file of garbage may have any number of pieces, so
-only those are searched in which bytes that are known stand as they must.
+Only for small pieces of metadata: n bytes take at most 255 n hashes. A file of garbage may hold any number of pieces,
+so a piece is only searched if its known bytes are as expected.
 """
 
 from collections.abc import Callable
 
 _LARGEST = 1 << 14
-"""Bytes of a piece that is still searched: some seconds."""
+"""Bytes of the largest piece that is searched, which takes some seconds."""
 
 
 def with_one_byte_changed(
     data: bytes, matches: Callable[[bytes], bool], *, known: bytes = b"", at: int = 0
 ) -> bytes | None:
-    """The bytes with one of them changed so that they match, or None where no such change exists.
+    """The bytes with one byte changed so that they match; None if no such change exists.
 
-    Single flipped bits are tried first. With a hash of 64 bits a wrong answer has a chance of 255 n in 2**64.
+    Single flipped bits are tried first. With a hash of 64 bits the probability of a wrong result is 255 n / 2**64.
 
     Args:
-        known: what must stand at byte `at`. Where more than one byte of it is wrong, nothing is searched.
+        known: the correct bytes from byte `at` on. If more than one of them is wrong, nothing is searched.
     """
     wrong = sum(byte != other for byte, other in zip(data[at : at + len(known)], known, strict=False))
     if len(data) > _LARGEST or wrong > 1:

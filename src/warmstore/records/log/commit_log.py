@@ -1,9 +1,9 @@
-"""The log of a store: 64-byte entries that say what is committed, and whose order is the order of the rows.
+"""The log of a store: 64-byte entries that commit rows. Their order is the order of the rows.
 
-A row exists once the log says so. An entry is written in one piece under the log's lock; a short or all-zero last
-entry is the tail of a write that never finished and is cut off by the next writer, any other bad entry is damage.
-Every entry stands in `log.copy` too, where it is written first: a damaged log is read through its copy, and the next
-writer mends it. docs/format.md draws the entry.
+A row exists once the log has an entry for it. An entry is written in one piece under the log's lock. A short or
+all-zero last entry is an unfinished write, which the next writer cuts off. Any other bad entry is damage. Every entry
+is also in `log.copy`, where it is written first. A damaged log is read with the help of its copy, and the next writer
+restores it. docs/format.md shows the layout of an entry.
 """
 
 import contextlib
@@ -34,22 +34,22 @@ from warmstore.storage.files import COPY, Files, read_whole, write_all, write_fa
 _logger = logging.getLogger("warmstore")
 
 _SEQUENCE = 48
-"""The byte of an entry where its number begins."""
+"""The byte offset of the sequence number in an entry."""
 _PER_SECTOR = 512 // SIZE
 
 
 class GenerationClosed(Exception):
-    """The log has ended: the store was rebalanced and goes on in a later generation."""
+    """The log has ended: the store was rebalanced and continues in a later generation."""
 
 
 class Log:
     """One generation's log, opened for reading and, where the file allows it, for appending.
 
     Args:
-        seed: of the entries' hashes, so that the log of another store or generation is not taken for this one's.
-        superseded: whether the store has gone on to a later generation. A `closed` entry counts only then: without it
-            the rebalance that wrote the entry died before its work was in place.
-        salvage: have entries that are damaged in the log and in its copy be of no kind, instead of raising; `lost` has
+        seed: of the entries' hashes. The log of another store or generation has another seed, and does not match.
+        superseded: whether the store continues in a later generation. Only then does a `closed` entry count. Without a
+            later generation the rebalance that wrote the entry died before it was complete.
+        salvage: replace entries that are damaged in the log and in its copy by zeros, instead of raising. `lost` has
             their numbers.
     """
 
@@ -66,14 +66,14 @@ class Log:
         self.path = path
         self.copy_path = path.with_name(path.name + COPY)
         self.lost: list[int] = []
-        self.is_damaged = False  # entries were read from the copy, or all of it is
+        self.is_damaged = False  # entries, or all of them, were read from the copy
         self._seed = seed
         self._files = files
         self._write = write
         self._superseded = superseded
         self._salvage = salvage
         self._copy: int | None = None
-        self._refused: int | None = None  # entries from this number on stand in the copy alone, and do not count
+        self._refused: int | None = None  # entries from this number on are in the copy alone, and do not count
         self._guard = threading.RLock()
         self._depth = 0
         try:
@@ -88,7 +88,7 @@ class Log:
             if not write:
                 descriptor = self._files.open(self.copy_path)
                 self.is_damaged = True
-                _logger.warning("%s is missing; its copy is read. verify(repair=True) mends it", self.path)
+                _logger.warning("%s is missing; its copy is read. verify(repair=True) restores it", self.path)
                 return descriptor
         data = read_whole(self._files, self.copy_path)
         with contextlib.suppress(FileExistsError):
@@ -137,7 +137,7 @@ class Log:
 
     @contextlib.contextmanager
     def _unless_written(self) -> Iterator[bool]:
-        """Hold the log's lock, unless a writer does, who may be between the log and its copy; without waiting."""
+        """Take the log's lock without waiting. False if a writer holds it, which may have written to the copy alone."""
         with self._guard:
             held = not self._depth and self._files.lock(self._descriptor, wait=False)
             try:
@@ -153,11 +153,11 @@ class Log:
         except OSError as error:
             if error.errno != errno.EIO:
                 raise
-            data = b""  # a bad sector: the copy has all of it
+            data = b""  # a bad sector: the copy is read
         return data[: len(data) // SIZE * SIZE].removesuffix(ZEROS)
 
     def _copy_is_longer(self, length: int) -> bool:
-        """Whether the copy has entries that the log lacks: its end is cut off, or a writer died between the two."""
+        """Whether the copy has more entries: the log was cut off, or a writer died between its two writes."""
         if self._refused is not None:
             return False
         try:
@@ -166,14 +166,15 @@ class Log:
             return False
 
     def _read_copy(self, first: int) -> bytes:
+        """The whole entries of the copy, from number `first` on."""
         try:
-            return read_whole(self._files, self.copy_path)[first * SIZE :]
+            data = read_whole(self._files, self.copy_path)[first * SIZE :]
         except OSError:
             return b""
+        return data[: len(data) // SIZE * SIZE]
 
     def _mended(self, data: bytes, copy: bytes, good: Any, first: int) -> bytes:
-        """The log's bytes, where bad entries are those of the copy, and the copy's own end where that is longer."""
-        copy = copy[: len(copy) // SIZE * SIZE]
+        """The log's bytes, with bad entries replaced by those of the copy, and with the copy's additional entries."""
         good_copy = matches(copy, self._seed, first)
         whole = bytearray(data)
         for number in np.flatnonzero(~good).tolist():
@@ -190,9 +191,9 @@ class Log:
         # A writer that died leaves one entry in the copy alone.
         self.is_damaged |= bool(lost or wrong > (1 if good.all() else 0))
         if self.is_damaged and not lost:
-            what = "they are mended" if self._write else "verify(repair=True) mends it"
+            advice = "the log is restored" if self._write else "verify(repair=True) restores the log"
             _logger.warning(
-                "%s: %d entries are damaged or missing and are read from its copy; %s", self.path, wrong, what
+                "%s: %d entries are damaged or missing and are read from its copy; %s", self.path, wrong, advice
             )
         if self._write and not lost and bytes(whole) != data:
             self._mend(bytes(whole), first)
@@ -200,7 +201,7 @@ class Log:
         return bytes(whole)
 
     def _committed(self, copy: bytes, good: Bools) -> bytes:
-        """Of entries that only the copy has those that belong to the log: not the trace of a rebalance that died."""
+        """Of entries that only the copy has, those of the log; not the `closed` entry of a rebalance that died."""
         count = int(np.argmin(np.append(good, False)))
         entries = np.frombuffer(copy, ENTRY, count)
         if count and entries["kind"][-1] == CLOSED and not self._superseded():
@@ -208,7 +209,7 @@ class Log:
         return copy[: count * SIZE]
 
     def _searched(self, entry: bytes, number: int) -> bytes | None:
-        """An entry of which one byte is wrong."""
+        """Repair an entry with one wrong byte; None if that fails."""
         return with_one_byte_changed(
             entry,
             lambda data: bool(matches(data, self._seed, number)[0]),
@@ -217,18 +218,18 @@ class Log:
         )
 
     def _mend(self, whole: bytes, first: int) -> None:
-        """Have the log hold these bytes from an entry on. Only entries that are wrong are written."""
+        """Restore the log from entry `first` on. Only wrong entries are written."""
         with self.locked():
-            now = self._files.read(self._descriptor, len(whole), first * SIZE)
+            current = self._files.read(self._descriptor, len(whole), first * SIZE)
             for at in range(0, len(whole), SIZE):
-                entry, there = whole[at : at + SIZE], now[at : at + SIZE]
-                if len(there) < SIZE or not matches(there, self._seed, first + at // SIZE)[0]:
+                entry, old = whole[at : at + SIZE], current[at : at + SIZE]
+                if len(old) < SIZE or not matches(old, self._seed, first + at // SIZE)[0]:
                     write_all(self._files, self._descriptor, [entry], first * SIZE + at)
             self._files.sync(self._descriptor)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the log's lock; every append happens under it. It may be held already by this thread."""
+        """Hold the log's lock, under which every append happens. The thread that holds it may take it again."""
         with self._guard:
             if not self._depth:
                 self._files.lock(self._descriptor)
@@ -243,11 +244,11 @@ class Log:
                     self._files.unlock(self._descriptor)
 
     def append(self, *entries: Entries) -> None:
-        """Commit entries, all or none of them: they are on the disk when this returns.
+        """Commit all or none of some entries. They are on the disk when this returns.
 
         Raises:
-            WriteFailed: they are not; the log is as it was.
-            GenerationClosed: the store goes on in another generation.
+            WriteFailed: none are; the log is unchanged.
+            GenerationClosed: the store continues in another generation.
         """
         try:
             with self.locked():
@@ -256,11 +257,11 @@ class Log:
             raise write_failed(error, self.path) from error
 
     def append_all(self, entries: Entries) -> None:
-        """Commit some entries, one behind the other; after a kill the first few of them may be there.
+        """Commit entries one by one. After a kill only the first few may be there.
 
         Raises:
             WriteFailed: the disk refused.
-            GenerationClosed: the store goes on in another generation.
+            GenerationClosed: the store continues in another generation.
         """
         try:
             with self.locked():
@@ -270,7 +271,7 @@ class Log:
             raise write_failed(error, self.path) from error
 
     def extend_locked(self, whole: bytes) -> bool:
-        """Go on as a longer log does, `whole`, by somebody who holds the lock; False where that is another log."""
+        """Append the further entries of a longer log, for a caller with the lock. False if `whole` is another log."""
         length = self._committed_length() * SIZE
         if self._files.read(self._descriptor, length, 0) != whole[:length]:
             return False
@@ -280,22 +281,22 @@ class Log:
         return True
 
     def append_locked(self, *entries: Entries) -> None:
-        """`append` by somebody who holds the lock.
+        """`append` for a caller that holds the lock.
 
         Raises:
-            OSError: they are not on the disk; the log is as it was.
+            OSError: the entries are not on the disk; the log is unchanged.
         """
         length = self._committed_length()
         try:
             for number, entry in enumerate(entries):
-                # Those of one sector reach the disk together. Of others the first are there before the last.
+                # Entries of one sector reach the disk together. Earlier sectors are synced before the last one.
                 last = number + 1 == len(entries)
                 self._append_locked(entry, length + number, sync=last or not (length + number + 1) % _PER_SECTOR)
         except BaseException as error:
             if isinstance(error, OSError):
                 with contextlib.suppress(OSError):
                     self._files.truncate(self._descriptor, length * SIZE)
-            else:  # an interrupt: what the log holds is committed
+            else:  # an interrupt: what the log contains is committed
                 length = self._files.size(self._descriptor) // SIZE
             if self._copy is not None:
                 with contextlib.suppress(OSError):
@@ -308,14 +309,14 @@ class Log:
         length = self._committed_length() if length is None else length
         entry["sequence"] = length
         entry["hash"] = xxhash.xxh3_64_intdigest(entry.tobytes()[:-8], self._seed)
-        # The copy is written first, and not synced: whoever dies leaves no entry without one.
+        # The copy is written first, and not synced. So a writer that dies leaves no entry without a copy.
         write_all(self._files, self._copy_descriptor(length * SIZE), [entry.tobytes()], length * SIZE)
         write_all(self._files, self._descriptor, [entry.tobytes()], length * SIZE)
         if sync:
             self._files.sync(self._descriptor)
 
     def _copy_descriptor(self, length: int) -> int:
-        """The copy, open for writing and with all that stands in the first `length` bytes of the log."""
+        """The copy, open for writing, with at least the first `length` bytes of the log."""
         if self._copy is None:
             try:
                 self._copy = self._files.open(self.copy_path, write=True)
@@ -329,19 +330,19 @@ class Log:
         return self._copy
 
     def prefix_hash(self) -> int:
-        """The xxh3-64 of all that is committed, by somebody who holds the lock: what a `merged` entry says of it."""
+        """The xxh3-64 of all committed entries, for a `merged` entry. The caller holds the lock."""
         length = self._committed_length() * SIZE
         return xxhash.xxh3_64_intdigest(self._files.read(self._descriptor, length, 0), self._seed)
 
     def mend_copy(self) -> bool:
-        """Have the copy say what the log says; returns whether it did not."""
+        """Make the copy equal to the log. Returns whether it differed."""
         with self.locked():
             length = self._committed_length() * SIZE
             data = bytearray(self._files.read(self._descriptor, length, 0))
             copy = self._copy_descriptor(0)
             present = self._files.read(copy, length, 0)
             good = matches(bytes(present[: len(present) // SIZE * SIZE]), self._seed)
-            # What is damaged in the log alone is not written over what is whole.
+            # Entries that are damaged in the log alone are not copied.
             for number in np.flatnonzero(good & ~matches(bytes(data), self._seed)[: len(good)]).tolist():
                 part = slice(number * SIZE, (number + 1) * SIZE)
                 data[part] = present[part]
@@ -352,14 +353,13 @@ class Log:
             return True
 
     def copy_differs(self) -> bool:
-        """Whether the copy lacks an entry that the log has, or has a damaged one."""
+        """Whether the copy lacks entries of the log, or has damaged ones."""
         length = len(self._read_log(0)) // SIZE
-        copy = self._read_copy(0)
-        good = matches(copy[: len(copy) // SIZE * SIZE], self._seed)[:length]
+        good = matches(self._read_copy(0), self._seed)[:length]
         return len(good) < length or not good.all()
 
     def holds(self, entry: Entries) -> bool:
-        """Whether an entry given to `append` is committed: an interrupt may hide what became of it."""
+        """Whether an entry that was given to `append` is committed. After an interrupt the caller cannot know."""
         at = int(entry["sequence"][0]) * SIZE
         return self._files.read(self._descriptor, SIZE, at) == entry.tobytes()
 
@@ -374,22 +374,22 @@ class Log:
         if length and self._is_closed(length - 1):
             if self._superseded():
                 raise GenerationClosed(str(self.path))
-            length -= 1  # a rebalance died before its new generation was in place
+            length -= 1  # a rebalance died before its new generation was complete
         if size != length * SIZE:
             self._files.truncate(self._descriptor, length * SIZE)
         return length
 
     def _whole_entries(self, size: int) -> int:
-        """Entries in a log of so many bytes, without a torn tail."""
+        """The number of entries in a log of `size` bytes, without a torn tail."""
         length = size // SIZE
         torn = length and self._files.read(self._descriptor, SIZE, (length - 1) * SIZE) == ZEROS
         return length - 1 if torn else length
 
     def _roll_forward(self) -> None:
-        """Have the log hold what a writer that died had written to the copy only: who opened it since has seen that."""
+        """Append entries that a dead writer had written to the copy alone. Readers since then have seen them."""
         if self._refused is not None:
             with contextlib.suppress(OSError):
-                # Not where somebody else took the entry for that of a writer that died.
+                # Not if another process has already appended the entry as that of a dead writer.
                 if self._copy is not None and self._files.size(self._descriptor) <= self._refused * SIZE:
                     self._files.truncate(self._copy, self._refused * SIZE)
                 self._refused = None
@@ -400,7 +400,6 @@ class Log:
         except GenerationClosed:
             return
         copy = self._read_copy(length)
-        copy = copy[: len(copy) // SIZE * SIZE]
         entries = self._committed(copy, matches(copy, self._seed, length))
         if entries:
             write_all(self._files, self._descriptor, [entries], length * SIZE)
@@ -408,14 +407,14 @@ class Log:
 
 
 def create_log(folder: Path, files: Files, data: bytes = b"") -> None:
-    """Make a log and its copy in a new folder, empty or with entries; on the disk when this returns."""
+    """Create a log and its copy in a new folder, with the entries in `data`. Both are on the disk when this returns."""
     for name in ("log", "log" + COPY):
         _create(folder / name, data, files)
     files.sync_folder(folder)
 
 
 def is_closed(folder: Path, files: Files) -> bool:
-    """Whether the log in a generation's folder ends with a `closed` entry, by the log or by its copy."""
+    """Whether the log in a generation's folder, or its copy if that cannot be read, ends with a `closed` entry."""
     for name in ("log", "log" + COPY):
         try:
             data = read_whole(files, folder / name)

@@ -1,4 +1,4 @@
-"""The entries of a log: what one says, and which of a log's bytes are whole entries. docs/format.md draws one."""
+"""The entries of a log: their fields and kinds, and the check of their hashes. docs/format.md shows the layout."""
 
 from typing import Any
 
@@ -17,28 +17,28 @@ ENTRY = np.dtype(
         ("body", "<u8"),  # bytes of body
         ("header_hash", "<u8"),  # xxh3-64
         ("body_hash", "<u8"),  # xxh3-64
-        ("sequence", "<u8"),  # this entry's own number, so that none can vanish from the middle
+        ("sequence", "<u8"),  # the number of this entry, so that a missing one is noticed
         ("hash", "<u8"),  # xxh3-64 of the 56 bytes before, seeded
     ]
 )
 BATCH, SEALED, UPDATE, DELETE, CLOSED, EVICTED, ADOPTED = 1, 2, 3, 4, 5, 6, 7
-"""Kinds of entries of every format. UPDATE and DELETE have their positions in the chunk: formats 1 to 3 only."""
+"""Kinds of entries. UPDATE and DELETE occur in formats 1 to 3 only; their positions are in the chunk."""
 STAGED, UPDATED, DELETED, COPIED, MERGED = 8, 9, 10, 11, 12
 """Kinds of entries of format 4."""
 KINDS = range(MERGED + 1)
 NOWHERE = 0xFFFFFFFF
-"""In place of a chunk's number: rows of an adopted chunk that were written anew, among others."""
+"""Stands for a chunk's number in an entry without a chunk of its own, such as an edit."""
 SIZE = ENTRY.itemsize
 ZEROS = bytes(SIZE)
 _WORTH_A_PASS = 1024
-"""Entries from which one hash of all of them is looked for."""
+"""The number of entries from which `matches` uses the hash in a `merged` entry."""
 
 Entries = np.ndarray[Any, np.dtype[np.void]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 def new_entry(kind: int, chunk: int, **values: int) -> Entries:
-    """One entry, complete but for its sequence and hash, which `Log.append` fills in."""
+    """A new entry. `Log.append` sets its sequence number and hash."""
     entry: Entries = np.zeros(1, ENTRY)
     entry["kind"], entry["chunk"] = kind, chunk
     for name, value in values.items():
@@ -47,16 +47,16 @@ def new_entry(kind: int, chunk: int, **values: int) -> Entries:
 
 
 def last_chunk(entries: Entries) -> int:
-    """The highest number of a chunk that entries speak of, -1 where there is none."""
+    """The highest chunk number in some entries; -1 if there is none."""
     chunks = entries["chunk"][entries["chunk"] != NOWHERE]
     return int(chunks.max()) if len(chunks) else -1
 
 
 def entries_of(data: bytes, seed: int, where: str, first: int = 0) -> Entries:
-    """The entries that the bytes of a log say, from number `first` on, without a torn tail.
+    """The entries in the bytes of a log, from number `first` on, without a torn tail.
 
     Raises:
-        Damaged: an entry that is not a torn tail does not match its hash.
+        Damaged: an entry does not match its hash and is not a torn tail.
     """
     data = data[: len(data) // SIZE * SIZE].removesuffix(ZEROS)
     good = matches(data, seed, first)
@@ -66,9 +66,9 @@ def entries_of(data: bytes, seed: int, where: str, first: int = 0) -> Entries:
 
 
 def matches(data: bytes, seed: int, first: int = 0) -> Bools:
-    """Which of the entries in the bytes of a log, from number `first` on, match their hashes: bool [n].
+    """Which entries in the bytes of a log, from number `first` on, match their hashes: bool [n].
 
-    A `merged` entry has a hash of the whole log before it: one pass over all of it stands for one over each entry.
+    A `merged` entry has a hash of the whole log before it. Checking that one hash is faster than hashing each entry.
     """
     entries = np.frombuffer(data, ENTRY)
     good: Bools = entries["sequence"] == np.arange(first, first + len(entries), dtype=np.uint64)
@@ -92,6 +92,6 @@ def matches(data: bytes, seed: int, first: int = 0) -> Bools:
 
 def damaged(where: str, number: int, count: int) -> Damaged:
     return Damaged(
-        f"{where}: entry {number} of {count} does not match its checksum, nor does its copy. The log says which rows "
-        "exist, so the store is not read past it; restore the file from a copy, or open it with salvage=True"
+        f"{where}: entry {number} of {count} does not match its checksum, and neither does its copy. The log lists the "
+        "rows of the store, so later rows cannot be read; restore the file from a copy, or open it with salvage=True"
     )

@@ -1,7 +1,7 @@
 """The file `numbers` of a generation: lists of positions and row numbers that entries of its log refer to.
 
-A list is written and synced before the entry that refers to it, so what no entry refers to is the trace of a write that
-never finished. `numbers.copy` holds the same bytes, written first and not synced; a damaged list is read from there.
+A list is written and synced before the entry that refers to it. A list without an entry is left over from an
+unfinished write. `numbers.copy` holds the same bytes, written first and not synced. A damaged list is read from there.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ Int64 = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class NumberLists:
-    """The bytes of the file, from anywhere: the lists that entries refer to."""
+    """Reads lists from the bytes of the file, whatever their source."""
 
     def __init__(self, data: bytes, seed: int, where: str) -> None:
         self.where = where
@@ -33,7 +33,7 @@ class NumberLists:
         self._seed = seed
 
     def read(self, entries: Entries) -> list[Int64 | None]:
-        """The list that each entry refers to, int64 [n]; None where it is damaged."""
+        """The list that each entry refers to, int64 [n]; None for a damaged one."""
         return [self._list(entry) for entry in entries]
 
     def _list(self, entry: Any) -> Int64 | None:
@@ -45,10 +45,10 @@ class NumberLists:
 
 
 class Numbers:
-    """The lists of one generation, in its two files. Whoever appends holds the lock of editors.
+    """The lists of one generation, in its two files. The caller of `append` holds the edit lock.
 
     Args:
-        seed: of their hashes: that of the generation.
+        seed: the generation's seed, for the hashes of the lists.
     """
 
     def __init__(self, folder: Path, files: Files, seed: int) -> None:
@@ -58,18 +58,18 @@ class Numbers:
         self._seed = seed
 
     def append(self, numbers: Int64) -> dict[str, int]:
-        """Write a list, int64 [n]; it is on the disk when this returns.
+        """Write a list, int64 [n]. It is on the disk when this returns.
 
         Returns:
-            What an entry says of it: `offset` and `body` in bytes, and `body_hash`.
+            The fields of an entry that refers to it: `offset` and `body` in bytes, and `body_hash`.
 
         Raises:
-            OSError: the disk refused. What was written is referred to by nothing.
+            OSError: the disk refused. No entry refers to the written bytes.
         """
         data = numbers.astype("<i8").tobytes()
         with contextlib.ExitStack() as stack:
             descriptors = [self._opened(path, stack) for path in (self.path.with_name(NAME + COPY), self.path)]
-            # In both at the same place, whatever was cut off one of them.
+            # At the same offset in both files, even if one of them was cut off.
             end = -(-max(map(self._files.size, descriptors)) // 8) * 8
             for descriptor in descriptors:
                 write_all(self._files, descriptor, [data], end)
@@ -78,7 +78,7 @@ class Numbers:
         return {"offset": end, "body": len(data), "body_hash": xxhash.xxh3_64_intdigest(data, self._seed)}
 
     def read(self, entries: Entries) -> list[Int64 | None]:
-        """The list that each entry refers to, int64 [n]; None where it is damaged in both files."""
+        """The list that each entry refers to, int64 [n]; None for one that is damaged in both files."""
         found: list[Int64 | None] = [None] * len(entries)
         if not len(entries):
             return found
@@ -99,7 +99,7 @@ class Numbers:
             yield NumberLists(data, self._seed, str(path))
 
     def whole(self) -> bytes:
-        """All lists, for another host: the file that is longer."""
+        """The bytes of the longer of the two files, for another host."""
         found = b""
         for path in (self.path, self.path.with_name(NAME + COPY)):
             with contextlib.suppress(OSError):
@@ -107,19 +107,19 @@ class Numbers:
         return found
 
     def take(self, whole: bytes) -> None:
-        """Have both files hold what another host's hold; these lists and more."""
+        """Replace both files by the bytes of another host's file, which contains these lists."""
         for path in (self.path.with_name(NAME + COPY), self.path):
             if whole:
                 replace_file(path, whole, durable=True, files=self._files)
 
     def damaged(self, entries: Entries) -> list[str]:
-        """The names of the files in which a list of these entries is damaged."""
+        """The names of the files in which a list that these entries refer to is damaged."""
         return [
             Path(lists.where).name for lists in self._both() if any(numbers is None for numbers in lists.read(entries))
         ]
 
     def mend(self, entries: Entries) -> None:
-        """Have both files hold the lists of these entries, where one of them does."""
+        """Restore lists that are damaged in one file from the other one."""
         for name in self.damaged(entries):
             with contextlib.ExitStack() as stack:
                 descriptor = self._opened(self.path.with_name(name), stack)
@@ -129,7 +129,7 @@ class Numbers:
                 self._files.sync(descriptor)
 
     def _opened(self, path: Path, stack: contextlib.ExitStack) -> int:
-        """One of the files for writing, until the stack ends; made where it is not there."""
+        """Open one of the files for writing, until the stack unwinds. A missing file is created."""
         try:
             descriptor = self._files.open(path, write=True)
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What a store's folder holds, without reading its rows: chunks, what is committed in each, who is writing."""
+"""The chunks of a store: what is committed in each, and whether a process writes to it. Rows are not read."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +18,8 @@ from warmstore.storage.files import Files, is_locked
 class ChunkState:
     """One chunk's file.
 
-    nbytes: of the file. state: "sealed", "open" (no footer: any Arrow reader but warmstore needs one), "missing", or
-    "uncommitted" (nothing in it is committed yet).
-    writing: a live process holds it.
+    nbytes: of the file. state: "sealed", "open" (without a footer, which other Arrow readers need), "missing", or
+    "uncommitted" (without a committed row). writing: whether a live process holds its lock.
     """
 
     name: str
@@ -35,7 +34,7 @@ def chunk_states(path: Path) -> list[ChunkState]:
     """The chunks of a store's current generation, by number.
 
     Raises:
-        NotAStore, Damaged: as when the store is opened.
+        NotAStore, Damaged: as for `RecordStore.open`.
     """
     files = Files()
     manifest = read_manifest(path, files)
@@ -65,7 +64,7 @@ def chunk_states(path: Path) -> list[ChunkState]:
                 batches=len(of_chunk),
                 nbytes=file.stat().st_size if file is not None else 0,
                 state=state,
-                # A chunk without a commit may be in the making: taking its lock for a moment could fail its writer.
+                # A chunk without a commit may be new: testing its lock could make its writer fail.
                 writing=state == "open" and file is not None and is_locked(file),
             )
         )
@@ -77,7 +76,7 @@ def field_bytes(store: StoreReader) -> dict[str, int]:
     sizes = iter(store.snapshot.size)
     taken = {}
     for name, field in store.fields.items():
-        # One buffer for a column of fixed width, two for one that varies: as in `Batches.slots`.
+        # One buffer for a column of fixed width, two for one of varying width, as in `Batches.slots`.
         buffers = sum(1 if column.width is not None else 2 for column in columns_of(name, field))
         taken[name] = sum(int(next(sizes).sum()) for _ in range(buffers)) if store.snapshot.batches else 0
     return taken

@@ -21,8 +21,8 @@ _ROWS = 4096
 class Problem:
     """Some damaged values: the chunk's file, the field, and the positions of the records.
 
-    Without a field, no value of a live record is damaged: the damage is in replaced or deleted values, in a header of
-    which one byte could be restored, or in the footer, which only other readers of Arrow files use.
+    Without a field, no value of a live record is damaged. The damage is in replaced or deleted values, in one byte of a
+    header, which was corrected, or in the footer, which only other readers of Arrow files use.
     """
 
     chunk: str
@@ -34,8 +34,8 @@ class Problem:
 class Report:
     """What `verify` found.
 
-    records, bytes: that were read. problems: damage in chunks. files: other damaged files, which have whole copies.
-    lost: edits that are not applied, because they or an earlier edit are damaged. repaired: whether damaged files were
+    records, bytes: what was read. problems: damage in chunks. files: other damaged files, which have intact copies.
+    lost: edits that are not applied because they or an earlier edit are damaged. repaired: whether damaged files were
     restored and damaged values made absent.
     """
 
@@ -57,10 +57,10 @@ class Report:
         values = sum(len(problem.positions) for problem in self.problems)
         lines = [f"{self.records:,} records, {self.bytes:,} bytes: {values:,} values are damaged or missing"]
         for name in self.files:
-            lines.append(f"  {name} is damaged; its copy is whole")
+            lines.append(f"  {name} is damaged; its copy is intact")
         for problem in self.problems:
             if not problem.field:
-                lines.append(f"  {problem.chunk}: damaged where no value of a record lies")
+                lines.append(f"  {problem.chunk}: damaged outside the values of records")
                 continue
             shown = ", ".join(map(str, problem.positions[:5])) + (", ..." if len(problem.positions) > 5 else "")
             lines.append(
@@ -76,14 +76,14 @@ class Report:
 
 
 def check(session: StoreSession, *, repair: bool, progress: bool | None) -> Report:
-    """Check everything that the log of a store commits; see `RecordStore.verify`."""
+    """See `RecordStore.verify`."""
     generation = session.generation
     entries = generation.log.read(0)[: generation.snapshot.entries]
     bad_batches, chunks = _bad_batches(generation, entries, progress)
     problems = [*_bad_values(generation, bad_batches)]
     named = {problem.chunk for problem in problems}
     problems += [Problem(chunk, "", ()) for chunk in sorted(chunks - named)]
-    # The files of a generation that has ended may be removed already.
+    # The files of a closed generation may be gone already.
     files = () if generation.is_superseded else _bad_files(session, generation, entries)
     lost = (*(f"entry {number} of the log" for number in generation.log.lost), *generation.batches.lost_edits)
     size = sum(path.stat().st_size for path in generation.folder.glob("*.arrow"))
@@ -98,7 +98,7 @@ def check(session: StoreSession, *, repair: bool, progress: bool | None) -> Repo
 
 
 def _bad_files(session: StoreSession, generation: Generation, entries: Entries) -> tuple[str, ...]:
-    """The names of damaged files that have whole copies."""
+    """The names of damaged files that have intact copies."""
     folder = generation.folder.name
     names = []
     if is_damaged(session.path, session.files):
@@ -116,7 +116,7 @@ def _bad_files(session: StoreSession, generation: Generation, entries: Entries) 
 
 
 def _bad_batches(generation: Generation, entries: Entries, progress: bool | None) -> tuple[set[int], set[str]]:
-    """The live batches whose bodies do not match their hashes, by number; and the chunks with any damage, by name."""
+    """The numbers of live batches that do not match their hashes, and the names of chunks with any damage."""
     batches = generation.batches
     known = entries[batches.live_entries()]
     sealed = entries[(entries["kind"] == SEALED) & (entries["body_hash"] != 0)]
@@ -132,7 +132,7 @@ def _bad_batches(generation: Generation, entries: Entries, progress: bool | None
                     chunks.add(batches.chunks.path(chunk).name)
             done += int(entry["header"]) + int(entry["body"])
             advance(0, done)
-        # Other sealed chunks have no live rows: they were evicted or merged, or an update failed after them.
+        # Other sealed chunks have no live rows: they were evicted or merged, or belong to a failed update.
         for entry in sealed[
             np.isin(sealed["chunk"], known["chunk"]) & ~np.isin(sealed["chunk"], list(batches.evicted))
         ]:

@@ -1,6 +1,6 @@
-"""The files of a generation's chunks: where each is mapped, how long it is, and what of its batches is whole.
+"""The files of a generation's chunks: their mapping and sizes, and checks of their batches.
 
-Headers and bodies are read past the mapping here, by `pread`: a file that was cut short is damage and no SIGBUS.
+Headers and bodies are read with `pread` here, not through the mapping: a file that was cut short is damage, not SIGBUS.
 """
 
 import errno
@@ -23,29 +23,29 @@ from warmstore.storage.memory.address_space import SLOT, AddressSpace
 _log = logging.getLogger("warmstore")
 
 _PIECE = 4 << 20
-"""Bytes of a body that are read at once to be hashed."""
+"""Bytes of a body that are read and hashed at once."""
 
 
 class Reload(Exception):
-    """The log is to be read anew: a chunk's file has gone with an eviction or a merge, or outgrew its address space."""
+    """The log must be read again: a chunk's file was evicted or merged, or has outgrown its address space."""
 
 
 class ChunkFiles:
     """Chunks by number. Not thread-safe; `space` is.
 
-    space: where they are mapped. slots: by chunk, its slot there. sizes: by chunk, the bytes of its file when it was
-    seen last, 0 where it is missing. mended: headers that have a wrong byte on the disk, by their hash.
+    space: the address space that they are mapped into. slots: the slot of each chunk. sizes: the bytes of each chunk's
+    file at the last look, 0 for a missing file. mended: repaired headers that have a wrong byte on the disk, by hash.
 
     Args:
-        superseded: whether the store has gone on to a later generation.
-        gone: says which chunks were evicted or merged away by now.
+        superseded: whether the store continues in a later generation.
+        gone: returns the chunks that have been evicted or merged away.
     """
 
     def __init__(
         self, folder: Path, files: Files, superseded: Callable[[], bool], gone: Callable[[], frozenset[int]]
     ) -> None:
         self.space = AddressSpace.of(files, files.block_source(folder))
-        self.slots: dict[int, int] = {}  # dense, as numbers of chunks that have gone are not
+        self.slots: dict[int, int] = {}  # slots are consecutive, chunk numbers are not
         self.sizes: dict[int, int] = {}
         self.mended: dict[int, bytes] = {}
         self._folder = folder
@@ -57,11 +57,11 @@ class ChunkFiles:
         self._weighed = 0
 
     def map(self, chunks: list[int]) -> None:
-        """Have chunks be mapped, and know the bytes they have now.
+        """Map chunks, and note the sizes of their files.
 
         Raises:
-            GenerationClosed: they went with their generation, since the store is in a later one.
-            Reload: they were evicted or merged by entries of the log that are not known yet, or outgrew their slots.
+            GenerationClosed: their generation was removed; the store is in a later one.
+            Reload: entries of the log that were not read yet evicted or merged them, or they have outgrown their slots.
         """
         for chunk in chunks:
             self.slots.setdefault(chunk, len(self.slots))
@@ -77,20 +77,20 @@ class ChunkFiles:
         except OSError as error:
             if error.errno != errno.ENOMEM:
                 raise
-            space = space.unmapped()  # the system maps no more files
+            space = space.unmapped()  # the system refuses further mappings
             sizes = self._mapped_into(space, sorted({*self.sizes, *chunks}))
-        # A chunk of 1 GiB has its footer behind that, and what was appended to a file may be of any length.
+        # A full chunk has its footer beyond 1 GiB, and other programs may have appended to a file.
         if min(max(sizes.values(), default=0), SLOT) > space.slot:
             raise Reload(str(self._folder))
         self.sizes.update(sizes)
-        self.space = space  # with everything in it: other threads may be gathering
+        self.space = space  # only when complete: other threads may be gathering
         taken = sum(self.sizes.values())
-        if taken > 2 * self._weighed:  # asking the system costs as much as reading a batch
+        if taken > 2 * self._weighed:  # this call costs as much as reading a batch
             self._weighed = taken
             self._scarce = 2 * taken > psutil.virtual_memory().available
 
     def _mapped_into(self, space: AddressSpace, chunks: list[int]) -> dict[int, int]:
-        """Have chunks be mapped; returns the bytes of their files, 0 for those that are missing."""
+        """Map chunks into `space`. Returns the bytes of their files, 0 for a missing one."""
         sizes = {}
         slots, name, paths, source, add = self.slots, self._name, space.paths, space.block_source, space.map
         for chunk in chunks:
@@ -99,7 +99,7 @@ class ChunkFiles:
                 sizes[chunk] = self._size_of(chunk)
                 continue
             if source is not None:
-                source.base_index(chunk)  # makes the file of one that comes from a remote
+                source.base_index(chunk)  # creates the file of a chunk that comes from a remote
             try:
                 sizes[chunk] = add(slot, name(chunk), chunk)
             except FileNotFoundError:
@@ -107,7 +107,7 @@ class ChunkFiles:
         return sizes
 
     def _size_of(self, chunk: int) -> int:
-        """Bytes of a chunk's file, 0 where it is missing."""
+        """Bytes of a chunk's file; 0 if it is missing."""
         if self.space.block_source is not None:
             self.space.block_source.base_index(chunk)
         try:
@@ -116,7 +116,7 @@ class ChunkFiles:
             return self._missing(chunk)
 
     def _missing(self, chunk: int) -> int:
-        """0, for a chunk whose file is missing, where nothing says why it has gone."""
+        """Returns 0 for a chunk whose file is missing without a reason in the log."""
         if self._superseded():
             raise GenerationClosed(str(self._folder))
         if chunk in self._gone_by_now():
@@ -125,11 +125,11 @@ class ChunkFiles:
 
     @property
     def scarce(self) -> bool:
-        """Whether the chunks are too large to expect them in memory, so that reading around a row is a waste."""
+        """Whether the chunks are too large for the page cache, so that reading ahead around a row is a waste."""
         return self._scarce
 
     def file_size(self, chunk: int) -> int:
-        """Bytes of a chunk's file when it was seen last; 0 where it is missing."""
+        """Bytes of a chunk's file at the last look; 0 if it is missing."""
         return self.sizes.get(chunk, 0)
 
     def _name(self, chunk: int) -> str:
@@ -139,18 +139,18 @@ class ChunkFiles:
         return self._folder / f"{chunk:06d}.arrow"
 
     def drop_pages(self) -> None:
-        """Give back the pages of what was read, to this process; the page cache keeps them."""
+        """Unmap the pages that were read from this process. They stay in the page cache."""
         for chunk, slot in self.slots.items():
             if self.space.is_mapped and slot in self.space.paths:
                 length = min(self.file_size(chunk), self.space.slot)
                 advise(self.space.address + slot * self.space.slot, length, mmap.MADV_DONTNEED)
 
     def address(self, entry: Any) -> int:
-        """Where the header of a batch lies in `space`."""
+        """The address of a batch's header in `space`."""
         return self.slots[int(entry["chunk"])] * self.space.slot + int(entry["offset"])
 
     def header(self, entry: Any) -> bytes | None:
-        """A batch's header, or None when it is damaged beyond one byte."""
+        """A batch's header, repaired if one byte is wrong; None if more bytes are wrong."""
         start = self.address(entry)
         known = int(entry["header_hash"])
         if known in self.mended:
@@ -164,16 +164,16 @@ class ChunkFiles:
         prefix = b"\xff\xff\xff\xff" + (len(header) - 8).to_bytes(4, "little")
         mended = with_one_byte_changed(header, lambda data: xxhash.xxh3_64_intdigest(data) == known, known=prefix)
         if mended is not None:
-            where = self.path(int(entry["chunk"]))
-            _log.warning("%s: a header has a wrong byte and is read without it; verify(repair=True) mends it", where)
+            path = self.path(int(entry["chunk"]))
+            _log.warning("%s: a wrong byte of a header was corrected in memory; verify(repair=True) repairs it", path)
             self.mended[known] = mended
         return mended
 
     def is_whole(self, entry: Any) -> bool:
-        """Whether a batch is there and matches its hashes, or has one wrong byte in its header."""
+        """Whether a batch is complete and matches its hashes, or has only one wrong byte in its header."""
         end = int(entry["offset"]) + int(entry["header"]) + int(entry["body"])
-        there = end <= self.file_size(int(entry["chunk"]))
-        return there and self.header(entry) is not None and self.body_is_whole(entry)
+        is_complete = end <= self.file_size(int(entry["chunk"]))
+        return is_complete and self.header(entry) is not None and self.body_is_whole(entry)
 
     def has_mended_header(self, entry: Any) -> bool:
         """Whether the header of a batch has a wrong byte on the disk."""
@@ -182,7 +182,7 @@ class ChunkFiles:
         return header is None or xxhash.xxh3_64_intdigest(header) != int(entry["header_hash"])
 
     def footer_is_whole(self, sealed: Any, batches: Entries) -> bool:
-        """Whether what stands before the first and behind the last batch of a sealed chunk matches its hashes."""
+        """Whether the bytes before the first batch and after the last batch of a sealed chunk match their hashes."""
         chunk, offset = int(sealed["chunk"]), int(sealed["offset"])
         first = int(batches["offset"][batches["chunk"] == chunk].min(initial=offset))
         start = self.slots[chunk] * self.space.slot
@@ -195,7 +195,7 @@ class ChunkFiles:
         )
 
     def body_is_whole(self, entry: Any) -> bool:
-        """Whether a batch's body matches its hash, read from the disk and past the mapping."""
+        """Whether a batch's body, read from the file, matches its hash."""
         start = self.address(entry) + int(entry["header"])
         digest, body = xxhash.xxh3_64(), int(entry["body"])
         for first in range(0, body, _PIECE):

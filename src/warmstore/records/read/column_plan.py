@@ -1,4 +1,4 @@
-"""ColumnPlan: in which buffers of a batch a field is stored, how wide its rows are, and which rows were checked."""
+"""ColumnPlan: the buffers of a batch that hold a field, the width of its rows, and which rows were checked."""
 
 from dataclasses import dataclass
 

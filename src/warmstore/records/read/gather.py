@@ -1,7 +1,7 @@
 """Gatherer: reads rows at memory speed, and checks each against its checksum the first time this process reads it.
 
-The first read of a row goes to the file, since reading a mapping behind the end of a file raises SIGBUS. The check runs
-on the bytes that were read, and these are returned. Later reads copy from the mapping without a check.
+The first read of a row goes to the file, since reading a mapping beyond the end of a file raises SIGBUS. The bytes that
+were read are checked and returned. Later reads copy from the mapping without a check.
 """
 
 from collections.abc import Collection, Iterable
@@ -37,12 +37,12 @@ class Gatherer:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The committed rows that this process knows."""
+        """The committed rows that this process has read from the log."""
         return self._batches.snapshot
 
     @property
     def space(self) -> AddressSpace:
-        """Where the chunks are mapped."""
+        """The address space that the chunks are mapped into."""
         return self._batches.space
 
     def gather(self, snapshot: Snapshot, name: str, rows: Int64, which: Int64) -> GatheredColumn:
@@ -74,7 +74,7 @@ class Gatherer:
     def _read(
         self, snapshot: Snapshot, plan: ColumnPlan, rows: Int64, which: Int64, *, check: bool = False
     ) -> GatheredColumn:
-        """Read one field of some rows from the mapping, or with `check` from the files, against their checksums."""
+        """Read one field of some rows from the mapping, or with `check` from the files, and compare their checksums."""
         source = _Source(self._batches.space, check)
         data: Any = None
         spans = shapes = absent = None

@@ -1,7 +1,7 @@
-"""Which batches hold the rows of a store, as its log says: those that were appended, or what they were merged into.
+"""The batches that hold the rows of a store: those that were appended, or those that they were merged into.
 
-A merge writes rows of many small chunks again, into one: batches of kind `copied`, and a `merged` entry whose list in
-`numbers` says how often these rows were merged, and which row each batch begins with. Row numbers stay.
+A merge copies the rows of many small chunks into one: batches of kind `copied`, and a `merged` entry. The entry's list
+in `numbers` has the merge level of the rows and the first row of each batch. Row numbers do not change.
 """
 
 from dataclasses import dataclass, field
@@ -24,9 +24,8 @@ HAS_ROWS = np.array([kind in (BATCH, UPDATE, STAGED) for kind in KINDS])
 class LiveBatches:
     """Batches in the order of their rows.
 
-    entries: int64 [n], the number of each batch's entry. first_row: int64 [n]. rows: row numbers that are taken.
-    merged_away: chunks none of whose batches counts any more. levels: of merged chunks, how often their rows were
-    merged.
+    entries: int64 [n], the number of each batch's entry. first_row: int64 [n]. rows: the next free row number.
+    merged_away: chunks without live batches. levels: how often the rows of each merged chunk were merged.
     """
 
     entries: Int64
@@ -37,7 +36,7 @@ class LiveBatches:
 
 
 def live_batches(entries: Entries, first_row: int, numbers: Numbers | NumberLists) -> LiveBatches:
-    """The batches that entries of a log say, `first_row` being the next row number.
+    """The live batches in entries of a log. `first_row` is the next row number before them.
 
     Raises:
         Damaged: the list of a merge is damaged in both files.
@@ -52,10 +51,10 @@ def live_batches(entries: Entries, first_row: int, numbers: Numbers | NumberList
     if not len(copied):
         return LiveBatches(base, firsts, rows)
     starts, levels = _copied_starts(entries, copied, merges, numbers)
-    done = np.flatnonzero(starts >= 0)  # others were written by a merge that died
+    done = np.flatnonzero(starts >= 0)  # the others are left over from a merge that died
     lows = np.searchsorted(firsts, starts[done]).tolist()
     highs = np.searchsorted(firsts, starts[done] + entries["rows"][copied[done]].astype(np.int64)).tolist()
-    owner = np.full(len(base), -1, np.int64)  # the copied batch that each batch's rows went to last
+    owner = np.full(len(base), -1, np.int64)  # the copied batch that holds each batch's rows now
     for batch, low, high in zip(done.tolist(), lows, highs, strict=True):
         owner[low:high] = batch
     alive = np.unique(owner[owner >= 0])
@@ -68,8 +67,8 @@ def live_batches(entries: Entries, first_row: int, numbers: Numbers | NumberList
 
 
 def _without(numbers: UInt32, others: UInt32) -> Int64:
-    """Those of some chunks' numbers that are none of the others, each once."""
-    marks = np.zeros(int(numbers.max(initial=0)) + 1, bool)  # they are given out one after the other
+    """The distinct chunk numbers in `numbers` that are not in `others`."""
+    marks = np.zeros(int(numbers.max(initial=0)) + 1, bool)  # chunk numbers are nearly consecutive
     marks[numbers] = True
     marks[others] = False
     return np.flatnonzero(marks)
@@ -78,7 +77,7 @@ def _without(numbers: UInt32, others: UInt32) -> Int64:
 def _copied_starts(
     entries: Entries, copied: Int64, merges: Int64, numbers: Numbers | NumberLists
 ) -> tuple[Int64, dict[int, int]]:
-    """The first row of each copied batch, int64 [n], -1 where no merge was committed; and levels of their chunks."""
+    """The first row of each copied batch, int64 [n], -1 without a committed merge; and the levels of their chunks."""
     starts = np.full(len(copied), -1, np.int64)
     levels: dict[int, int] = {}
     merged = entries[merges]
@@ -88,8 +87,8 @@ def _copied_starts(
     ):
         if numbers_of is None or len(numbers_of) != count + 1:
             raise Damaged(
-                f"{numbers.where}: the list of a merge is damaged here and in the copy, and with it where the rows of "
-                f"chunk {chunk} stand; restore one of the two from a copy"
+                f"{numbers.where}: the list of a merge is damaged here and in the copy, so the row numbers of chunk "
+                f"{chunk} are unknown; restore one of the two files from a copy"
             )
         levels[chunk] = int(numbers_of[0])
         starts[before - count : before] = numbers_of[1:]
@@ -97,7 +96,7 @@ def _copied_starts(
 
 
 def first_chunks(entries: Entries, numbers: Numbers | NumberLists) -> dict[int, frozenset[int]]:
-    """By merged chunk: the chunks to which its rows were appended first."""
+    """For each merged chunk, the chunks to which its rows were originally appended."""
     kinds = entries["kind"]
     base = np.flatnonzero(HAS_ROWS[kinds])
     ends = np.cumsum(entries["rows"][base].astype(np.int64))

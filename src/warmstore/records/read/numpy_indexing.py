@@ -1,7 +1,7 @@
-"""A NumPy index of an array of records, parted into the records to read and an index of what was read.
+"""A NumPy index of an array of records, split into the records to read and an index into the records that were read.
 
-NumPy's rules stay NumPy's: only the part of the index that stands on axis 0 is replaced, by one of the same kind that
-picks the same records out of those that were read. So the rest of the index means what it meant.
+Only the part for axis 0 is replaced, by one of the same kind that selects the same records among those that were read.
+The other parts are unchanged, and NumPy applies the whole index, so its rules hold.
 """
 
 import operator
@@ -22,17 +22,17 @@ def is_integer(index: Any) -> bool:
 
 
 def split_index(index: Any, shape: tuple[int, ...]) -> tuple[Int64, tuple[Any, ...]]:
-    """The records that an index needs, and the index that picks its result out of them.
+    """The records that an index needs, and the index that selects the result from them.
 
     Args:
-        index: anything that NumPy takes for an array of this shape.
+        index: any index that NumPy accepts for an array of this shape.
         shape: (N, *inner): N records.
 
     Returns:
         positions: int64 [k], in [0, N). rest: `whole[index]` equals `whole[positions][rest]`.
 
     Raises:
-        PositionError: out of range on axis 0, more dimensions than there are, or not something to index with.
+        PositionError: out of range on axis 0, too many dimensions, or not an index.
     """
     parts = [_part(part) for part in (index if isinstance(index, tuple) else (index,))]
     dims = [_dims(part) for part in parts]
@@ -50,7 +50,7 @@ def split_index(index: Any, shape: tuple[int, ...]) -> tuple[Int64, tuple[Any, .
 
 
 def apply_index(values: np.ndarray[Any, Any], rest: tuple[Any, ...]) -> Any:
-    """What an index picks out of the records that were read for it.
+    """Apply an index to the records that were read for it.
 
     Raises:
         PositionError: NumPy refuses the index.
@@ -71,25 +71,25 @@ def _part(part: Any) -> Any:
     try:
         array = to_numpy(part)
     except (TypeError, ValueError, UnsupportedType) as error:
-        raise PositionError(f"{part!r:.80} is no index: {error}. {_ADVICE}") from None
+        raise PositionError(f"{part!r:.80} is not an index: {error}. {_ADVICE}") from None
     if not arrays and not array.size:
-        array = array.astype(np.intp)  # [] says no type
+        array = array.astype(np.intp)  # [] has no type
     if array.dtype.kind == "b":
         return array
     if array.dtype.kind not in "iu":
-        raise PositionError(f"{part!r:.80} is {array.dtype}, which is no index: {_ADVICE}")
+        raise PositionError(f"{part!r:.80} is {array.dtype}, which is not an index: {_ADVICE}")
     return array
 
 
 def _dims(part: Any) -> int:
-    """How many dimensions of an array a part of an index stands for."""
+    """The number of dimensions that a part of an index takes."""
     if part is None or part is Ellipsis or isinstance(part, bool):
         return 0
     return part.ndim if isinstance(part, np.ndarray) and part.dtype.kind == "b" else 1
 
 
 def _records(part: Any, shape: tuple[int, ...]) -> tuple[Int64, Any]:
-    """The records that a part on axis 0 asks for, and what asks for the same of those."""
+    """The records that the part for axis 0 selects, and the part that selects the same from those records."""
     if isinstance(part, slice):
         return as_positions(part, shape[0]), slice(None)
     if not isinstance(part, np.ndarray):

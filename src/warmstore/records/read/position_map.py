@@ -1,8 +1,8 @@
-"""Edits of a store: what an update or a delete says about positions, and how it changes their order.
+"""Edits of a store: how updates and deletes change the map from positions to rows.
 
-Rows on the disk never move. `order` says which row stands at each position; while nothing was edited it is the identity
-and does not exist. An edit's positions stand in the file `numbers`; in formats 1 to 3 they lie behind its batch in the
-chunk, with a hash of their own.
+Rows on the disk never move. `order` maps each position to a row; before the first edit it is the identity, and not
+stored. An edit's positions are in the file `numbers`; in formats 1 to 3 they follow its batch in the chunk, with a hash
+of their own.
 """
 
 from typing import Any
@@ -16,12 +16,12 @@ Int64 = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def trailer_size(count: int) -> int:
-    """Bytes of the trailer of so many positions: int64 each, then the xxh3-64 of them with the seed of their batch."""
+    """Bytes of the trailer with `count` positions: int64 each, then their xxh3-64 with the seed of their batch."""
     return 8 * count + 8
 
 
 def positions_in(trailer: memoryview, seed: int) -> Int64 | None:
-    """The positions that a trailer says; None when it is damaged."""
+    """The positions in a trailer; None if it is damaged."""
     data = bytes(trailer[:-8])
     if xxhash.xxh3_64_intdigest(data, seed) != int.from_bytes(trailer[-8:], "little"):
         return None
@@ -29,10 +29,10 @@ def positions_in(trailer: memoryview, seed: int) -> Int64 | None:
 
 
 class PositionMap:
-    """Positions to rows, kept up to date from one snapshot to the next.
+    """The map from positions to rows, updated from one snapshot to the next.
 
-    What was published is seen by snapshots and does not change any more: rows are appended behind it, and any other
-    edit begins with a copy.
+    Snapshots share a published map, so its entries never change: appended rows go behind it, and any other edit copies
+    it first.
 
     Args:
         order: int64 [n], published; None for the identity over `rows`.
@@ -44,7 +44,7 @@ class PositionMap:
         self._published = order is not None
 
     def append(self, first: int, last: int) -> None:
-        """Rows [first, last) stand at the end."""
+        """Append rows [first, last)."""
         length = self._length + last - first
         if length > len(self._order):
             self._copy(2 * length)
@@ -52,23 +52,23 @@ class PositionMap:
         self._length = length
 
     def update(self, positions: Int64, rows: Int64) -> None:
-        """Rows, int64 [n], replace those at the positions, int64 [n]; of equal positions the last counts."""
+        """Put rows, int64 [n], at positions, int64 [n]. Of equal positions the last one counts."""
         self._own()
         self._order[positions] = rows
 
     def delete(self, positions: Int64) -> None:
-        """Take positions away: surviving rows of the end, the last one first, fill the holes in rising order."""
+        """Remove positions. Remaining rows from the end, the last one first, fill the holes in rising order."""
         self._own()
-        gone = sorted_unique(positions)
-        length = self._length - len(gone)
-        inside = int(np.searchsorted(gone, length))
+        removed = sorted_unique(positions)
+        length = self._length - len(removed)
+        inside = int(np.searchsorted(removed, length))
         kept = np.ones(self._length - length, bool)
-        kept[gone[inside:] - length] = False
-        self._order[gone[:inside]] = self._order[length + np.flatnonzero(kept)[::-1]]
+        kept[removed[inside:] - length] = False
+        self._order[removed[:inside]] = self._order[length + np.flatnonzero(kept)[::-1]]
         self._length = length
 
     def publish(self) -> Int64:
-        """The order now, int64 [n], which stays as it is."""
+        """The current map, int64 [n], which is not changed afterwards."""
         self._published = True
         return self._order[: self._length]
 

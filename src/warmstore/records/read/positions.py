@@ -1,4 +1,4 @@
-"""What a user may index with (one position, slices, arrays, masks) as an int64 array of positions."""
+"""Conversion of the indices that users give (slices, arrays, masks) to an int64 array of positions."""
 
 from typing import Any
 
@@ -13,27 +13,27 @@ _STRIDES = (8,)
 
 
 def sorted_unique(positions: Int64) -> Int64:
-    """Each position once, rising. (`numpy.unique` goes through a hash table first: four times as slow.)"""
+    """The distinct positions in rising order. (`numpy.unique` uses a hash table first and takes four times as long.)"""
     ordered = np.sort(positions)
     return ordered[np.concatenate(([True], ordered[1:] != ordered[:-1]))] if len(ordered) else ordered
 
 
 def is_positions(index: Any) -> bool:
-    """Whether something is an array of int64 [n] already, contiguous; its numbers may be any."""
+    """Whether an index is a contiguous int64 [n] array. Its numbers are not checked."""
     return type(index) is np.ndarray and index.strides == _STRIDES and index.dtype == _INT64
 
 
 def as_positions(index: Any, length: int) -> Int64:
-    """Positions in [0, length) for a slice, a boolean mask, or integers of which negative ones count from the end.
+    """Positions in [0, length) for a slice, a boolean mask, or integers. Negative integers count from the end.
 
     Raises:
-        PositionError: out of range, or not something to index with.
+        PositionError: out of range, or not an index.
     """
     if isinstance(index, slice):
         try:
             return np.arange(*index.indices(length), dtype=np.int64)
         except (TypeError, ValueError) as error:
-            raise PositionError(f"{index} is no slice of records: {error}") from None
+            raise PositionError(f"{index} is not a slice of records: {error}") from None
     try:
         array = to_numpy(index)
     except (TypeError, ValueError, UnsupportedType) as error:
@@ -48,7 +48,7 @@ def as_positions(index: Any, length: int) -> Int64:
         )
     if not array.size:
         return np.zeros(0, np.int64)
-    # What int64 cannot hold would come out negative, and count from the end.
+    # An integer beyond int64 would become negative, and count from the end.
     bounded = np.minimum(array, np.uint64(np.iinfo(np.int64).max)) if array.dtype == np.uint64 else array
     positions = np.ascontiguousarray(bounded, np.int64)
     # As unsigned numbers negative ones are huge: one pass checks both ends.
@@ -60,7 +60,7 @@ def as_positions(index: Any, length: int) -> Int64:
 
 
 def outside(position: Any, length: int) -> PositionError:
-    """The error to raise for a position that no record has."""
+    """The error for a position outside the records."""
     if not length:
         return PositionError(f"there is no position {position!s}: there are no records")
     return PositionError(

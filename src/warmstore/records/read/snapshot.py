@@ -1,8 +1,8 @@
-"""What one process knows to be committed: for every batch its first row and where each Arrow buffer lies in memory.
+"""The committed rows that one process has read from the log: the first row of every batch, and its buffers in memory.
 
-A batch's header says nothing but its layout, so equal layouts have equal header hashes: each distinct header is
-verified and parsed once, and a store of equal batches opens without reading them. Snapshots only ever grow; an older
-one stays valid beside a newer one, since they share arrays of which it reads a shorter prefix.
+A batch's header holds nothing but its layout, so equal layouts have equal header hashes. Each distinct header is
+verified and parsed once, and a store of equal batches opens without reading them. Snapshots only grow. An older one
+stays valid beside a newer one: they share arrays, of which the older one reads a shorter prefix.
 """
 
 import logging
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.ma  # np.unique would, in the writer thread; a process forked meanwhile waits for that for ever
+import numpy.ma  # else np.unique imports it in the writer thread, and a process forked meanwhile deadlocks
 import pyarrow as pa
 
 from warmstore.errors import Damaged
@@ -49,12 +49,12 @@ _IS_DELETE = np.array([kind in (DELETE, DELETED) for kind in KINDS])
 _IN_CHUNK = np.array([kind in (UPDATE, DELETE) for kind in KINDS])  # edits with positions in their chunk
 
 _UNREADABLE = -(1 << 62)
-"""The address of every buffer of a batch whose bytes are missing or evicted, or whose header is damaged."""
+"""The address of the buffers of a batch that is missing or evicted, or has a damaged header."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the buffers of a batch lie in its body: byte offsets and sizes, in the order of `Batches.slots`."""
+    """The byte offsets and sizes of a batch's buffers in its body, in the order of `Batches.slots`."""
 
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -69,40 +69,40 @@ class Snapshot:
     entries: int = 0
     last_entry: bytes = b""
     batches: int = 0
-    span: int = 0  # rows per batch where all but the last have as many, else 0
+    span: int = 0  # rows of every batch but the last, 0 if batches differ
     unreadable: int = 0  # batches that cannot be read
     absent: frozenset[int] = frozenset()  # buffers of columns in which some record has no value
     first_row: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))
-    # [buffer][batch]: byte address in the address space; for fixed-width columns that of row 0 of the whole store.
+    # [buffer][batch]: byte address in the address space; for fixed-width columns the one that row 0 of the store had.
     address: tuple[Int64, ...] = ()
     size: tuple[Int64, ...] = ()
     chunk: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))
     seed: UInt64 = field(default_factory=lambda: np.zeros(0, np.uint64))  # of the checksums of a batch's rows
-    order: Int64 | None = None  # the row at each position; None while that is the identity
+    order: Int64 | None = None  # the row at each position; None for the identity
     edits: int = 0  # updates and deletes so far
-    deletes: int = 0  # those of them that moved rows to other positions
+    deletes: int = 0  # deletes so far: they move rows to other positions
     gaps: EvictedRanges | None = None  # rows of evicted chunks
 
     @property
     def is_plain(self) -> bool:
-        """Whether the row at each position is the one of that number."""
+        """Whether each position holds the row of the same number."""
         return self.order is None and self.gaps is None
 
     @property
     def length(self) -> int:
-        """Positions there are."""
+        """The number of positions."""
         if self.order is not None:
             return len(self.order)
         return self.rows if self.gaps is None else self.rows - self.gaps.count
 
     def rows_at(self, positions: Int64) -> Int64:
-        """The row that stands at each position."""
+        """The row at each position."""
         if self.order is not None:
             return self.order[positions]
         return positions if self.gaps is None else self.gaps.rows_at(positions)
 
     def positions_below(self, row: int) -> int:
-        """How many positions hold rows of the first `row` ones, where nothing was edited since those were all."""
+        """The number of positions with rows below `row`. Nothing was edited since the store had `row` rows."""
         if self.order is not None:
             return len(self.order) - (self.rows - row)
         return row if self.gaps is None else self.gaps.below(row)
@@ -130,8 +130,8 @@ class Batches:
     ) -> None:
         """
         Args:
-            gone: says which chunks were evicted or merged away by now.
-            lost: what is damaged is left out, instead of raising Damaged; says which entries of the log those are.
+            gone: returns the chunks that have been evicted or merged away.
+            lost: returns the damaged entries of the log. If given, damaged edits are skipped instead of raising.
         """
         self.chunks = ChunkFiles(folder, files, superseded, gone)
         self.snapshot = Snapshot()
@@ -140,15 +140,15 @@ class Batches:
         self._seed = seed
         self._superseded = superseded
         self._lost = lost
-        self.lost_edits: list[str] = []  # what was left out
+        self.lost_edits: list[str] = []  # edits that were skipped
         self.numbers = Numbers(folder, files, seed)
-        self.last_chunk = -1  # the highest number of a chunk that the log speaks of
+        self.last_chunk = -1  # the highest chunk number in the log
         self.evicted: frozenset[int] = frozenset()
         self.merged_away: frozenset[int] = frozenset()
         self.levels: dict[int, int] = {}  # of merged chunks
-        self._staged: list[tuple[int, int]] = []  # rows that the next update may apply: first, last
-        self._verified: set[int] = set()  # batches that matched their hashes, by the numbers of their entries
-        self._origins: dict[int, tuple[int, int]] = {}  # of adopted chunks: the seed of their store, their number there
+        self._staged: list[tuple[int, int]] = []  # rows for the next update: first, last
+        self._verified: set[int] = set()  # entry numbers of batches that matched their hashes
+        self._origins: dict[int, tuple[int, int]] = {}  # of adopted chunks: the seed of their store, their number
         self._layouts: dict[int, Layout] = {}
         self._order: PositionMap | None = None
         self._absent: frozenset[int] = frozenset()
@@ -165,11 +165,11 @@ class Batches:
         self._size = [np.zeros(64, np.int64) for _ in range(count)]
 
     def extend(self, entries: Entries) -> Snapshot:
-        """Take in the next log entries and return the snapshot that includes them.
+        """Read the next log entries, and return the snapshot that includes them.
 
         Raises:
-            GenerationClosed: chunks went with their generation, since the store is in a later one.
-            Reload: chunks were evicted by entries that are not among these.
+            GenerationClosed: the files of this generation were removed; the store is in a later one.
+            Reload: chunks were evicted by later entries than these.
         """
         old = self.snapshot
         self.evicted |= frozenset(entries["chunk"][entries["kind"] == EVICTED].tolist())
@@ -223,19 +223,19 @@ class Batches:
         return self.snapshot
 
     def live_entries(self) -> Int64:
-        """The numbers of the entries of live batches, int64 [n], also of a generation whose files have gone."""
+        """The entry numbers of live batches, int64 [n]."""
         return self._table["entry"][: self.snapshot.batches]
 
     def _seeds(self, entries: Entries, added: Entries) -> UInt64:
-        """Of the checksums of batches. A chunk that was adopted keeps those of the store it was written for."""
+        """The seeds of batches. An adopted chunk keeps the seeds of the store that it was written for."""
         for entry in entries[entries["kind"] == ADOPTED]:
             self._origins[int(entry["chunk"])] = int(entry["body_hash"]), int(entry["rows"])
         seeds = batch_seeds(self._seed, added["chunk"], added["offset"])
         for chunk in self._origins.keys() & set(added["chunk"].tolist()):
             seed, number = self._origins[chunk]
-            theirs = added["chunk"] == chunk
-            offsets = added["offset"][theirs]
-            seeds[theirs] = batch_seeds(seed, np.full(len(offsets), number), offsets)
+            of_chunk = added["chunk"] == chunk
+            offsets = added["offset"][of_chunk]
+            seeds[of_chunk] = batch_seeds(seed, np.full(len(offsets), number), offsets)
         return seeds
 
     def _reorder(self, old: Snapshot, entries: Entries) -> Int64 | None:
@@ -246,7 +246,7 @@ class Batches:
         if self._order is None and not len(special):
             return None
         order = self._order or PositionMap(None, old.rows)
-        self._order = None  # until all of it went well
+        self._order = None  # until the new order is complete
         counts = np.where(HAS_ROWS[kinds], entries["rows"], 0).astype(np.int64)
         ends = old.rows + np.cumsum(counts)
         lists = self._positions(entries[special])
@@ -273,10 +273,10 @@ class Batches:
         return order.publish()
 
     def _positions(self, entries: Entries) -> list[Int64 | None]:
-        """The positions of each edit, int64 [n]; None for what is no edit, and for edits that are left out.
+        """The positions of each edit, int64 [n]; None for other entries, and for skipped edits.
 
         Raises:
-            Damaged: those of an edit are missing or damaged.
+            Damaged: the positions of an edit are missing or damaged.
         """
         kinds = entries["kind"]
         found: list[Int64 | None] = [None] * len(entries)
@@ -293,14 +293,13 @@ class Batches:
                 if self._superseded():
                     raise GenerationClosed(str(self._folder))
                 raise Damaged(
-                    f"{where}: the positions of an edit are missing or damaged, and with them where every record "
-                    "stands; restore the file, or open the store with salvage=True, without that edit and "
-                    "later ones"
+                    f"{where}: the positions of an edit are missing or damaged, so positions of records are unknown; "
+                    "restore the file, or open the store with salvage=True, which skips that edit and later ones"
                 )
             if found[at] is None or self.lost_edits or (lost and number > lost[0]):
                 found[at] = None
-                what = "delete" if _IS_DELETE[kinds[at]] else "update"
-                self.lost_edits.append(f"entry {number} of the log, {what} of {int(entries['rows'][at]):,} records")
+                edit = "delete" if _IS_DELETE[kinds[at]] else "update"
+                self.lost_edits.append(f"entry {number} of the log, {edit} of {int(entries['rows'][at]):,} records")
         return found
 
     def _positions_in_chunk(self, entry: Any) -> Int64 | None:
@@ -316,7 +315,7 @@ class Batches:
     def _span(first_row: Int64, total: int, old: Snapshot) -> int:
         if len(first_row) < 2:
             return max(total, 1)
-        # The batches seen before are equal already, but for the one that was the last and no longer is.
+        # The older batches have equal sizes, except for the one that was the last until now.
         span = int(first_row[1])
         if old.batches > 1 and old.span != span:
             return 0
@@ -341,16 +340,16 @@ class Batches:
 
     @property
     def space(self) -> AddressSpace:
-        """Where the chunks are mapped."""
+        """The address space that the chunks are mapped into."""
         return self.chunks.space
 
     @property
     def adopted(self) -> frozenset[int]:
-        """Chunks that were written for other stores."""
+        """Chunks that were written for another store."""
         return frozenset(self._origins)
 
     def _place(self, added: Entries, part: slice, firsts: Int64, gone: Any) -> int:
-        """Fill in the buffer addresses of new batches; return how many of them cannot be read."""
+        """Set the buffer addresses of new batches. Returns how many batches cannot be read."""
         ends = (added["offset"] + added["header"] + added["body"]).astype(np.int64)
         chunks = added["chunk"].tolist()
         sizes = np.array([self.chunks.file_size(chunk) for chunk in chunks], np.int64)
@@ -385,19 +384,19 @@ class Batches:
         return int(bad.sum())
 
     def _first_layout(self, entries: Entries) -> Layout | None:
-        """The layout of batches of equal headers, by the first that is whole."""
+        """The layout of batches with equal headers, from the first intact one."""
         return next((layout for layout in map(self._parse, entries) if layout is not None), None)
 
     def _parse(self, entry: Any) -> Layout | None:
-        """The layout in a batch's header, or None when that is damaged. Unverified bytes never reach pyarrow."""
+        """The layout in a batch's header; None if the header is damaged. Unverified bytes never reach pyarrow."""
         header, body = self.chunks.header(entry), int(entry["body"])
         if header is None:
             return None
-        # pyarrow looks at the header alone: the body may be anything of its length.
-        nothing: np.ndarray[Any, np.dtype[np.uint8]] = np.empty(len(header) + body, np.uint8)  # untouched: no memory
-        nothing[: len(header)] = np.frombuffer(header, np.uint8)
-        batch = pa.ipc.read_record_batch(pa.py_buffer(nothing), self._schema)
-        base = nothing.ctypes.data + len(header)
+        # pyarrow reads the header alone, so the body may hold any bytes. Untouched pages take no memory.
+        buffer: np.ndarray[Any, np.dtype[np.uint8]] = np.empty(len(header) + body, np.uint8)
+        buffer[: len(header)] = np.frombuffer(header, np.uint8)
+        batch = pa.ipc.read_record_batch(pa.py_buffer(buffer), self._schema)
+        base = buffer.ctypes.data + len(header)
         if batch.num_rows != int(entry["rows"]):
             return None
         offsets: list[int] = []
@@ -407,16 +406,16 @@ class Batches:
             valid, *rest = array.buffers()
             if valid is not None:
                 absent.add(len(offsets))
-            # The last buffers are the values; a list's values have a validity of their own before them, always empty.
-            for buffer in rest[-1:] if column.width is not None else rest[-2:]:
-                offsets.append(buffer.address - base if buffer is not None and buffer.size else 0)
-                sizes.append(buffer.size if buffer is not None else 0)
+            # The last buffers are the values. Before them a list has an empty validity buffer of its values.
+            for values in rest[-1:] if column.width is not None else rest[-2:]:
+                offsets.append(values.address - base if values is not None and values.size else 0)
+                sizes.append(values.size if values is not None else 0)
         if any(not 0 <= offset <= offset + size <= body for offset, size in zip(offsets, sizes, strict=True)):
             return None
         return Layout(tuple(offsets), tuple(sizes), frozenset(absent))
 
     def arrow_batches(self, entries: Entries, *, verify: bool) -> Iterator[pa.RecordBatch]:
-        """The batches of all entries, which were taken in, as pyarrow sees them, over the mapped bytes.
+        """The live batches of entries that `extend` has read, as pyarrow batches over the mapped bytes.
 
         Args:
             verify: compare each batch with its hash the first time.
@@ -429,11 +428,11 @@ class Batches:
             chunk, start = int(entry["chunk"]), int(entry["offset"])
             header = self.chunks.header(entry)
             length = int(entry["header"]) + int(entry["body"])
-            whole = header is not None and start + length <= self.chunks.file_size(chunk)
-            if whole and verify and int(entry["sequence"]) not in self._verified:
-                whole = self.chunks.body_is_whole(entry)
-                self._verified |= {int(entry["sequence"])} if whole else set()
-            if not whole or self._parse(entry) is None:
+            is_whole = header is not None and start + length <= self.chunks.file_size(chunk)
+            if is_whole and verify and int(entry["sequence"]) not in self._verified:
+                is_whole = self.chunks.body_is_whole(entry)
+                self._verified |= {int(entry["sequence"])} if is_whole else set()
+            if not is_whole or self._parse(entry) is None:
                 raise Damaged(
                     f"{self.chunks.path(chunk)}: the batch at byte {start} is missing or damaged. It changed after "
                     "it was written; restore it from a copy, or save the rest with verify(repair=True)"

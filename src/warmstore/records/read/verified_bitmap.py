@@ -1,6 +1,6 @@
 """VerifiedBitmap: which rows this process has compared with their checksums.
 
-Damage at rest is found at the first read of a row. Later reads skip the check, so that steady reading costs nothing.
+The first read of a row finds damage on the disk. Later reads skip the check, so they cost nothing more.
 """
 
 from typing import Any
@@ -35,7 +35,7 @@ class VerifiedBitmap:
         if len(fresh):
             self._idle = 0
         else:
-            # Every bit is looked at after 1, 2, 4, 8 ... gathers that checked nothing. Once all are set, none is again.
+            # All bits are tested after 1, 2, 4, 8 ... gathers that checked nothing. Once all are set, never again.
             self._idle += 1
             if not self._idle & (self._idle - 1) and self._all_set(bits, snapshot):
                 self._complete = (snapshot.rows, snapshot.edits)

@@ -14,13 +14,13 @@ Values = np.ndarray[Any, Any]
 
 
 class VerifiedColumn:
-    """A field of fixed width, of a snapshot whose rows were all checked. Any rows are one call of the native gather.
+    """A field of fixed width of a snapshot whose rows were all checked. Reading rows is one call of the native gather.
 
-    Training reads through this class most of the time, so it is kept to the fewest lines: after a pause every line of
-    Python costs ten times what it does in a loop.
+    Training reads through this class most of the time, so it has few lines: after a pause a line of Python costs ten
+    times as much as in a loop.
 
-    bases: addresses of the field in each batch. place: the arguments of the native gather that all columns share: first
-    rows of batches, span, number of rows.
+    bases: addresses of the field in each batch. place: the arguments of the native gather that all columns share: the
+    first rows of batches, the span, and the number of rows.
     """
 
     __slots__ = ("_dtype", "_shape", "bases", "memory", "name", "place", "snapshot", "width")
@@ -32,7 +32,7 @@ class VerifiedColumn:
         self._dtype, self._shape = field.numpy, field.shape
 
     def read(self, rows: Int64) -> Values | None:
-        """Rows by their numbers, [n, *shape]; None if one is outside the snapshot.
+        """The values of rows, [n, *shape]; None if a row is outside the snapshot.
 
         Args:
             rows: int64 [n], contiguous.
@@ -41,12 +41,12 @@ class VerifiedColumn:
         return values if self.read_into(rows, values) else None
 
     def read_into(self, rows: Int64, out: Values) -> bool:
-        """Copy rows into contiguous memory of as many bytes. If one is outside the snapshot, copy none: False."""
+        """Copy rows into contiguous memory of their size. False, without a copy, if a row is outside the snapshot."""
         threads = threads_for(len(rows) * self.width)
         return bool(floor.gather_rows(self.memory, self.bases, *self.place, rows, self.width, out, threads))
 
     def room(self, count: int) -> Values:
-        """Values [count, *shape], not initialised."""
+        """Uninitialised memory for values, [count, *shape]."""
         if count * self.width < LARGE:
             return np.empty((count, *self._shape), self._dtype)
         return take(count * self.width).view(self._dtype).reshape(count, *self._shape)
