@@ -73,7 +73,7 @@ def test_clear_asks_and_takes_what_it_is_told(folder: Path) -> None:
     status, _, said = run("compiled", "clear", "--dir", folder, "-y", "--unused-for", "tomorrow")
     assert (status, said) == (
         1,
-        'Error: \'tomorrow\' is no duration; write one such as "30d", "12h", "5min" or "90s"\n',
+        'Error: \'tomorrow\' is not a duration; write one such as "30d", "12h", "5min" or "90s"\n',
     )
 
 

@@ -191,7 +191,7 @@ def test_damage_of_a_copy_says_that_it_can_be_had_again(tmp_path: Path) -> None:
             data[5000:-5000] = bytes(len(data) - 10_000)
             path.write_bytes(data)
         with ws.RecordStore.open(url, cache_dir=tmp_path / "cache") as store:
-            with pytest.raises(Damaged, match="comes from the remote again"):
+            with pytest.raises(Damaged, match="to fetch it from the remote again"):
                 store.gather(slice(None))
             folder = store.path
         shutil.rmtree(folder)

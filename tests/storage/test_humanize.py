@@ -66,7 +66,7 @@ def test_a_duration_is_parsed(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "5", "5m", "d", "-1d", "1d 2h"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no duration") as caught:
+    with pytest.raises(ValueError, match="is not a duration") as caught:
         parse_duration(text)
     assert repr(text) in str(caught.value)
 

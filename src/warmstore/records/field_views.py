@@ -1,4 +1,4 @@
-"""Fields of a store as something to index: one field looks like a NumPy array, several look like a smaller store."""
+"""Views of fields: one field can be indexed like a NumPy array, several fields like a store."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from warmstore.records.store_reader import StoreReader
 
 
 class FieldView:
-    """`store["image"]`: every index is a gather of that field. Nothing is read before."""
+    """`store["image"]`: indexing gathers that field. Nothing is read before."""
 
     def __init__(self, store: StoreReader, name: str) -> None:
         check_known(store.path, [name], store.fields)
@@ -44,20 +44,20 @@ class FieldView:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The field's dtype; object where values are no arrays of one shape."""
+        """The field's dtype; object if values have no common shape."""
         field = self.field
         return field.numpy if isinstance(field, Array) else np.dtype(object)
 
     def __getitem__(self, index: Any) -> Any:
-        """The values that an index stands for; only the records it needs are read.
+        """The values at an index. Only the records that it needs are read.
 
-        An Array field takes what a NumPy array of its shape takes (integers, slices, `...`, None, arrays and lists of
-        integers of any dimensions, masks, and tuples of these) and gives what that gives, masked where values are
-        absent. Other fields are sequences: they take an integer, a slice, `...`, or integers or a mask of one
-        dimension, and give a list. One integer gives one value, None where it is absent.
+        An Array field accepts every index of a NumPy array of its shape (integers, slices, `...`, None, arrays and
+        lists of integers of any dimensions, masks, and tuples of these) and gives the same result, masked where values
+        are absent. Other fields are sequences: they accept an integer, a slice, `...`, or integers or a mask of one
+        dimension, and give a list. One integer gives one value, None if it is absent.
 
         Raises:
-            PositionError: a position outside the field, or not something to index it with.
+            PositionError: a position outside the field, or not an index.
         """
         if is_integer(index):
             return first_value(self.store.gather([index], [self.name])[self.name])
@@ -70,16 +70,16 @@ class FieldView:
         return self.store.gather(index, [self.name])[self.name]
 
     def _indexed(self, index: Any) -> Any:
-        """What NumPy gives for an index of an Array field."""
+        """The values at an index of an Array field, by NumPy's rules."""
         positions, rest = split_index(index, self.shape)
         values = self.store.gather(positions, [self.name])[self.name]
         whole = len(rest) == 1 and isinstance(rest[0], np.ndarray) and rest[0].ndim == 1
         if whole:
-            return values  # as it was asked for: NumPy would copy it
+            return values  # indexing would copy it
         return first_value(values) if len(rest) == 1 and _is_zero(rest[0]) else apply_index(values, rest)
 
     def _records(self, index: Any) -> Any:
-        """The records that an index of a field of one dimension stands for."""
+        """The records at an index of a field of one dimension."""
         if isinstance(index, tuple) and len(index) < 2:
             index = index[0] if index else slice(None)
         if index is Ellipsis:
@@ -99,14 +99,14 @@ class FieldView:
         return SampleBatch(self[index], len(index), index)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        """All values in memory; of fields that are no arrays of one shape as objects.
+        """All values in memory; as objects if they have no common shape.
 
         Raises:
-            SchemaMismatch: values are absent, which an array cannot say.
+            SchemaMismatch: values are absent, which an array cannot represent.
             ValueError: `copy` is False.
         """
         if copy is False:
-            raise ValueError("a field lies in a file: reading it into an array copies it")
+            raise ValueError("a field is in a file: reading it into an array copies it")
         values = self[:]
         if isinstance(values, list):
             array = np.empty(len(values), object)
@@ -116,7 +116,7 @@ class FieldView:
             absent = np.flatnonzero(np.ma.getmaskarray(values).reshape(len(values), -1).all(axis=1))
             raise SchemaMismatch(
                 f"field {self.name!r} has records without a value, the first at position {absent[0]}: an array cannot "
-                f"say so. Use store[{self.name!r}][:], which is a masked array, or its .filled(...)"
+                f"represent them. Use store[{self.name!r}][:], which is a masked array, or its .filled(...)"
             )
         return np.asarray(values, dtype)
 
@@ -178,10 +178,10 @@ def first_value(values: Any) -> Any:
 
 
 def _is_plain(index: Any) -> bool:
-    """Whether an index is an array of positions as `gather` takes it."""
+    """Whether an index is a one-dimensional array of integers."""
     return isinstance(index, np.ndarray) and index.ndim == 1 and index.dtype.kind in "iu"
 
 
 def _is_zero(part: Any) -> bool:
-    """Whether a part of an index asks for the one record that was read."""
+    """Whether a part of an index selects the one record that was read."""
     return is_integer(part) or (isinstance(part, np.ndarray) and not part.ndim and part.dtype.kind in "iu")

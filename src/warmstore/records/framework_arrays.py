@@ -1,6 +1,6 @@
-"""Batches as another library's arrays: every array in them, at any depth, as a torch tensor or a JAX array.
+"""Batches with every array, at any depth, as a torch tensor or a JAX array.
 
-What is no array (text, bytes, numbers, JSON values) stays what it is.
+Other values (text, bytes, numbers, JSON values) are unchanged.
 """
 
 import functools
@@ -35,7 +35,7 @@ class IndexedRecords(Protocol):
 
 @final
 class Formatted:
-    """A store whose values come as tensors or JAX arrays: `RecordStore.with_format`. The store stays its own.
+    """A store whose values come as tensors or JAX arrays: `RecordStore.with_format`. It does not close the store.
 
     store: a `RecordStore`, or some fields of one.
     """
@@ -59,7 +59,7 @@ class Formatted:
         return len(self.store)
 
     def __getitem__(self, index: Any) -> Any:
-        """As of the store: one record for an integer, a field's values for its name, a gather otherwise.
+        """One record for an integer, a field's values for its name, otherwise a gather, as for the store.
 
         A list of names gives the store with these fields only, in this format.
         """
@@ -93,7 +93,7 @@ class Formatted:
 
 
 def _converter(format: str) -> Callable[..., Any]:
-    """What makes a batch one of another format; the name of a field, if given, is for messages."""
+    """A function that converts a batch to a format. The optional name of a field is for messages."""
     if format == "numpy":
         return lambda batch, name="": batch
     library = imported(format)
@@ -103,9 +103,9 @@ def _converter(format: str) -> Callable[..., Any]:
 
 
 def mapped(function: Callable[[Any, str], Any], batch: Any, name: str = "") -> Any:
-    """A batch with every array and tensor in it replaced by the function of it and its name."""
+    """A batch with every array and tensor replaced by `function(array, name)`."""
     if isinstance(batch, np.character):
-        return batch.item()  # text and bytes, though NumPy gives them a dtype
+        return batch.item()  # text and bytes are not arrays, though NumPy gives them a dtype
     if isinstance(batch, np.generic):
         batch = np.asarray(batch)
     if isinstance(batch, np.ndarray) or is_tensor(batch) or (hasattr(batch, "device") and hasattr(batch, "dtype")):
@@ -120,7 +120,7 @@ def mapped(function: Callable[[Any, str], Any], batch: Any, name: str = "") -> A
 
 
 def tensor_of(value: Any, name: str) -> Any:
-    """An array as a tensor over the same memory; of read-only memory a copy, as torch has no read-only tensors.
+    """An array as a tensor over the same memory. Read-only memory is copied, since torch has no read-only tensors.
 
     Raises:
         SchemaMismatch: some records have no value.
@@ -145,11 +145,11 @@ def jax_array_of(jax: Any, value: Any, name: str, where: Any = None) -> Any:
     try:
         return jax.device_put(value, where)
     except TypeError as error:
-        raise UnsupportedType(f"{name or 'the batch'} is {value.dtype}, which JAX does not have: {error}") from None
+        raise UnsupportedType(f"{name or 'the batch'} is {value.dtype}, which JAX does not support: {error}") from None
 
 
 def host_array_of(jax: Any, value: Any, name: str) -> Any:
-    """An array or tensor as an array that JAX takes without a conversion.
+    """An array or tensor as a NumPy array that JAX accepts without a conversion.
 
     Raises:
         SchemaMismatch: some records have no value.
@@ -170,16 +170,16 @@ def host_array_of(jax: Any, value: Any, name: str) -> Any:
 def _check_whole(value: Any, name: str) -> None:
     if isinstance(value, np.ma.MaskedArray):
         raise SchemaMismatch(
-            f"{name or 'the batch'} has records without a value, which only NumPy's masked arrays can say; "
+            f"{name or 'the batch'} has records without a value, which only NumPy's masked arrays can represent; "
             "fill them in a transform: batch[...].filled(0)"
         )
 
 
 def imported(name: str) -> Any:
-    """A package that is optional.
+    """Import an optional package.
 
     Raises:
-        NotInstalled: it is not there.
+        NotInstalled: it is missing.
     """
     from importlib import import_module
 

@@ -1,7 +1,7 @@
-"""Adopting chunks: what other hosts wrote to their parts of a cache becomes rows of this one's, as it is.
+"""Adopting chunks: chunks that other hosts wrote to their parts of a cache become chunks of this one, unchanged.
 
-A chunk's checksums know which store it was written for. So an entry in the log says that from here on a chunk of this
-number is that chunk of that store, and the entries behind it say its batches. Nothing is copied or hashed again.
+A chunk's checksums depend on the store that it was written for. So an entry in the log names that store and the chunk's
+number there, and further entries commit its batches. Nothing is copied or hashed again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ from warmstore.storage.files import Files, file_lock
 from warmstore.storage.quota import Reserve
 
 Keep = Callable[[Path, int, RemoteChunk, Entries], None]
-"""Has a chunk of a generation's folder come from a remote: by its number there, and with its entries in the log."""
+"""Makes a chunk of a generation's folder come from a remote: called with the folder, the chunk's number there, the
+remote chunk and its log entries."""
 
 
 def attach(
@@ -52,26 +53,26 @@ def attach(
     room: Reserve | None = None,
     progress: bool | None = None,
 ) -> PullResult:
-    """Take over what a part of a cache has and this one lacks.
+    """Adopt the chunks of another part of a cache that this part lacks.
 
     Args:
-        lazily: leave the bytes where they are until somebody reads them.
-        room: makes room for as many bytes as are to come.
+        lazily: called for each chunk instead of fetching its bytes, which are fetched when they are read.
+        room: reserves disk space for the bytes that are fetched.
 
     Raises:
-        SchemaMismatch: the part has other fields, or edits.
-        Damaged, RemoteUnavailable, RemoteRefused: what came until then is adopted; the next time goes on.
+        SchemaMismatch: the other part has other fields, or edits.
+        Damaged, RemoteUnavailable, RemoteRefused: chunks fetched before stay adopted; the next call continues.
     """
     local = read_manifest(path, files)
     if head.manifest.id == local.id:
         return PullResult(0, 0, 0)
     if head.manifest.fields != local.fields:
-        raise SchemaMismatch(f"{head.name} has other fields, or another codec, than {path}; only equal caches join")
+        raise SchemaMismatch(f"{head.name} has other fields, or another codec, than {path}; only equal caches can join")
     if np.isin(head.entries["kind"], (UPDATE, DELETE, STAGED, DELETED)).any():
         raise SchemaMismatch(f"{head.name} has edits; rebalance it where it was written, and push it again")
     chunks = size = records = 0
     with file_lock(path / ".adopt.lock", files):
-        upgrade(path, files)  # no earlier version reads what is adopted
+        upgrade(path, files)  # earlier versions cannot read adopted chunks
         manifest = read_manifest(path, files)
         folder = path / manifest.generation_folder
         with open_log(path, manifest, files, write=True) as log:
@@ -108,24 +109,24 @@ def _adopted(head: RemoteSnapshot, here: int, number: int) -> Entries:
 def _missing(
     log: Log, head: RemoteSnapshot, number: int, merged: dict[int, frozenset[int]]
 ) -> tuple[int | None, Entries]:
-    """The number that a chunk of another store has here, or None; and those of its entries that are not in the log.
+    """The number that a chunk of another store has here, or None; and its entries that the log lacks.
 
     Args:
-        merged: the chunks whose rows were merged into chunks of the head. Where all were adopted, nothing is new.
+        merged: for each merged chunk of the head, the original chunks of its rows. If all were adopted, nothing is new.
     """
     wanted = (head.entries["chunk"] == number) & np.isin(head.entries["kind"], (BATCH, COPIED, SEALED))
     of_chunk = head.entries[wanted].copy()
     of_chunk["kind"][of_chunk["kind"] == COPIED] = BATCH
-    known = log.read(0)
-    adopted = known[(known["kind"] == ADOPTED) & (known["body_hash"] == head.seed)]
+    entries = log.read(0)
+    adopted = entries[(entries["kind"] == ADOPTED) & (entries["body_hash"] == head.seed)]
     same = adopted["rows"] == number
     if not same.any():
-        whole = {chunk for one in adopted["rows"].tolist() for chunk in merged.get(one, {one})}
-        return (NOWHERE, of_chunk[:0]) if number in merged and merged[number] <= whole else (None, of_chunk)
+        originals = {chunk for known in adopted["rows"].tolist() for chunk in merged.get(known, {known})}
+        return (NOWHERE, of_chunk[:0]) if number in merged and merged[number] <= originals else (None, of_chunk)
     here = int(adopted["chunk"][same][0])
     if here == NOWHERE:
         return here, of_chunk[:0]
-    done = (known["chunk"] == here) & np.isin(known["kind"], (BATCH, SEALED))
+    done = (entries["chunk"] == here) & np.isin(entries["kind"], (BATCH, SEALED))
     return here, of_chunk[int(done.sum()) :]
 
 

@@ -1,7 +1,7 @@
 """BlockCache: the chunks of a remote as sparse local files, whose blocks are fetched when they are read.
 
-A block is checked against its hash before it is written. A table of one byte per block, shared by all processes, holds
-its state. When the cache is full, blocks that were not read lately become holes again, while no block is pinned.
+A block is compared with its hash before it is written. A table with one byte per block, shared by all processes, holds
+the states of blocks. When the cache is full, and no block is pinned, blocks that were not read lately become holes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from warmstore.storage.rw_lock import RWLock
 
 _HEADER = 4096
 _ABSENT, _PRESENT, _USED, _COMING, _UNSURE = range(5)  # the state of a block in the table
-_NEAR = 4  # blocks between two wanted ones that are fetched too: another request costs more
+_NEAR = 4  # up to this many blocks between two wanted ones are fetched too: a further request costs more
 _RANGE = 1024  # the most blocks of one request
 _AHEAD = 128  # the most blocks that are read ahead
 _SMALL = 16  # blocks: chunks up to this size are fetched whole
@@ -42,13 +42,13 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class BlockCache:
-    """The chunks of one folder that come from a remote. For several threads and processes.
+    """The chunks of one folder that come from a remote. Safe for several threads and processes.
 
     Args:
-        folder: of the chunks' files, NNNNNN.arrow, and the table.
+        folder: of the chunks' files, NNNNNN.arrow, and of the table.
         chunks: by number.
         max_size: the most bytes of blocks; None for no bound.
-        more: lists the chunks again; called for a chunk that is not known.
+        more: returns the current chunks; called for an unknown chunk.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class BlockCache:
         self._objects = objects
         self._files = files
         self._hashes: dict[int, Hashes] = {}
-        self._ahead: dict[int, tuple[int, int]] = {}  # by chunk: the block after the last that was brought, and how far
+        self._ahead: dict[int, tuple[int, int]] = {}  # by chunk: end of the fetched blocks, blocks read ahead
         self._gate = RWLock(folder / "pages.lock", files)
         self._lock = threading.Lock()
         self._more = more
@@ -77,7 +77,7 @@ class BlockCache:
 
     @property
     def is_ours(self) -> bool:
-        """Whether this was made in this process: in a forked child locks may be held by threads of the parent."""
+        """Whether this process created the cache: in a forked child threads of the parent may hold its locks."""
         return self._process == os.getpid()
 
     def _open_table(self) -> GrowableMmap:
@@ -91,7 +91,7 @@ class BlockCache:
             boot, known = table.memory[:40], np.frombuffer(boot_id().ljust(40, b"\0"), np.uint8)
             states = table.memory[_HEADER : table.size]
             if (boot != known).any():
-                states[states > _ABSENT] = _UNSURE  # a power failure may have lost blocks that were written
+                states[states > _ABSENT] = _UNSURE  # a power failure may have lost written blocks
                 boot[:] = known
             for number, chunk in self.chunks.items():
                 self._make_file(number, chunk, states)
@@ -145,9 +145,9 @@ class BlockCache:
             pages: int64 [n], indices in the table: PAGES times a chunk's number, plus the number of a block.
 
         Raises:
-            RemoteUnavailable, RemoteRefused: they are not here, and cannot be had now.
-            Damaged: the remote does not have what it should.
-            BadBudget: there are more of them than may be here at once.
+            RemoteUnavailable, RemoteRefused: a block is missing and cannot be fetched.
+            Damaged: the remote's bytes do not match their hashes.
+            BadBudget: more blocks than the cache may hold.
         """
         while True:
             self._gate.enter()
@@ -181,7 +181,7 @@ class BlockCache:
                 f"one read needs {len(pages) * BLOCK:,} bytes of {self.folder}, and cache_size allows "
                 f"{self.max_size:,}; allow more, or read fewer records at once"
             )
-        self._objects.check_process()  # before the lock: in a forked child a thread of the parent may hold it for ever
+        self._objects.check_process()  # before the lock: in a forked child a thread of the parent may hold it forever
         wanted = [(number, self._widened(number, blocks) if ahead else blocks) for number, blocks in _by_chunk(pages)]
         with self._lock:
             states = self._states

@@ -1,4 +1,4 @@
-"""Blocks that come from a remote one after the other: some are checked and written while the next ones come."""
+"""Blocks that arrive from a remote in order: received blocks are checked and written while the next ones arrive."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 from warmstore.storage.block_source import BLOCK
 
-_PIECE = 1 << 20  # bytes that are checked and written as one
+_PIECE = 1 << 20  # bytes that are checked and written together
 
 
 class BlockWriter:
-    """Takes the bytes of blocks from `first` on; another thread gives them to `keep`, with the first one's number."""
+    """Collects the bytes of blocks from `first` on. Another thread calls `keep` with the number of the first block."""
 
     def __init__(self, keep: Callable[[int, memoryview], None], first: int) -> None:
         self._keep = keep

@@ -1,7 +1,7 @@
-"""`pull`: a folder that goes on where a store's copy at a remote went on.
+"""`pull`: copy to a folder what the store at a remote has in addition.
 
-Every block is checked on arrival, and a chunk gets its name when all of it is on the disk. So whatever breaks off
-leaves the folder as it was, with blocks beside that the next pull finds there.
+Every block is checked on arrival, and a chunk gets its name when all of it is on the disk. So an interrupted pull
+leaves the store unchanged, and the next pull uses the blocks that were fetched.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from warmstore.replicate.remote_snapshot import RemoteSnapshot, read_heads
 from warmstore.storage.files import COPY, Files, file_lock, is_locked, opened
 from warmstore.storage.progress import progress_bar
 
-_AT_ONCE = 4  # chunks
+_AT_ONCE = 4  # chunks that are fetched at once
 
 
 @dataclass(frozen=True)
 class PullResult:
-    """What a pull did. chunks, size: fetched, and their bytes. records: that came with them."""
+    """The result of a pull. chunks, size: fetched chunks and their bytes. records: new records."""
 
     chunks: int
     size: int
@@ -39,13 +39,13 @@ class PullResult:
 
 
 def pull(path: Path, objects: Objects, files: Files, *, progress: bool | None = None) -> PullResult:
-    """Have a folder hold what the remote holds: a new copy of its store, or what an older one lacks.
+    """Copy the store at a remote to a new folder, or add to an older copy what it lacks.
 
     Raises:
-        Diverged: the store in the folder has what the remote lacks. NotAStore: the remote has none.
-        StoreExists: the folder holds something else, or the remote a feature cache.
-        Damaged: what the remote has is not what was pushed.
-        RemoteUnavailable, RemoteRefused: the folder as it was; what came already waits beside for the next pull.
+        Diverged: the store in the folder has rows that the remote lacks. NotAStore: the remote has no store.
+        StoreExists: the folder holds something else, or the remote holds a feature cache.
+        Damaged: the remote's bytes are not those that were pushed.
+        RemoteUnavailable, RemoteRefused: the store is unchanged; the next pull uses the blocks that were fetched.
     """
     head = find_copy(objects)
     path = path.absolute()
@@ -55,16 +55,16 @@ def pull(path: Path, objects: Objects, files: Files, *, progress: bool | None = 
             if path.exists() and any(path.iterdir()):
                 raise StoreExists(f"{path} is not empty and holds no store; name a new folder")
             return _pull_new(path, head, objects, files, progress)
-        is_ = relation(path, objects, head, files)
-        if is_ == "same":
-            write_note(path, objects, head, files)  # whoever pulled it may have died before
-        if is_ != "behind":
+        state = relation(path, objects, head, files)
+        if state == "same":
+            write_note(path, objects, head, files)  # the process that pulled it may have died before
+        if state != "behind":
             return PullResult(0, 0, 0)
         return _pull_more(path, head, objects, files, progress)
 
 
 def sync(path: Path, objects: Objects, files: Files, *, progress: bool | None = None) -> tuple[PullResult, PushResult]:
-    """`pull` where the remote is ahead, then `push` where it is behind."""
+    """`pull`, if the remote has a store, and then `push`."""
     pulled = PullResult(0, 0, 0)
     if read_heads(objects):
         pulled = pull(path, objects, files, progress=progress)
@@ -104,18 +104,18 @@ def _pull_more(path: Path, head: RemoteSnapshot, objects: Objects, files: Files,
             if (target / f"{number:06d}.arrow").exists() and is_locked(target / f"{number:06d}.arrow"):
                 raise Diverged(f"{path} is being written to; close its writers, and then pull")
         pulled = _fetch(path / ".pull", target, head, wanted, objects, files, progress)
-        known = replace(local.manifest, id=head.manifest.id)  # the log of another store would not match its hashes
+        known = replace(local.manifest, id=head.manifest.id)  # hashes of another store's log do not match
         try:
             with open_log(path, known, files, write=True) as log, log.locked():
                 open_numbers(path, head.manifest, files).take(head.numbers)
                 if new:
                     create_log(target, files, head.log)
-                    went = log.read(0).tobytes() != local.entries.tobytes()
-                    if not went:
+                    has_grown = log.read(0).tobytes() != local.entries.tobytes()
+                    if not has_grown:
                         log.append_locked(new_entry(CLOSED, 0))
                 else:
-                    went = not log.extend_locked(head.log)
-                if went:
+                    has_grown = not log.extend_locked(head.log)
+                if has_grown:
                     raise Diverged(f"{path} was written to while it was being pulled; close its writers, and then pull")
                 write_manifest(path, head.manifest, files)
         except GenerationClosed:
@@ -134,7 +134,7 @@ def _fetch(
     files: Files,
     progress: bool | None,
 ) -> tuple[int, int]:
-    """Fetch chunks into one folder and move them, whole and on the disk, to another; how many, and bytes."""
+    """Fetch chunks into `staging` and move complete ones to `target`. Returns their number and bytes."""
     targets = {number: target / f"{number:06d}.arrow" for number in wanted}
     fetch_chunks(staging, wanted, objects, files, targets, progress)
     if staging != target:
@@ -154,19 +154,19 @@ def fetch_chunks(
     targets: dict[int, Path],
     progress: bool | None,
 ) -> None:
-    """Fetch chunks into files in `staging`, and have each where it belongs once it is on the disk."""
+    """Fetch chunks into files in `staging`, and move each to its target once it is on the disk."""
     staging.mkdir(parents=True, exist_ok=True)
     pages = BlockCache(staging, wanted, objects, files, None)
     done = 0
     with progress_bar(None, sum(chunk.size for chunk in wanted.values()), 0, "pull", progress) as advance:
 
-        def came(size: int) -> None:
+        def count(size: int) -> None:
             nonlocal done
             done += size
             advance(0, done)
 
-        def one(number: int) -> None:
-            pages.bring_whole([number], came)
+        def fetch_one(number: int) -> None:
+            pages.bring_whole([number], count)
             with opened(pages.path(number), files, write=True) as descriptor:
                 files.sync(descriptor)
             if pages.path(number) != targets[number]:
@@ -174,10 +174,10 @@ def fetch_chunks(
 
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="warmstore-pull") as pool:
             try:
-                for done_one in as_completed([pool.submit(one, number) for number in wanted]):
-                    done_one.result()
+                for finished in as_completed([pool.submit(fetch_one, number) for number in wanted]):
+                    finished.result()
             except BaseException:
-                # Else an interrupt, or the first chunk that fails, would wait for the others to come whole.
+                # Otherwise an interrupt, or the first failed chunk, would wait for the other chunks.
                 pool.shutdown(wait=False, cancel_futures=True)
                 objects.close()
                 raise

@@ -1,7 +1,7 @@
-"""`push`: a remote that goes on where a store's folder went on.
+"""`push`: copy to a remote what the store in a folder has in addition.
 
-What is sent are chunks that nobody writes to any more, and then one head that names them. So whatever breaks off leaves
-the remote as it was, with some chunks that the next push finds there.
+A push sends chunks that no process writes to, and then one head that names them. So an interrupted push leaves the
+remote's store unchanged, and the next push does not send the same chunks again.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from warmstore.replicate.remote_snapshot import (
 from warmstore.storage.files import Files, opened
 from warmstore.storage.progress import progress_bar
 
-_AT_ONCE = 4  # chunks
+_AT_ONCE = 4  # chunks that are sent at once
 _TRIES = 5
 
 
 @dataclass(frozen=True)
 class PushResult:
-    """What a push did.
+    """The result of a push.
 
-    chunks, size: sent, and their bytes. present: chunks that were there already. waiting: chunks that live writers
-    still write to: they, and rows after theirs, go with a later push.
+    chunks, size: sent chunks and their bytes. present: chunks that the remote had already. waiting: chunks that live
+    writers still write to. They, and all rows after their first one, are sent by a later push.
     """
 
     chunks: int
@@ -51,16 +51,16 @@ class PushResult:
 def push(
     path: Path, objects: Objects, files: Files, *, shared: bool, verify: bool = False, progress: bool | None = None
 ) -> PushResult:
-    """Have the remote hold what a store's folder holds.
+    """Copy the store in a folder to a remote.
 
     Args:
-        shared: as one host's part of a cache that many fill, and without what came from the others.
-        verify: read what is there already, and send anew what is damaged.
+        shared: push one host's part of a cache that several hosts fill, without the chunks of other hosts.
+        verify: read the chunks that the remote has already, and send damaged ones again.
 
     Raises:
-        Diverged: the remote has another store, or has what this one lacks. StoreExists: it has the other kind.
-        Damaged: a chunk is shorter than the log says, or the remote does not have what it should.
-        RemoteUnavailable, RemoteRefused: the remote as it was, but for some chunks that the next push finds there.
+        Diverged: the remote has another store, or rows that this one lacks. StoreExists: it has the other kind.
+        Damaged: a chunk is shorter than the log says, or the remote's bytes are not those that were pushed.
+        RemoteUnavailable, RemoteRefused: the remote's store is unchanged. It may have some new chunks already.
     """
     for _ in range(_TRIES):
         local = Local.read(path, files)
@@ -70,11 +70,11 @@ def push(
         check_kind(heads, objects, shared=shared)
         if not shared and head is None and heads:
             raise Diverged(f"{objects.location.url} holds another store than {path}; push it to a URL of its own")
-        said = set(entries["chunk"].tolist())
+        in_log = set(entries["chunk"].tolist())
         numbers = [
             chunk
             for chunk in local.ends
-            if chunk in said and chunk not in local.waiting and not (shared and chunk in local.adopted)
+            if chunk in in_log and chunk not in local.waiting and not (shared and chunk in local.adopted)
         ]
         continues = head is None or relation_of(
             local.manifest, entries.tobytes(), head, read_note(path, objects, files)
@@ -87,7 +87,7 @@ def push(
         result = PushResult(sent.count, sent.size, len(numbers) - sent.count, waiting)
         same = head is not None and head.log == entries.tobytes() and dict(head.chunks) == sent.chunks
         if head is not None and same and head.manifest == local.manifest:
-            write_note(path, objects, head, files)  # whoever sent it may have died before
+            write_note(path, objects, head, files)  # the process that sent it may have died before
             return result
         sequence = (last_sequence(objects, local.manifest.id) if head is None else head.sequence) + 1
         name = head_name(objects, local.manifest.id, sequence)
@@ -95,12 +95,12 @@ def push(
         write_note(path, objects, made, files, coming=True)
         if write_head(objects, made):
             if not objects.is_conditional:
-                read_heads(objects)  # raises where somebody else pushed in this moment
+                read_heads(objects)  # raises if another process pushed at the same time
             write_note(path, objects, made, files)
-            with contextlib.suppress(WarmstoreError):  # it stands; who may write need not be one who may remove
+            with contextlib.suppress(WarmstoreError):  # the push is complete; removing may not be permitted
                 objects.run(remove_older_heads(objects, local.manifest.id))
             return result
-    raise Diverged(f"others push to {objects.location.url} all the time; try again later")
+    raise Diverged(f"other processes keep pushing to {objects.location.url}; try again later")
 
 
 @dataclass(frozen=True)
@@ -120,43 +120,43 @@ def _send(
     verify: bool,
     progress: bool | None,
 ) -> _Sent:
-    """Send chunks that are not there yet."""
-    there = {entry.name: entry.size for entry in objects.entries("chunks")}
+    """Send the chunks that the remote lacks."""
+    present = {entry.name: entry.size for entry in objects.entries("chunks")}
     done: dict[int, RemoteChunk] = {}
     sent: list[int] = []
     with progress_bar(None, sum(local.ends[number] for number in numbers), 0, "push", progress) as advance:
 
-        async def one(number: int) -> None:
+        async def send_one(number: int) -> None:
             chunk = known.get(number)
-            if chunk is None or chunk.size != local.ends[number] or verify or not _is_there(chunk, there):
+            if chunk is None or chunk.size != local.ends[number] or verify or not _is_present(chunk, present):
                 with _mapped(local.chunk_path(number), local.ends[number], files) as data:
                     chunk, hashes = await aside(RemoteChunk.of, data)
-                    whole = _is_there(chunk, there) and (not verify or await _is_whole(objects, chunk))
-                    if not whole:
+                    intact = _is_present(chunk, present) and (not verify or await _is_intact(objects, chunk))
+                    if not intact:
                         await objects.put_async(chunk.object, data)
                         await objects.put_async(chunk.hashes_object, hashes.astype("<u8").tobytes())
                         sent.append(chunk.size)
             done[number] = chunk
-            advance(0, sum(one.size for one in done.values()))
+            advance(0, sum(chunk.size for chunk in done.values()))
 
-        async def all_of_them() -> None:
-            room = asyncio.Semaphore(_AT_ONCE)
+        async def send_all() -> None:
+            slots = asyncio.Semaphore(_AT_ONCE)
 
             async def in_turn(number: int) -> None:
-                async with room:
-                    await one(number)
+                async with slots:
+                    await send_one(number)
 
             await objects.each(in_turn, numbers)
 
-        objects.run(all_of_them())
+        objects.run(send_all())
     return _Sent(done, len(sent), sum(sent))
 
 
-def _is_there(chunk: RemoteChunk, there: dict[str, int]) -> bool:
-    return there.get(chunk.object) == chunk.size and there.get(chunk.hashes_object) == 8 * chunk.blocks
+def _is_present(chunk: RemoteChunk, present: dict[str, int]) -> bool:
+    return present.get(chunk.object) == chunk.size and present.get(chunk.hashes_object) == 8 * chunk.blocks
 
 
-async def _is_whole(objects: Objects, chunk: RemoteChunk) -> bool:
+async def _is_intact(objects: Objects, chunk: RemoteChunk) -> bool:
     hashes, data = await objects.get_async(chunk.hashes_object), await objects.get_async(chunk.object)
     if data is None or chunk.hashes(hashes) is None:
         return False

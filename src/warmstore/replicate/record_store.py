@@ -1,7 +1,7 @@
-"""RecordStore: a store in a folder, or a copy of one at a remote, that can be pushed and pulled.
+"""RecordStore: a store in a folder, or a copy of a store at a remote, that can be pushed and pulled.
 
-A store at a URL is opened as a copy in a local folder. Its log is copied at once, and blocks of its chunks when they
-are read. `push`, `pull`, `sync` and `clone` exchange whole chunks between a folder and a remote.
+A store at a URL is opened as a copy in a local folder. Its log is copied at once, blocks of its chunks when they are
+read. `push`, `pull`, `sync` and `clone` exchange whole chunks between a folder and a remote.
 """
 
 import contextlib
@@ -23,9 +23,9 @@ from warmstore.storage.quota import Reserve
 
 
 class RecordStore(LocalStore):
-    """A store of `len(store)` records, positions 0 to N - 1 in the order of commits, this process's pending rows last.
+    """A store of `len(store)` records at positions 0 to N - 1, in the order of commits. Pending rows come last.
 
-    Safe to use from several threads. Make one with `create` or `open`.
+    Safe to use from several threads. `create` and `open` return one.
     """
 
     @classmethod
@@ -51,7 +51,7 @@ class RecordStore(LocalStore):
             salvage: open a store whose order of records is damaged in more than one file. Edits before the first
                 damaged one are applied, later ones are not. `verify(repair=True)` names them and repairs the store.
             cache_dir: the folder for blocks of a remote's chunks, the user's cache folder by default.
-            cache_size: the most bytes of such blocks, or None for no bound. Blocks that were not read lately go first.
+            cache_size: the most bytes of such blocks, or None for no bound. Blocks not read lately are evicted first.
             remote_options, anonymous: see `push`.
 
         Raises:
@@ -117,7 +117,7 @@ class RecordStore(LocalStore):
         remote_options: Mapping[str, Any] | None = None,
         anonymous: bool = False,
     ) -> PullResult:
-        """Copy into this store the rows that were pushed to a remote since; the arguments are those of `push`.
+        """Copy into this store the rows that a remote has in addition; the arguments are those of `push`.
 
         Raises:
             Diverged: this store has rows that the remote lacks, or another process writes to it.

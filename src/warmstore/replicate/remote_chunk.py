@@ -1,4 +1,4 @@
-"""A chunk as it lies in a remote: named by a hash of the hashes of its blocks, so that each can be checked alone."""
+"""A chunk at a remote. Its name is a hash of the hashes of its blocks, so that each block can be checked alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import xxhash
 from warmstore.storage.block_source import BLOCK
 
 PAGES = 1 << 15
-"""Blocks that a chunk may have: 1 GiB and its footer need half of them."""
+"""The most blocks of a chunk. 1 GiB and a footer need half of them."""
 
 _NAME = re.compile(r"[0-9a-f]{32}")
 
@@ -21,10 +21,10 @@ Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 
 @dataclass(frozen=True)
 class RemoteChunk:
-    """A chunk as it lies in a remote: its name, and its bytes. Made by `of` and `from_json` only.
+    """The name and the size in bytes of a chunk at a remote.
 
     Raises:
-        ValueError: no such name or size can be.
+        ValueError: an invalid name or size.
     """
 
     name: str
@@ -32,13 +32,13 @@ class RemoteChunk:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
-            raise ValueError(f"{self.name!r} is no name of a chunk")
+            raise ValueError(f"{self.name!r} is not the name of a chunk")
         if type(self.size) is not int or not 0 <= self.size <= PAGES * BLOCK:
-            raise ValueError(f"{self.size!r} is no size of a chunk")
+            raise ValueError(f"{self.size!r} is not the size of a chunk")
 
     @classmethod
     def of(cls, data: memoryview) -> tuple[RemoteChunk, Hashes]:
-        """What some bytes will be called, and the hashes of their blocks."""
+        """The chunk that consists of some bytes, and the hashes of its blocks."""
         hashes = hashes_of(data)
         return cls(_name(len(data), hashes), len(data)), hashes
 
@@ -48,16 +48,16 @@ class RemoteChunk:
 
     @property
     def object(self) -> str:
-        """Where its bytes are."""
+        """The name of the object with its bytes."""
         return f"chunks/{self.name}"
 
     @property
     def hashes_object(self) -> str:
-        """Where the hashes of its blocks are: 8 bytes each, little-endian."""
+        """The name of the object with the hashes of its blocks: 8 bytes each, little-endian."""
         return f"chunks/{self.name}.hashes"
 
     def hashes(self, data: bytes | None) -> Hashes | None:
-        """The hashes of its blocks, or None when they are not these."""
+        """Parse the hashes of its blocks; None if they do not fit the name."""
         if data is None or len(data) != 8 * self.blocks:
             return None
         hashes: Hashes = np.frombuffer(data, "<u8")

@@ -1,6 +1,6 @@
 """A local copy of a store at a remote: its log is copied when it is opened, blocks of its chunks when they are read.
 
-Each copy has its own folder, which all processes of a machine share and later runs use again. When the remote does not
+Each copy has its own folder, which all processes of a machine share and later runs reuse. If the remote does not
 answer, blocks that were read before can still be read.
 """
 
@@ -48,7 +48,7 @@ _LIMITS = RequestLimits(read_timeout=15, retries=4, request=60, failures=20, coo
 class Remote:
     """How to reach a remote.
 
-    url: see `warmstore.remote.objects.Objects`, and options and anonymous too. Options are never shown.
+    url, options, anonymous: see `warmstore.remote.objects.Objects`. Options are never shown.
     """
 
     url: str | os.PathLike[str]
@@ -73,12 +73,12 @@ class Remote:
         return replace(self, url=f"{os.fspath(self.url).rstrip('/')}/{part}")
 
     def open(self) -> Objects:
-        """Its objects."""
+        """Connect to the remote."""
         return Objects(self.url, options=self.options, anonymous=self.anonymous, limits=self.limits, parallel=16)
 
 
 class RemoteFiles(Files):
-    """Files of a folder whose chunks come from `remote`, of which it keeps at most `max_size` bytes; None: no bound."""
+    """Files of a folder whose chunks come from `remote`. They take at most `max_size` bytes; None for no bound."""
 
     is_remote = True
 
@@ -163,7 +163,7 @@ def open_copy(files: RemoteFiles) -> Path:
         copies = [path for path in folder.glob("*") if (path / NAME).is_file()]
         if not copies:
             raise
-        _log.warning("%s; it is read as it was seen last", error)
+        _log.warning("%s; the last copy is read", error)
         return max(copies, key=lambda path: (path / NAME).stat().st_mtime)
     path = folder / head.manifest.id
     path.mkdir(parents=True, exist_ok=True)

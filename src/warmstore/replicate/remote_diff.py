@@ -1,4 +1,4 @@
-"""A store and its copy at a remote: which of the two goes on where the other ends, and that neither ever goes back."""
+"""The relation of a store and its copy at a remote: which of the two continues the other."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from warmstore.storage.atomic import replace_file
 from warmstore.storage.files import Files, is_locked, is_read_only, read_whole
 
 NOTE = "remote.json"
-"""In a store's folder: what was pushed or pulled last, by URL."""
+"""The file in a store's folder with the last push or pull of each URL."""
 
 Relation = Literal["same", "ahead", "behind"]
 
 
 @dataclass(frozen=True)
 class Local:
-    """A store as it lies in a folder: what its log says, and which of its chunks nobody writes to any more.
+    """A store in a folder: the entries of its log, and the state of its chunks.
 
-    ends: bytes of each chunk that are committed. waiting: chunks with live writers. numbers: the bytes of that file.
+    ends: the committed bytes of each chunk. waiting: chunks with live writers. numbers: the bytes of that file.
     """
 
     path: Path
@@ -79,13 +79,13 @@ class Local:
 
     @property
     def finished(self) -> Entries:
-        """The entries before the first that speaks of a chunk somebody writes to."""
-        late = np.flatnonzero(np.isin(self.entries["chunk"], list(self.waiting)))
-        return self.entries[: late[0]] if len(late) else self.entries
+        """The entries before the first one of a chunk with a live writer."""
+        unfinished = np.flatnonzero(np.isin(self.entries["chunk"], list(self.waiting)))
+        return self.entries[: unfinished[0]] if len(unfinished) else self.entries
 
     @property
     def adopted(self) -> frozenset[int]:
-        """Chunks that came from another host's part of a cache."""
+        """Chunks that were adopted from another host's part of a cache."""
         return frozenset(self.entries["chunk"][self.entries["kind"] == ADOPTED].tolist())
 
 
@@ -93,7 +93,7 @@ def find_copy(objects: Objects) -> RemoteSnapshot:
     """The state of the one record store at a remote.
 
     Raises:
-        NotAStore: there is none. StoreExists: it is a feature cache, or there are several.
+        NotAStore: there is none. StoreExists: it is a feature cache. Diverged: there are several.
     """
     heads = read_heads(objects)
     if not heads:
@@ -107,12 +107,12 @@ def find_copy(objects: Objects) -> RemoteSnapshot:
 def check_kind(heads: list[RemoteSnapshot], objects: Objects, *, shared: bool) -> None:
     for head in heads:
         if head.shared != shared:
-            is_, other = ("a feature cache", "a record store") if head.shared else ("a record store", "a feature cache")
-            raise StoreExists(f"{objects.location.url} holds {is_} and no {other}; use a URL of its own")
+            kinds = ("a feature cache", "a record store") if head.shared else ("a record store", "a feature cache")
+            raise StoreExists(f"{objects.location.url} holds {kinds[0]}, not {kinds[1]}; use another URL")
 
 
 def relation(path: Path, objects: Objects, head: RemoteSnapshot, files: Files) -> Relation:
-    """What a store in a folder is to its copy at a remote.
+    """Whether a store in a folder is the same as its copy at a remote, ahead of it or behind.
 
     Raises:
         Diverged: neither continues the other.
@@ -123,13 +123,13 @@ def relation(path: Path, objects: Objects, head: RemoteSnapshot, files: Files) -
 
 def relation_of(manifest: Manifest, log: bytes, head: RemoteSnapshot, note: dict[str, Any]) -> Relation:
     if manifest.id == head.manifest.id:
-        mine, theirs = manifest.generation, head.manifest.generation
-        if mine == theirs and (log.startswith(head.log) or head.log.startswith(log)):
+        local, remote = manifest.generation, head.manifest.generation
+        if local == remote and (log.startswith(head.log) or head.log.startswith(log)):
             return "same" if log == head.log else "ahead" if len(log) > len(head.log) else "behind"
-        # Of an earlier generation nothing is left to compare with, but what was pushed or pulled last was in it.
-        if mine > theirs and (note.get("head") == _digest(head) or note.get("coming") == _whole_digest(head)):
+        # The log of an earlier generation is gone. The note tells what was pushed or pulled last.
+        if local > remote and (note.get("head") == _digest(head) or note.get("coming") == _whole_digest(head)):
             return "ahead"
-        if mine < theirs and (note.get("generation"), note.get("log")) == (mine, len(log)):
+        if local < remote and (note.get("generation"), note.get("log")) == (local, len(log)):
             return "behind"
     raise Diverged(
         f"the store here and {head.name} at the remote were written to separately, so neither continues the other. "
@@ -137,7 +137,7 @@ def relation_of(manifest: Manifest, log: bytes, head: RemoteSnapshot, note: dict
     )
 
 
-# What was pushed or pulled last
+# The note of the last push or pull
 
 
 def read_note(path: Path, objects: Objects, files: Files) -> dict[str, Any]:
@@ -149,8 +149,11 @@ def read_note(path: Path, objects: Objects, files: Files) -> dict[str, Any]:
 
 
 def write_note(path: Path, objects: Objects, head: RemoteSnapshot, files: Files, *, coming: bool = False) -> None:
-    """Keep in a store's folder what was pushed or pulled last, or that it is about to be pushed: a push may die between
-    the two. A folder that cannot be written needs no note, for nobody rebalances it."""
+    """Note the last push or pull in a store's folder. A folder that cannot be written needs no note.
+
+    Args:
+        coming: note a push before its head is written: the process may die before it notes the end of the push.
+    """
     old = read_note(path, objects, files)
     note: dict[str, Any] = {"head": _digest(head), "generation": head.manifest.generation, "log": len(head.log)}
     if coming:

@@ -1,7 +1,7 @@
 """Atomic replacement of a file: readers see the old content or the new content, never a part of either.
 
-The new content is written into a draft beside the file, and the draft is renamed over it. A process that is killed in
-between leaves the old file and a draft. An error removes the draft.
+The new content is written to a draft beside the file, and the draft is renamed over it. A kill in between leaves the
+old file and a draft. An error removes the draft.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from warmstore.storage.files import PLAIN, Files, write_whole
 
 @contextlib.contextmanager
 def draft_of(path: Path, *, draft: Path | None = None, files: Files = PLAIN) -> Iterator[Path]:
-    """Yield the path of a draft, which the block writes. The draft replaces `path` where the block ends well.
+    """Yield the path of a draft, which the block writes. If the block ends without an error, the draft replaces `path`.
 
     Nothing is fsynced.
 
@@ -34,12 +34,12 @@ def draft_of(path: Path, *, draft: Path | None = None, files: Files = PLAIN) -> 
 
 
 def replace_file(path: Path, data: bytes, *, durable: bool, draft: Path | None = None, files: Files = PLAIN) -> None:
-    """Replace the content of a file, or make it. Its folder must be there.
+    """Replace the content of a file, or create it. Its folder must exist.
 
     Args:
-        durable: fsync the draft before the rename and the folder after it, so that the new content outlives a power
-            failure once this returns. Without it a power failure may leave an empty file, which is right for content
-            that can be computed again and is checked when it is read.
+        durable: fsync the draft before the rename and the folder after it, so that the new content survives a power
+            failure once this returns. Without it a power failure may leave an empty file, which is fine for content
+            that is checked when it is read and can be computed again.
         draft: As `draft_of` takes it.
     """
     with draft_of(path, draft=draft, files=files) as draft:

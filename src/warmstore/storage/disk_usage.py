@@ -18,7 +18,7 @@ def on_disk(nbytes: int) -> int:
 def entries_below(folder: Path | str) -> Iterator[tuple[str, os.stat_result]]:
     """Yield the path and status of every file, link and folder below a folder. Links are not followed.
 
-    What goes away meanwhile is left out, `folder` itself included.
+    Entries that are removed meanwhile are skipped, `folder` itself included.
     """
     stack = [os.fspath(folder)]
     while stack:
@@ -32,7 +32,7 @@ def entries_below(folder: Path | str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def folder_bytes(folder: Path) -> int:
-    """Bytes of a folder with everything in it, in whole blocks; 0 where it is not there."""
+    """Bytes of a folder with everything in it, in whole blocks; 0 for a missing folder."""
     if not folder.is_dir():
         return 0
     return BLOCK + sum(

@@ -1,7 +1,7 @@
 """The one seam between warmstore and the operating system's files.
 
-Everything that a store opens, makes, writes, syncs, renames, removes, locks or maps goes through one `Files` object.
-Tests hand in a subclass that fails, stops short or kills the process at the n-th operation.
+Everything that a store opens, creates, writes, syncs, renames, removes, locks or maps goes through one `Files` object.
+Tests use a subclass that fails, stops early or kills the process at the n-th operation.
 """
 
 import contextlib
@@ -31,12 +31,12 @@ Int64 = np.ndarray[Any, np.dtype[np.int64]]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 HUGE_PAGE = 1 << 21
-"""Bytes that the processor translates the address of at once, with the kernel's help."""
+"""Bytes of a huge page."""
 POPULATE_READ = 22
-"""Advice of madvise(2), since Linux 5.14: map what is there, all at once. Systems without it refuse."""
+"""Advice of madvise(2) since Linux 5.14: map all pages at once. Other systems refuse it."""
 
 COPY = ".copy"
-"""Behind the name of a file: its second copy."""
+"""The suffix of the second copy of a file."""
 
 _READ, _WRITE, _APPEND = (flags | os.O_CLOEXEC for flags in (os.O_RDONLY, os.O_RDWR, os.O_RDWR | os.O_APPEND))
 # macOS has no fdatasync in Python.
@@ -51,7 +51,7 @@ class Files:
         return os.open(path, _READ if not (write or append) else _APPEND if append else _WRITE)
 
     def create(self, path: Path) -> int:
-        """Create a file for reading and writing. Raises FileExistsError when it is there already."""
+        """Create a file for reading and writing. Raises FileExistsError if it exists."""
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
 
     def close(self, descriptor: int) -> None:
@@ -82,21 +82,21 @@ class Files:
         missing: Bytes,
         threads: int,
     ) -> int:
-        """Read spans of files, one after the other.
+        """Read spans of files into one buffer.
 
         Args:
             descriptors, offsets, lengths: [n].
-            out: as many bytes as the lengths come to.
-            missing: uint8 [n], set to 1 for a span that is not complete in its file or cannot be read.
-            threads: that read at the same time.
+            out: uint8 [sum of lengths].
+            missing: uint8 [n], set to 1 for a span that is incomplete in its file or cannot be read.
+            threads: the most that read at the same time.
 
         Returns:
-            How many spans are missing.
+            The number of missing spans.
         """
         return int(floor.read(descriptors, offsets, lengths, out, missing, threads))
 
     def write(self, descriptor: int, buffers: Sequence[Buffer], offset: int) -> int:
-        """Write the buffers one after the other from `offset`; return how many bytes were taken, maybe fewer."""
+        """Write buffers from `offset` on. Returns the number of bytes written, which may be fewer than given."""
         return os.pwritev(descriptor, buffers, offset)
 
     def sync(self, descriptor: int) -> None:
@@ -124,8 +124,8 @@ class Files:
     def extend(self, descriptor: int, offset: int) -> bool:
         """Extend a file to `HUGE_PAGE` bytes behind `offset`, and hold these bytes in one page of the page cache.
 
-        Later writes go to that page. Without it a write gets pages of the sizes that it happens to cover: of writes of
-        4 MB half the bytes get small pages, and reading their rows in random order takes up to 1.5 times as long.
+        Later writes go to that page. Otherwise the page sizes depend on the size of each write: of writes of 4 MB half
+        the bytes are in small pages, and reading their rows in random order takes up to 1.5 times as long.
 
         Args:
             offset: a multiple of `HUGE_PAGE`.
@@ -156,7 +156,7 @@ class Files:
         path.unlink(missing_ok=True)
 
     def make_folder(self, folder: Path) -> None:
-        """Make a folder, and those above it that are missing. Raises FileExistsError when it is there already."""
+        """Create a folder and its missing parents. Raises FileExistsError if it exists."""
         folder.mkdir(parents=True)
 
     def remove_folder(self, folder: Path) -> None:
@@ -164,7 +164,7 @@ class Files:
         shutil.rmtree(folder)
 
     def lock(self, descriptor: int, *, wait: bool = True) -> bool:
-        """Take the file's exclusive advisory lock. Without `wait`, return False if another process holds it."""
+        """Take the file's exclusive advisory lock. Without `wait`, returns False if another process holds it."""
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
@@ -184,17 +184,17 @@ class Files:
         return sqlite3.connect(database, timeout=10, isolation_level=None, check_same_thread=False, uri=True)
 
     def block_source(self, folder: Path) -> BlockSource | None:
-        """What fetches the blocks of a folder's chunks; None for a folder whose files are complete."""
+        """The source of the blocks of a folder's chunks; None for a folder whose files are complete."""
         return None
 
     is_remote = False
     """Whether the folder is a copy of a store at a remote."""
 
     def refresh(self) -> None:
-        """Copy what was pushed to the remote since."""
+        """Copy what was pushed to the remote meanwhile."""
 
     def release(self) -> None:
-        """Close the connections of `block_source`; nothing is read from it any more."""
+        """Close the connections of `block_source`. Nothing is read from it afterwards."""
 
     def map(self, address: int, length: int, descriptor: int, *, write: bool = False) -> None:
         """Map a file, shared, over `length` bytes of reserved address space at exactly `address`."""
@@ -224,7 +224,7 @@ def open_or_create(path: Path, files: Files) -> int:
 
 @contextlib.contextmanager
 def file_lock(path: Path, files: Files, *, wait: bool = True) -> Iterator[bool]:
-    """Hold a lock between processes, in a file of its own that is never replaced.
+    """Hold a lock between processes, on a file that is never replaced.
 
     Args:
         wait: until the lock is free. Without it the context is False if another process holds the lock.
@@ -267,7 +267,7 @@ def _mmap(address: int | None, length: int, protection: int, flags: int, descrip
 
 
 def reserve(length: int) -> int:
-    """Take `length` bytes of address space, backed by nothing yet, and return where they start."""
+    """Reserve `length` bytes of address space without memory, and return their address."""
     return _mmap(None, length, _PROT_NONE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE, -1)
 
 
@@ -281,18 +281,18 @@ def _punch(descriptor: int, offset: int, length: int) -> None:
 
 
 def advise(address: int, length: int, advice: int) -> None:
-    """Tell the kernel how mapped bytes will be read. Only a hint: nothing depends on it."""
+    """Tell the kernel how mapped bytes will be read. Errors are ignored."""
     start = address & -mmap.PAGESIZE
     _libc.madvise(start, address + length - start, advice)
 
 
 def release(address: int, length: int) -> None:
-    """Give address space back, with everything mapped in it."""
+    """Release address space, with everything mapped in it."""
     _libc.munmap(address, length)
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a live process holds a chunk. The lock of a writer ends with it, however it ends."""
+    """Whether a live process has locked a chunk. A writer's lock ends with its process."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -311,12 +311,12 @@ def is_at(descriptor: int, path: Path) -> bool:
 
 
 def is_read_only(error: OSError) -> bool:
-    """Whether an error says that the file or folder cannot be written by us at all."""
+    """Whether an error means that this process may not write to the file or folder."""
     return error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) or isinstance(error, PermissionError)
 
 
 def write_failed(error: OSError, path: Path) -> WriteFailed:
-    """The error to raise when an operation on a file that takes rows went wrong."""
+    """The error to raise after a failed operation on a file that rows are written to."""
     return WriteFailed(
         error.errno, f"the disk refused a write ({error.strerror}); the rows are still pending", str(path)
     )

@@ -1,8 +1,8 @@
 """Sizes and durations as text: parsed from what people write, formatted for tables.
 
 Sizes are in bytes, with decimal units (kB, MB: powers of 1000) and, where they are parsed, binary units too (KiB, MiB:
-powers of 1024). Durations are in seconds. (The `humanize` library parses neither, and says "12 milliseconds" where a
-table has room for "12 ms".)
+powers of 1024). Durations are in seconds. (The `humanize` library parses neither, and writes "12 milliseconds" for
+"12 ms", which is too long for a table.)
 """
 
 import re
@@ -22,7 +22,7 @@ _DURATION_UNITS = (
     (7200, 60, "min"),
     (172_800, 3600, "h"),
 )
-"""Each with the duration below which it is used, and its length in seconds."""
+"""For each unit: the duration below which it is used, and its length in seconds."""
 
 
 def parse_size(size: int | str) -> int:
@@ -59,7 +59,7 @@ def parse_duration(text: str) -> float:
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|min|h|d)\s*", text)
     if match is None:
-        raise ValueError(f'{text!r} is no duration; write one such as "30d", "12h", "5min" or "90s"')
+        raise ValueError(f'{text!r} is not a duration; write one such as "30d", "12h", "5min" or "90s"')
     return float(match[1]) * _DURATIONS[match[2]]
 
 

@@ -1,7 +1,7 @@
-"""Who uses a folder right now: a usage lease, and the removal of folders that nobody uses.
+"""Usage leases of folders, and the removal of folders without a lease.
 
 A lease of the folder NAME is a shared `flock` on the file NAME.lock beside it. The kernel releases it when the process
-ends, however it ends. Whoever removes a folder first takes the lock exclusively, without waiting.
+ends. A process that removes a folder first takes the lock exclusively, without waiting.
 """
 
 import fcntl
@@ -12,26 +12,26 @@ from pathlib import Path
 from warmstore.storage.files import is_at
 
 SUFFIX = ".lock"
-"""Of the lock's file, behind the name of the folder."""
+"""The suffix of the lock file, after the name of the folder."""
 
 
 def lock_path(folder: Path) -> Path:
-    """The lock's file of a folder."""
+    """The lock file of a folder."""
     return folder.with_name(folder.name + SUFFIX)
 
 
 class UsageLease:
-    """Says that a folder is in use, until `release` or the end of this process and of those that were forked from it.
+    """Marks a folder as in use, until `release` or the end of this process and of its forked children.
 
-    It waits for a removal that is under way; the folder may be gone when the lease is there. Each new lease touches the
-    lock's file, so the time of its last change is that of the last use.
+    The constructor waits for a removal in progress, so the folder may be gone afterwards. Each new lease touches the
+    lock file, whose modification time is that of the last use.
 
     Args:
-        folder: need not be there.
-        mode: of the lock's file, where this makes it.
+        folder: it may be missing.
+        mode: of the lock file, if it is created.
 
     Raises:
-        OSError: the lock's file cannot be made or written, or it is a link.
+        OSError: the lock file cannot be created or written, or it is a link.
     """
 
     def __init__(self, folder: Path, *, mode: int = 0o666) -> None:
@@ -40,31 +40,31 @@ class UsageLease:
         self._descriptor = _leased(lock_path(folder), mode)
 
     def release(self) -> None:
-        """End this process's use. Twice is fine. In a forked child the parent's lease stays."""
+        """End this process's use. Calling it twice is fine. A forked child does not end the lease of its parent."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
     def release_and_remove(self) -> bool:
-        """Release the lease, and remove the folder and the lock's file unless others use it; say whether it is gone.
+        """Release the lease, and remove the folder and the lock file unless others use it. Returns whether it is gone.
 
-        Processes that were forked from this one do not count as others, and remove nothing themselves.
+        Forked children do not count as others, and remove nothing themselves.
         """
         try:
             if os.getpid() != self._pid or self._descriptor < 0:
-                return False  # a forked child shares its parent's lock: asking would take it away
+                return False  # a forked child shares its parent's lock, and would take it away
             return _lock_alone(self._descriptor) and _remove(self.folder, lock_too=True)
         finally:
             self.release()
 
 
 def remove_unused(folder: Path, *, lock_too: bool = False, without_lock: bool = True) -> bool:
-    """Remove a folder unless somebody uses it; say whether it is gone.
+    """Remove a folder without a lease. Returns whether it is gone.
 
     Args:
-        lock_too: the lock's file as well, where folders come and go under ever new names.
-        without_lock: also where there is no lock's file, so that nobody ever had a lease. False where a folder is there
-            before its first lease.
+        lock_too: also remove the lock file, for folders whose names are not used again.
+        without_lock: also remove a folder without a lock file, which never had a lease. False for folders that exist
+            before their first lease.
     """
     path = lock_path(folder)
     try:
@@ -82,7 +82,7 @@ def remove_unused(folder: Path, *, lock_too: bool = False, without_lock: bool = 
 
 
 def _leased(path: Path, mode: int) -> int:
-    """The descriptor of a lock's file that is locked, shared, and is at its path."""
+    """The descriptor of a lock file with a shared lock. The file is still at its path."""
     while True:
         descriptor = _open(path, os.O_CREAT, mode)
         try:
@@ -93,7 +93,7 @@ def _leased(path: Path, mode: int) -> int:
         except BaseException:
             os.close(descriptor)
             raise
-        os.close(descriptor)  # somebody removed the file in between
+        os.close(descriptor)  # another process removed the file in between
 
 
 def _open(path: Path, flags: int, mode: int) -> int:
@@ -109,7 +109,7 @@ def _lock_alone(descriptor: int) -> bool:
 
 
 def _remove(folder: Path, *, lock_too: bool) -> bool:
-    shutil.rmtree(folder, ignore_errors=True)  # what still writes there may keep it
+    shutil.rmtree(folder, ignore_errors=True)  # a process that still writes there may prevent it
     gone = not folder.exists()
     if gone and lock_too:
         lock_path(folder).unlink(missing_ok=True)

@@ -1,10 +1,10 @@
-"""What it means to own pending work: closed at exit, at collection and at the end of a `with`, and never by a fork.
+"""Owners of pending work. They are closed at exit, by the garbage collector and by a `with`, but not by a fork.
 
-A forked child inherits the memory of its parent's writers but not their right to write: it lets go of their locks and
-drops the pending rows, which the parent still has.
+A forked child inherits the memory of its parent's writers, but must not write. It releases their locks and drops the
+pending rows, which the parent still has.
 
-A process that loses rows at its exit says so on stderr and ends with status 120, which Python gives where it cannot
-flush its own streams. That of an uncaught exception stays.
+A process that loses rows at its exit reports it on stderr and ends with status 120, the status of Python when it cannot
+flush its own streams. The status of an uncaught exception takes precedence.
 """
 
 import contextlib
@@ -23,50 +23,50 @@ _log = logging.getLogger("warmstore")
 
 
 class Closeable(ABC):
-    """A context manager with a `close` that also runs at exit when the user forgot it."""
+    """A context manager whose `close` also runs at exit if it was not called before."""
 
-    closed = True  # until there is something to close
+    closed = True  # until the constructor has finished
     has_rows: ClassVar[bool] = True
-    """Whether data is lost where `close` fails. What can be made again at no harm is no reason to fail a program."""
+    """Whether data is lost if `close` fails. If not, the failure does not change the status of the process."""
     _handed_over = False
 
     def register(self) -> None:
-        """Have `close` called at the exit of this process, also of a multiprocessing child, unless it is entrusted."""
+        """Have `close` called at the exit of this process, or multiprocessing child, unless it was handed over."""
         if self._handed_over:
             return
         _owners[self] = None
         if not _owners.registered:
             _owners.registered = True
             os.register_at_fork(after_in_child=_after_fork)
-            # A child of multiprocessing forgets, after it was forked, what was to be done at exit.
+            # A multiprocessing child clears the finalizers of its parent after the fork.
             util.register_after_fork(_owners, _close_at_exit)
             _close_at_exit()
 
     def unregister(self) -> None:
-        """The opposite of `register`: there is nothing left to close."""
+        """Undo `register`: there is nothing left to close."""
         _owners.pop(self, None)
 
     def hand_over(self) -> None:
-        """Leave `close` to whoever holds this, who has work for it until then.
+        """Leave `close` to the object that holds this one and still works with it.
 
-        Neither the exit calls it then, nor the garbage collector, which keeps to no order among objects in a cycle.
-        Whoever holds it closes it on every way out, or takes it back.
+        Then neither the exit nor the garbage collector calls `close`: the collector has no order for objects in a
+        cycle. The holder closes this object in every case, or calls `reclaim`.
         """
         self._handed_over = True
         self.unregister()
 
     def reclaim(self) -> None:
-        """The opposite of `hand_over`: nobody has work for it any more, and it is closed when the last one drops it."""
+        """Undo `hand_over`: no other object works with this one, and it is closed when it is no longer referenced."""
         self._handed_over = False
         self.register()
 
     @abstractmethod
     def close(self) -> None:
-        """Finish pending work and let go of files. Closing twice is fine."""
+        """Finish pending work and release files. Closing twice is fine."""
 
     @abstractmethod
     def _after_fork(self) -> None:
-        """Become inert in a forked child: nothing inherited may be written, locked or waited for."""
+        """Become inert in a forked child: it must not write, lock or wait for anything inherited."""
 
     def __enter__(self) -> Self:
         return self
@@ -75,7 +75,7 @@ class Closeable(ABC):
         self.close()
 
     def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not self._handed_over and not _ending():  # what had to be closed at the exit has been, and modules are gone
+        if not self._handed_over and not _ending():  # at the end everything is closed already, and modules are gone
             _close_quietly(self)
 
 
@@ -89,9 +89,9 @@ _owners = _Owners()
 
 
 class _FailingStream:
-    """A stream of which the last flush fails, when the interpreter ends: it exits with status 120 then.
+    """A stream whose last flush fails at the end of the interpreter, which then exits with status 120.
 
-    Only there may the status still be changed with everything done that others have left for the exit.
+    This is the only way to change the status after all exit handlers have run.
     """
 
     closed = False
@@ -107,7 +107,7 @@ class _FailingStream:
         return int(self._stream.write(text)) if self._stream is not None else len(text)
 
     def flush(self) -> None:
-        with contextlib.suppress(Exception):  # there may be no stream, or a closed one
+        with contextlib.suppress(Exception):  # the stream may be None or closed
             self._stream.flush()
         if sys.is_finalizing() and not self._has_failed:
             self._has_failed = True
@@ -120,8 +120,8 @@ def _close_at_exit(owners: object = None) -> None:
 
 
 def _close_all() -> None:
-    # In the order they came: a cache waits for its writer thread, which may be opening a store that is the cache's to
-    # close and stands in the list until the cache has it.
+    # In the order of registration: a cache waits for its writer thread, which may be opening a store. The cache closes
+    # that store, which is in the list until then.
     for owner in list(_owners):
         if owner in _owners:
             error = _close_quietly(owner)
@@ -130,7 +130,7 @@ def _close_all() -> None:
 
 
 def _close_quietly(owner: Closeable) -> Exception | None:
-    """Close an owner where nobody can catch what it raises; returns that."""
+    """Close an owner, log an error and return it."""
     try:
         owner.close()
     except Exception as error:
@@ -140,12 +140,12 @@ def _close_quietly(owner: Closeable) -> Exception | None:
 
 
 def _fail(owner: Closeable, error: Exception) -> None:
-    """Say on stderr that rows are lost, and have this process end with a status that is not 0."""
-    if _log.hasHandlers():  # else what was logged stands there already
+    """Report lost rows on stderr, and make this process end with a status other than 0."""
+    if _log.hasHandlers():  # otherwise logging has written to stderr already
         with contextlib.suppress(Exception):
-            said = message_of(error)
-            print(f"{owner!r} could not be closed; rows that were still pending are lost: {said}", file=sys.stderr)
-    # An uncaught exception is a status of its own.
+            message = message_of(error)
+            print(f"{owner!r} could not be closed; rows that were still pending are lost: {message}", file=sys.stderr)
+    # An uncaught exception has a status of its own.
     if _owners.forked or getattr(sys, "last_value", None) is not None or isinstance(sys.stderr, _FailingStream):
         return
     sys.stderr = cast(TextIO, _FailingStream(sys.stderr))

@@ -1,4 +1,4 @@
-"""The lock that the processes which write one folder share."""
+"""A lock that the writers of one folder share."""
 
 import contextlib
 import os
@@ -13,10 +13,10 @@ from warmstore.storage.files import Files, file_lock
 class ReentrantFileLock:
     """The exclusive lock of a file, between threads and processes. The thread that holds it may take it again.
 
-    A forked child does not hold what its parent holds. A pickled copy is a lock of the same file.
+    A forked child does not hold the lock of its parent. A pickled copy is a lock on the same file.
 
     Args:
-        path: of the lock's file, which is made when missing and stays.
+        path: of the lock file, which is created if missing and never removed.
     """
 
     def __init__(self, path: Path, files: Files) -> None:
@@ -43,7 +43,7 @@ class ReentrantFileLock:
 
 
 class _Holder:
-    """What the threads of one process know of the lock."""
+    """The state of the lock in one process."""
 
     def __init__(self) -> None:
         self.threads = threading.RLock()

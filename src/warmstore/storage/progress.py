@@ -1,18 +1,18 @@
-"""The progress bar of what goes through a whole store: records where their number is known, else bytes."""
+"""The progress bar of an operation on a whole store: in records if their number is known, else in bytes."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 Advance = Callable[[int, int | None], object]
-"""Called with how many records came, and how many bytes of the source were read by now where that is what counts."""
+"""Called with the number of new records, and with the bytes of the source read so far, if the bar counts bytes."""
 
 
 @contextmanager
 def progress_bar(
     rows: int | None, size: int | None, start: int, title: str, shown: bool | None = None
 ) -> Iterator[Advance]:
-    """Show how far it is. Without `shown` a bar appears on terminals only."""
-    from tqdm import tqdm  # only who waits for something pays for it
+    """Show progress. With `shown` None a bar appears on terminals only."""
+    from tqdm import tqdm  # imported late: it is slow to import
 
     in_bytes = rows is None and size is not None
     bar = tqdm(

@@ -1,4 +1,4 @@
-"""A gate between those who copy from files and the one who makes holes in them, threads and processes alike."""
+"""A lock between many readers of files and the one process that makes holes in them, for threads and processes."""
 
 import contextlib
 import fcntl
@@ -14,7 +14,7 @@ from warmstore.storage.files import Files, open_or_create
 
 
 class RWLock:
-    """Many may be inside at once, or one alone. The file at `path` carries the lock between processes."""
+    """A readers-writer lock. The file at `path` carries the lock between processes."""
 
     def __init__(self, path: Path, files: Files) -> None:
         self._path = path
@@ -27,21 +27,21 @@ class RWLock:
         self._inside = 0
         self._alone = False
         self._descriptor = open_or_create(self._path, self._files)
-        # Not with this object but with an array, which the garbage collector does not see: of objects in a cycle it
-        # would close the file before a forgotten store has closed itself.
+        # The file is closed with an array, which the garbage collector does not track. With this object, in a cycle, it
+        # would be closed before a forgotten store has closed itself.
         self._held = np.array(self._descriptor)
         self._let_go = weakref.finalize(self._held, self._files.close, self._descriptor)
         self._let_go.atexit = False
 
     def _see_process(self) -> None:
-        # With a descriptor that came along with a fork a child would let go of its parent's lock, and threads that did
-        # not come along would never let go of theirs.
+        # With the inherited descriptor a forked child would release its parent's lock, and the shares of the parent's
+        # threads would never be released.
         if self._process != os.getpid():
             self._let_go()
             self._open()
 
     def enter(self) -> None:
-        """Come in, as soon as nobody is alone inside."""
+        """Take the lock as a reader, once no writer holds it."""
         self._see_process()
         with self._changed:
             self._changed.wait_for(lambda: not self._alone)
@@ -58,7 +58,7 @@ class RWLock:
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
-        """Be inside, with others."""
+        """Hold the lock as a reader."""
         self.enter()
         try:
             yield
@@ -67,7 +67,7 @@ class RWLock:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Be inside alone. Who comes later waits, so that many readers keep nobody out for long."""
+        """Hold the lock as the writer. Later readers wait, so that readers cannot delay a writer for long."""
         self._see_process()
         with self._changed:
             self._changed.wait_for(lambda: not self._alone)

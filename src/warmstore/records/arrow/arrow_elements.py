@@ -1,16 +1,15 @@
-"""The elements of fields as Arrow has them, and back: one number, bool or time each.
+"""Conversion of the elements of fields, each a number, bool or time, to Arrow and back.
 
 | dtype | Arrow type |
 |---|---|
-| numbers, bool | themselves |
+| numbers, bool | the same |
 | complex | two floats |
 | bfloat16, float8 | the bits in an unsigned integer |
 | times in days, seconds and less | date32, timestamp, duration |
 | times in minutes and hours, durations in days | timestamp, duration in seconds |
 | times of other units | int64 |
 
-A NaT has the least integer of its type, also where it is null: so it differs from a record without a value, which has
-0.
+A NaT is the least integer of its type, also if it is null. So it differs from a record without a value, which is 0.
 """
 
 import bisect
@@ -33,7 +32,7 @@ _UNITS = ("s", "ms", "us", "ns")
 
 
 def element_type(dtype: np.dtype[Any]) -> tuple[pa.DataType, tuple[int, ...]]:
-    """The Arrow type of a dtype's values, and the axis of its parts: (2,) for a complex number's."""
+    """The Arrow type of a dtype's elements, and their additional axes: (2,) for complex numbers, else ()."""
     if dtype.kind == "b":
         return pa.bool_(), ()
     if dtype.kind == "c":
@@ -55,7 +54,7 @@ def _time_type(dtype: np.dtype[Any]) -> pa.DataType:
 
 
 def is_time(dtype: np.dtype[Any]) -> bool:
-    """Whether Arrow has a type for the times of a dtype."""
+    """Whether a dtype is a time that Arrow has a type for."""
     return dtype.kind in "mM" and not pa.types.is_integer(_time_type(dtype))
 
 
@@ -72,12 +71,12 @@ def elements(
     """Values as a flat column.
 
     Args:
-        kind: that of `element_type`, or int64 instead of a time.
-        data: the bytes of the values, one after the other.
-        absent: bool [n], values of records that have none.
-        edges: where the values of each record start, if they stand in lists. Those say themselves which of them are
-            null, so that only NaT is null here.
-        nat_is_null: NaT are null.
+        kind: the type of `element_type`, or int64 instead of a time.
+        data: the concatenated bytes of the values.
+        absent: bool [n], values of records without a value.
+        edges: the index of the first value of each record, for values in lists. The lists have their own nulls, so only
+            NaT is null here.
+        nat_is_null: NaT is null.
 
     Raises:
         UnsupportedType: a time is out of range for its Arrow type.
@@ -91,7 +90,7 @@ def elements(
     elif is_time(dtype):
         ticks = data.view(np.int64)
         nat = ticks == _NAT
-        if absent is not None and (nat & absent).any():  # what stands below no value must not say NaT
+        if absent is not None and (nat & absent).any():  # the element of an absent value must not be NaT
             ticks = np.where(absent, 0, ticks)
             nat &= ~absent
         if nat.any() and nat_is_null:
@@ -105,10 +104,10 @@ def elements(
 def _scaled(
     name: str, dtype: np.dtype[Any], ticks: Ints, nat: Bools, absent: Bools | None, edges: range | Ints | None
 ) -> np.ndarray[Any, Any]:
-    """Times in the unit of their Arrow type; `ticks` themselves where that is theirs.
+    """Times in the unit of their Arrow type; `ticks` itself if the units are equal.
 
     Raises:
-        UnsupportedType: a time is out of range there.
+        UnsupportedType: a time is out of range for the Arrow type.
     """
     kind = _time_type(dtype)
     whole, factor = _unit(dtype)
@@ -130,20 +129,20 @@ def _scaled(
 
 
 def _unit(dtype: np.dtype[Any]) -> tuple[np.dtype[Any], int]:
-    """The integers of the Arrow type of a time, and how many of its ticks are one of the dtype's."""
+    """The integer type of a time in Arrow, and the number of its ticks in one tick of the dtype."""
     if pa.types.is_date32(_time_type(dtype)):
         return np.dtype(np.int32), 1
     return np.dtype(np.int64), _DURATION_SECONDS.get(np.datetime_data(dtype)[0], 1)
 
 
 def element_bytes(name: str, dtype: np.dtype[Any], flat: pa.Array, null: Bools | None = None) -> UInt8:
-    """The inverse of `elements`: the bytes of the values of a flat column. NaT is what has the least integer.
+    """The inverse of `elements`: the bytes of the values of a flat column. The least integer is NaT.
 
     Args:
-        null: bool [n], values that are null: what stands below is anything.
+        null: bool [n], null values, whose elements are arbitrary.
 
     Raises:
-        BadSource: a time is no multiple of the dtype's unit.
+        BadSource: a time is not a multiple of the dtype's unit.
     """
     data = _raw(flat)
     if dtype.kind == "b":
@@ -158,15 +157,15 @@ def element_bytes(name: str, dtype: np.dtype[Any], flat: pa.Array, null: Bools |
         wrong = np.flatnonzero(fine % factor)
         if len(wrong):
             raise BadSource(
-                f"column {name!r} holds {fine[wrong[0]]} seconds, which is no whole number of the {dtype} that its "
-                "description says. Say what the field is with fields={...}"
+                f"column {name!r} holds {fine[wrong[0]]} seconds, which is not a multiple of the unit of {dtype}, the "
+                "dtype in its description. Specify the field with fields={...}"
             )
         return np.where(nat, _NAT, fine // factor).view(np.uint8)
     return data
 
 
 def with_nat(data: UInt8, null: Bools) -> UInt8:
-    """The bytes of times of which those that are `null` are NaT."""
+    """The bytes of times, with NaT for those that are `null`."""
     return np.where(null, np.int64(_NAT), data.view(np.int64)).view(np.uint8)
 
 
@@ -176,16 +175,16 @@ def is_nat(data: UInt8) -> Bools:
 
 
 def bitmap(null: Bools | None) -> pa.Buffer | None:
-    """The validity bitmap of a column, or None where nothing is null."""
+    """The validity bitmap of a column; None if nothing is null."""
     return None if null is None or not null.any() else pa.py_buffer(np.packbits(~null, bitorder="little"))
 
 
 def nulls_of(values: pa.Array) -> Bools | None:
-    """Which values of a column are null: bool [n], or None for none."""
+    """Which values of a column are null: bool [n]; None if none is."""
     if not values.null_count:
         return None
     buffer = values.buffers()[0]
-    if buffer is None:  # of type null, or an extension's
+    if buffer is None:  # a column of type null or of an extension type
         return np.asarray(values.is_null().to_numpy(zero_copy_only=False))
     bits = np.frombuffer(buffer, np.uint8)
     valid = np.unpackbits(bits, count=values.offset + len(values), bitorder="little")[values.offset :]
@@ -193,7 +192,7 @@ def nulls_of(values: pa.Array) -> Bools | None:
 
 
 def _raw(flat: pa.Array) -> UInt8:
-    """The bytes of a flat column of fixed width, also those of nulls; of bools one each."""
+    """The bytes of a flat column of fixed width, nulls included; one byte per bool."""
     buffer, count = flat.buffers()[1], len(flat)
     if buffer is None or not count:
         return np.zeros(0, np.uint8)

@@ -1,18 +1,18 @@
-"""The Arrow types of a store's values, and the fields that described columns are.
+"""The Arrow types of a store's values, and the fields that columns describe in their metadata.
 
-A typed column says what values mean, a stored one (`fields.columns_of`) keeps their bits. Both carry the field's
-description in their metadata; only a typed one is marked as such.
+A typed column has the meaning of values, a stored column (`fields.columns_of`) their bits. Both have the field's
+description in their metadata; only typed columns are marked.
 
 | field | Arrow type |
 |---|---|
 | Array, no shape | the element; complex numbers a fixed-shape tensor of two floats |
 | Array, with shape | fixed-shape tensor of the element; complex numbers have a last axis of 2 |
-| Ragged | variable-shape tensor of the element, likewise |
+| Ragged | variable-shape tensor of the element; complex numbers as above |
 | Bytes | large binary |
 | Text, Json | large string |
 
-`arrow_elements` says what elements are. Parquet has neither timestamps in seconds nor lists of size 0: there the ones
-are int64, the others lists of any length.
+`arrow_elements` defines the elements. Parquet has neither timestamps in seconds nor lists of size 0: the former become
+int64, the latter lists of any length.
 """
 
 import contextlib
@@ -47,10 +47,10 @@ TENSOR = "arrow.variable_shape_tensor"
 
 
 class Form(enum.Enum):
-    """Where typed columns go.
+    """The destination of typed columns.
 
-    TABLE: in memory; NaT is null. ARROW: into a file; NaT of a field without a shape is the least integer, so that it
-    differs from no value. PARQUET: likewise, in types that Parquet has.
+    TABLE: memory; NaT is null. ARROW: a file; NaT of a field without a shape is the least integer, so that it differs
+    from an absent value. PARQUET: as ARROW, in types that Parquet has.
     """
 
     TABLE = "table"
@@ -59,13 +59,13 @@ class Form(enum.Enum):
 
 
 class VariableShapeTensorType(pa.ExtensionType):  # type: ignore[misc]
-    """Arrow's canonical `arrow.variable_shape_tensor`, for a pyarrow that does not have it.
+    """Arrow's canonical `arrow.variable_shape_tensor`, for versions of pyarrow without it.
 
     Storage: struct<data: list<T>, shape: fixed_size_list<int32>[ndim]>.
 
     Args:
-        uniform_shape: the sizes that all tensors share, None where they differ; None for none.
-        options: further parameters of the type, as they stand in a file.
+        uniform_shape: the sizes that all tensors share, with None for sizes that differ; None if no size is shared.
+        options: further parameters of the type, as in a file.
     """
 
     def __init__(
@@ -101,17 +101,17 @@ class VariableShapeTensorType(pa.ExtensionType):  # type: ignore[misc]
 
 
 def register_tensors() -> None:
-    """Have pyarrow read variable-shape tensors of files as such."""
-    with contextlib.suppress(pa.ArrowKeyError):  # pyarrow, or another library, has the type
+    """Register the type of variable-shape tensors with pyarrow."""
+    with contextlib.suppress(pa.ArrowKeyError):  # pyarrow or another library has registered it
         pa.register_extension_type(VariableShapeTensorType(pa.float32(), 1))
 
 
 @functools.cache
 def variable_shape_tensor(value: pa.DataType, ndim: int, axes: tuple[int, ...] = ()) -> pa.DataType:
-    """The canonical type of tensors of `ndim` dimensions of any size, and behind them the sizes that all of them share.
+    """The canonical type of tensors with `ndim` dimensions of any size, followed by the shared sizes `axes`.
 
-    It is made as a reader of a file makes it: so it is the library's own where that has one, and equal to what comes
-    back from a file.
+    It is read from a schema, as from a file. So it is the library's own type if that has one, and equal to the type
+    that a reader of a file gets.
     """
     register_tensors()
     kind = VariableShapeTensorType(value, ndim + len(axes), [*[None] * ndim, *axes] if axes else None)
@@ -124,7 +124,7 @@ def variable_shape_tensor(value: pa.DataType, ndim: int, axes: tuple[int, ...] =
 
 
 def typed_schema(fields: Fields, form: Form = Form.TABLE, *, checksums: bool = False) -> pa.Schema:
-    """The schema of typed columns: one a field, and `NAME::xxh3` behind it if checksums are wanted."""
+    """The schema of typed columns: one per field, followed by `NAME::xxh3` with `checksums`."""
     columns = []
     for name, field in fields.items():
         (description,) = fields_to_json({name: field})
@@ -158,14 +158,14 @@ def _in_parquet(value: pa.DataType) -> pa.DataType:
 
 @dataclass(frozen=True)
 class Typed:
-    """What a typed column holds: the values of a field, in a form."""
+    """The content of a typed column: the values of a field, in a form."""
 
     field: Field
     form: Form
 
 
 def typed(column: pa.Field) -> Typed | None:
-    """What a typed column holds, or None where it is not one, or was changed since."""
+    """The content of a typed column; None for other columns, and if its type was changed."""
     form = (column.metadata or {}).get(_FORM)
     field = _described(column)
     if form is None or field is None:
@@ -178,10 +178,10 @@ def typed(column: pa.Field) -> Typed | None:
 
 
 def stored_field(schema: pa.Schema, name: str) -> Field | None:
-    """The field whose values are in the stored columns of this name, those of a chunk; None where there are no such.
+    """The field whose values are in the stored columns of this name, as in a chunk; None without such columns.
 
     Raises:
-        UnsupportedType: some of the field's columns are missing, or cannot be understood without store.json.
+        UnsupportedType: some of the field's columns are missing, or cannot be read without store.json.
     """
     at = schema.get_field_index(name)
     known = schema.field(at) if at >= 0 else None
@@ -195,15 +195,15 @@ def stored_field(schema: pa.Schema, name: str) -> Field | None:
     columns = columns_of(name, field)[:-1]
     if not columns:
         raise UnsupportedType(
-            f"field {name!r} is {field}, whose values take no bytes: a chunk does not tell which of them are absent. "
-            "Leave it out with fields=[...], or convert RecordStore.to_arrow() or what export wrote"
+            f"field {name!r} is {field}, whose values take no bytes: a chunk does not show which of them are absent. "
+            "Leave it out with fields=[...], or convert RecordStore.to_arrow() or an exported file"
         )
     if known.name != name or not known.type.equals(columns[0].type):
         return None
     for column in columns[1:]:
         if column.name not in schema.names:
             raise UnsupportedType(
-                f"column {name!r} is one of a chunk, and {column.name!r}, which goes with it, is not there"
+                f"column {name!r} comes from a chunk, and {column.name!r}, which belongs to it, is missing"
             )
     return field
 

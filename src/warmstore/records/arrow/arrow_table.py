@@ -1,7 +1,7 @@
-"""Typed Arrow columns of a store's values, from the columns as they are stored, and back.
+"""Conversion of stored columns to typed Arrow columns and back.
 
-Where a stored and a typed column have one layout the typed one lies over the stored bytes. A record without a value is
-null. `arrow_schema` says which types fields have.
+If a stored and a typed column have the same layout, they share memory. A record without a value is null. `arrow_schema`
+has the types of fields.
 """
 
 import math
@@ -30,21 +30,21 @@ from warmstore.records.format.fields import SHAPE, Array, Field, Fields, Ragged,
 from warmstore.records.format.value_encoding import matrix
 
 _LIST_ITEMS = (1 << 31) - 1
-"""Elements that the lists of one batch hold at most: their offsets are int32."""
+"""The most elements in the lists of one batch: their offsets are int32."""
 
 
 class _TooManyItems(UnsupportedType):
-    """The lists of one batch would hold more than int32 offsets can say: two halves may do."""
+    """The lists of one batch have more elements than int32 offsets allow. The batch can be halved."""
 
 
 def typed_table(
     table: pa.Table, fields: Fields, *, checksums: bool = False, absent: Mapping[str, Bools] | None = None
 ) -> pa.Table:
-    """A table of typed columns from one of stored columns; see `typed_batch`. Batches too large for it are halved.
+    """Convert a table of stored columns to typed columns; see `typed_batch`. Batches that are too large are halved.
 
     Args:
-        absent: bool [n] for each field whose values take no bytes, the records without a value: no stored column has
-            them.
+        absent: for each field whose values take no bytes: bool [n], the records without a value. No stored column has
+            this information.
     """
     for name, flags in (absent or {}).items():
         rows = EncodedRows(len(flags), np.zeros((len(flags), 0), np.uint8), absent=flags)
@@ -55,12 +55,12 @@ def typed_table(
 
 
 def typed_batch(batch: pa.RecordBatch, fields: Fields, *, checksums: bool = False) -> pa.RecordBatch:
-    """The values of some fields of a batch as typed columns.
+    """Convert fields of a batch to typed columns.
 
     Args:
-        batch: columns as they are stored (`fields.columns_of`), of at least these fields.
-        fields: which to give, in their order.
-        checksums: have the checksum columns as they are beside them.
+        batch: stored columns (`fields.columns_of`) of at least these fields.
+        fields: the fields of the result, in order.
+        checksums: include the checksum columns, unchanged.
 
     Raises:
         UnsupportedType: the values of a field take no bytes, and so have no stored column; a time is out of range for
@@ -94,7 +94,7 @@ def _typed(batch: pa.RecordBatch, fields: Fields, schema: pa.Schema) -> pa.Recor
 def _column(name: str, field: Field, batch: pa.RecordBatch) -> pa.Array:
     if not field_has_bytes(field) and name not in batch.schema.names:
         raise UnsupportedType(
-            f"field {name!r} is {field}, whose values take no bytes: its stored columns do not tell which are absent. "
+            f"field {name!r} is {field}, whose values take no bytes: its stored columns do not show which are absent. "
             "RecordStore.to_arrow does; leave it out here"
         )
     is_typed_already = not field_has_bytes(field) or not (isinstance(field, Array | Ragged) or field.codec != "raw")
@@ -111,7 +111,7 @@ def typed_column(name: str, field: Field, rows: EncodedRows, form: Form = Form.T
         rows: decompressed.
 
     Raises:
-        UnsupportedType: as of `typed_batch`.
+        UnsupportedType: see `typed_batch`.
     """
     kind = field_type(field, form)
     if isinstance(field, Array):
@@ -145,8 +145,8 @@ def _ragged_column(name: str, field: Ragged, kind: pa.DataType, rows: EncodedRow
     edges = rows.offsets // dtype.itemsize * math.prod(axes)
     if int(edges[-1]) > _LIST_ITEMS:
         raise _TooManyItems(
-            f"field {name!r} holds {int(edges[-1]):,} elements in {rows.count:,} records that Arrow takes as one "
-            f"batch, which may hold {_LIST_ITEMS:,}. Leave it out with fields=[...]"
+            f"field {name!r} holds {int(edges[-1]):,} elements in {rows.count:,} records of one Arrow "
+            f"batch, which can have {_LIST_ITEMS:,}. Leave it out with fields=[...]"
         )
     if rows.shapes.max(initial=0) > _LIST_ITEMS:
         at = int(rows.shapes.max(axis=1).argmax())
@@ -177,11 +177,11 @@ def rows_of_typed(name: str, field: Array | Ragged, values: pa.Array, form: Form
     """The inverse of `typed_column`.
 
     Args:
-        values: validated. What stands below a null says whether it is NaT only in the form of tables: Parquet leaves
-            anything there.
+        values: validated. Only in the form TABLE does the element of a null tell whether it is NaT: in Parquet it is
+            arbitrary.
 
     Raises:
-        BadSource: nulls inside of values other than NaT; a shape that is not that of the elements.
+        BadSource: nulls other than NaT inside of values, or shapes that do not fit the numbers of elements.
     """
     absent = nulls_of(values)
     if isinstance(values, pa.ExtensionArray):
@@ -192,11 +192,11 @@ def rows_of_typed(name: str, field: Array | Ragged, values: pa.Array, form: Form
         return _scalar_rows(name, field, values, absent, form)
     if not field.width:
         return EncodedRows(len(values), np.zeros((len(values), 0), np.uint8), absent=absent)
-    there = _element_bytes(name, field.numpy, values.flatten()).reshape(-1, field.width)
+    present = _element_bytes(name, field.numpy, values.flatten()).reshape(-1, field.width)
     if absent is None:
-        return EncodedRows(len(values), there)
+        return EncodedRows(len(values), present)
     data = np.zeros((len(values), field.width), np.uint8)
-    data[~absent] = there
+    data[~absent] = present
     return EncodedRows(len(values), data, absent=absent)
 
 
@@ -242,7 +242,7 @@ def _shapes(name: str, sizes: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 def _element_bytes(name: str, dtype: np.dtype[Any], flat: pa.Array) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """The bytes of elements in lists; null are NaT only."""
+    """The bytes of elements in lists, in which only NaT may be null."""
     null = nulls_of(flat)
     data = element_bytes(name, dtype, flat, null)
     if null is None:
@@ -260,7 +260,7 @@ def _element_bytes(name: str, dtype: np.dtype[Any], flat: pa.Array) -> np.ndarra
 
 
 def rows_of_stored(name: str, field: Field, batch: pa.RecordBatch) -> EncodedRows:
-    """The values of a field of a batch of stored columns, decompressed; where they have no codec, no copy.
+    """The values of a field of a batch of stored columns, decompressed. Without a codec they are not copied.
 
     Raises:
         Damaged: a compressed value cannot be decompressed.
@@ -289,13 +289,13 @@ def rows_of_stored(name: str, field: Field, batch: pa.RecordBatch) -> EncodedRow
 
 
 def _fixed_bytes(stored: pa.Array, width: int) -> pa.Buffer:
-    """The bytes of the values of a column of one width, no copy."""
+    """The bytes of the values of a column of fixed width, without a copy."""
     count = len(stored)
     if isinstance(stored, pa.ExtensionArray):
         stored = stored.storage
     first = stored.offset * width
     if pa.types.is_fixed_size_list(stored.type):
-        stored = stored.values  # all of them, also those that a slice leaves out
+        stored = stored.values  # all values, also those outside of a slice
         first += stored.offset * (stored.type.bit_width // 8)
     return _part(stored.buffers()[1], first, count * width)
 

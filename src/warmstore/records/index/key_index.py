@@ -1,10 +1,10 @@
-"""The key index of a store: which row holds a key, in memory-mapped files that all processes of a host share.
+"""The key index of a store: the row of each key, in memory-mapped files that all processes of a host share.
 
-Two tables: small non-negative ints index an array directly, all other keys go through a hash table. The index is
-derived: it can be deleted at any time and is rebuilt from the key column. It only proposes rows; whoever reads one
-confirms it against the key stored with the row, so nothing in here needs to be believed.
+It has two tables: small non-negative ints index an array directly, all other keys use a hash table. The index can be
+deleted at any time and is rebuilt from the key column. It only proposes rows: the reader of a row compares the key that
+is stored with it, so a damaged index causes no wrong values.
 
-Whoever finds rows that the index does not cover adds them, under the index's lock. Lookups take no lock.
+A process that finds rows that the index does not cover adds them, under the index's lock. Lookups take no lock.
 """
 
 import logging
@@ -38,12 +38,12 @@ HEADER = np.dtype(
         ("magic", "S8"),
         ("store", "S32"),
         ("generation", "<i8"),
-        ("token", "<i8"),  # the direct table's file carries the same
-        ("boot", "S40"),  # of the machine's last start; the numbers after it stay aligned
+        ("token", "<i8"),  # the direct table's file has the same
+        ("boot", "S40"),  # id of the machine's last start; 40 bytes keep the numbers after it aligned
         ("covered", "<i8"),  # rows [0, covered) are in the index
         ("synced", "<i8"),  # rows that were on the disk when the index was last closed
-        ("direct", "<i8"),  # ints below this index the direct table
-        ("buckets", "<i8"),  # of the hash table, which may be written; the file may have room for more
+        ("direct", "<i8"),  # ints below this number are in the direct table
+        ("buckets", "<i8"),  # of the hash table; the file may be larger
         ("hash", "<u8"),  # xxh3-64 of everything before
     ]
 )
@@ -54,12 +54,13 @@ _COUNTS = _DIRECTORY + 8 * PARTITIONS
 _BUCKETS = _COUNTS + 8 * PARTITIONS
 _BUCKET_BYTES = 8 * BUCKET
 _FIRST_BUCKETS = 64
-# The direct table takes ints below this in any case, and beyond it up to so many times the number of rows: shuffled
-# ids of a data set must not all arrive before they count as dense. That is 64 bytes a row at most, mostly unwritten.
 _ALWAYS_DIRECT = 1 << 21
+"""The direct table holds all ints below this number."""
 _DIRECT_SPARSITY = 8
+"""The direct table holds larger ints below this many times the number of rows. So shuffled ids of a data set count as
+dense before all of them have come. It takes at most 64 bytes per row, mostly unwritten."""
 _BLOCK = 1 << 18
-_STEP = 4 * HUGE_PAGE  # bytes by which files grow that have as many
+_STEP = 4 * HUGE_PAGE  # bytes by which larger files grow
 
 ReadKeys = Callable[[int, int], tuple[Keys, Int64]]
 
@@ -68,12 +69,12 @@ class KeyIndex:
     """The index of one store on this host.
 
     Args:
-        folder: the store's folder, where the files lie; or any other when that one cannot be written.
-        store, generation: what the index belongs to; another's is rebuilt.
-        read_keys: of committed rows [first, last) those that are there, as their keys and their numbers.
-        write: False never writes to the folder; an index that does not cover everything is then copied elsewhere.
-        room: asked before the files grow; held while keys are added.
-        largest: bytes that the direct table may take.
+        folder: the folder of the index's files: the store's folder, or another one if that cannot be written.
+        store, generation: the owner of the index; an index of another owner is rebuilt.
+        read_keys: the keys and the numbers of those committed rows in [first, last) that exist.
+        write: False never writes to the folder; an incomplete index is then rebuilt in a private folder.
+        room: reserves disk space before the files grow, and while keys are added.
+        largest: the most bytes of the direct table.
     """
 
     def __init__(
@@ -107,16 +108,16 @@ class KeyIndex:
         self._lock_path = folder / f"keys-{host}.lock"
 
     def lookup(self, keys: Keys) -> Int64:
-        """The row of each key, or -1: int64 [n]. A row may be wrong or not exist; confirm it."""
+        """The row of each key, int64 [n], or -1. A row may be wrong or missing; compare its key."""
         return self._find(keys, 0)[0]
 
     def lookup_all(self, keys: Keys, limit: int) -> Int64 | None:
-        """`lookup` where every key has a row below `limit`, else None. This is what training does all day."""
+        """`lookup` if every key has a row below `limit`, else None. Most lookups in training are of this kind."""
         rows, are_all = self._find(keys, limit)
         return rows if are_all and len(rows) else None
 
     def fetch(self, keys: Keys, columns: Sequence[VerifiedColumn]) -> list[Values] | None:
-        """The values of keys that all have a row which carries them: see `KeyTable.fetch`."""
+        """See `KeyTable.fetch`."""
         opened = self._opened
         return None if opened is None else opened.table.fetch(keys, opened.rows, opened.direct.item(), columns)
 
@@ -137,10 +138,10 @@ class KeyIndex:
         return sum(path.stat().st_size for path in (self.path, self._direct_path) if path.exists())
 
     def catch_up(self, rows: int) -> None:
-        """Cover all of the store's `rows` committed rows. Does nothing when they are.
+        """Cover all of the store's `rows` committed rows.
 
         Raises:
-            OSError: the index cannot be written; what it covers stays as it was.
+            OSError: the index cannot be written. It covers the same rows as before.
         """
         if self._is_current() and self.covered >= rows:
             return
@@ -158,7 +159,7 @@ class KeyIndex:
             self._catch_up_privately(rows)
 
     def _catch_up_privately(self, rows: int) -> None:
-        # The folder is not written: use the shared index while it covers everything, else one of our own.
+        # The folder is not written to: use the shared index while it covers everything, else a private one.
         with self._thread_lock:
             if self._private is None:
                 if self._open(write=False) and self.covered >= rows:
@@ -169,12 +170,12 @@ class KeyIndex:
             self._add(rows)
 
     def start_over(self, rows: int) -> None:
-        """Build the index anew: it claims rows that the store does not have, or holds more of them than not."""
+        """Rebuild the index: it has rows that the store lacks, or mostly keys of evicted rows."""
         with self._having_room(0), self._thread_lock, self._locked():
             self._rebuild(rows)
 
     def sync(self) -> None:
-        """Put the index on the disk, so that it outlives a power cut."""
+        """Write the index to the disk, so that it survives a power failure."""
         opened = self._opened
         if opened is None or not opened.table_file.write or self._private is not None:
             return
@@ -186,19 +187,19 @@ class KeyIndex:
                 opened.table_file.sync()
 
     def is_crowded(self, rows: int) -> bool:
-        """Whether most keys in the hash table cannot be among the `rows` that are there: evicted ones stay in it."""
+        """Whether the hash table has more than twice as many keys as `rows`: keys of evicted rows stay in it."""
         opened = self._opened
         return opened is not None and opened.table.keys > 2 * rows + PARTITIONS
 
     def close(self) -> None:
-        """Let go of the files; lookups find nothing from now on."""
+        """Release the files. Later lookups find nothing."""
         self._opened = None
         private, self._private = self._private, None
         if private is not None:
             private.cleanup()
 
     def after_fork(self) -> None:
-        """In a forked child: another thread of the parent may have held the lock."""
+        """For a forked child: another thread of the parent may have held the lock."""
         self._thread_lock = threading.Lock()
 
     def _add(self, rows: int) -> None:
@@ -222,7 +223,7 @@ class KeyIndex:
             self._write_header(covered=last)
 
     def _direct_room(self, keys: Keys, rows: int) -> int:
-        """How many ints the direct table holds, after it was enlarged for the keys if they are dense enough."""
+        """Enlarge the direct table for keys that are dense enough. Returns how many ints it holds."""
         opened = self._opened
         assert opened is not None
         direct = int(opened.header["direct"][0])
@@ -240,7 +241,7 @@ class KeyIndex:
         least = int(near.max()) + 1
         in_order = least - direct <= 2 * len(near)
         size = _PAGE + 8 * max(2 * direct, least, 1 << 13)
-        if in_order and size > _STEP:  # all of it comes to be written
+        if in_order and size > _STEP:  # the whole table will be written
             size = _stepped(_PAGE + 8 * least)
         size = min(size, _PAGE + 8 * limit)
         direct = (size - _PAGE) // 8
@@ -256,7 +257,7 @@ class KeyIndex:
         return self._opened is not None and self._opened.table_file.is_at(self.path)
 
     def _open(self, *, write: bool = True) -> bool:
-        """Map the files if they are there and belong to this store; otherwise they must be rebuilt."""
+        """Map the files. False if they are missing, damaged or of another store, and must be rebuilt."""
         self._opened = None
         try:
             table = GrowableMmap(self.path, self._files, minimum=_BUCKETS + _BUCKET_BYTES, write=write)
@@ -288,7 +289,7 @@ class KeyIndex:
         self._opened = None
         token = secrets.randbits(62)
         drafts = [path.with_name(f"{path.name}.{token:x}.tmp") for path in (self.path, self._direct_path)]
-        if self._room is not None:  # never room for two: what is there goes first, and drafts of the dead with it
+        if self._room is not None:  # no room for two: remove the old files, and drafts of dead processes
             for path in (self.path, self._direct_path):
                 for old in (path, *path.parent.glob(f"{path.name}.*.tmp")):
                     self._files.remove(old)
@@ -320,7 +321,7 @@ class KeyIndex:
         self._opened.header[:] = header
 
     def _allocate(self, buckets: int) -> None:
-        """Have so many buckets in the hash table."""
+        """Enlarge the hash table to `buckets` buckets."""
         opened = self._opened
         assert opened is not None
         size = _BUCKETS + buckets * _BUCKET_BYTES
@@ -340,7 +341,7 @@ class KeyIndex:
 
 @dataclass(frozen=True)
 class _Opened:
-    """Both files, mapped. Replaced as a whole, so that a lookup in another thread never sees parts of two."""
+    """Both mapped files. They are replaced together, so that a lookup in another thread never mixes two indices."""
 
     table_file: GrowableMmap
     direct_file: GrowableMmap
@@ -371,12 +372,12 @@ class _Opened:
 
 
 def _stepped(size: int) -> int:
-    """The size to which a file grows that has to have at least `size` bytes."""
+    """The size to which a file grows that needs at least `size` bytes."""
     return -(-size // _STEP) * _STEP
 
 
 def host_name() -> str:
-    """What this host's index is called by."""
+    """The name of this host in the index's file names."""
     return os.uname().nodename.replace("/", "_")
 
 
@@ -385,7 +386,7 @@ def _hash(header: Any) -> int:
 
 
 def boot_id() -> bytes:
-    """What tells this start of the machine from all others, at most 40 bytes."""
+    """An id of this start of the machine, at most 40 bytes."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_bytes()[:36]
     except OSError:

@@ -1,9 +1,9 @@
-"""A hash table in shared memory from keys to rows, made for looking up whole batches.
+"""A hash table in shared memory from keys to rows, for lookups of whole batches.
 
-How it lies there and how it is read and written, the native floor says (`_native/table.c`); here is when it grows. A
-partition that fills up doubles by itself, to where others were before they did or to fresh room at the end, so a flush
-pays for the keys it brings and never for the table; partitions double at different fillings, so that their growth is
-spread over time. Whatever a torn or damaged slot says is checked by the caller against the key itself.
+The native floor has the layout, the lookup and the insertion (`_native/table.c`). This module decides when the table
+grows. A full partition doubles alone, into free buckets that other partitions left, or at the end. So the cost of a
+flush depends on its keys and not on the table. Partitions double at different fillings, which spreads their growth over
+time. The caller compares the key of each row, so torn or damaged slots cause no wrong values.
 """
 
 import errno
@@ -22,7 +22,7 @@ Int64 = np.ndarray[Any, np.dtype[np.int64]]
 PARTITIONS = 4096
 SLOTS = 16
 BUCKET = 2 * SLOTS  # words: fingerprints, then rows
-# A partition doubles when it is 40 % to 80 % full; the spread over a factor of two makes growth even.
+# A partition doubles when it is 40 % to 80 % full. The factor of two between them makes growth even.
 _FULL = 0.4 * 2 ** (np.arange(PARTITIONS) / PARTITIONS)
 _NOTHING = np.zeros(0, np.int64)
 
@@ -33,8 +33,8 @@ class KeyTable:
     Args:
         directory: int64 [PARTITIONS], 0 for an empty partition, else its first bucket << 8 | log2 of its buckets.
         counts: int64 [PARTITIONS], keys in each partition.
-        words: uint64, the buckets' memory from bucket 0 on, which stays empty; may reach beyond what is allocated.
-        allocated: how many buckets exist now, and `allocate(n)`, which makes there be n and returns.
+        words: uint64, the memory of the buckets; may be longer than the allocated ones. Bucket 0 stays empty.
+        allocated: returns the number of buckets. `allocate(n)` enlarges it to n.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class KeyTable:
         self._words = words
         self._allocated = allocated
         self._allocate = allocate
-        self._known = 0  # buckets that were seen to exist; there are never fewer
+        self._known = 0  # a known number of buckets; their number never falls
 
     def is_sound(self, keys: int) -> bool:
-        """Whether every partition lies in memory that exists and overlaps no other, and none counts more than `keys`.
+        """Whether all partitions are in allocated memory, do not overlap, and count at most `keys` keys each.
 
-        Inserting trusts this: by a damaged place it would write anywhere, by a damaged count fill the disk.
+        `insert` relies on this: a damaged place would make it write anywhere, a damaged count would fill the disk.
         """
         directory, counts = self._directory, self._counts
         levels = directory & 0xFF
@@ -70,14 +70,14 @@ class KeyTable:
 
     @property
     def keys(self) -> int:
-        """How many keys are in the table."""
+        """The number of keys in the table."""
         return int(self._counts.sum())
 
     def lookup(self, keys: Keys, limit: int, direct: Int64 = _NOTHING, direct_count: int = 0) -> tuple[Int64, bool]:
-        """The row of each key, int64 [n], or -1; and whether all are from 0 to `limit` - 1.
+        """The row of each key, int64 [n], or -1; and whether all rows are in [0, limit).
 
         Args:
-            direct: int64, rows + 1 by small int, of which the first `direct_count` are there; it is asked first.
+            direct: int64, rows + 1 by small int; the first `direct_count` are valid. It is searched first.
         """
         rows = np.empty(len(keys), np.int64)
         arguments = direct, direct_count, keys.halves, rows
@@ -85,7 +85,7 @@ class KeyTable:
         found, is_beyond = floor.lookup(self._directory, self._words, known, *arguments)
         while is_beyond and (known := self._known_after(known)):
             found, is_beyond = floor.lookup(self._directory, self._words, known, *arguments)
-        # As unsigned numbers negative ones are huge: one pass tells that all are there.
+        # As unsigned numbers negative ones are huge: one pass checks both ends.
         return rows, found == len(rows) and (not found or int(rows.view(np.uint64).max()) < limit)
 
     def fetch(
@@ -95,13 +95,13 @@ class KeyTable:
         direct_count: int,
         columns: Sequence[VerifiedColumn],
     ) -> list[Values] | None:
-        """The rows of some keys out of columns of one snapshot, [n, *shape] each; None where not all are there.
+        """The values of keys from columns of one snapshot, [n, *shape] each; None if a key has no row.
 
-        Keys are compared after the rows were copied: a row that goes meanwhile, and its bytes with it, is none then.
+        Keys are compared after the rows were copied: a row that is removed meanwhile then has another key.
 
         Args:
             direct, direct_count: as in `lookup`.
-            columns: the last is that of the keys, which each row is believed by.
+            columns: the last one has the keys of rows.
         """
         count, own = len(keys.halves), columns[-1]
         values, wanted, size = [], [], 0
@@ -127,12 +127,12 @@ class KeyTable:
         return values if done else None
 
     def _known_after(self, known: int) -> int:
-        """How many buckets exist now; 0 where that is no more than `known`."""
+        """The number of buckets; 0 if it is still `known`."""
         self._known = self._allocated()
         return self._known if self._known > known else 0
 
     def insert(self, keys: Keys, rows: Int64) -> None:
-        """Add keys, or give known ones their new row; of equal keys the last one counts."""
+        """Add keys, or replace the rows of known ones. Of equal keys the last one counts."""
         coming = np.zeros(PARTITIONS, np.int64)
         floor.count_partitions(keys.halves, coming)
         self._make_room(coming)
@@ -140,7 +140,7 @@ class KeyTable:
         while len(rows):
             added = floor.insert(self._directory, self._counts, self._words, self._allocated(), halves, rows)
             halves, rows = halves[added:], rows[added:]
-            if len(rows):  # counts lost in a crash may let a partition overflow
+            if len(rows):  # a partition is full, since a crash lost its count
                 coming[:] = 0
                 floor.count_partitions(halves[:1], coming)
                 crowded = np.flatnonzero(coming)
@@ -157,17 +157,18 @@ class KeyTable:
         self._grow(small, np.maximum(needed.astype(np.int64), 0))
 
     def _grow(self, partitions: Int64, levels: Int64) -> None:
-        """Copy partitions into room of 2**level buckets each that nobody has, then publish their new places."""
+        """Copy partitions into 2**level free buckets each, then publish their new places."""
         starts, end = self._free(np.int64(1) << levels)
         if end > self._allocated():
             self._allocate(end)
         if not floor.grow(self._directory, self._words, self._allocated(), partitions, starts << 8 | levels):
-            raise OSError(errno.EIO, "the key index is damaged; remove it and it is built anew")
+            raise OSError(errno.EIO, "the key index is damaged; remove it and it is rebuilt")
 
     def _free(self, sizes: Int64) -> tuple[Int64, int]:
-        """Where so many buckets each are free, int64 [n], and where the last of all that are in use then ends.
+        """Find runs of free buckets. Returns their starts, int64 [n], and the end of all used buckets afterwards.
 
-        Partitions fill up in the order of their numbers, and so lie in it: what they leave makes room for others.
+        Partitions fill up in the order of their numbers, and so they are ordered in memory: the buckets that they leave
+        have room for others.
         """
         used = self._directory[self._directory > 0]
         order = np.argsort(used)

@@ -1,7 +1,8 @@
-"""Users' stable sample ids as 128-bit keys.
+"""Stable sample ids of users as 128-bit keys.
 
-A str is its xxh3-128 hash. An int that fits 64 bits is itself beside a tag, exact and without hashing; a larger one is
-hashed by its decimal digits. So 5 and "5" are two keys, and np.int64(5), torch's 5 and 5 are one.
+The key of a str is its xxh3-128 hash. The key of an int that fits 64 bits is the int and a tag, exact and without
+hashing; a larger int is hashed by its decimal digits. So 5 and "5" have different keys; np.int64(5), a torch 5 and 5
+have the same one.
 """
 
 import functools
@@ -18,14 +19,14 @@ from warmstore.records.format.array_interop import is_tensor, to_numpy
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
 
-# High halves of int keys; a string's hash equals one of them by chance once in 2**64.
+# High halves of int keys. A string's hash has one of them with probability 2**-64.
 _SIGNED, _UNSIGNED = 0x77735F7369676E64, 0x77735F756E736967
-_LARGE = 0x77735F6C61726765  # seeds the hash, so that no string's is equal but by chance
+_LARGE = 0x77735F6C61726765  # the seed of the hash, so that it differs from those of strings
 
 
 @dataclass(frozen=True)
 class Keys:
-    """n keys: uint64 [n, 2], low half first. `small` says that all are ints that fit a signed 64-bit number."""
+    """n keys: uint64 [n, 2], low half first. `small`: all are ints that fit a signed 64-bit number."""
 
     halves: UInt64
     small: bool
@@ -42,7 +43,7 @@ class Keys:
         return Keys(self.halves[which], self.small)
 
     def distinct(self) -> tuple[Int64, Int64]:
-        """One place of every key, int64 [distinct]; and for each key which of those it is, int64 [n]."""
+        """The index of one occurrence of each distinct key, int64 [distinct]; and the inverse indices, int64 [n]."""
         if len(set(self.packed)) == len(self):
             return np.arange(len(self)), np.arange(len(self))
         _, first, inverse = np.unique(self.halves, axis=0, return_index=True, return_inverse=True)

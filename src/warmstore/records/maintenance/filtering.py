@@ -24,10 +24,10 @@ Gather = Callable[[slice], dict[str, Any]]
 def copy_kept(
     source: StoreSession, target: StoreSession, keep: Any, gather: Gather, nbytes: int, progress: bool | None
 ) -> None:
-    """Commit records of one store to another: of its fields, and as they are stored, compressed or absent.
+    """Copy records of one store to another with the same or fewer fields, in their stored form.
 
     Args:
-        keep: positions, as `gather` takes them, or a function of batches of records that returns one bool each.
+        keep: an index for `gather`, or a function of batches of records that returns one bool per record.
         gather: `RecordStore.gather` of the source.
         nbytes: bytes of the source on the disk.
 
@@ -59,7 +59,7 @@ def copy_kept(
 
 
 def _wanted(keep: Callable[[dict[str, Any]], Any], gather: Gather, first: int, last: int) -> Int64:
-    """The positions of [first, last) that a function of records keeps."""
+    """The positions in [first, last) for which `keep` is true."""
     mask = np.asarray(keep(gather(slice(first, last))))
     if mask.dtype != np.bool_ or mask.shape != (last - first,):
         raise SchemaMismatch(

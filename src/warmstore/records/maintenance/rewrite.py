@@ -1,9 +1,9 @@
 """Rewriting a store into its next generation: to rebalance it, to change its fields, or to drop damaged values.
 
-The live records are copied, densely and in their order, while other processes append. Then, under the log's lock, the
-rest is copied, the old log is closed and store.json names the new generation. A rewrite that is killed before that
-leaves the store unchanged, and the next rewrite removes its files. A process that reads the closed log goes on in the
-new generation.
+The live records are copied, densely and in order, while other processes append. Then, under the log's lock, the rest is
+copied, the old log is closed and store.json names the new generation. A rewrite that is killed before that leaves the
+store unchanged, and the next rewrite removes its files. A process that reads the closed log continues in the new
+generation.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,7 +33,7 @@ Keep = Callable[[Int64], Bools]
 
 @dataclass(frozen=True)
 class Utilisation:
-    """How much of a store's chunks is live: records and bytes, before and after a rewrite."""
+    """The use of a store's chunks before a rewrite, and their size afterwards. Rows and bytes."""
 
     records: int
     rows_before: int

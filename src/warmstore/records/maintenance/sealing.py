@@ -1,7 +1,7 @@
-"""Giving chunks of dead writers their footers, so that any Arrow reader can open them.
+"""Writing the footers of chunks of dead writers, so that any Arrow reader can open them.
 
-A footer says where the batches lie. pyarrow writes it when it is given the chunk's own batches once more; only the
-footer is kept of that, and only where the headers it wrote before are those of the chunk, byte for byte.
+A footer lists the offsets of the batches. pyarrow writes it after it has written the chunk's own batches once more.
+Only the footer is kept, and only if the headers that pyarrow wrote equal those of the chunk, byte for byte.
 """
 
 import mmap
@@ -24,7 +24,7 @@ from warmstore.storage.files import Files, opened, write_all
 
 @dataclass(frozen=True)
 class SealResult:
-    """The chunks, by name: those that got a footer, those that live writers hold, and those that cannot have one."""
+    """The names of the chunks that got a footer, that live writers hold, and that cannot have a footer."""
 
     sealed: tuple[str, ...]
     being_written: tuple[str, ...]
@@ -34,14 +34,14 @@ class SealResult:
 def seal_abandoned(store: StoreReader) -> SealResult:
     """Seal the chunks without a footer that no living process writes to.
 
-    A chunk that is damaged, or whose layout this pyarrow would write otherwise, is left as it is: `rebalance` writes
-    its records anew.
+    A chunk that is damaged, or that this version of pyarrow would write differently, stays as it is: `rebalance`
+    rewrites its records.
 
     Args:
         store: open for appending.
 
     Raises:
-        OSError: the disk refused; what was sealed until then is.
+        OSError: the disk refused; chunks that were sealed before stay sealed.
     """
     sealed, being_written, refused = [], [], []
     store.refresh()
@@ -61,7 +61,7 @@ def seal_abandoned(store: StoreReader) -> SealResult:
 
 
 def _seal(store: StoreReader, path: Path, descriptor: int) -> bool:
-    """Write the footer of a chunk that this process holds; returns whether it has one now."""
+    """Write the footer of a chunk that this process has locked. Returns whether that was possible."""
     log, number = store.session.generation.log, int(path.stem)
     entries = log.read(0)
     entries = entries[(entries["chunk"] == number) & np.isin(entries["kind"], (BATCH, STAGED, COPIED))]
@@ -71,7 +71,7 @@ def _seal(store: StoreReader, path: Path, descriptor: int) -> bool:
     schemas = (
         chunk_schema(schema, f"{manifest.id}/{manifest.generation}", number),
         schema,
-    )  # formats 1 to 3 say nothing
+    )  # chunks of formats 1 to 3 have no metadata
     with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as data:
         parts = _footer(memoryview(data), entries, schemas)
         if parts is None:
@@ -89,12 +89,12 @@ def _seal(store: StoreReader, path: Path, descriptor: int) -> bool:
 
 
 def _footer(data: memoryview, entries: Entries, schemas: Iterable[pa.Schema]) -> tuple[bytes, bytes] | None:
-    """What stands before the first batch of a chunk, and the footer for its batches; None where there is none."""
+    """The bytes before the first batch of a chunk, and the footer for its batches; None if it cannot have one."""
     staged = StagedParts()
     try:
         first = int(entries["offset"][0])
         lead = bytes(data[:first])
-        # Unverified bytes never reach pyarrow: the schema is the one that it must be.
+        # Unverified bytes never reach pyarrow: the schema must equal one of the expected ones.
         schema = next((known for known in schemas if lead[8:] == known.serialize().to_pybytes()), None)
         if schema is None:
             return None

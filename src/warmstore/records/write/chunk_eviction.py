@@ -1,8 +1,8 @@
-"""Evicting chunks: their rows are gone for good, their room is given back, and no other row moves or is copied.
+"""Evicting chunks: their rows are removed for good and their disk space is freed. Other rows stay where they are.
 
-An entry in the log says that a chunk is evicted; then its file is unlinked, never cut short. Whoever has it mapped goes
-on reading the right bytes until it reads the log; afterwards the rows are gaps. Killed in between, the file is a
-leftover that the next eviction of the chunk removes.
+A log entry marks a chunk as evicted; then its file is unlinked, never cut short. A process that has the chunk mapped
+reads the right bytes until it reads the log, and skips the rows afterwards. After a kill in between, the next eviction
+of the chunk removes the file.
 """
 
 import contextlib
@@ -19,11 +19,11 @@ from warmstore.storage.files import Files
 
 
 def evict(path: Path, folder: str, chunks: Collection[int], files: Files) -> None:
-    """Take chunks out of a store, live writers' too, which then go on in new ones.
+    """Remove chunks from a store. A live writer of an evicted chunk continues in a new one.
 
     Args:
         path: the store's folder.
-        folder: of the generation whose chunks these are; nothing is done when the store has left it.
+        folder: the folder of the chunks' generation. Nothing happens if the store is in a later generation.
 
     Raises:
         ReadOnly: the store is of an earlier format; see `upgrade`.
@@ -33,7 +33,7 @@ def evict(path: Path, folder: str, chunks: Collection[int], files: Files) -> Non
     if manifest.generation_folder != folder:
         return
     if manifest.format < FORMAT:
-        raise ReadOnly(f"{path} is of format {manifest.format}, whose chunks may not be evicted; see upgrade")
+        raise ReadOnly(f"{path} is of format {manifest.format}, whose chunks cannot be evicted; upgrade it first")
     with contextlib.suppress(GenerationClosed):
         known = _write(path, manifest, chunks, files)
         for chunk in known:
@@ -41,7 +41,7 @@ def evict(path: Path, folder: str, chunks: Collection[int], files: Files) -> Non
 
 
 def _write(path: Path, manifest: Manifest, chunks: Collection[int], files: Files) -> list[int]:
-    """Have the log say that chunks are evicted; return them."""
+    """Mark chunks as evicted in the log, and return them."""
 
     def superseded() -> bool:
         return read_manifest(path, files).generation > manifest.generation
@@ -60,7 +60,7 @@ def _write(path: Path, manifest: Manifest, chunks: Collection[int], files: Files
 
 
 def remove_abandoned(path: Path, files: Files) -> None:
-    """Remove what rewrites left that failed or died, unless somebody edits the store now."""
+    """Remove what failed or killed rewrites left, unless another process is editing the store."""
     with edit_lock(path, files, wait=False) as held:
         if held:
             remove_leftovers(path, read_manifest(path, files), files)

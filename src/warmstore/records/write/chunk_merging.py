@@ -1,8 +1,8 @@
-"""Merging small chunks: many short sessions leave few files, and opening a store stays fast.
+"""Merging small chunks, so that many short sessions leave few files and a store opens quickly.
 
-Sixty-four closed chunks of one level become one chunk of the next level, so a row is written again once a level, and no
-more once its chunk is large. Rows keep their numbers, and with them positions and key indices stay. An entry in the log
-says that the rows are in the new chunk now; then the old files are unlinked, and who has them mapped reads on.
+Sixty-four closed chunks of one level become one chunk of the next level. So a row is copied once per level, and never
+again once its chunk is large. Rows keep their numbers, so positions and key indices stay valid. A log entry commits the
+new place of the rows; then the old files are unlinked. A process that has them mapped continues to read them.
 """
 
 import logging
@@ -26,20 +26,20 @@ _log = logging.getLogger("warmstore")
 FAN_IN = 64
 """Chunks that are merged into one."""
 _LARGE = 16 << 20
-"""Bytes from which a chunk is not merged any more."""
+"""Bytes from which a chunk is no longer merged."""
 _BATCH_BYTES = 64 << 20
 _MOST_MERGES = 64
-"""Merges at one time: a store with many chunks of earlier versions is merged little by little."""
+"""The most merges in one call: a store with many chunks of earlier versions is merged in steps."""
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def merge_small_chunks(path: Path, generation: Generation, files: Files, chunk_size: int) -> None:
-    """Merge what can be merged, unless somebody edits the store now. Whatever goes wrong, the store is as it was.
+    """Merge small chunks, unless another process is editing the store. After an error the store is unchanged.
 
     Args:
         path: the store's folder.
-        chunk_size: bytes that a chunk of this writer holds at most.
+        chunk_size: the most bytes of a chunk of this writer.
     """
     large = min(_LARGE, chunk_size // FAN_IN)
     levels = generation.batches.levels
@@ -58,7 +58,7 @@ def merge_small_chunks(path: Path, generation: Generation, files: Files, chunk_s
                 try:
                     _merge(generation, chunks, files)
                 except _DamagedChunks as error:
-                    damaged |= error.chunks  # left as they are; the others are merged
+                    damaged |= error.chunks  # they stay as they are; the others are merged
                     continue
                 _remove_merged(generation, files)
         except GenerationClosed:
@@ -83,19 +83,19 @@ def _chunks(generation: Generation) -> list[int]:
 
 
 def _small_chunks(generation: Generation, large: int, damaged: Collection[int]) -> list[int]:
-    """The next chunks to merge into one: of the lowest level that has enough of them, the first by their rows."""
+    """The next chunks to merge: those with the first rows, of the lowest level that has enough chunks."""
     batches = generation.batches
     entries = generation.log.read(0)
     kinds = entries["kind"]
     sealed = set(entries["chunk"][kinds == SEALED].tolist())
-    # Of these chunks more than rows is known by their numbers.
+    # Chunks that the log refers to for more than their rows.
     special = {*entries["chunk"][np.isin(kinds, (UPDATE, DELETE))].tolist(), *batches.adopted, *batches.evicted}
     by_level: dict[int, list[int]] = {}
     for chunk in _chunks(generation):
         file = batches.chunks.path(chunk)
         if chunk in special or chunk in damaged or not 0 < batches.chunks.file_size(chunk) < large:
             continue
-        if chunk in sealed or not is_locked(file):  # without a footer and a lock its writer is dead
+        if chunk in sealed or not is_locked(file):  # without footer and lock: its writer is dead
             by_level.setdefault(batches.levels.get(chunk, 0), []).append(chunk)
     for level in sorted(by_level):
         if len(by_level[level]) >= FAN_IN:
@@ -104,10 +104,10 @@ def _small_chunks(generation: Generation, large: int, damaged: Collection[int]) 
 
 
 def _merge(generation: Generation, chunks: list[int], files: Files) -> None:
-    """Write the rows of some chunks into a new one, and commit that they are there.
+    """Copy the rows of some chunks into a new one, and commit the merge.
 
     Raises:
-        _DamagedChunks: rows of some are damaged; nothing is merged.
+        _DamagedChunks: rows of some chunks are damaged; nothing is merged.
         OSError, WriteFailed: the disk refused; nothing is merged.
     """
     snapshot, batches, gatherer = generation.snapshot, generation.batches, generation.recheck()
@@ -151,7 +151,7 @@ def _merge(generation: Generation, chunks: list[int], files: Files) -> None:
 
 
 def _runs(generation: Generation, chunks: Collection[int]) -> Iterator[tuple[int, int]]:
-    """The rows [first, last) of some chunks: as long as they follow one another, and up to about 64 MiB."""
+    """The rows of some chunks as consecutive runs [first, last) of up to about 64 MiB."""
     snapshot = generation.snapshot
     which = np.flatnonzero(np.isin(snapshot.chunk, list(chunks)))
     first = snapshot.first_row[which]
@@ -165,7 +165,7 @@ def _runs(generation: Generation, chunks: Collection[int]) -> Iterator[tuple[int
 
 
 def _remove_merged(generation: Generation, files: Files) -> None:
-    """Remove the files of chunks that were merged, also those that a merge left that died."""
+    """Remove the files of chunks that were merged, also those that a killed merge left."""
     for path in generation.folder.glob("*.arrow"):
         if path.stem.isdecimal() and int(path.stem) in generation.batches.merged_away:
             try:

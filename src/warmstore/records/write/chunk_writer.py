@@ -1,7 +1,7 @@
-"""One chunk: an Arrow IPC file to which each flush appends one record batch, written by the one process that made it.
+"""One chunk: an Arrow IPC file to which the process that created it appends one record batch per flush.
 
-pyarrow writes into memory and never sees the file, so a write that fails half-way cannot leave it with a wrong idea
-of what is on the disk. A chunk whose write failed is poisoned: cut back to its last commit and never written again.
+pyarrow writes into memory and never to the file, so after a failed write its state cannot differ from the disk. A chunk
+whose write failed is cut back to its last commit and never written again.
 """
 
 import contextlib
@@ -21,25 +21,25 @@ from warmstore.storage.files import HUGE_PAGE, Buffer, Files, write_all, write_f
 from warmstore.storage.thread_pool import pool
 
 _LARGE = 1 << 20
-"""Bytes of body that are worth another thread."""
+"""Bytes of a body from which another thread hashes it."""
 
 
 def chunk_schema(schema: pa.Schema, owner: str, number: int) -> pa.Schema:
-    """The schema of a chunk, which says whose it is: `owner` is the store's id and generation, as ID/GENERATION."""
+    """The schema of a chunk, with its owner: the store's id and generation, as ID/GENERATION."""
     return schema.with_metadata({"warmstore": json.dumps({"chunk": f"{owner}/{number}"})})
 
 
 class ChunkWriter:
-    """A chunk being written. Its file carries an flock for as long as this lives."""
+    """A chunk that is being written. An flock on its file marks it as in use."""
 
     def __init__(
         self, folder: Path, number: int, schema: pa.Schema, files: Files, owner: str = "", *, ahead: bool = True
     ) -> None:
-        """Make the chunk's file.
+        """Create the chunk's file.
 
         Args:
-            owner: the store's id and generation, as ID/GENERATION; it stands in the schema with the chunk's number.
-            ahead: let the file be some megabytes longer than what it holds, for pages that are read faster.
+            owner: the store's id and generation, as ID/GENERATION, for the schema's metadata.
+            ahead: extend the file some megabytes beyond its content, to get pages that are read faster.
         """
         self.number = number
         self._ahead = ahead
@@ -53,7 +53,7 @@ class ChunkWriter:
         except OSError as error:
             raise write_failed(error, self.path) from error
         self._staged = StagedParts()
-        # pyarrow writes the file's magic and schema together with the first batch, before the batch's header.
+        # pyarrow writes the file's magic and schema with the first batch, before the batch's header.
         self._lead: int = 8 + schema.serialize().size
         self._lead_hash = 0
         self._end = 0
@@ -77,18 +77,18 @@ class ChunkWriter:
 
     @property
     def footer_size(self) -> int:
-        """Bytes that `seal` writes at most."""
+        """The most bytes that `seal` writes."""
         return 2 * self._lead + 64 * self._batches + 1024
 
     def has_room(self, size: int, limit: int) -> bool:
-        """Whether a batch of so many bytes still fits under `limit`. In an empty chunk every batch does."""
+        """Whether a batch of `size` bytes fits within `limit`. Every batch fits into an empty chunk."""
         return not self._end or self._end + size <= limit
 
     def append(self, batch: pa.RecordBatch) -> Entries:
-        """Write one batch, and return its log entry; it is on the disk then.
+        """Write one batch to the disk, and return its log entry.
 
         Raises:
-            WriteFailed: it is not. The chunk is cut back and must not be used again.
+            WriteFailed: the disk refused. The chunk is cut back and must not be used again.
         """
         self._arrow.write_batch(batch)
         parts = self._staged.take()
@@ -96,7 +96,7 @@ class ChunkWriter:
         header = _cut(parts, 8)
         header += _cut(parts, struct.unpack_from("<i", header, 4)[0])
         body = sum(len(part) for part in parts)
-        # Hashed while the disk writes: neither needs Python's lock.
+        # Hashed while the disk writes: both release Python's lock.
         hashing = pool().submit(_hash, parts) if body >= _LARGE else None
         self._write([lead, header, *parts])
         self._lead_hash = self._lead_hash or xxhash.xxh3_64_intdigest(lead)
@@ -115,7 +115,7 @@ class ChunkWriter:
         return entry
 
     def seal(self) -> Entries:
-        """Write the footer, so that any Arrow reader can open the file, and return the log entry that says so."""
+        """Write the footer, so that any Arrow reader can open the file, and return its log entry."""
         self._arrow.close()
         parts = self._staged.take()
         self._write(parts, last=True)
@@ -131,7 +131,7 @@ class ChunkWriter:
         return entry
 
     def abandon(self) -> None:
-        """Let go of the file with what it holds, without a footer; an empty one is removed where the disk allows it."""
+        """Close the file without a footer. An empty one is removed if possible."""
         if self._descriptor is not None:
             with contextlib.suppress(OSError):
                 self._cut_to(self._end)
@@ -141,7 +141,7 @@ class ChunkWriter:
                 self._files.remove(self.path)
 
     def release(self) -> None:
-        """Close the descriptor, and with it the lock unless another process shares it. Once: its number is reused."""
+        """Close the descriptor, and release the lock unless a forked child shares it."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             self._files.close(descriptor)
@@ -157,20 +157,20 @@ class ChunkWriter:
                 self._cut_to(end)
             self._files.sync(self._descriptor)
         except OSError as error:
-            # Best effort: what lies behind the last commit is never read, it only takes room.
+            # Best effort: bytes behind the last commit are never read, they only take space.
             with contextlib.suppress(OSError):
                 self._files.truncate(self._descriptor, self._end)
             raise write_failed(error, self.path) from error
 
     def _extend(self, descriptor: int, start: int) -> None:
-        """Have one page for all that is written from `start` on, in what is to be more than a small chunk."""
+        """Prepare one huge page for the bytes from `start` on. Small chunks are not extended."""
         if self._ahead and start and start >= self._extended_to:
-            with contextlib.suppress(OSError):  # only a matter of speed
+            with contextlib.suppress(OSError):  # it only affects speed
                 if self._files.extend(descriptor, start):
                     self._extended_to = start + HUGE_PAGE
 
     def _cut_to(self, end: int) -> None:
-        """Take away what the file was extended by."""
+        """Cut off the extension."""
         if self._extended_to > end:
             assert self._descriptor is not None
             self._files.truncate(self._descriptor, end)
@@ -185,7 +185,7 @@ def _hash(parts: Sequence[Buffer]) -> int:
 
 
 class StagedParts(io.RawIOBase):
-    """Keeps what pyarrow writes: its buffers themselves where it hands them over, copies of the small rest."""
+    """Collects what pyarrow writes: its buffers without a copy, and copies of the small rest."""
 
     def __init__(self) -> None:
         self._parts: list[memoryview] = []
@@ -204,13 +204,13 @@ class StagedParts(io.RawIOBase):
         return self._position
 
     def take(self) -> list[memoryview]:
-        """What was written since the last call."""
+        """Return and forget what was written since the last call."""
         parts, self._parts = self._parts, []
         return parts
 
 
 def _cut(parts: list[memoryview], length: int) -> bytes:
-    """Take `length` bytes off the front; pyarrow's writes end where its messages do."""
+    """Remove `length` bytes from the front. pyarrow's writes end where its messages end."""
     taken = []
     while length > 0:
         taken.append(bytes(parts.pop(0)))

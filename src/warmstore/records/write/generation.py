@@ -1,7 +1,7 @@
-"""One generation of a store, opened by one process: its log, what is read of it, and the chunk this process writes.
+"""One generation of a store, opened by one process: its log, its committed rows, and the chunk of this process.
 
-A store lives in one generation at a time. Rewriting it (to rebalance, to change fields, to repair) makes the next one
-beside it and closes this one's log; whoever meets the closed log goes on in the next.
+A store is in one generation at a time. A rewrite (to rebalance, to change fields, to repair) creates the next one and
+closes the log of this one. A process that reads the closed log continues in the next generation.
 """
 
 import contextlib
@@ -50,12 +50,12 @@ _log = logging.getLogger("warmstore")
 
 
 class Generation:
-    """Reading needs no lock; everything else is for one thread at a time."""
+    """Reading needs no lock. Everything else is for one thread at a time."""
 
     def __init__(
         self, path: Path, manifest: Manifest, writing: WriteOptions, files: Files, *, write: bool, salvage: bool = False
     ) -> None:
-        """`salvage`: leave out what is damaged beyond its copy, instead of raising Damaged."""
+        """`salvage`: skip entries that are damaged in the log and its copy, instead of raising Damaged."""
         self.manifest = manifest
         self.folder = path / manifest.generation_folder
         self._path = path
@@ -63,10 +63,10 @@ class Generation:
         self._files = files
         self._schema = arrow_schema(manifest.fields)
         self._seed = manifest.seed
-        # Not a method: what has it would keep this generation, and its mapped files, until a garbage collection.
+        # Not a bound method: a cycle would keep this generation and its mapped files until a garbage collection.
         self._superseded = functools.partial(_is_superseded, path, manifest.generation, files)
         self._writer: ChunkWriter | None = None
-        self.commits = 0  # of this process; an interrupt may hide what became of one
+        self.commits = 0  # of this process: shows after an interrupt whether a write was committed
         self.log = open_log(path, manifest, files, write=write, superseded=self._superseded, salvage=salvage)
         self._salvage = salvage
         try:
@@ -94,28 +94,28 @@ class Generation:
             with contextlib.suppress(Reload):
                 batches.extend(entries[~closed] if closed.any() else entries)
                 break
-        # Complete before anybody sees it: other threads read without a lock.
+        # Assigned when complete: other threads read it without a lock.
         self.gatherer = Gatherer(batches, self.manifest.fields)
         self._batches = batches
 
     @property
     def snapshot(self) -> Snapshot:
-        """The committed rows this process knows of."""
+        """The committed rows that this process has read from the log."""
         return self.gatherer.snapshot
 
     def is_current(self) -> bool:
-        """Whether nothing was committed since."""
+        """Whether nothing was committed since the snapshot."""
         return self.log.ends_with(self.snapshot.entries, self.snapshot.last_entry)
 
     def refresh(self) -> None:
-        """Take in what was committed since.
+        """Read what was committed since the snapshot.
 
         Raises:
-            GenerationClosed: the store goes on in a later generation; the files of this one may be gone.
+            GenerationClosed: the store continues in a later generation; the files of this one may be gone.
         """
         snapshot = self.snapshot
         if not self.log.continues(snapshot.entries, snapshot.last_entry):
-            self._load()  # a writer took its last entry back when its disk failed
+            self._load()  # a writer removed its last entry because its disk failed
             return
         entries = self.log.read(snapshot.entries)
         if len(entries) and entries["kind"][-1] == CLOSED:
@@ -123,7 +123,7 @@ class Generation:
         chunks, batches = entries["chunk"].tolist(), self._batches
         known = batches.evicted.isdisjoint(chunks) and batches.merged_away.isdisjoint(chunks)
         if not known or np.isin(entries["kind"], (EVICTED, MERGED)).any():
-            self._load()  # into other address space: this one may be read for as long as somebody has hold of it
+            self._load()  # into new address space: views of the old one stay valid
             return
         try:
             self._batches.extend(entries)
@@ -131,7 +131,7 @@ class Generation:
             self._load()
 
     def commit(self, block: dict[str, EncodedRows], *, stored: bool = False) -> None:
-        """Write one batch and commit it; it is on the disk when this returns.
+        """Write one batch and commit it. It is on the disk when this returns.
 
         Args:
             block: rows of every field.
@@ -139,16 +139,16 @@ class Generation:
 
         Raises:
             WriteFailed: nothing was committed.
-            GenerationClosed: nothing was committed; the store goes on in a later generation.
+            GenerationClosed: nothing was committed; the store continues in a later generation.
         """
         with self._write(block if stored else self._compressed(block), BATCH) as entry:
             self._append(entry)
 
     def commit_update(self, blocks: Iterable[dict[str, EncodedRows]], positions: Int64) -> None:
-        """Have rows stand at some positions, int64 [n], all or none of them, whatever they take; for the editor.
+        """Put rows at positions, int64 [n], all or none of them. The caller holds the edit lock.
 
         Args:
-            blocks: n rows in all, as they are stored.
+            blocks: n rows in all, in their stored form.
 
         Raises:
             WriteFailed: nothing was changed.
@@ -162,11 +162,11 @@ class Generation:
             final = new_entry(UPDATED, NOWHERE, rows=len(positions), header=len(staged))
             self._commit_edit([*staged, *sealed], final, positions)
         except BaseException:
-            self._abandon()  # it may hold rows that nothing speaks of
+            self._abandon()  # the chunk may hold rows without an entry
             raise
 
     def commit_delete(self, positions: Int64) -> None:
-        """Take positions, int64 [n], away; for the editor.
+        """Remove positions, int64 [n]. The caller holds the edit lock.
 
         Raises:
             WriteFailed: nothing was changed.
@@ -196,19 +196,19 @@ class Generation:
 
     @contextlib.contextmanager
     def _room(self, size: int) -> Iterator[None]:
-        """Reserve `size` bytes. In a bounded store this also holds the store-wide lock of writers."""
+        """Reserve `size` bytes. In a store with a quota this also holds the lock that all writers share."""
         if self._writing.room is None:
             yield
             return
         with self._writing.room(size):
-            self.refresh()  # this process's chunk may be evicted
+            self.refresh()  # this process's chunk may have been evicted
             yield
 
     @contextlib.contextmanager
     def _write(
         self, block: dict[str, EncodedRows], kind: int, sealed: list[Entries] | None = None
     ) -> Iterator[Entries]:
-        """Write one batch of rows as they are stored; what is done inside commits the entry. `sealed`: see `seal`."""
+        """Write one batch of stored rows and yield its entry, which the block commits. `sealed`: `later` of `seal`."""
         size = batch_size(self.manifest.fields, block)
         with self._room(size):
             writer = self._writer_for(size, sealed)
@@ -221,7 +221,7 @@ class Generation:
                 raise
 
     def _abandon(self) -> None:
-        """Whatever happened to this process's chunk, it is never written again; the next commit begins a new one."""
+        """Stop writing this process's chunk. The next commit starts a new one."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.abandon()
@@ -238,20 +238,20 @@ class Generation:
         return self._writer
 
     def new_writer(self) -> ChunkWriter:
-        """A new chunk, to which this process alone appends.
+        """Create a chunk, to which this process alone appends.
 
         Raises:
             WriteFailed: the disk refused.
-            GenerationClosed: the store goes on in a later generation.
+            GenerationClosed: the store continues in a later generation.
         """
         taken = (int(path.stem) for path in self.folder.glob("*.arrow") if path.stem.isdecimal())
-        # Numbers of chunks that have gone are not used again: what the log says of them has not.
+        # The numbers of removed chunks are not used again: the log still has their entries.
         last = max(self._batches.last_chunk, last_chunk(self.log.read(self.snapshot.entries)))
         number = max(last, *taken, -1) + 1
         owner = f"{self.manifest.id}/{self.manifest.generation}"
         while True:
             try:
-                # A bounded store counts the bytes of its files.
+                # A store with a quota counts the bytes of its files.
                 ahead = self._writing.room is None
                 return ChunkWriter(self.folder, number, self._schema, self._files, owner, ahead=ahead)
             except FileExistsError:
@@ -262,20 +262,19 @@ class Generation:
                 raise
 
     def write_batch(self, writer: ChunkWriter, block: dict[str, EncodedRows]) -> Entries:
-        """Have a chunk hold one batch of rows as they are stored; returns the entry that commits it.
+        """Write one batch of stored rows to a chunk. Returns the entry that commits it.
 
         Raises:
-            WriteFailed: it does not, and must not be used again.
+            WriteFailed: the disk refused; the chunk must not be used again.
         """
         seed = int(batch_seeds(self._seed, [writer.number], [writer.next_offset])[0])
         return writer.append(record_batch(self.manifest.fields, block, self._schema, seed))
 
     def seal(self, later: list[Entries] | None = None) -> None:
-        """Give this process's chunk its footer. Without one it is as good to warmstore, not to other Arrow readers.
+        """Write the footer of this process's chunk. Other Arrow readers need it, warmstore does not.
 
         Args:
-            later: takes the entry that says so, to be committed with an edit: until then the chunk may hold rows that
-                no entry speaks of.
+            later: receives the entry, to be committed with an edit. Until then the chunk may hold rows without entries.
         """
         writer, self._writer = self._writer, None
         if writer is not None and writer.number in self._batches.evicted:
@@ -289,7 +288,7 @@ class Generation:
                     else:
                         later.append(entry)
             except GenerationClosed:
-                writer.abandon()  # nobody will look for the file in a generation that has ended
+                writer.abandon()  # the generation has ended, and nobody reads the file
             except OSError as error:
                 _log.warning("%s stays without a footer: %s", writer.path, error)
                 writer.abandon()
@@ -303,7 +302,7 @@ class Generation:
         self.log.close()
 
     def read(self, names: Iterable[str], positions: Int64, gatherer: Gatherer | None = None) -> list[GatheredColumn]:
-        """Read fields at some positions, all below `snapshot.length`, through a gatherer of this generation.
+        """Read fields at positions below `snapshot.length`, by default with this generation's gatherer.
 
         Raises:
             Damaged: a record does not match its checksum.
@@ -320,19 +319,19 @@ class Generation:
 
     def _raise_damaged(self, name: str, bad: Int64, which: Int64, count: int) -> None:
         chunk = self._batches.chunks.path(int(self.snapshot.chunk[which[0]]))
-        what = "restore it from a copy, or save the rest with verify(repair=True)"
+        advice = "restore it from a copy, or save the rest with verify(repair=True)"
         if self._files.is_remote:
-            what = f"remove {self._path}, and it comes from the remote again"
+            advice = f"remove {self._path} to fetch it from the remote again"
         raise Damaged(
             f"{chunk}: {len(bad)} of {count} rows of field {name!r} do not match their checksums or are missing, the "
-            f"first at position {int(bad[0])}. The file changed after it was written; {what}"
+            f"first at position {int(bad[0])}. The file changed after it was written; {advice}"
         )
 
     def to_arrow(self, *, verify: bool = True) -> pa.Table:
-        """The committed records as a table over the mapped files; in their order, copied, where there were edits.
+        """The committed records as a table over the mapped files; after edits a copy in the order of positions.
 
         Args:
-            verify: compare each batch with its hash the first time this process reads it so.
+            verify: compare each batch with its hash the first time that this process reads it as Arrow.
         """
         entries = self.log.read(0)[: self.snapshot.entries]
         batches = self._batches.arrow_batches(entries, verify=verify)
@@ -341,7 +340,7 @@ class Generation:
         if order is None:
             return table
         try:
-            table.validate(full=True)  # else pyarrow would copy from wherever a damaged offset points
+            table.validate(full=True)  # else pyarrow would follow a damaged offset out of bounds
         except pa.ArrowException as error:
             raise Damaged(
                 f"{self.folder}: some values are damaged ({error}); save the rest with verify(repair=True)"
@@ -350,28 +349,28 @@ class Generation:
 
     @property
     def is_superseded(self) -> bool:
-        """Whether the store has gone on to a later generation."""
+        """Whether the store continues in a later generation."""
         return self._superseded()
 
     @property
     def batches(self) -> Batches:
-        """What is known of the files."""
+        """The batches and chunk files of this generation."""
         return self._batches
 
     def recheck(self) -> Gatherer:
-        """A gatherer that knows of no row that it is whole: for who copies rows, or looks for damage."""
+        """A gatherer that has checked no row yet, for copying rows and for finding damage."""
         return Gatherer(self._batches, self.manifest.fields)
 
 
 def _gone(log: Log, numbers: Numbers) -> frozenset[int]:
-    """The chunks that were evicted or merged away by now."""
+    """The chunks that have been evicted or merged away."""
     entries = log.read(0)
     evicted = entries["chunk"][entries["kind"] == EVICTED].tolist()
     return live_batches(entries, 0, numbers).merged_away.union(evicted)
 
 
 def _is_superseded(path: Path, generation: int, files: Files) -> bool:
-    """Whether the store has gone on to a later generation."""
+    """Whether the store continues in a later generation."""
     try:
         return read_manifest(path, files).generation > generation
     except WarmstoreError:

@@ -1,7 +1,7 @@
-"""A new store appears at its path when it is complete: until then it is made in a draft beside the path.
+"""A new store appears at its path when it is complete. Until then it is a draft in a folder beside the path.
 
-Whoever makes one holds a lock on the draft's folder, which ends with the process. So a draft that nobody holds was left
-by a process that died, and the next one that makes the same store removes it.
+The process that creates it holds a lock on the draft's folder, which ends with the process. A draft without a lock was
+left by a dead process, and the next process that creates the same store removes it.
 """
 
 import contextlib
@@ -20,13 +20,13 @@ from warmstore.storage.files import Files, is_at, is_read_only, opened
 
 @contextlib.contextmanager
 def drafted(path: str | os.PathLike[str], files: Files) -> Iterator[Path]:
-    """Make a store in the folder that the block gets; it is at `path` once the block has ended without an error.
+    """Yield a draft folder for a new store, and move the store to `path` when the block ends without an error.
 
-    The block closes the store: it opens again at `path`. An error in it leaves nothing behind.
+    The block creates and closes the store. After an error nothing is left.
 
     Raises:
-        StoreExists: `path` holds something already, before the block or when it has ended.
-        ReadOnly: the folder around it cannot be written, or it is a remote.
+        StoreExists: `path` is not empty, before or after the block.
+        ReadOnly: the parent folder cannot be written, or `path` is a remote.
     """
     if is_remote(path):
         raise ReadOnly(f"{path!r} is a remote; make a store in a folder and push it there")
@@ -41,15 +41,15 @@ def drafted(path: str | os.PathLike[str], files: Files) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             files.remove_folder(draft)
-        files.unlock(descriptor)  # a child that was forked meanwhile shares the lock until then
+        files.unlock(descriptor)  # a child that was forked meanwhile shares the lock
         files.close(descriptor)
 
 
 def create_folder(folder: Path, manifest: Manifest, files: Files) -> None:
-    """Make the folder of a new, empty store. It appears whole or not at all.
+    """Create the folder of a new, empty store. It appears complete or not at all.
 
     Raises:
-        StoreExists: the folder holds something already.
+        StoreExists: the folder is not empty.
         ReadOnly: its parent cannot be written.
     """
     check_vacant(folder)
@@ -70,7 +70,7 @@ def create_folder(folder: Path, manifest: Manifest, files: Files) -> None:
 
 
 def check_vacant(folder: Path) -> None:
-    """Raise StoreExists unless a new store may be made here: nothing is, or an empty folder."""
+    """Raise StoreExists unless the path is free or an empty folder."""
     if folder.exists() and not folder.is_dir():
         raise StoreExists(f"{folder} is a file; name a new folder")
     if (folder / NAME).exists():
@@ -80,10 +80,10 @@ def check_vacant(folder: Path) -> None:
 
 
 def publish(folder: Path, target: Path, files: Files) -> None:
-    """Give a complete store its name; it stands there, on the disk, when this returns.
+    """Move a complete store to its path. It is on the disk there when this returns.
 
     Raises:
-        StoreExists: something else took the name meanwhile.
+        StoreExists: something else took the path meanwhile.
     """
     try:
         files.rename(folder, target)
@@ -94,14 +94,14 @@ def publish(folder: Path, target: Path, files: Files) -> None:
 
 
 def _make(target: Path, files: Files) -> tuple[Path, int]:
-    """A draft's folder, and the descriptor that holds it."""
+    """Create a draft's folder. Returns its path and a locked descriptor."""
     while True:
         draft = target.parent / f".{target.name}.{secrets.token_hex(4)}.draft"
         try:
             files.make_folder(draft)
             descriptor = files.open(draft)
         except FileNotFoundError:
-            continue  # taken for dead, and removed, before it was held
+            continue  # another process removed it before it was locked
         except OSError as error:
             if is_read_only(error):
                 raise ReadOnly(error.errno, "the folder cannot be written", str(target.parent)) from error
@@ -113,7 +113,7 @@ def _make(target: Path, files: Files) -> tuple[Path, int]:
 
 
 def _remove_dead(target: Path, files: Files) -> None:
-    """Remove the drafts of this store that nobody holds. What cannot be removed stays."""
+    """Remove the drafts of this store that no process has locked. What cannot be removed stays."""
     name = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{8}}\.draft")
     with contextlib.suppress(FileNotFoundError):
         for draft in [path for path in target.parent.iterdir() if name.fullmatch(path.name)]:

@@ -1,4 +1,4 @@
-"""What a writer does to a store before it writes: it becomes one of the present format, with every copy in place."""
+"""The upgrade of a store to the current format, before its first write. It also creates missing copies of files."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +10,10 @@ from warmstore.storage.files import Files
 
 
 def upgrade(path: Path, files: Files, *, wait: bool = True) -> bool:
-    """Have a store be of the present format, and store.json be whole. Nothing that stands in it is written anew.
+    """Upgrade a store to the current format, and restore a damaged store.json. Rows are not rewritten.
 
     Args:
-        wait: for somebody who edits the store; without, False says that there is one.
+        wait: for the edit lock. Without it the result is False if another process holds the lock.
     """
     if read_manifest(path, files).format >= FORMAT and not is_damaged(path, files):
         return True

@@ -1,4 +1,4 @@
-"""Rows that were appended and are not on the disk yet."""
+"""Pending rows: appended, and not yet on the disk."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ Int64 = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class WriteBuffer:
-    """A queue of encoded blocks, joined only when somebody reads or writes them."""
+    """A queue of encoded blocks. They are joined when they are read or written."""
 
     def __init__(self, fields: Fields) -> None:
         self.count = 0
@@ -22,7 +22,7 @@ class WriteBuffer:
         self._blocks: list[dict[str, EncodedRows]] = []
 
     def add(self, block: dict[str, EncodedRows]) -> None:
-        """Take in one block; every field has the same count."""
+        """Append one block. All its fields have the same count."""
         self._blocks.append(block)
         self.count += next(iter(block.values())).count
         self.nbytes += sum(rows.nbytes for rows in block.values())
@@ -41,7 +41,7 @@ class WriteBuffer:
         return join([rows.slice(at, at + 1) for at in which.tolist()] or [rows.slice(0, 0)])
 
     def head(self, limit: int) -> tuple[int, dict[str, EncodedRows]]:
-        """The first rows that together take about `limit` bytes, at least one: their count and a block of them."""
+        """The count and a block of the first rows, at least one, that together take about `limit` bytes."""
         block = self.joined()
         count = self.count
         if self.nbytes > limit:
@@ -56,7 +56,7 @@ class WriteBuffer:
         left = self.count - count
         self._blocks = [rest] if left else []
         self.nbytes = sum(rows.nbytes for rows in rest.values()) if left else 0
-        self.count = left  # in one step: other threads look at it
+        self.count = left  # last, and in one step: other threads read it
 
 
 def largest_record(block: dict[str, EncodedRows]) -> int:
@@ -71,15 +71,13 @@ def largest_record(block: dict[str, EncodedRows]) -> int:
 
 
 def block_of(fields: Fields, columns: dict[str, Any]) -> dict[str, EncodedRows]:
-    """Encode a batch given as a dict of values per field.
-
-    A field that is left out is absent in every record.
+    """Encode a batch given as a dict of values per field. An omitted field is absent in every record.
 
     Raises:
         SchemaMismatch: a field is unknown, lengths differ, or values do not fit.
     """
     if not isinstance(columns, dict) or not columns:
-        given = "none of them" if isinstance(columns, dict) else type(columns).__name__
+        given = "none" if isinstance(columns, dict) else type(columns).__name__
         raise SchemaMismatch(f"a record has the fields {list(fields)}; got {given}")
     for name in columns:
         if name not in fields:

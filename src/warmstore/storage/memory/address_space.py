@@ -1,10 +1,10 @@
 """One range of reserved address space for all chunks of a store, so that rows of any chunks are copied in one gather.
 
-Each chunk is mapped read-only at its own slot of 1 GiB, beyond the present end of its file: bytes that a writer
-appends later are visible without another mapping. Reads stay within the rows that the log commits, since reading past
-the end of a file raises SIGBUS. Rows that are not verified yet are read from the file (see `UncheckedReader`).
+Each chunk is mapped read-only at its own slot of 1 GiB, beyond the current end of its file: bytes that a writer appends
+later are visible without another mapping. Reads stay within the rows that the log commits, since reading past the end
+of a file raises SIGBUS. Rows that are not verified yet are read from the file (see `UncheckedReader`).
 
-Where address space is scarce, slots shrink to what the chunks need. Where even that fails, or the system refuses more
+If address space is scarce, slots are as small as the chunks allow. If even that fails, or the system refuses more
 mappings, nothing is mapped and every row is read from its file.
 """
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 SLOT = 1 << 30
-"""Bytes of address space per chunk, and so the most a chunk may hold."""
+"""Bytes of address space per chunk, and so the most bytes of a chunk."""
 
 _FIRST_SLOTS = 64
 _SMALLEST_SLOT = 1 << 20
 _PAGE = mmap.PAGESIZE
-# Gaps of up to this many bytes are read along: one request costs more than they do.
+# Gaps of up to this many bytes are read too: a further request costs more.
 _CLOSE = 1 << 14
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
@@ -43,13 +43,13 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class AddressSpace:
-    """`slots` chunk slots of `slot` bytes each. `memory` is all of it as bytes, `view` too.
+    """`slots` chunk slots of `slot` bytes each. `memory` and `view` are all of its bytes.
 
-    What is made over them keeps it alive. Without `is_mapped` there is none of that, and addresses only say which file
-    and where in it.
+    Arrays over them keep the mapping alive. Without `is_mapped` nothing is mapped, and an address only stands for a
+    file and an offset in it.
 
     Raises:
-        OSError: there is not so much address space (ENOMEM).
+        OSError: there is not enough address space (ENOMEM).
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class AddressSpace:
         self.slots = slots
         self.slot = slot
         self.is_mapped = is_mapped
-        self.block_source = block_source  # if any, bytes may only be read through the methods here
+        self.block_source = block_source  # with one, bytes may only be read through the methods
         self._files = files
         self._base_indices = np.full(slots, -1, np.int64)  # of each slot's first block in `block_source`
         self.paths: dict[int, str] = {}  # of the slots that have a file
@@ -72,7 +72,7 @@ class AddressSpace:
         length = slots * slot if is_mapped else _PAGE
         self.address = reserve(length)
         owner = (ctypes.c_uint8 * length).from_address(self.address)
-        # At exit arrays may outlive us and the process goes anyway.
+        # Not at exit: arrays may still be in use, and the process ends anyway.
         weakref.finalize(owner, release, self.address, length).atexit = False
         self.memory: Bytes = np.ctypeslib.as_array(owner)
         self.view = self.memory.data.toreadonly()
@@ -80,21 +80,21 @@ class AddressSpace:
 
     @classmethod
     def of(cls, files: Files, block_source: BlockSource | None = None) -> "AddressSpace":
-        """Slots for the largest chunks there may be, or else nothing mapped."""
+        """A space with slots for the largest possible chunks, or without mapping."""
         return _mapped_or_not(lambda is_mapped: cls(files, block_source=block_source, is_mapped=is_mapped))
 
     @classmethod
     def compact(cls, files: Files, block_source: BlockSource | None, chunks: int, largest: int) -> "AddressSpace":
-        """As few and small slots as so many chunks of up to `largest` bytes need, with room to grow to twice that."""
+        """A space with few, small slots for `chunks` chunks of up to `largest` bytes, with room for twice as much."""
         slot = min(max(1 << (2 * largest - 1).bit_length(), _SMALLEST_SLOT), SLOT)
         slots = 1 << max(chunks, 4).bit_length()
         return _mapped_or_not(lambda is_mapped: cls(files, slots, block_source, slot=slot, is_mapped=is_mapped))
 
     def map(self, slot: int, path: str, chunk: int = -1) -> int:
-        """Map a chunk's file at its slot, and return the bytes it has now.
+        """Map a chunk's file at its slot, and return its current bytes.
 
         Raises:
-            FileNotFoundError: it has gone.
+            FileNotFoundError: the file is missing.
         """
         with opened(path, self._files) as descriptor:
             size = self._files.size(descriptor)
@@ -106,7 +106,7 @@ class AddressSpace:
         return size
 
     def grown(self, slots: int) -> "AddressSpace":
-        """A larger, empty space. Arrays over this one stay valid for as long as they live."""
+        """A larger, empty space. Arrays over this one stay valid."""
         size = self.slots
         while size < slots:
             size *= 2
@@ -117,16 +117,16 @@ class AddressSpace:
         return _mapped_or_not(make) if self.is_mapped else make(False)
 
     def unmapped(self) -> "AddressSpace":
-        """An empty space of the same slots that maps nothing."""
+        """An empty space with the same slots, without mapping."""
         return AddressSpace(self._files, self.slots, self.block_source, slot=self.slot, is_mapped=False)
 
     @property
     def is_all_here(self) -> bool:
-        """Whether what is committed may be read from `memory` as it is."""
+        """Whether committed bytes can be read from `memory` directly."""
         return self.block_source is None and self.is_mapped
 
     def held(self, addresses: Int64, lengths: Int64 | int) -> contextlib.AbstractContextManager[None]:
-        """Keep the blocks of some bytes in their files, fetched if need be, for as long as the context is held."""
+        """Fetch missing blocks of some bytes, and keep all of them in their files while the context is held."""
         if self.block_source is None or not len(addresses):
             return contextlib.nullcontext()
         bases = self._base_indices[addresses // self.slot]
@@ -170,7 +170,7 @@ class AddressSpace:
         return out
 
     def gather_spans(self, starts: Int64, lengths: Int64, out: Bytes) -> None:
-        """Copy spans of different lengths one after the other.
+        """Copy spans of different lengths into one buffer.
 
         Args:
             starts, lengths: int64 [n], byte addresses relative to `memory`, and bytes.
@@ -189,9 +189,9 @@ class AddressSpace:
         floor.gather_spans(self.memory, starts, lengths, out, threads_for(len(out)))
 
     def will_need(self, addresses: Int64, width: int) -> None:
-        """Start reading `width` bytes at each scattered address, all at once, before the first is waited for.
+        """Start reading `width` bytes at each scattered address, without waiting for them.
 
-        Neighbours are left to the kernel's read-ahead, which is better at them.
+        Adjacent addresses are left to the kernel's read-ahead, which is faster for them.
         """
         if not self.is_mapped:
             return
@@ -205,18 +205,20 @@ class AddressSpace:
             advise(self.address + first, last - first, mmap.MADV_WILLNEED)
 
     def will_read(self, start: int, length: int) -> None:
-        """Have pages that are in memory mapped now, instead of one after the other when they are read."""
+        """Map pages that are in memory at once, instead of with a page fault each."""
         advise(self.address + start, length, POPULATE_READ)
 
     def span(self, address: int, length: int) -> memoryview:
-        """A read-only view of `length` bytes, which keeps the mapping alive. Of what is not mapped, or comes from a
-        remote, a copy."""
+        """A read-only view of `length` bytes, which keeps the mapping alive.
+
+        A copy if the bytes are not mapped, or come from a remote.
+        """
         if self.block_source is None and self.is_mapped:
             return self.view[address : address + length]
         return self.spans(np.array([address]), np.array([length]))[0]
 
     def spans(self, starts: Int64, lengths: Int64) -> list[memoryview]:
-        """A read-only view for each of some spans, int64 [n]; copies of what is not mapped or comes from a remote."""
+        """A read-only view of each span, int64 [n]; copies of bytes that are not mapped or come from a remote."""
         if not self.is_mapped:
             with self.held(starts, lengths):
                 found, missing = self._unchecked.spans(starts, lengths)
@@ -226,38 +228,38 @@ class AddressSpace:
         spans = [view[first:last] for first, last in zip(starts.tolist(), ends, strict=True)]
         if self.block_source is None:
             return spans
-        with self.held(starts, lengths):  # holes may be made there later, and views would show zeros
+        with self.held(starts, lengths):  # blocks may be evicted later, and views would show zeros
             return [memoryview(bytes(span)) for span in spans]
 
-    # Past the mapping: what lies behind the end of a file, or in a bad sector, is missing there and no SIGBUS.
+    # Reads from the files: bytes beyond the end of a file, or in a bad sector, are missing, without SIGBUS.
 
     def read_rows(self, addresses: Int64, width: int) -> tuple[Bytes, Bools | None]:
-        """`gather` from the files: uint8 [n, width], and which rows are missing, bool [n], or None."""
+        """`gather` from the files: uint8 [n, width]; and the missing rows, bool [n], or None."""
         with self.held(addresses, width):
             return self._unchecked.rows(addresses, width)
 
     def read_columns(self, addresses: "Sequence[Int64]", widths: "Sequence[int]") -> tuple[list[Bytes], Bools | None]:
-        """`read_rows` of several columns, asked for all at once; a row is missing where any of its parts is."""
+        """`read_rows` of several columns in one call. A row is missing if any of its parts is."""
         for column, width in zip(addresses, widths, strict=True):
-            with self.held(column, width):  # each by itself: a remote reads ahead in columns that are read in order
+            with self.held(column, width):  # one by one: a remote reads ahead in columns that are read in order
                 pass
         with self.held(np.concatenate(addresses), np.repeat(widths, len(addresses[0]))):
             return self._unchecked.columns(addresses, widths)
 
     def read_packed(self, starts: Int64, lengths: Int64) -> tuple[Bytes, Bools | None]:
-        """Some spans from the files, one after the other, and which are missing, bool [n], or None."""
+        """Concatenated spans from the files; and the missing ones, bool [n], or None."""
         with self.held(starts, lengths):
             return self._unchecked.packed(starts, lengths)
 
     def read_span(self, address: int, length: int) -> memoryview | None:
-        """One span from its file; None where not all of it is there."""
+        """One span from its file; None if it is incomplete."""
         if self.block_source is None:
             return self._unchecked.span(address, length)
         with self.held(np.array([address]), length):
             return self._unchecked.span(address, length)
 
     def release(self) -> None:
-        """Close the files that are open; what is mapped stays."""
+        """Close the open files. The mapping stays."""
         self._unchecked.release()
 
     def _unmapped_rows(self, addresses: Int64, width: int) -> Bytes:
@@ -267,7 +269,7 @@ class AddressSpace:
 
 
 def _mapped_or_not(make: "Callable[[bool], AddressSpace]") -> AddressSpace:
-    """A space that maps its chunks, or one that does not where there is not so much address space."""
+    """A space that maps its chunks, or one without mapping if address space is insufficient."""
     try:
         return make(True)
     except OSError as error:
@@ -279,6 +281,6 @@ def _mapped_or_not(make: "Callable[[bool], AddressSpace]") -> AddressSpace:
 def _raise_missing(missing: Any) -> None:
     if missing is not None:
         raise Damaged(
-            f"{np.count_nonzero(missing)} of {len(missing)} rows that were whole before are missing: a chunk was cut "
+            f"{np.count_nonzero(missing)} of {len(missing)} rows that were intact before are missing: a chunk was cut "
             "short while it was open; restore it from a copy"
         )

@@ -1,8 +1,8 @@
-"""Memory for large results, used again once nobody holds it.
+"""Memory for large results, reused once nothing refers to it.
 
-A fresh allocation of many megabytes is returned to the system when it is freed, and the next one pays for every page
-again: that costs more than copying the bytes (9.7 ms against 1.9 for 25 MB). So the memory of a batch that the caller
-has dropped serves a later one. Arrays and tensors over it keep it theirs for as long as any of them lives.
+A fresh allocation of many megabytes is returned to the system when it is freed, and the next one has a page fault for
+every page: that takes longer than copying the bytes (9.7 ms against 1.9 for 25 MB). So the memory of a batch that the
+caller has dropped is used for a later one. Memory is not reused while any array or tensor refers to it.
 """
 
 import functools
@@ -16,16 +16,16 @@ import numpy as np
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 Allocate = Callable[[int], Bytes]
-"""Gives uint8 [length]."""
+"""Returns memory, uint8 [length]."""
 
 LARGE = 1 << 20
-"""Bytes from which memory is worth keeping; below it the allocator keeps it itself."""
+"""Bytes from which memory is kept here. The allocator keeps smaller blocks itself."""
 
 _KEPT = 128 << 20
 
 
 class Lease:
-    """Holds a block of memory for the arrays made over it, and gives it back after the last of them."""
+    """Holds a block of memory for the arrays over it, and returns it to the pool after the last of them."""
 
     def __init__(self, block: Bytes, length: int, giver: "BufferPool") -> None:
         self._block = block
@@ -38,7 +38,7 @@ class Lease:
 
 
 class BufferPool:
-    """Blocks of memory that nobody holds now, `kept` bytes of them at most. Safe to use from several threads."""
+    """Free blocks of memory, at most `kept` bytes. Safe to use from several threads."""
 
     def __init__(self, kept: int = _KEPT) -> None:
         self._kept = kept
@@ -51,18 +51,18 @@ class BufferPool:
             return np.empty(length, np.uint8)
         block = None
         with self._lock:
-            # The smallest that is large enough, and not so much larger that it would be missed elsewhere.
+            # The smallest block that is large enough, but at most twice as large as needed.
             fitting = [at for at, free in enumerate(self._free) if length <= len(free) <= 2 * length]
             if fitting:
                 block = self._free.pop(min(fitting, key=lambda at: len(self._free[at])))
         if block is None:
-            # Untouched pages cost nothing: room for the somewhat larger batch that may come next.
+            # With room for a somewhat larger batch: untouched pages cost nothing.
             block = np.empty(length + length // 4, np.uint8)
         return np.asarray(Lease(block, length, self))
 
     def give_back(self, block: Bytes) -> None:
-        """Keep a block for the next who asks, unless there is enough."""
-        # Never waits: the garbage collector may call this in a thread that holds the lock, or in a forked child.
+        """Return a block to the pool, unless the pool is full."""
+        # Without waiting: the garbage collector may call this in a thread that holds the lock, or in a forked child.
         if self._lock.acquire(blocking=False):
             self._free.append(block)
             while sum(map(len, self._free)) > self._kept:
@@ -74,7 +74,7 @@ class Arena:
     """Memory that arrays are copied into one after the other, so that `together` joins them without another copy.
 
     Args:
-        size: bytes of one piece of memory. It is used again once nobody holds an array in it.
+        size: bytes of one piece of memory. It is reused once no array refers to it.
     """
 
     def __init__(self, size: int) -> None:

@@ -1,4 +1,4 @@
-"""A file mapped for reading and writing that may grow, seen at one address all along."""
+"""A file mapped for reading and writing. It can grow, and its address stays the same."""
 
 import ctypes
 import weakref
@@ -10,17 +10,17 @@ import numpy as np
 from warmstore.storage.files import HUGE_PAGE, Files, is_at, release, reserve, write_all
 
 _ROOM = 1 << 36
-"""Address space per file at first: 64 GiB, taken from nobody."""
+"""Address space per file at first: 64 GiB."""
 _ZEROS = np.zeros(HUGE_PAGE, np.uint8).data
 
 
 class GrowableMmap:
-    """A growing file as one byte array, `memory`, of which the first `size` bytes exist.
+    """A growing file as one byte array, `memory`. Only its first `size` bytes exist.
 
     Args:
-        create: make a new file of that many zero bytes; without it an existing one is opened.
-        minimum: a smaller file is refused with ValueError.
-        write: False maps it read-only; writing to `memory` then ends the process.
+        create: create a file of that many zero bytes. With 0 an existing file is opened.
+        minimum: a smaller file raises ValueError.
+        write: False maps the file read-only. Writing to `memory` then ends the process.
     """
 
     def __init__(self, path: Path, files: Files, *, create: int = 0, minimum: int = 0, write: bool = True) -> None:
@@ -41,21 +41,21 @@ class GrowableMmap:
             files.close(self._descriptor)
             raise
         self.memory: np.ndarray[Any, np.dtype[np.uint8]] = np.ctypeslib.as_array(owner)
-        # Closed when nobody looks any more: another thread may be in the middle of a lookup. Not with this object: of
-        # objects in a cycle the garbage collector would end it before a forgotten store has closed itself.
+        # Closed with the memory, which a lookup in another thread may still use. With this object, in a cycle, the
+        # garbage collector would close the file before a forgotten store has closed itself.
         weakref.finalize(owner, files.close, self._descriptor).atexit = False
 
     @property
     def size(self) -> int:
-        """Bytes that exist. Reading behind them ends the process."""
+        """Bytes of the file. Reading beyond them ends the process."""
         return self._files.size(self._descriptor)
 
     def allocate(self, size: int, *, used: bool = False) -> None:
-        """Make at least `size` bytes exist, with room for them on the disk: a later write cannot fail.
+        """Extend the file to at least `size` bytes, with disk blocks, so that a later write cannot fail.
 
         Args:
-            used: all of it will be written soon, so have its pages ready. Zeros that are written `HUGE_PAGE` bytes at a
-                time lie in pages of that size, which costs a third of faults page by page.
+            used: all bytes will be written soon, so their pages are prepared. Writing zeros, `HUGE_PAGE` bytes at a
+                time, gives huge pages, and takes a third of the time of page faults.
 
         Raises:
             OSError: the disk is full.
@@ -74,5 +74,5 @@ class GrowableMmap:
         return is_at(self._descriptor, path)
 
     def sync(self) -> None:
-        """Return when all that was written through `memory` is on the disk."""
+        """Return when everything written to `memory` is on the disk."""
         self._files.sync(self._descriptor)

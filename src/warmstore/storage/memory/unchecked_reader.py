@@ -1,6 +1,6 @@
-"""Reading bytes that nobody has checked yet: by `pread`, so that a file cut short or a bad sector is no SIGBUS.
+"""Reading bytes that were not checked yet, with `pread`: a file cut short or a bad sector is damage, not SIGBUS.
 
-What is in memory is copied at once; what must come from a disk is asked for by many threads. What cannot be read is
+Bytes in the page cache are copied at once; others are read from the disk by many threads. Bytes that cannot be read are
 marked as missing.
 """
 
@@ -16,12 +16,12 @@ from warmstore.storage.files import Files
 from warmstore.storage.memory.buffer_pool import take
 
 _MOST_OPEN = 128
-"""Files that are kept open."""
+"""The most files that are kept open."""
 _WAITING = 32
-"""Threads that wait for a disk at most: what it is asked for at once."""
+"""The most threads that wait for a disk, and so the most requests at once."""
 
 _RUN = 1 << 20
-"""Bytes of spans that follow each other that are read at once, at most; a power of two."""
+"""The most bytes of adjacent spans that are read at once; a power of two."""
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -37,21 +37,21 @@ class UncheckedReader:
         self._paths = paths
         self._open: dict[int, int] = {}
         self._lock = threading.Lock()
-        self.mapping: memoryview | None = None  # of all slots, for files whose names have gone
+        self.mapping: memoryview | None = None  # of all slots, for files that were unlinked
         self._finalizer = weakref.finalize(self, _close_all, files, self._open)
         self._finalizer.atexit = False
 
     def release(self) -> None:
-        """Close the files. What is read later opens them again, each time."""
+        """Close the files. Later reads open and close them each time."""
         self._finalizer()
 
     def rows(self, addresses: Int64, width: int) -> tuple[Bytes, Bools | None]:
-        """`width` bytes from each address, uint8 [n, width]; and which rows are missing, bool [n], or None for none."""
+        """`width` bytes from each address, uint8 [n, width]; and the missing rows, bool [n], or None without any."""
         out = take(len(addresses) * width).reshape(len(addresses), width)
         return out, self._read(addresses, np.full(len(addresses), width, np.int64), out)
 
     def columns(self, addresses: Sequence[Int64], widths: Sequence[int]) -> tuple[list[Bytes], Bools | None]:
-        """`rows` of several columns, asked for all at once: uint8 [n, width] each; and which miss any of them."""
+        """`rows` of several columns in one call: uint8 [n, width] each; and the rows that are missing in any column."""
         count = len(addresses[0])
         lengths = np.repeat(np.array(widths, np.int64), count)
         out = take(int(lengths.sum()))
@@ -63,25 +63,25 @@ class UncheckedReader:
         return columns, None if missing is None else np.asarray(missing.reshape(len(widths), count).any(axis=0))
 
     def spans(self, starts: Int64, lengths: Int64) -> tuple[list[memoryview], Bools | None]:
-        """Spans of different lengths, one read-only view each; and which are missing, bool [n], or None for none."""
+        """Spans of different lengths, one read-only view each; and the missing ones, bool [n], or None without any."""
         out, missing = self.packed(starts, lengths)
         ends, view = np.cumsum(lengths), out.data.toreadonly()
         return [view[first:last] for first, last in zip((ends - lengths).tolist(), ends.tolist(), strict=True)], missing
 
     def packed(self, starts: Int64, lengths: Int64) -> tuple[Bytes, Bools | None]:
-        """Spans one after the other, uint8, and which are missing, bool [n], or None for none."""
+        """Concatenated spans, uint8; and the missing ones, bool [n], or None without any."""
         out = take(int(lengths.sum()))
         return out, self._read(starts, lengths, out)
 
     def span(self, start: int, length: int) -> memoryview | None:
-        """One span, read-only; None where not all of it is there."""
+        """One span, read-only; None if it is incomplete."""
         (found,), missing = self.spans(np.array([start]), np.array([length]))
         return found if missing is None else None
 
     def _read(self, starts: Int64, lengths: Int64, out: Bytes) -> Bools | None:
-        """Fill `out` with some spans, one after the other; which are missing, or None for none.
+        """Read spans into `out`. Returns the missing ones, or None without any.
 
-        Spans that follow each other, as the rows of a range do, are read as longer ones.
+        Adjacent spans, such as the rows of a range, are read together.
         """
         heads = _heads(starts, lengths, self._slot)
         if heads is not None and self._read_all(starts[heads], np.add.reduceat(lengths, heads), out) is None:
@@ -101,7 +101,7 @@ class UncheckedReader:
             missing = np.zeros(len(starts), np.uint8)
             if not self._files.read_rows(files, offsets, np.ascontiguousarray(lengths), out, missing, _WAITING):
                 return None
-        if self.mapping is not None:  # files that were evicted or merged since: what is mapped is still whole
+        if self.mapping is not None:  # evicted or merged files are unlinked, but their mapping is intact
             ends = np.cumsum(lengths)
             for at in np.flatnonzero(files == -1).tolist():
                 start, end, length = int(starts[at]), int(ends[at]), int(lengths[at])
@@ -111,7 +111,7 @@ class UncheckedReader:
         return missing.view(bool) if missing.any() else None
 
     def _opened(self, slot: int, briefly_open: contextlib.ExitStack) -> int:
-        """The file of a slot, kept open or closed with `briefly_open`; -1 where it has gone."""
+        """The descriptor of a slot's file, kept open or closed with `briefly_open`; -1 for a missing file."""
         try:
             descriptor = self._files.open(self._paths[slot])
         except (KeyError, OSError):
@@ -125,9 +125,9 @@ class UncheckedReader:
 
 
 def _heads(starts: Int64, lengths: Int64, slot: int) -> Int64 | None:
-    """Where spans begin that do not follow the one before them closely; None where too few do to be of use.
+    """The index of the first span of each run of adjacent spans; None if too few spans are adjacent.
 
-    Runs are cut every so often, since a thread reads one.
+    Long runs are cut into pieces, which several threads can read.
     """
     follows = starts[1:] == (starts + lengths)[:-1]
     if not len(starts) or 2 * np.count_nonzero(follows) < len(starts):
