@@ -24,7 +24,7 @@ from warmstore.pipeline.tiers.sample_values import Marked
 from warmstore.pipeline.tiers.tier_folders import MemoryTier
 from warmstore.pipeline.trial import LargeParts, Trial, WrittenOutside, raw_values, reachable
 from warmstore.pipeline.write_watch import WriteWatch
-from warmstore.records.format.encoded_rows import Bools
+from warmstore.storage.array_types import Bools
 from warmstore.storage.lease import UsageLease
 from warmstore.storage.lifecycle import Closeable
 

@@ -24,7 +24,7 @@ from warmstore.identity.sample_identities import (
 )
 from warmstore.identity.watch import SHARE
 from warmstore.loading.samplers.counter_rng import Int64
-from warmstore.records.format.encoded_rows import Bools
+from warmstore.storage.array_types import Bools
 
 if TYPE_CHECKING:
     from warmstore.identity.patches import Patches

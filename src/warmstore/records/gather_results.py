@@ -18,12 +18,10 @@ from warmstore.records.format.value_encoding import (
     decode_rows,
     decompressed,
 )
-from warmstore.records.read.snapshot import Int64
 from warmstore.records.write.generation import Generation
 from warmstore.records.write.write_buffer import WriteBuffer
+from warmstore.storage.array_types import Bools, Bytes, Int64
 from warmstore.storage.memory.buffer_pool import Allocate, take
-
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 def read(generation: Generation, names: Collection[str], positions: Int64) -> dict[str, Any]:
@@ -158,6 +156,6 @@ def _target(name: str, out: Any) -> np.ndarray[Any, Any]:
     return to_numpy(out)
 
 
-def _order(is_pending: np.ndarray[Any, np.dtype[np.bool_]]) -> Int64:
+def _order(is_pending: Bools) -> Int64:
     """The index that puts rows back into the order asked for: committed rows were read first, pending ones after."""
     return np.argsort(np.concatenate((np.flatnonzero(~is_pending), np.flatnonzero(is_pending))))

@@ -24,6 +24,7 @@ from warmstore.records.read.snapshot import Snapshot
 from warmstore.records.sample_batch import SampleBatch
 from warmstore.records.store_session import StoreSession
 from warmstore.records.write.write_options import WriteOptions
+from warmstore.storage.array_types import Bools
 from warmstore.storage.files import Files
 from warmstore.storage.lifecycle import Closeable
 
@@ -150,7 +151,7 @@ class StoreReader(Closeable):
         """Reads the rows that are committed now. Later commits do not change its row numbers."""
         return self.session.generation.gatherer
 
-    def present(self, field: str, index: Any = slice(None)) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    def present(self, field: str, index: Any = slice(None)) -> Bools:
         """Which of the committed records have a value for a field: bool [n]."""
         self._check_open()
         check_known(self.path, [field], self.fields)

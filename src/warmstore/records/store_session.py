@@ -17,13 +17,14 @@ from warmstore.records.format.manifest import FORMAT, Manifest, read_manifest, w
 from warmstore.records.format.value_encoding import compressed
 from warmstore.records.log.commit_log import GenerationClosed
 from warmstore.records.read.positions import as_positions, sorted_unique
-from warmstore.records.read.snapshot import Int64, Snapshot
+from warmstore.records.read.snapshot import Snapshot
 from warmstore.records.write.chunk_merging import merge_small_chunks
 from warmstore.records.write.edit_lock import edit_lock
 from warmstore.records.write.generation import Generation
 from warmstore.records.write.upgrade import upgrade
 from warmstore.records.write.write_buffer import WriteBuffer, block_of
 from warmstore.records.write.write_options import WriteOptions
+from warmstore.storage.array_types import Int64
 from warmstore.storage.files import Files, write_failed
 
 BATCH_BYTES = 64 << 20

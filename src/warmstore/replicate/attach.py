@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from warmstore.errors import SchemaMismatch
+from warmstore.records.format.chunk_names import chunk_numbers, chunk_path
 from warmstore.records.format.generation_log import open_log
 from warmstore.records.format.manifest import read_manifest
 from warmstore.records.log.commit_log import Log
@@ -27,6 +28,7 @@ from warmstore.records.log.log_entries import (
     STAGED,
     UPDATE,
     Entries,
+    last_chunk,
     new_entry,
 )
 from warmstore.records.read.live_batches import first_chunks
@@ -87,7 +89,7 @@ def attach(
                         if lazily is not None:
                             lazily(folder, here, chunk, missing)
                         else:
-                            target = folder / f"{here:06d}.arrow"
+                            target = chunk_path(folder, here)
                             staging = path / ".pull" / f"{head.seed:016x}-{number}"
                             fetch_chunks(staging, {number: chunk}, objects, files, {number: target}, progress)
                             files.remove_folder(staging)
@@ -131,12 +133,10 @@ def _missing(
 
 
 def _take_number(folder: Path, log: Log, files: Files) -> int:
-    taken = (int(path.stem) for path in folder.glob("*.arrow") if path.stem.isdecimal())
-    known = log.read(0)
-    number = max((*taken, *known["chunk"][known["chunk"] != NOWHERE].tolist()), default=-1) + 1
+    number = max(last_chunk(log.read(0)), *chunk_numbers(folder), -1) + 1
     while True:
         try:
-            files.close(files.create(folder / f"{number:06d}.arrow"))
+            files.close(files.create(chunk_path(folder, number)))
             return number
         except FileExistsError:
             number += 1

@@ -13,16 +13,17 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import xxhash
 
 from warmstore.errors import BadBudget, Damaged
+from warmstore.records.format.chunk_names import chunk_path
 from warmstore.records.index.key_index import boot_id
 from warmstore.remote.objects import Objects
 from warmstore.replicate.block_writer import BlockWriter
 from warmstore.replicate.remote_chunk import PAGES, Hashes, RemoteChunk
+from warmstore.storage.array_types import Bytes, Int64
 from warmstore.storage.atomic import replace_file
 from warmstore.storage.block_source import BLOCK
 from warmstore.storage.files import Files, open_or_create, opened, read_whole, write_all
@@ -36,9 +37,6 @@ _RANGE = 1024  # the most blocks of one request
 _AHEAD = 128  # the most blocks that are read ahead
 _SMALL = 16  # blocks: chunks up to this size are fetched whole
 _TRIES = 3
-
-Int64 = np.ndarray[Any, np.dtype[np.int64]]
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class BlockCache:
@@ -108,7 +106,7 @@ class BlockCache:
 
     def path(self, number: int) -> Path:
         """The path of a chunk's file."""
-        return self.folder / f"{number:06d}.arrow"
+        return chunk_path(self.folder, number)
 
     def base_index(self, number: int) -> int:
         """The index of a chunk's first block in the table; -1 for a chunk that does not come from the remote."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from warmstore.errors import Diverged, StoreExists
+from warmstore.records.format.chunk_names import chunk_path
 from warmstore.records.format.generation_log import open_log, open_numbers
 from warmstore.records.format.manifest import NAME, remove_leftovers, write_manifest
 from warmstore.records.log.commit_log import GenerationClosed, create_log
@@ -101,7 +102,7 @@ def _pull_more(path: Path, head: RemoteSnapshot, objects: Objects, files: Files,
             target.mkdir(exist_ok=True)
         wanted = {number: chunk for number, chunk in head.chunks.items() if new or number not in local.ends}
         for number in wanted:
-            if (target / f"{number:06d}.arrow").exists() and is_locked(target / f"{number:06d}.arrow"):
+            if chunk_path(target, number).exists() and is_locked(chunk_path(target, number)):
                 raise Diverged(f"{path} is being written to; close its writers, and then pull")
         pulled = _fetch(path / ".pull", target, head, wanted, objects, files, progress)
         known = replace(local.manifest, id=head.manifest.id)  # hashes of another store's log do not match
@@ -135,7 +136,7 @@ def _fetch(
     progress: bool | None,
 ) -> tuple[int, int]:
     """Fetch chunks into `staging` and move complete ones to `target`. Returns their number and bytes."""
-    targets = {number: target / f"{number:06d}.arrow" for number in wanted}
+    targets = {number: chunk_path(target, number) for number in wanted}
     fetch_chunks(staging, wanted, objects, files, targets, progress)
     if staging != target:
         files.remove_folder(staging)

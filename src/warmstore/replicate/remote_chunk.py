@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import xxhash
 
+from warmstore.storage.array_types import UInt64
 from warmstore.storage.block_source import BLOCK
 
 PAGES = 1 << 15
@@ -16,7 +16,7 @@ PAGES = 1 << 15
 
 _NAME = re.compile(r"[0-9a-f]{32}")
 
-Hashes = np.ndarray[Any, np.dtype[np.uint64]]
+Hashes = UInt64
 
 
 @dataclass(frozen=True)

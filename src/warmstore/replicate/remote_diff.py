@@ -11,6 +11,7 @@ import numpy as np
 import xxhash
 
 from warmstore.errors import Diverged, NotAStore, StoreExists
+from warmstore.records.format.chunk_names import chunk_path
 from warmstore.records.format.generation_log import open_log, open_numbers
 from warmstore.records.format.manifest import Manifest, read_manifest
 from warmstore.records.log.log_entries import (
@@ -67,7 +68,7 @@ class Local:
             ends.pop(chunk, None)
         sealed = set(entries["chunk"][entries["kind"] == SEALED].tolist())
         folder = path / manifest.generation_folder
-        waiting = {chunk for chunk in ends if chunk not in sealed and is_locked(folder / f"{chunk:06d}.arrow")}
+        waiting = {chunk for chunk in ends if chunk not in sealed and is_locked(chunk_path(folder, chunk))}
         return cls(path, manifest, entries, ends, frozenset(waiting), numbers.whole())
 
     @property
@@ -75,7 +76,7 @@ class Local:
         return self.path / self.manifest.generation_folder
 
     def chunk_path(self, chunk: int) -> Path:
-        return self.folder / f"{chunk:06d}.arrow"
+        return chunk_path(self.folder, chunk)
 
     @property
     def finished(self) -> Entries:

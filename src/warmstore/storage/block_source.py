@@ -5,9 +5,9 @@ are read. The address space asks a `BlockSource` for the blocks before it copies
 """
 
 import contextlib
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
+from warmstore.storage.array_types import Int64
 
 BLOCK = 1 << 16
 """Bytes of one block, the unit in which chunks are fetched."""
@@ -22,7 +22,7 @@ class BlockSource(Protocol):
         Creates the file of a chunk that comes from the remote, if it is missing.
         """
 
-    def pin(self, blocks: np.ndarray[Any, np.dtype[np.int64]], /) -> contextlib.AbstractContextManager[None]:
+    def pin(self, blocks: Int64, /) -> contextlib.AbstractContextManager[None]:
         """Fetch the blocks that are missing, and keep all of them for as long as the context is held.
 
         Args:

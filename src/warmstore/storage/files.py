@@ -21,14 +21,13 @@ import numpy as np
 
 from warmstore._native import floor
 from warmstore.errors import WriteFailed
+from warmstore.storage.array_types import Bytes, Int64
 from warmstore.storage.block_source import BlockSource
 
 if TYPE_CHECKING:
     import sqlite3
 
 Buffer = bytes | bytearray | memoryview
-Int64 = np.ndarray[Any, np.dtype[np.int64]]
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 HUGE_PAGE = 1 << 21
 """Bytes of a huge page."""

@@ -71,9 +71,7 @@ def test_none_is_a_value_of_json_and_a_masked_one_is_not() -> None:
     ids=["array", "list"],
 )
 def test_what_is_masked_in_part_is_refused(values: Any) -> None:
-    with pytest.raises(
-        SchemaMismatch, match=r"field 'x': the value of record 2 of the batch is partly masked.*filled"
-    ):
+    with pytest.raises(SchemaMismatch, match=r"field 'x': the value of record 2 of the batch is partly masked.*filled"):
         encode("x", PAIR, values)
 
 

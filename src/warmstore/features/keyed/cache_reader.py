@@ -13,12 +13,13 @@ from warmstore.features.outputs.output_schema import KEY, OutputSchema
 from warmstore.features.outputs.output_structure import Leaf, is_array
 from warmstore.records.format.array_interop import to_numpy
 from warmstore.records.format.codecs import codec_of
-from warmstore.records.format.encoded_rows import Bools, ByteRanges, GatheredColumn
+from warmstore.records.format.encoded_rows import ByteRanges, GatheredColumn
 from warmstore.records.format.fields import Array, Bytes, Field, Ragged
 from warmstore.records.format.value_encoding import decode, decode_array, decode_gathered, decompressed
 from warmstore.records.index.sample_keys import Keys
 from warmstore.records.keyed_store import IndexedStore, bad_rows, keys_of
 from warmstore.records.read.gather import Gatherer
+from warmstore.storage.array_types import Bools
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 

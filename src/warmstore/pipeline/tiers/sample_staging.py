@@ -9,9 +9,10 @@ import numpy as np
 from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.pipeline.tiers.sample_schema import SAMPLE, SAMPLE_FIELD, SampleSchema
 from warmstore.pipeline.tiers.sample_values import TreeSpec, to_bytes
-from warmstore.records.format.encoded_rows import Bools, EncodedRows
+from warmstore.records.format.encoded_rows import EncodedRows
 from warmstore.records.format.fields import Array
 from warmstore.records.format.value_encoding import encode
+from warmstore.storage.array_types import Bools
 from warmstore.storage.memory.buffer_pool import take
 
 

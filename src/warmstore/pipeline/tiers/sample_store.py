@@ -26,6 +26,7 @@ from warmstore.records.format.record_batch import batch_size
 from warmstore.records.format.value_encoding import compressed
 from warmstore.records.local_store import LocalStore
 from warmstore.records.write.write_buffer import largest_record
+from warmstore.storage.array_types import Bools
 from warmstore.storage.lease import UsageLease
 from warmstore.storage.memory.address_space import SLOT
 from warmstore.storage.quota import ByteQuota

@@ -20,10 +20,7 @@ import pyarrow as pa
 
 from warmstore.errors import BadSource, UnsupportedType
 from warmstore.records.format.fields import ARROW_BITS, ARROW_NATIVE
-
-Bools = np.ndarray[Any, np.dtype[np.bool_]]
-Ints = np.ndarray[Any, np.dtype[np.int64]]
-UInt8 = np.ndarray[Any, np.dtype[np.uint8]]
+from warmstore.storage.array_types import Bools, Bytes, Int64
 
 _NAT = np.iinfo(np.int64).min
 _SECONDS = {"m": 60, "h": 3600}
@@ -62,9 +59,9 @@ def elements(
     name: str,
     dtype: np.dtype[Any],
     kind: pa.DataType,
-    data: UInt8,
+    data: Bytes,
     absent: Bools | None,
-    edges: range | Ints | None = None,
+    edges: range | Int64 | None = None,
     *,
     nat_is_null: bool = True,
 ) -> pa.Array:
@@ -102,7 +99,7 @@ def elements(
 
 
 def _scaled(
-    name: str, dtype: np.dtype[Any], ticks: Ints, nat: Bools, absent: Bools | None, edges: range | Ints | None
+    name: str, dtype: np.dtype[Any], ticks: Int64, nat: Bools, absent: Bools | None, edges: range | Int64 | None
 ) -> np.ndarray[Any, Any]:
     """Times in the unit of their Arrow type; `ticks` itself if the units are equal.
 
@@ -135,7 +132,7 @@ def _unit(dtype: np.dtype[Any]) -> tuple[np.dtype[Any], int]:
     return np.dtype(np.int64), _DURATION_SECONDS.get(np.datetime_data(dtype)[0], 1)
 
 
-def element_bytes(name: str, dtype: np.dtype[Any], flat: pa.Array, null: Bools | None = None) -> UInt8:
+def element_bytes(name: str, dtype: np.dtype[Any], flat: pa.Array, null: Bools | None = None) -> Bytes:
     """The inverse of `elements`: the bytes of the values of a flat column. The least integer is NaT.
 
     Args:
@@ -164,12 +161,12 @@ def element_bytes(name: str, dtype: np.dtype[Any], flat: pa.Array, null: Bools |
     return data
 
 
-def with_nat(data: UInt8, null: Bools) -> UInt8:
+def with_nat(data: Bytes, null: Bools) -> Bytes:
     """The bytes of times, with NaT for those that are `null`."""
     return np.where(null, np.int64(_NAT), data.view(np.int64)).view(np.uint8)
 
 
-def is_nat(data: UInt8) -> Bools:
+def is_nat(data: Bytes) -> Bools:
     """bool [n]: which times, as bytes, are NaT."""
     return np.asarray(data.view(np.int64) == _NAT)
 
@@ -191,7 +188,7 @@ def nulls_of(values: pa.Array) -> Bools | None:
     return np.asarray(valid == 0)
 
 
-def _raw(flat: pa.Array) -> UInt8:
+def _raw(flat: pa.Array) -> Bytes:
     """The bytes of a flat column of fixed width, nulls included; one byte per bool."""
     buffer, count = flat.buffers()[1], len(flat)
     if buffer is None or not count:

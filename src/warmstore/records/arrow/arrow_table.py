@@ -25,9 +25,10 @@ from warmstore.records.arrow.arrow_elements import (
 )
 from warmstore.records.arrow.arrow_schema import Form, field_type, typed_schema
 from warmstore.records.format.codecs import codec_of
-from warmstore.records.format.encoded_rows import Bools, EncodedRows, spread
+from warmstore.records.format.encoded_rows import EncodedRows, spread
 from warmstore.records.format.fields import SHAPE, Array, Field, Fields, Ragged, field_has_bytes, numpy_dtype
 from warmstore.records.format.value_encoding import matrix
+from warmstore.storage.array_types import Bools, Bytes, Int64
 
 _LIST_ITEMS = (1 << 31) - 1
 """The most elements in the lists of one batch: their offsets are int32."""
@@ -229,7 +230,7 @@ def _ragged_rows(name: str, field: Ragged, struct: pa.Array, absent: Bools | Non
     return rows if absent is None else spread(field, rows, absent)
 
 
-def _shapes(name: str, sizes: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _shapes(name: str, sizes: pa.Array) -> Int64:
     """int64 [n, ndim] of a column of fixed-size lists of sizes."""
     flat = sizes.flatten()
     ndim = sizes.type.list_size
@@ -241,7 +242,7 @@ def _shapes(name: str, sizes: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
     return shapes
 
 
-def _element_bytes(name: str, dtype: np.dtype[Any], flat: pa.Array) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def _element_bytes(name: str, dtype: np.dtype[Any], flat: pa.Array) -> Bytes:
     """The bytes of elements in lists, in which only NaT may be null."""
     null = nulls_of(flat)
     data = element_bytes(name, dtype, flat, null)

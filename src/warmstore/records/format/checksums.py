@@ -10,9 +10,8 @@ import numpy as np
 import xxhash
 
 from warmstore._native import floor, threads_for
+from warmstore.storage.array_types import Bytes, UInt64
 
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
 Seeds = UInt64 | int
 """One seed for all rows, or uint64 [n]."""
 

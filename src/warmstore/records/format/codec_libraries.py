@@ -10,13 +10,11 @@ import functools
 import importlib.util
 import weakref
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from warmstore._native import is_compiled
-
-Addresses = np.ndarray[Any, np.dtype[np.uint64]]
+from warmstore.storage.array_types import UInt64
 
 ZSTD, LZ4 = 0, 1
 _COUNT = 7  # addresses that the floor takes
@@ -40,7 +38,7 @@ class Functions:
     def __init__(self, kind: int, library: ctypes.CDLL, dictionary: bytes | None) -> None:
         self.kind = kind
         self._library = library  # keeps the library loaded
-        self.addresses: Addresses = np.zeros(_COUNT, np.uint64)
+        self.addresses: UInt64 = np.zeros(_COUNT, np.uint64)
         for at, name in enumerate(_ZSTD if kind == ZSTD else _LZ4):
             self.addresses[at] = ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
         if dictionary:

@@ -19,6 +19,7 @@ import zstandard
 from warmstore._native import floor, most_threads
 from warmstore.errors import Damaged, SchemaMismatch
 from warmstore.records.format.codec_libraries import Functions, functions_of
+from warmstore.storage.array_types import Bytes, Int64
 from warmstore.storage.humanize import parse_size
 from warmstore.storage.memory.buffer_pool import Allocate, take
 from warmstore.storage.thread_pool import pool, thread_count
@@ -29,8 +30,6 @@ _SHARE = 1 << 17
 """Bytes below which a second thread costs more than it saves."""
 
 Transform = Callable[[Any], bytes]
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-Int64 = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Codec:

@@ -13,12 +13,9 @@ from typing import Any
 import numpy as np
 
 from warmstore.records.format.fields import Array, Field, Ragged
+from warmstore.storage.array_types import Bools, Bytes, Int64
 from warmstore.storage.memory.address_space import AddressSpace
 from warmstore.storage.memory.buffer_pool import LARGE, Allocate, take, together
-
-Bools = np.ndarray[Any, np.dtype[np.bool_]]
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-Int64 = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -32,9 +29,9 @@ class EncodedRows:
     """
 
     count: int
-    data: np.ndarray[Any, np.dtype[np.uint8]]
-    offsets: np.ndarray[Any, np.dtype[np.int64]] | None = None
-    shapes: np.ndarray[Any, np.dtype[np.int64]] | None = None
+    data: Bytes
+    offsets: Int64 | None = None
+    shapes: Int64 | None = None
     absent: Bools | None = None
 
     @property
@@ -70,8 +67,8 @@ class ByteRanges:
     """
 
     space: AddressSpace
-    starts: np.ndarray[Any, np.dtype[np.int64]]
-    lengths: np.ndarray[Any, np.dtype[np.int64]]
+    starts: Int64
+    lengths: Int64
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -110,9 +107,9 @@ class GatheredColumn:
     Values of a field with a codec are still compressed.
     """
 
-    data: np.ndarray[Any, np.dtype[np.uint8]] | None
+    data: Bytes | None
     spans: ByteRanges | None
-    shapes: np.ndarray[Any, np.dtype[np.int64]] | None
+    shapes: Int64 | None
     bad: Bools | None
     absent: Bools | None = None
 
@@ -168,9 +165,7 @@ def spread(field: Field, some: EncodedRows, absent: Bools) -> EncodedRows:
     return EncodedRows(len(absent), some.data, np.concatenate(([0], np.cumsum(lengths))), rows.shapes, absent)
 
 
-def packed(
-    views: Sequence[Any], shapes: np.ndarray[Any, np.dtype[np.int64]] | None = None, allocate: Allocate = take
-) -> EncodedRows:
+def packed(views: Sequence[Any], shapes: Int64 | None = None, allocate: Allocate = take) -> EncodedRows:
     """Concatenated bytes-like values, in memory from `allocate`."""
     offsets = np.zeros(len(views) + 1, np.int64)
     np.cumsum([len(view) for view in views], out=offsets[1:])

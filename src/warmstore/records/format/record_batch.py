@@ -1,13 +1,12 @@
 """The Arrow record batch of a block of records. Its columns share memory with the rows."""
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 
 from warmstore.records.format.checksums import absent_checksums, matrix_checksums, packed_checksums
 from warmstore.records.format.encoded_rows import EncodedRows
 from warmstore.records.format.fields import ArrowColumn, Field, Fields, columns_of
+from warmstore.storage.array_types import UInt64
 
 
 def batch_size(fields: Fields, block: dict[str, EncodedRows]) -> int:
@@ -47,7 +46,7 @@ def _columns(name: str, field: Field, rows: EncodedRows, seed: int) -> list[pa.A
     return [*arrays, checksum]
 
 
-def row_checksums(rows: EncodedRows, seed: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
+def row_checksums(rows: EncodedRows, seed: int) -> UInt64:
     """The checksum of every row, uint64 [n]."""
     if rows.offsets is None:
         return matrix_checksums(rows.data, seed)

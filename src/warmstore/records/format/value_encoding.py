@@ -10,8 +10,9 @@ import numpy as np
 from warmstore.errors import Damaged, SchemaMismatch, UnsupportedType
 from warmstore.records.format.array_interop import array_of_numbers, exact_array, to_numpy
 from warmstore.records.format.codecs import codec_of
-from warmstore.records.format.encoded_rows import Bools, EncodedRows, GatheredColumn, packed, spread
+from warmstore.records.format.encoded_rows import EncodedRows, GatheredColumn, packed, spread
 from warmstore.records.format.fields import Array, Bytes, Field, Json, Ragged, Text, field_has_bytes, numpy_dtype
+from warmstore.storage.array_types import Bools
 from warmstore.storage.memory.buffer_pool import Allocate, take
 
 

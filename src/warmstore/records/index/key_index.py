@@ -25,13 +25,13 @@ import xxhash
 from warmstore.records.index.key_table import BUCKET, PARTITIONS, KeyTable
 from warmstore.records.index.sample_keys import Keys
 from warmstore.records.read.verified_column import Values, VerifiedColumn
+from warmstore.storage.array_types import Int64
 from warmstore.storage.files import HUGE_PAGE, Files, file_lock, is_read_only
 from warmstore.storage.memory.mmap import GrowableMmap
 from warmstore.storage.quota import Reserve
 
 _log = logging.getLogger("warmstore")
 
-Int64 = np.ndarray[Any, np.dtype[np.int64]]
 
 HEADER = np.dtype(
     [

@@ -8,16 +8,13 @@ time. The caller compares the key of each row, so torn or damaged slots cause no
 
 import errno
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
 from warmstore._native import floor, threads_for
 from warmstore.records.index.sample_keys import Keys
 from warmstore.records.read.verified_column import Values, VerifiedColumn
-
-UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
-Int64 = np.ndarray[Any, np.dtype[np.int64]]
+from warmstore.storage.array_types import Int64, UInt64
 
 PARTITIONS = 4096
 SLOTS = 16

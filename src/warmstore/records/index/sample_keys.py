@@ -15,9 +15,7 @@ import xxhash
 from warmstore._native import floor
 from warmstore.errors import BadIds, BadIdType
 from warmstore.records.format.array_interop import is_tensor, to_numpy
-
-Int64 = np.ndarray[Any, np.dtype[np.int64]]
-UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
+from warmstore.storage.array_types import Bools, Int64, UInt64
 
 # High halves of int keys. A string's hash has one of them with probability 2**-64.
 _SIGNED, _UNSIGNED = 0x77735F7369676E64, 0x77735F756E736967
@@ -49,7 +47,7 @@ class Keys:
         _, first, inverse = np.unique(self.halves, axis=0, return_index=True, return_inverse=True)
         return first, inverse.reshape(-1)
 
-    def below(self, limit: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    def below(self, limit: int) -> Bools:
         """Which keys are ints from 0 to `limit` - 1."""
         below = self.halves[:, 0] < np.uint64(limit)
         return below if self.small else below & (self.halves[:, 1] == np.uint64(_SIGNED))

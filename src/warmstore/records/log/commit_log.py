@@ -19,16 +19,8 @@ import xxhash
 
 from warmstore.errors import NotAStore
 from warmstore.records.log.byte_repair import with_one_byte_changed
-from warmstore.records.log.log_entries import (
-    CLOSED,
-    ENTRY,
-    SIZE,
-    ZEROS,
-    Bools,
-    Entries,
-    damaged,
-    matches,
-)
+from warmstore.records.log.log_entries import CLOSED, ENTRY, SIZE, ZEROS, Entries, damaged, matches
+from warmstore.storage.array_types import Bools
 from warmstore.storage.files import COPY, Files, read_whole, write_all, write_failed
 
 _logger = logging.getLogger("warmstore")

@@ -6,6 +6,7 @@ import numpy as np
 import xxhash
 
 from warmstore.errors import Damaged
+from warmstore.storage.array_types import Bools
 
 ENTRY = np.dtype(
     [
@@ -34,7 +35,6 @@ _WORTH_A_PASS = 1024
 """The number of entries from which `matches` uses the hash in a `merged` entry."""
 
 Entries = np.ndarray[Any, np.dtype[np.void]]
-Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 def new_entry(kind: int, chunk: int, **values: int) -> Entries:

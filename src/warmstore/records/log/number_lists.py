@@ -14,14 +14,13 @@ import numpy as np
 import xxhash
 
 from warmstore.records.log.log_entries import Entries
+from warmstore.storage.array_types import Int64
 from warmstore.storage.atomic import replace_file
 from warmstore.storage.files import COPY, Files, read_whole, write_all
 
 _logger = logging.getLogger("warmstore")
 
 NAME = "numbers"
-
-Int64 = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class NumberLists:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from warmstore.records.format.chunk_names import chunk_numbers, chunk_path
 from warmstore.records.format.fields import columns_of
 from warmstore.records.format.generation_log import open_log, open_numbers
 from warmstore.records.format.manifest import read_manifest
@@ -46,12 +47,12 @@ def chunk_states(path: Path) -> list[ChunkState]:
     batches = entries[np.union1d(live, np.flatnonzero(entries["kind"] == DELETE))]
     batches = batches[~np.isin(batches["chunk"], evicted)]
     sealed = set(entries["chunk"][entries["kind"] == SEALED].tolist())
-    on_disk = {int(file.stem): file for file in folder.glob("*.arrow")}
+    on_disk = set(chunk_numbers(folder))
     states = []
-    for number in sorted(on_disk.keys() | set(np.unique(batches["chunk"]).tolist())):
+    for number in sorted(on_disk.union(batches["chunk"].tolist())):
         of_chunk = batches[batches["chunk"] == number]
-        file = on_disk.get(number)
-        if file is None:
+        file = chunk_path(folder, number)
+        if number not in on_disk:
             state = "missing"
         elif number in sealed:
             state = "sealed"
@@ -59,13 +60,13 @@ def chunk_states(path: Path) -> list[ChunkState]:
             state = "open" if len(of_chunk) else "uncommitted"
         states.append(
             ChunkState(
-                name=f"{folder.name}/{number:06d}.arrow",
+                name=f"{folder.name}/{file.name}",
                 records=int(of_chunk["rows"][of_chunk["kind"] != DELETE].sum()),
                 batches=len(of_chunk),
-                nbytes=file.stat().st_size if file is not None else 0,
+                nbytes=file.stat().st_size if state != "missing" else 0,
                 state=state,
                 # A chunk without a commit may be new: testing its lock could make its writer fail.
-                writing=state == "open" and file is not None and is_locked(file),
+                writing=state == "open" and is_locked(file),
             )
         )
     return states

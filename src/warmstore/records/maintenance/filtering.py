@@ -10,9 +10,10 @@ import numpy as np
 
 from warmstore.errors import PositionError, SchemaMismatch
 from warmstore.records.format.encoded_rows import stored_rows
-from warmstore.records.read.positions import Int64, as_positions
+from warmstore.records.read.positions import as_positions
 from warmstore.records.store_session import BATCH_BYTES, StoreSession
 from warmstore.records.write.write_buffer import WriteBuffer
+from warmstore.storage.array_types import Int64
 from warmstore.storage.progress import progress_bar
 
 _BLOCK = 4096

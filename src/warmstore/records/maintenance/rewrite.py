@@ -8,21 +8,22 @@ generation.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from warmstore.records.format.encoded_rows import Bools, EncodedRows, GatheredColumn, stored_rows
+from warmstore.records.format.chunk_names import chunk_bytes
+from warmstore.records.format.encoded_rows import EncodedRows, GatheredColumn, stored_rows
 from warmstore.records.format.fields import Fields
 from warmstore.records.format.manifest import read_manifest, remove_leftovers, write_manifest
 from warmstore.records.format.value_encoding import compressed, encode
 from warmstore.records.log.commit_log import create_log
 from warmstore.records.log.log_entries import ADOPTED, CLOSED, NOWHERE, new_entry
 from warmstore.records.read.gather import Gatherer
-from warmstore.records.read.snapshot import Int64, Snapshot
+from warmstore.records.read.snapshot import Snapshot
 from warmstore.records.store_session import BATCH_BYTES, StoreSession
 from warmstore.records.write.generation import Generation
+from warmstore.storage.array_types import Bools, Int64
 from warmstore.storage.progress import Advance, progress_bar
 
 Make = Callable[[int, int], Any]
@@ -76,7 +77,7 @@ def rewrite(
     """
     with session.editing():
         old, files = session.generation, session.files
-        rows_before, bytes_before = old.snapshot.rows, _chunk_bytes(old.folder)
+        rows_before, bytes_before = old.snapshot.rows, chunk_bytes(old.folder)
         # Read again: other processes may have changed its metadata.
         manifest = replace(read_manifest(session.path, files), generation=old.manifest.generation + 1, fields=fields)
         folder = session.path / manifest.generation_folder
@@ -112,7 +113,7 @@ def rewrite(
         session.adopt(new)
         old.release()
         remove_leftovers(session.path, manifest, files)
-        return Utilisation(new.snapshot.length, rows_before, bytes_before, _chunk_bytes(new.folder))
+        return Utilisation(new.snapshot.length, rows_before, bytes_before, chunk_bytes(new.folder))
 
 
 def _carry_adopted(old: Generation, new: Generation) -> None:
@@ -172,11 +173,7 @@ def _healthy(gatherer: Gatherer, snapshot: Snapshot, name: str, positions: Int64
 
 def _blocks(old: Generation, snapshot: Snapshot, first: int) -> Iterator[tuple[int, int]]:
     """Cut positions from `first` on into blocks of about 64 MiB."""
-    per_row = max(1, _chunk_bytes(old.folder) // max(snapshot.rows, 1))
+    per_row = max(1, chunk_bytes(old.folder) // max(snapshot.rows, 1))
     step = max(1, BATCH_BYTES // per_row)
     for start in range(first, snapshot.length, step):
         yield start, min(start + step, snapshot.length)
-
-
-def _chunk_bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.glob("*.arrow"))

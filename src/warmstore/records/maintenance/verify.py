@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from warmstore.records.format.chunk_names import chunk_bytes
 from warmstore.records.format.manifest import NAME, copy_is_damaged, is_damaged, write_manifest
 from warmstore.records.log.log_entries import DELETED, MERGED, SEALED, UPDATED, Entries
 from warmstore.records.maintenance.rewrite import rewrite
@@ -86,7 +87,6 @@ def check(session: StoreSession, *, repair: bool, progress: bool | None) -> Repo
     # The files of a closed generation may be gone already.
     files = () if generation.is_superseded else _bad_files(session, generation, entries)
     lost = (*(f"entry {number} of the log" for number in generation.log.lost), *generation.batches.lost_edits)
-    size = sum(path.stat().st_size for path in generation.folder.glob("*.arrow"))
     repaired = repair and bool(problems or files or lost)
     if repair and files:
         generation.log.mend_copy()
@@ -94,7 +94,7 @@ def check(session: StoreSession, *, repair: bool, progress: bool | None) -> Repo
         write_manifest(session.path, generation.manifest, session.files)
     if repair and (problems or lost):
         rewrite(session, generation.manifest.fields, {}, repair=True, progress=progress, label="repair")
-    return Report(generation.snapshot.length, size, tuple(problems), repaired, files, lost)
+    return Report(generation.snapshot.length, chunk_bytes(generation.folder), tuple(problems), repaired, files, lost)
 
 
 def _bad_files(session: StoreSession, generation: Generation, entries: Entries) -> tuple[str, ...]:
@@ -161,6 +161,7 @@ def _bad_values(generation: Generation, bad_batches: set[int]) -> Iterator[Probl
             if bad is not None and bad.any():
                 chunks = snapshot.chunk[which[bad]]
                 for chunk in np.unique(chunks).tolist():
-                    found.setdefault((f"{chunk:06d}.arrow", name), []).append(positions[bad][chunks == chunk])
+                    file = generation.batches.chunks.path(chunk).name
+                    found.setdefault((file, name), []).append(positions[bad][chunks == chunk])
     for (chunk, name), parts in sorted(found.items()):
         yield Problem(chunk, name, tuple(np.concatenate(parts).tolist()))

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import xxhash
 
+from warmstore.records.format.chunk_names import chunk_path
 from warmstore.records.log.byte_repair import with_one_byte_changed
 from warmstore.records.log.commit_log import GenerationClosed
 from warmstore.records.log.log_entries import Entries
@@ -136,7 +137,7 @@ class ChunkFiles:
         return f"{self._prefix}{chunk:06d}.arrow"
 
     def path(self, chunk: int) -> Path:
-        return self._folder / f"{chunk:06d}.arrow"
+        return chunk_path(self._folder, chunk)
 
     def drop_pages(self) -> None:
         """Unmap the pages that were read from this process. They stay in the page cache."""

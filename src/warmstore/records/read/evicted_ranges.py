@@ -1,12 +1,10 @@
 """The row numbers of evicted chunks. Other rows keep their numbers; positions skip the evicted ones."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-Int64 = np.ndarray[Any, np.dtype[np.int64]]
-Bools = np.ndarray[Any, np.dtype[np.bool_]]
+from warmstore.storage.array_types import Bools, Int64
 
 
 @dataclass(frozen=True)

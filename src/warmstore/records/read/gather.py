@@ -10,12 +10,13 @@ from typing import Any, cast
 
 import numpy as np
 
-from warmstore.records.format.checksums import UInt64, absent_checksums, matrix_checksums, packed_checksums
+from warmstore.records.format.checksums import absent_checksums, matrix_checksums, packed_checksums
 from warmstore.records.format.encoded_rows import ByteRanges, GatheredColumn
 from warmstore.records.format.fields import Array, Fields
 from warmstore.records.read.column_plan import ColumnPlan, plan_of
-from warmstore.records.read.snapshot import Batches, Int64, Snapshot
+from warmstore.records.read.snapshot import Batches, Snapshot
 from warmstore.records.read.verified_column import VerifiedColumn
+from warmstore.storage.array_types import Int64, UInt64
 from warmstore.storage.memory.address_space import AddressSpace
 
 

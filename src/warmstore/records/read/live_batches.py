@@ -12,8 +12,8 @@ import numpy as np
 from warmstore.errors import Damaged
 from warmstore.records.log.log_entries import BATCH, COPIED, KINDS, MERGED, STAGED, UPDATE, Entries
 from warmstore.records.log.number_lists import NumberLists, Numbers
+from warmstore.storage.array_types import Int64
 
-Int64 = np.ndarray[Any, np.dtype[np.int64]]
 UInt32 = np.ndarray[Any, np.dtype[np.uint32]]
 
 HAS_ROWS = np.array([kind in (BATCH, UPDATE, STAGED) for kind in KINDS])

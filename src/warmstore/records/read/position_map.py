@@ -5,14 +5,11 @@ stored. An edit's positions are in the file `numbers`; in formats 1 to 3 they fo
 of their own.
 """
 
-from typing import Any
-
 import numpy as np
 import xxhash
 
 from warmstore.records.read.positions import sorted_unique
-
-Int64 = np.ndarray[Any, np.dtype[np.int64]]
+from warmstore.storage.array_types import Int64
 
 
 def trailer_size(count: int) -> int:

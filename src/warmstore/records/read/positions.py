@@ -6,8 +6,8 @@ import numpy as np
 
 from warmstore.errors import PositionError, UnsupportedType
 from warmstore.records.format.array_interop import to_numpy
+from warmstore.storage.array_types import Int64
 
-Int64 = np.ndarray[Any, np.dtype[np.int64]]
 _INT64 = np.dtype(np.int64)
 _STRIDES = (8,)
 

@@ -36,13 +36,12 @@ from warmstore.records.read.chunk_files import ChunkFiles
 from warmstore.records.read.evicted_ranges import EvictedRanges
 from warmstore.records.read.live_batches import HAS_ROWS, live_batches
 from warmstore.records.read.position_map import PositionMap, positions_in, trailer_size
+from warmstore.storage.array_types import Bytes, Int64, UInt64
 from warmstore.storage.files import Files
 from warmstore.storage.memory.address_space import SLOT, AddressSpace
 
 _log = logging.getLogger("warmstore")
 
-Int64 = np.ndarray[Any, np.dtype[np.int64]]
-UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
 # By kind of entry.
 _IS_EDIT = np.array([kind in (UPDATE, DELETE, UPDATED, DELETED) for kind in KINDS])
 _IS_DELETE = np.array([kind in (DELETE, DELETED) for kind in KINDS])
@@ -393,7 +392,7 @@ class Batches:
         if header is None:
             return None
         # pyarrow reads the header alone, so the body may hold any bytes. Untouched pages take no memory.
-        buffer: np.ndarray[Any, np.dtype[np.uint8]] = np.empty(len(header) + body, np.uint8)
+        buffer: Bytes = np.empty(len(header) + body, np.uint8)
         buffer[: len(header)] = np.frombuffer(header, np.uint8)
         batch = pa.ipc.read_record_batch(pa.py_buffer(buffer), self._schema)
         base = buffer.ctypes.data + len(header)

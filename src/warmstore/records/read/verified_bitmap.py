@@ -3,11 +3,10 @@
 The first read of a row finds damage on the disk. Later reads skip the check, so they cost nothing more.
 """
 
-from typing import Any
-
 import numpy as np
 
-from warmstore.records.read.snapshot import Int64, Snapshot
+from warmstore.records.read.snapshot import Snapshot
+from warmstore.storage.array_types import Bytes, Int64
 
 _BIT = np.array([1 << bit for bit in range(8)], np.uint8)
 
@@ -43,7 +42,7 @@ class VerifiedBitmap:
         return fresh
 
     @staticmethod
-    def _all_set(bits: np.ndarray[Any, np.dtype[np.uint8]], snapshot: Snapshot) -> bool:
+    def _all_set(bits: Bytes, snapshot: Snapshot) -> bool:
         if snapshot.order is not None:
             return bool((bits[snapshot.order >> 3] & _BIT[snapshot.order & 7]).all())
         rest = np.arange(snapshot.rows >> 3 << 3, snapshot.rows)
@@ -69,7 +68,7 @@ class VerifiedBitmap:
         else:
             np.bitwise_or.at(self._grown(total), rows >> 3, _BIT[rows & 7])
 
-    def _grown(self, total: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    def _grown(self, total: int) -> Bytes:
         bits = self._bytes
         if total > 8 * len(bits):
             grown = np.zeros(max(2 * len(bits), (total >> 3) + 1), np.uint8)

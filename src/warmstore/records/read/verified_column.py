@@ -7,7 +7,8 @@ import numpy as np
 from warmstore._native import floor, threads_for
 from warmstore.records.format.fields import Array
 from warmstore.records.read.column_plan import ColumnPlan
-from warmstore.records.read.snapshot import Int64, Snapshot
+from warmstore.records.read.snapshot import Snapshot
+from warmstore.storage.array_types import Int64
 from warmstore.storage.memory.buffer_pool import LARGE, take
 
 Values = np.ndarray[Any, Any]

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from warmstore.errors import NotAStore, ReadOnly
+from warmstore.records.format.chunk_names import chunk_path
 from warmstore.records.format.generation_log import open_log
 from warmstore.records.format.manifest import FORMAT, Manifest, read_manifest, remove_leftovers
 from warmstore.records.log.commit_log import GenerationClosed
@@ -37,7 +38,7 @@ def evict(path: Path, folder: str, chunks: Collection[int], files: Files) -> Non
     with contextlib.suppress(GenerationClosed):
         known = _write(path, manifest, chunks, files)
         for chunk in known:
-            files.remove(path / folder / f"{chunk:06d}.arrow")
+            files.remove(chunk_path(path / folder, chunk))
 
 
 def _write(path: Path, manifest: Manifest, chunks: Collection[int], files: Files) -> list[int]:

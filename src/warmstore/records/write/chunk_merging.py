@@ -9,11 +9,11 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from warmstore.errors import Damaged, WarmstoreError
+from warmstore.records.format.chunk_names import chunk_numbers, chunk_path
 from warmstore.records.format.encoded_rows import stored_rows
 from warmstore.records.log.commit_log import GenerationClosed
 from warmstore.records.log.log_entries import COPIED, DELETE, MERGED, SEALED, UPDATE, Entries, new_entry
@@ -30,8 +30,6 @@ _LARGE = 16 << 20
 _BATCH_BYTES = 64 << 20
 _MOST_MERGES = 64
 """The most merges in one call: a store with many chunks of earlier versions is merged in steps."""
-
-Int64 = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def merge_small_chunks(path: Path, generation: Generation, files: Files, chunk_size: int) -> None:
@@ -166,9 +164,9 @@ def _runs(generation: Generation, chunks: Collection[int]) -> Iterator[tuple[int
 
 def _remove_merged(generation: Generation, files: Files) -> None:
     """Remove the files of chunks that were merged, also those that a killed merge left."""
-    for path in generation.folder.glob("*.arrow"):
-        if path.stem.isdecimal() and int(path.stem) in generation.batches.merged_away:
-            try:
-                files.remove(path)
-            except OSError as error:
-                _log.warning("%s was merged and cannot be removed: %s", path, error)
+    for number in generation.batches.merged_away.intersection(chunk_numbers(generation.folder)):
+        path = chunk_path(generation.folder, number)
+        try:
+            files.remove(path)
+        except OSError as error:
+            _log.warning("%s was merged and cannot be removed: %s", path, error)

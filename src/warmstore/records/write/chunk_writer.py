@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import xxhash
 
+from warmstore.records.format.chunk_names import chunk_path
 from warmstore.records.log.log_entries import BATCH, SEALED, Entries, new_entry
 from warmstore.storage.files import HUGE_PAGE, Buffer, Files, write_all, write_failed
 from warmstore.storage.thread_pool import pool
@@ -44,7 +45,7 @@ class ChunkWriter:
         self.number = number
         self._ahead = ahead
         schema = chunk_schema(schema, owner, number)
-        self.path = folder / f"{number:06d}.arrow"
+        self.path = chunk_path(folder, number)
         self._files = files
         try:
             self._descriptor: int | None = files.create(self.path)

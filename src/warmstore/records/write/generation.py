@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from warmstore.errors import Damaged, WarmstoreError
 from warmstore.records.format.checksums import batch_seeds
+from warmstore.records.format.chunk_names import chunk_numbers
 from warmstore.records.format.encoded_rows import EncodedRows, GatheredColumn
 from warmstore.records.format.fields import arrow_schema, columns_of
 from warmstore.records.format.generation_log import open_log, open_numbers
@@ -41,9 +42,10 @@ from warmstore.records.log.number_lists import Numbers
 from warmstore.records.read.chunk_files import Reload
 from warmstore.records.read.gather import Gatherer
 from warmstore.records.read.live_batches import live_batches
-from warmstore.records.read.snapshot import Batches, Int64, Snapshot
+from warmstore.records.read.snapshot import Batches, Snapshot
 from warmstore.records.write.chunk_writer import ChunkWriter
 from warmstore.records.write.write_options import WriteOptions
+from warmstore.storage.array_types import Int64
 from warmstore.storage.files import Files, write_failed
 
 _log = logging.getLogger("warmstore")
@@ -244,10 +246,9 @@ class Generation:
             WriteFailed: the disk refused.
             GenerationClosed: the store continues in a later generation.
         """
-        taken = (int(path.stem) for path in self.folder.glob("*.arrow") if path.stem.isdecimal())
         # The numbers of removed chunks are not used again: the log still has their entries.
         last = max(self._batches.last_chunk, last_chunk(self.log.read(self.snapshot.entries)))
-        number = max(last, *taken, -1) + 1
+        number = max(last, *chunk_numbers(self.folder), -1) + 1
         owner = f"{self.manifest.id}/{self.manifest.generation}"
         while True:
             try:

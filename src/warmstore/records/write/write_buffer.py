@@ -8,8 +8,7 @@ from warmstore.errors import SchemaMismatch
 from warmstore.records.format.encoded_rows import EncodedRows, absent_rows, join
 from warmstore.records.format.fields import Fields, suggestion
 from warmstore.records.format.value_encoding import encode
-
-Int64 = np.ndarray[Any, np.dtype[np.int64]]
+from warmstore.storage.array_types import Int64
 
 
 class WriteBuffer:

@@ -19,6 +19,7 @@ import numpy as np
 
 from warmstore._native import floor, threads_for
 from warmstore.errors import Damaged
+from warmstore.storage.array_types import Bools, Bytes, Int64
 from warmstore.storage.block_source import BLOCK, BlockSource
 from warmstore.storage.files import POPULATE_READ, Files, advise, opened, release, reserve
 from warmstore.storage.memory.buffer_pool import take
@@ -35,11 +36,6 @@ _SMALLEST_SLOT = 1 << 20
 _PAGE = mmap.PAGESIZE
 # Gaps of up to this many bytes are read too: a further request costs more.
 _CLOSE = 1 << 14
-
-Int64 = np.ndarray[Any, np.dtype[np.int64]]
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
-Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class AddressSpace:

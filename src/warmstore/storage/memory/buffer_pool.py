@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+from warmstore.storage.array_types import Bytes
 
 Allocate = Callable[[int], Bytes]
 """Returns memory, uint8 [length]."""

@@ -3,10 +3,10 @@
 import ctypes
 import weakref
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from warmstore.storage.array_types import Bytes
 from warmstore.storage.files import HUGE_PAGE, Files, is_at, release, reserve, write_all
 
 _ROOM = 1 << 36
@@ -40,7 +40,7 @@ class GrowableMmap:
         except BaseException:
             files.close(self._descriptor)
             raise
-        self.memory: np.ndarray[Any, np.dtype[np.uint8]] = np.ctypeslib.as_array(owner)
+        self.memory: Bytes = np.ctypeslib.as_array(owner)
         # Closed with the memory, which a lookup in another thread may still use. With this object, in a cycle, the
         # garbage collector would close the file before a forgotten store has closed itself.
         weakref.finalize(owner, files.close, self._descriptor).atexit = False

@@ -8,10 +8,10 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from warmstore.storage.array_types import Bools, Bytes, Int64
 from warmstore.storage.files import Files
 from warmstore.storage.memory.buffer_pool import take
 
@@ -22,10 +22,6 @@ _WAITING = 32
 
 _RUN = 1 << 20
 """The most bytes of adjacent spans that are read at once; a power of two."""
-
-Int64 = np.ndarray[Any, np.dtype[np.int64]]
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class UncheckedReader:
