@@ -1,11 +1,16 @@
 """Options and fixtures of the whole suite."""
 
+import faulthandler
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+FORKED_CHILD_SECONDS = 300
+"""A child that this process forked ends after this time and shows where its threads stand: it may wait for a lock."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -13,7 +18,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fresh", action="store_true", help="run edits in interpreters of their own too")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "forks: forks the process of the tests; runs before those without this mark")
+    faulthandler.register(signal.SIGALRM, file=2, chain=True)
+    os.register_at_fork(after_in_child=lambda: signal.alarm(FORKED_CHILD_SECONDS))
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put tests that fork first, and skip long ones.
+
+    A forked child waits for ever for a lock that another thread held at the fork. JAX and obstore start threads that
+    live as long as the process, so the tests that fork run before all others. xdist hands tests out in this order.
+    """
+    items.sort(key=lambda item: "forks" not in item.keywords)
     if config.getoption("--slow"):
         return
     skip = pytest.mark.skip(reason="a long loop; run with --slow")

@@ -17,6 +17,8 @@ from benchmarks.staleness_peers import PEERS, UNCACHED, Peer, RefusedError, refu
 from benchmarks.staleness_process import Calls, cases_of, in_child
 from benchmarks.staleness_process import main as run_round
 
+pytestmark = pytest.mark.forks
+
 RIGHT = {"fill": {"values": [3]}, "again": {"values": [3]}, "edited": {"values": [4]}}
 
 

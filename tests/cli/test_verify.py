@@ -12,6 +12,8 @@ from tests.faults.children import in_child
 
 import warmstore as ws
 
+pytestmark = pytest.mark.forks
+
 WIDTH = 100
 
 

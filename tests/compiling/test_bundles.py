@@ -25,6 +25,8 @@ from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.errors import BadBundle, NewerFormat, NoArtifact, NotTrusted, ReadOnly, TargetExists, TooLarge
 from warmstore.remote.signing import Keyring, SigningKey
 
+pytestmark = pytest.mark.forks
+
 Member = tuple[tarfile.TarInfo, bytes]
 
 

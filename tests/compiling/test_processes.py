@@ -18,6 +18,8 @@ from tests.faults.small_disk import small_file_system
 from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.errors import Damaged, NoArtifact, WarmstoreError, WriteFailed
 
+pytestmark = pytest.mark.forks
+
 LIMIT = 10_000_000
 
 

@@ -17,6 +17,8 @@ from warmstore.compiling.session import CompileSession
 from warmstore.compiling.single_flight import SingleFlight
 from warmstore.compiling.store.artifact_store import ArtifactStore
 
+pytestmark = pytest.mark.forks
+
 HERE = Environment(system="Linux", machine="x86_64", python="cpython-3.11.7", torch="2.13.0", capability="avx512")
 GRAPH = "inductor/fxgraph/ab/fab/"
 LIBRARY = "inductor/cd/ccd.main.so"

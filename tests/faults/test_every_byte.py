@@ -19,6 +19,8 @@ from tests.faults.stories import Story, merged
 import warmstore as ws
 from warmstore.errors import Damaged, NotAStore
 
+pytestmark = pytest.mark.forks
+
 OTHERS = ["store.json", "store.json.copy", "log", "log.copy", "numbers", "numbers.copy"]
 CHUNKS = ["2", "3", "4"]
 UNSEALED = "4"

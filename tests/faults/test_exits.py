@@ -18,6 +18,8 @@ from tests.faults.children import FIELDS, check, columns, in_child, record, well
 import warmstore as ws
 from warmstore.storage.lifecycle import Closeable
 
+pytestmark = pytest.mark.forks
+
 NUMBER = {"x": ws.Array("int64")}
 START = """
 import sys, os, threading

@@ -15,6 +15,8 @@ import warmstore as ws
 from warmstore.errors import NotAStore
 from warmstore.storage.files import Files
 
+pytestmark = pytest.mark.forks
+
 BATCHES, SIZE, CHUNK = 6, 3, 10_000
 
 

@@ -17,6 +17,8 @@ import warmstore as ws
 from warmstore.features.keyed.cache_quota import SMALLEST
 from warmstore.storage.files import Files
 
+pytestmark = pytest.mark.forks
+
 WIDTH, STEP = 12_500, 10  # floats, and samples a flush: 500 kB
 
 

@@ -12,6 +12,8 @@ from tests.faults.seam import Counting, Killing, Refusing
 import warmstore as ws
 from warmstore.errors import StoreExists
 
+pytestmark = pytest.mark.forks
+
 KEPT = [0, 2, 4, 6]
 
 

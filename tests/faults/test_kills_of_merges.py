@@ -23,6 +23,8 @@ from warmstore.records import store_session
 from warmstore.records.write import chunk_merging
 from warmstore.storage.files import Files
 
+pytestmark = pytest.mark.forks
+
 HERE = Path(__file__).parents[1]
 BEFORE = list(range(9))
 Job = Callable[[Path, Files], None]

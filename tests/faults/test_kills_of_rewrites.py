@@ -16,6 +16,8 @@ from tests.faults.seam import Counting, Killing
 
 import warmstore as ws
 
+pytestmark = pytest.mark.forks
+
 CHUNK = 5000
 BEFORE = [0, 6, 2, 3, 4, 5]
 """The records of the store that is there before, after edits of its own."""

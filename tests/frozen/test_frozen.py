@@ -24,6 +24,8 @@ from warmstore.records.log.log_entries import BATCH, COPIED, DELETED, ENTRY, MER
 from warmstore.replicate.remote_diff import Local
 from warmstore.storage.files import Files
 
+pytestmark = pytest.mark.forks
+
 FORMATS = [1, 2, 3, 4]
 FROZEN = [(version, name) for version in FORMATS for name in STORES_OF[version]]
 

@@ -247,6 +247,7 @@ def test_what_changes_while_a_thread_calls_is_memory_whoever_looks():
     assert one.refresh() == before
 
 
+@pytest.mark.forks
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
 def test_a_forked_child_does_not_wait_for_threads_of_its_parent():
     one = recorded(Remembering())

@@ -14,6 +14,8 @@ from torch.utils.data import DataLoader
 
 import warmstore as ws
 
+pytestmark = pytest.mark.forks
+
 COUNT, SIZE = 17, 4
 
 ways = st.lists(

@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 import warmstore as ws
 from warmstore.loading.samplers.samplers import Sampler
 
+pytestmark = pytest.mark.forks
+
 ORDERS = [ws.Sequential(), ws.Shuffle(seed=3), ws.Uniform(seed=3), ws.Uniform(samples=31), ws.Window(4, step=3)]
 
 

@@ -16,7 +16,7 @@ import pytest
 from warmstore._native import twin
 from warmstore._native.chosen import floor, is_compiled
 
-pytestmark = pytest.mark.skipif(not is_compiled, reason="the floor was not compiled here")
+pytestmark = [pytest.mark.forks, pytest.mark.skipif(not is_compiled, reason="the floor was not compiled here")]
 ROWS, WIDTH = 2000, 2048
 TASKS = Path("/proc/self/task")
 MEMORY = np.random.default_rng(0).integers(0, 256, ROWS * WIDTH, np.uint8)

@@ -18,6 +18,8 @@ from warmstore.pipeline.pipeline import Pipeline
 from warmstore.pipeline.plan.plan import Plan
 from warmstore.pipeline.tiers import sample_store
 
+pytestmark = pytest.mark.forks
+
 STEPS = [(change, {"by": 2}, False), (change_in_place, {}, False), (unwrap, {}, False), (shake, {"most": 4}, True)]
 
 

@@ -21,6 +21,8 @@ from warmstore.pipeline.tiers import sample_store, tier_folders
 from warmstore.pipeline.tiers.tier_quota import QuotaFiles
 from warmstore.storage.files import Buffer
 
+pytestmark = pytest.mark.forks
+
 
 def kept(loader: ws.Loader) -> int:
     return int((loader._source.open_stores().rows >= 0).sum())

@@ -10,6 +10,8 @@ from threadpoolctl import threadpool_info, threadpool_limits
 import warmstore as ws
 from warmstore.pipeline.step_identities import difference_of
 
+pytestmark = pytest.mark.forks
+
 
 def pools(index: int) -> dict[str, int]:
     """The most threads of any pool, in the process that makes a sample."""

@@ -25,6 +25,8 @@ from warmstore.pipeline.pipeline import Pipeline
 from warmstore.pipeline.tiers import sample_store
 from warmstore.pipeline.write_watch import WriteWatch
 
+pytestmark = pytest.mark.forks
+
 COUNT = 40
 CALLS: Counter[str] = Counter()
 

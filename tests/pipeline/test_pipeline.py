@@ -14,6 +14,8 @@ from tests.pipeline.making import check, expected, plan_of, same
 
 import warmstore as ws
 
+pytestmark = pytest.mark.forks
+
 
 def test_a_pipeline_does_not_change() -> None:
     pipe = ws.Pipeline([1, 2, 3])

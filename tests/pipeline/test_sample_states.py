@@ -13,6 +13,8 @@ from tests.pipeline.making import plan_of
 import warmstore as ws
 from warmstore.identity import object_walk, recorded_identity
 
+pytestmark = pytest.mark.forks
+
 COUNT = 8
 calls = [0]
 

@@ -37,6 +37,8 @@ from warmstore.records import store_session
 from warmstore.records.log.log_entries import BATCH, COPIED, ENTRY, SEALED, STAGED
 from warmstore.records.write import chunk_merging
 
+pytestmark = pytest.mark.forks
+
 FIELDS: dict[str, Any] = {
     "number": ws.Array("int64"),  # never absent and never twice the same, so that every edit shows
     "pair": ws.Array("float32", (2,)),

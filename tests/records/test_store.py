@@ -32,6 +32,8 @@ from warmstore.records.format.manifest import FORMAT
 from warmstore.records.write.write_buffer import WriteBuffer, block_of, largest_record
 from warmstore.storage.files import Files
 
+pytestmark = pytest.mark.forks
+
 NUMBER = {"x": ws.Array("int64")}
 
 

@@ -10,6 +10,8 @@ from tests.faults.seam import Counting, FullDisk, Killing, Refusing
 
 from warmstore.storage.atomic import draft_of, replace_file
 
+pytestmark = pytest.mark.forks
+
 OLD, NEW = b"old", b"new " * 1000
 
 

@@ -12,6 +12,8 @@ from tests.faults.children import in_child, well
 from warmstore.storage import lease as lease_module
 from warmstore.storage.lease import UsageLease, lock_path, remove_unused
 
+pytestmark = pytest.mark.forks
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:

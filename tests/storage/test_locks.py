@@ -7,10 +7,13 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.faults.children import in_child, well
 
 from warmstore.storage.files import Files, file_lock
 from warmstore.storage.locks import ReentrantFileLock
+
+pytestmark = pytest.mark.forks
 
 
 def is_free(path: Path) -> bool:

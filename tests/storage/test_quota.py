@@ -16,6 +16,8 @@ from warmstore.storage.files import Files
 from warmstore.storage.locks import ReentrantFileLock
 from warmstore.storage.quota import ByteQuota
 
+pytestmark = pytest.mark.forks
+
 
 @dataclass
 class Sizes:

@@ -13,6 +13,8 @@ import pytest
 from warmstore.storage.files import Files
 from warmstore.storage.rw_lock import RWLock
 
+pytestmark = pytest.mark.forks
+
 
 def test_alone_waits_for_all_and_keeps_all_out(tmp_path: Path) -> None:
     gate, order = RWLock(tmp_path / "lock", Files()), []

@@ -18,6 +18,8 @@ from warmstore.compiling.session import CompileSession
 from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.errors import CompilationFailed
 
+pytestmark = pytest.mark.forks
+
 MIB = 1 << 20
 LIMIT = 24 * MIB
 

@@ -13,6 +13,8 @@ from warmstore.compiling.environment import Environment
 from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.errors import BadArtifact, Closed, NewerFormat, NoArtifact, TooLarge, WriteFailed
 
+pytestmark = pytest.mark.forks
+
 MB = 1_000_000
 
 

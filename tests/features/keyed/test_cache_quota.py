@@ -19,6 +19,8 @@ from warmstore.features.keyed.cache_quota import SMALLEST
 from warmstore.records.format.manifest import read_manifest
 from warmstore.records.maintenance.chunk_states import chunk_states
 
+pytestmark = pytest.mark.forks
+
 BOUND = 5_000_000
 WIDTH = 512  # floats
 

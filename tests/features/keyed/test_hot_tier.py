@@ -13,6 +13,8 @@ import warmstore as ws
 from warmstore.features.keyed import hot_tier
 from warmstore.features.keyed.hot_columns import InMemory, ObjectColumn, OnDevice
 
+pytestmark = pytest.mark.forks
+
 ROW = 512 * 4 + 25
 Pair = namedtuple("Pair", "left right")
 

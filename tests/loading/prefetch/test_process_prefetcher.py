@@ -11,6 +11,8 @@ import pytest
 
 import warmstore as ws
 
+pytestmark = pytest.mark.forks
+
 
 class Numbers:
     """Samples that are made by Python code."""

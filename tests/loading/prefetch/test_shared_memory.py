@@ -7,6 +7,8 @@ import pytest
 import warmstore as ws
 from warmstore.loading.prefetch.shared_memory import SHARED, empty, tensor_of
 
+pytestmark = pytest.mark.forks
+
 
 def test_elsewhere_an_array_is_its_own() -> None:
     made = empty((4, SHARED), np.dtype(np.float32))

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 import warmstore as ws
 
 WORKERS = [(0, None), (2, "fork"), (2, "spawn")]
-pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+pytestmark = [pytest.mark.forks, pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")]
 
 
 def numbers(loader: Any) -> list[list[int]]:

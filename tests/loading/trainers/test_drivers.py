@@ -12,6 +12,8 @@ from torch.utils.data import DataLoader
 
 import warmstore as ws
 
+pytestmark = pytest.mark.forks
+
 ORDER = ws.Shuffle(seed=6)
 
 

@@ -21,6 +21,8 @@ from warmstore.pipeline.profile.profile import Disk, Profile
 from warmstore.pipeline.profile.profiler import profile
 from warmstore.pipeline.tiers import tier_folders
 
+pytestmark = pytest.mark.forks
+
 
 class Clock:
     """A clock that only the steps of these tests, and looks at it, move: a machine's own is never the same twice."""

@@ -19,6 +19,8 @@ from warmstore.pipeline.tiers import sample_store, tier_folders
 from warmstore.pipeline.tiers.tier_quota import tier_quota
 from warmstore.storage.lease import lock_path
 
+pytestmark = pytest.mark.forks
+
 
 def images(paths: list[Path]) -> list[Path]:
     for at, path in enumerate(paths):

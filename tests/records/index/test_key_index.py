@@ -19,6 +19,8 @@ from warmstore.records.index.key_index import HEADER, KeyIndex, _hash
 from warmstore.records.index.sample_keys import Keys, as_keys
 from warmstore.storage.files import Files
 
+pytestmark = pytest.mark.forks
+
 STORE = "0" * 32
 
 

@@ -11,6 +11,8 @@ import torch
 
 from warmstore.storage.memory.buffer_pool import LARGE, Arena, BufferPool, take, together
 
+pytestmark = pytest.mark.forks
+
 
 def address(array: Any) -> int:
     return int(array.ctypes.data)
