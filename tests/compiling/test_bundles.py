@@ -295,7 +295,7 @@ try:
 except BadBundle as error:
     sys.exit(0 if {str(path)!r} in str(error) and {said!r} in str(error) else str(error))
 """
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300)
         assert done.returncode == 0, done.stderr
         nothing_in(target)
         assert taken(target.folder) < 8 << 20

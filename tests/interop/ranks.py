@@ -10,7 +10,6 @@ import importlib
 import json
 import multiprocessing
 import os
-import socket
 import sys
 import traceback
 from contextlib import suppress
@@ -22,6 +21,7 @@ import numpy as np
 import torch
 import torch._dynamo
 import torch.distributed.tensor  # with the one above: imported by an optimizer, which would take a second of each rank
+from tests.ports import free_port
 from torch.utils.data import DataLoader
 
 import warmstore as ws
@@ -205,13 +205,6 @@ def environment(rank: int, world: int, port: int) -> dict[str, str]:
     names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world, "GROUP_RANK": 0}
     store = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "test"}
     return {name: str(value) for name, value in (names | store).items()}
-
-
-def free_port() -> int:
-    """A port that nobody listens at."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def _rank(loop: Any, run: Run, variables: dict[str, str]) -> None:

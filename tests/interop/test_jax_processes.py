@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.interop.checks import ENVIRONMENT
-from tests.interop.ranks import free_port
+from tests.ports import free_port
 
 SAMPLES, MIDDLE = 41, 2
 

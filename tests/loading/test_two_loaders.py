@@ -25,5 +25,5 @@ with loader() as one, loader() as other:
 
 
 def test_the_workers_of_one_live_on_when_those_of_another_are_forked() -> None:
-    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=False, timeout=100)
+    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=False, timeout=300)
     assert (done.returncode, done.stderr) == (0, "")

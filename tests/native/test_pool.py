@@ -1,7 +1,6 @@
 """The helper threads of the floor: callers at once, threads that come and go, forks in the middle of a copy."""
 
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -84,7 +83,6 @@ def test_forks_in_the_middle_of_copies() -> None:
         for number in range(40):
             child = os.fork()
             if child == 0:
-                signal.alarm(60)
                 os._exit(0 if all(gather(seed) for seed in range(5)) else 1)
             _, status = os.waitpid(child, 0)
             assert status == 0, f"fork {number}"
@@ -111,7 +109,7 @@ for _ in range(20):
 time.sleep(0.1)
 print(len(seen) > 0 and all(seen))
 """
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=300)
     assert done.stdout.strip() == "True"
 
 
@@ -141,7 +139,7 @@ def test_the_lock_of_python_is_let_go() -> None:
 
 def test_helpers_sleep_when_there_is_nothing_to_do() -> None:
     assert gather(3, threads=3)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while floor.helpers_awake() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert floor.helpers_awake() == 0

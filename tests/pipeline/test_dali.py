@@ -105,7 +105,7 @@ def test_forked_workers_build_their_own(tmp_path: Path) -> None:
     path.write_text("\n".join(line.removeprefix(" " * 8) for line in script.splitlines()))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
     command = [sys.executable, str(path)]
-    ran = subprocess.run(command, env=environment, cwd=ROOT, timeout=60, capture_output=True, text=True, check=False)
+    ran = subprocess.run(command, env=environment, cwd=ROOT, timeout=300, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout) == (0, "done\n"), ran.stderr
 
 

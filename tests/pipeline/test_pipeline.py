@@ -136,7 +136,7 @@ pipe.loader(None, 4, workers=1, start_method="spawn")
 
 
 def test_steps_of_a_notebook_cannot_be_sent() -> None:
-    done = subprocess.run([sys.executable, "-c", PROMPT], capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run([sys.executable, "-c", PROMPT], capture_output=True, text=True, timeout=300, check=False)
     assert done.stdout == "2\n"
     assert "NotPicklable: step 'step' cannot be sent to worker processes: no other process can import" in done.stderr
 

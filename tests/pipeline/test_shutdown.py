@@ -56,7 +56,7 @@ def test_however_it_ends(tmp_path: Path, workers: int, method: str, end: str) ->
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [Path.cwd(), *sys.path]))},
         start_new_session=True,
-        timeout=100,
+        timeout=300,
         check=False,
     )
     codes = {"error": 1, "group": -signal.SIGINT}

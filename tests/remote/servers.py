@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from tests.ports import free_port
 from tests.remote.packages import find_nginx
 
 BUCKET = "bucket"
@@ -147,13 +148,6 @@ class Nginx(Server):
             """
         )
         return [str(program), "-p", str(self.folder), "-c", str(config)]
-
-
-def free_port() -> int:
-    """A port nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def objects_of(folder: Path) -> dict[str, Path]:

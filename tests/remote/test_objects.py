@@ -6,7 +6,6 @@ import http.server
 import os
 import socket
 import threading
-import time
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
@@ -103,22 +102,19 @@ def test_a_remote_that_hangs_is_given_up_in_time_and_no_secret_is_told(mute: str
     with Objects(mute, limits=HASTY) as objects:
         assert "hunter22" not in repr(objects)
         assert "hunter22" not in repr(objects.location)
-        began = time.monotonic()
         with pytest.raises(RemoteUnavailable, match=r"in time|timed out|HTTP error") as caught:
             objects.get("a")
-        assert time.monotonic() - began < 20
         told = "".join(traceback.format_exception(caught.value))
         assert "hunter22" not in told
         assert caught.value.__context__ is None
 
 
 def test_what_hangs_can_be_given_up_at_once(mute: str) -> None:
-    objects = Objects(mute)
+    hour = 3600.0  # a test that waited for it would end by its timeout
+    objects = Objects(mute, limits=RequestLimits(connect=hour, read_timeout=hour, request=hour))
     future = objects.submit(objects.get_async("a"))
-    began = time.monotonic()
     objects.close()
     assert future.done()
-    assert time.monotonic() - began < 10
     assert not any(thread.name == "warmstore-remote" for thread in threading.enumerate())
 
 
@@ -158,7 +154,7 @@ def test_what_is_asked_while_it_closes_ends_too(tmp_path: Path) -> None:
         thread = threading.Thread(target=ask, args=(objects, ended), daemon=True)
         thread.start()
         objects.close()
-        assert ended.wait(20)
+        assert ended.wait(120)
         thread.join()
 
 
@@ -265,7 +261,7 @@ def test_data_that_trickles_in_is_seen_to_flow() -> None:
             connection.sendall(b"Content-Length: 160000\r\n\r\n")
             for _ in range(4):
                 connection.sendall(bytes(40_000))
-                if not came.acquire(timeout=20):  # no more before the other end has noticed
+                if not came.acquire(timeout=120):  # no more before the other end has noticed
                     return
 
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -266,9 +265,17 @@ def test_the_server_dies_in_a_pull(nginx: Nginx, tmp_path: Path) -> None:
         assert rest < store.push(url).present  # what came before the end was not asked for again
 
 
-def cloning(url: str, path: Path, proxy: Proxy) -> subprocess.Popen[str]:
-    """A process that clones through a proxy."""
-    program = "import sys, warmstore as ws; ws.RecordStore.clone(*sys.argv[1:])"
+PATIENT = """
+from dataclasses import replace
+from warmstore.replicate.remote_copy import Remote
+hasty = Remote.open
+Remote.open = lambda remote: hasty(replace(remote, limits=replace(remote.limits, read_timeout=3600, request=3600)))
+"""
+
+
+def cloning(url: str, path: Path, proxy: Proxy, before: str = "") -> subprocess.Popen[str]:
+    """A process that runs some code and clones through a proxy."""
+    program = before + "import sys, warmstore as ws; ws.RecordStore.clone(*sys.argv[1:])"
     command, variables = [sys.executable, "-c", program, url, str(path)], {**os.environ, **s3_variables(proxy.url)}
     return subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, text=True)
 
@@ -287,14 +294,13 @@ def test_a_killed_pull_goes_on(at_s3: str, s3_server: S3, tmp_path: Path) -> Non
 
 
 def test_an_interrupted_pull_ends_at_once(at_s3: str, s3_server: S3, tmp_path: Path) -> None:
+    """Without waiting for an answer: that would take an hour."""
     with make(tmp_path / "a") as store, Proxy(s3_server.url) as proxy:
         store.push(at_s3)
-        child = cloning(at_s3, tmp_path / "b", proxy)
+        child = cloning(at_s3, tmp_path / "b", proxy, PATIENT)
         proxy.faults = dict.fromkeys(range(14, 100), "hang")
         proxy.before = lambda number, request: child.send_signal(signal.SIGINT) if number == 16 else None
-        began = time.monotonic()
-        assert "KeyboardInterrupt" in child.communicate()[1]
-        assert time.monotonic() - began < 12  # one silence is 15 s
+        assert "KeyboardInterrupt" in child.communicate(timeout=200)[1]
         with ws.RecordStore.clone(at_s3, tmp_path / "b") as copy:
             assert same(copy, store)
 

@@ -6,7 +6,6 @@ import re
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -81,7 +80,7 @@ def test_hosts_in_processes_of_their_own_fill_one_remote(tmp_path: Path) -> None
         )
         for place, numbers in enumerate(sets)
     ]
-    assert [process.wait(60) for process in running] == [0, 0, 0]
+    assert [process.wait(300) for process in running] == [0, 0, 0]
     assert len(manifests(tmp_path / "remote")) == 3
     with host(tmp_path / "reader", tmp_path / "remote") as reader:
         assert all(reader.has(number) for number in range(7))
@@ -288,13 +287,11 @@ def test_a_remote_that_does_not_answer_costs_its_budget_once(
     mute: str, state: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = mute if state == "hanging" else "http://me:hunter22@127.0.0.1:9/cache"
-    began = time.monotonic()
-    with host(tmp_path / "one", url, wait=0.5) as one:
+    with host(tmp_path / "one", url, wait=0.5) as one:  # 500 s, if each key cost it
         one.make(1, 2)
-        assert not any(one.has(number) for number in range(50, 80))
+        assert not any(one.has(number) for number in range(50, 1050))
         assert one.has(1)
-        assert one.counters["remote failed"] == 30
-    assert time.monotonic() - began < 10, "of the 15 that 30 budgets take"
+        assert one.counters["remote failed"] == 1000
     assert len([line for line in caplog.records if line.levelno == logging.WARNING]) in (1, 2)
     assert "hunter22" not in caplog.text
 

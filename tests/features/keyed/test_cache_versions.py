@@ -283,7 +283,7 @@ torch.set_num_threads(1)
 
 def work(factor, barrier):
     module = ws.CachedModule(Weighted(factor), ws.FeatureCache(sys.argv[1] + "/c", "id", versions="new", flush_every=2))
-    barrier.wait(60)
+    barrier.wait(300)
     for at in range(20):
         x = torch.full((1, 2), float(at))
         assert torch.equal(module(x, cache_ids=[at]), x * factor)

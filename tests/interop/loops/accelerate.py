@@ -69,7 +69,7 @@ def fit(run: Run) -> None:
     accelerator = Accelerator(
         cpu=True,
         dataloader_config=DataLoaderConfiguration(use_stateful_dataloader=kind == "stateful"),
-        kwargs_handlers=[InitProcessGroupKwargs(timeout=timedelta(seconds=60))],
+        kwargs_handlers=[InitProcessGroupKwargs(timeout=timedelta(seconds=300))],
     )
     model = ranks.make_model()
     model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), 0.1))

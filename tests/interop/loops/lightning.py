@@ -110,7 +110,7 @@ def make_trainer(run: Run, **options: Any) -> lightning.Trainer:
     """A trainer without anything that is not needed."""
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.simplefilter("ignore")
-    ddp = DDPStrategy(process_group_backend="gloo", timeout=timedelta(seconds=60)) if run.world > 1 else "auto"
+    ddp = DDPStrategy(process_group_backend="gloo", timeout=timedelta(seconds=300)) if run.world > 1 else "auto"
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     given = {"strategy": ddp, "enable_checkpointing": "callbacks" in options, **quiet, **options}
     return lightning.Trainer(max_epochs=ranks.EPOCHS, accelerator="cpu", devices=run.world, **given)

@@ -124,7 +124,7 @@ def train(run: Run) -> None:
         ddp_backend="gloo" if run.world > 1 else None,
         disable_tqdm=True,
         dataloader_pin_memory=False,
-        ddp_timeout=60,
+        ddp_timeout=300,
     )
     model = Model()
     trainer = Trainer(run, model=model, args=arguments, callbacks=[Saved(run)], eval_dataset=[0])
