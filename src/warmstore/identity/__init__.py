@@ -1,4 +1,4 @@
-"""Is it the same? One engine for all that is cached: steps, modules, compiled calls, and functions kept by `cached`."""
+"""Whether two functions, classes, values, modules, packages or files are the same. All caches use this package."""
 
 from warmstore.identity.identity import Identity, identify
 from warmstore.identity.kinds import Versioned, register

@@ -1,7 +1,7 @@
-"""Identity: whether something computes the same as it did elsewhere or before, as one digest and the facts behind it.
+"""Identity: one digest for all that decides the results of a function, module or object, and the facts behind it.
 
-What cannot be told is never counted as equal: it is listed in `unknown`, with its place and the reason, and whoever
-caches refuses it unless the user vouches for it with a version, or leaves it out.
+What is unknown never counts as equal. `unknown` lists its places and reasons, and caches refuse it unless the user
+passes a version that stands for it, or ignores its place.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from warmstore.identity.walk_settings import WalkSettings
 from warmstore.identity.watch import Watch
 
 RULES = 1
-"""Version of the rules by which identities are made. Identities of other rules are never equal."""
+"""Version of the rules that make identities. Identities by different rules are never equal."""
 
 _SHOWN = 3
 _REFERS = ("function @", "class ", "module ", "object ", "member ", "same as @", "stands for")
 _LONGEST = 120
 _MODE = " in "
 TOGETHER = "together "
-"""With this begins a fact that stands for many."""
+"""The prefix of a fact that stands for many facts."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What something is, as far as it can be told.
+    """The identity of a function, module or object.
 
-    digest: 32 hex digits, the same in every process for the same computation. facts: places and what is there. unknown:
-    places of which nothing can be told, and why.
+    digest: 32 hex digits, the same in every process for the same computation. facts: a text for each place. unknown:
+    the reason for each place whose value has no identity.
     """
 
     digest: str
@@ -51,31 +51,31 @@ class Identity:
     unknown: Mapping[str, str] = field(default_factory=dict)
 
     def difference(self, other: Identity) -> str:
-        """What tells `other` from this one, in words; "" where nothing does."""
+        """The differences between this identity and `other`, in words; "" if there is none."""
         if self.digest == other.digest:
             return ""
         return difference(self.facts, other.facts)
 
     def require(self) -> Self:
-        """This identity.
+        """Return this identity.
 
         Raises:
-            NoFingerprint: something about it cannot be told.
+            NoFingerprint: Something is unknown.
         """
         if self.unknown:
             raise NoFingerprint(f"{reasons(self.unknown)}. {remedies(self.unknown)}")
         return self
 
     def to_json(self) -> dict[str, Any]:
-        """As a store keeps it."""
+        """This identity as JSON, for a store."""
         return {"rules": RULES, "digest": self.digest, "facts": dict(self.facts), "unknown": dict(self.unknown)}
 
     @classmethod
-    def from_json(cls, said: Mapping[str, Any]) -> Identity | None:
-        """The opposite of `to_json`; None of what was made by other rules."""
-        if said.get("rules") != RULES:
+    def from_json(cls, content: Mapping[str, Any]) -> Identity | None:
+        """The identity that `to_json` wrote; None if other rules made it."""
+        if content.get("rules") != RULES:
             return None
-        return cls(said["digest"], said["facts"], said["unknown"])
+        return cls(content["digest"], content["facts"], content["unknown"])
 
 
 def identify(
@@ -88,17 +88,17 @@ def identify(
     files: Files = "stat",
     tensors: Literal["content", "layout"] = "content",
 ) -> Identity:
-    """What decides the results of a function, module or object, followed through all that it calls and reads.
+    """The identity of a function, module or object, from all that it calls and reads.
 
     Args:
-        thing: what is to be told from others. A callable is taken to be called, and nothing else.
-        name: what to call it in facts.
-        version: stands for whatever cannot be told. The places of that still count, so that what becomes unknown later
-            is not vouched for unseen.
-        ignore: places that do not count, as facts, errors and logs show them, such as "cfg.seed".
-        root: places of files below this folder count relative to it.
-        files: files that values name count by size, time and place ("stat") or by content and place ("content").
-        tensors: tensors count by content, or by their layout alone, as for what is to be compiled.
+        thing: The object. A callable counts by what a call of it does.
+        name: The name of the object in facts.
+        version: Stands for the state of all unknown places. The places themselves still count, so that the version
+            does not cover what becomes unknown later.
+        ignore: Places that do not count, as facts, errors and logs show them, such as "cfg.seed".
+        root: Files below this folder count by their path relative to it.
+        files: Files that values name count by path, size and time ("stat"), or by path and content ("content").
+        tensors: Tensors count by content, or by their layout alone, as in inputs of compiled code.
     """
     walk = walk_over(thing, name=name, ignore=ignore, root=root, files=files, tensors=tensors)
     return identity_of_walk(walk, version)
@@ -119,20 +119,20 @@ def walk_over(
     patches: Patches | None = None,
     draws: bool = True,
 ) -> Walk:
-    """The walk that an identity is made of; see `identify`.
+    """A finished walk over an object. The arguments are those of `identify`, and these.
 
     Args:
-        watch: told what to look at for changes.
-        called: whether a callable is called, and nothing else; else all of it counts.
-        folders: whether the files that lie in folders which arguments name count, if they are few.
-        elsewhere: absolute paths of folders whose files count in other ways.
-        patches: what the program has put into installed modules; None: looked for now.
-        draws: whether the state of default random generators counts where code draws from them.
+        watch: Records what to check for changes.
+        called: Whether a callable counts by what a call of it does. Otherwise all of it counts.
+        folders: Whether the files in a folder that an argument names count, if there are at most 256.
+        elsewhere: Absolute paths of folders whose files count by other means.
+        patches: Functions that the program has put into installed modules. None: search for them now.
+        draws: Whether the state of a default random generator counts where code draws from it.
     """
-    below = None if root is None else os.path.abspath(root)  # noqa: PTH100  it must not follow links
-    left_out = frozenset([ignore] if isinstance(ignore, str) else ignore)
+    root_path = None if root is None else os.path.abspath(root)  # noqa: PTH100  it must not follow links
+    ignored = frozenset([ignore] if isinstance(ignore, str) else ignore)
     with walking(
-        name, watch, ignore=left_out, root=below, files=files, tensors=tensors, folders=folders,
+        name, watch, ignore=ignored, root=root_path, files=files, tensors=tensors, folders=folders,
         elsewhere=frozenset(elsewhere), patches=patches, draws=draws,
     ) as walk:  # fmt: skip
         if isinstance(thing, partial) or not called or not callable(thing):
@@ -146,10 +146,10 @@ def walk_over(
 def walking(
     name: str, watch: Watch | None = None, *, patches: Patches | None = None, **settings: Any
 ) -> Iterator[Walk]:
-    """A walk that looks at whatever it is told to here, and at all that this leads to.
+    """A new walk. At the end of the context it does all work that is queued, and the watch keeps what it has seen.
 
     Args:
-        settings: see `WalkSettings`.
+        settings: Fields of `WalkSettings`.
     """
     if watch is not None:
         watch.begin()
@@ -165,16 +165,16 @@ def walking(
 
 
 def identity_of_walk(walk: Walk, version: str | None = None) -> Identity:
-    """The identity that a walk has found."""
+    """The identity that a finished walk has found."""
     return WalkResult.of(walk).identity(version)
 
 
 @dataclass(frozen=True)
 class WalkResult:
-    """What a walk has found, by places as they count, and the names of those. It keeps no object alive.
+    """The facts and unknown places of a finished walk, with the names behind its places. It keeps no object alive.
 
-    weights: places of the parameters and buffers of modules. roots: the places of functions, classes and modules, by
-    which of them they are in this process.
+    weights: The places of the parameters and buffers of modules. roots: The places of functions, classes and modules,
+    by their keys in this process.
     """
 
     facts: dict[str, str]
@@ -199,17 +199,17 @@ class WalkResult:
         return replace(self, roots={})
 
     def identity(self, version: str | None = None) -> Identity:
-        """The identity of so many facts."""
+        """The identity that has these facts."""
         facts: dict[str, str] = {}
         digest = xxhash.xxh3_128(f"identity {RULES}\n".encode())
         for place, text in sorted(self.facts.items()):
             digest.update(f"{len(place)} {len(text)} {place} {text}\n".encode("utf-8", "surrogatepass"))
-            shown, said = self.names.in_words(place), text
+            name, words = self.names.in_words(place), text
             if text.startswith(_REFERS):
-                said = self.names.in_words(text)
-                if said.partition(" ")[2] == shown:
-                    continue  # it only leads on
-            facts[shown if facts.get(shown, said) == said else f"{shown} (2)"] = said
+                words = self.names.in_words(text)
+                if words.partition(" ")[2] == name:
+                    continue  # it only refers to the place of its own name
+            facts[name if facts.get(name, words) == words else f"{name} (2)"] = words
         unknown = {self.names.in_words(place): reason for place, reason in self.unknown.items()}
         if version is not None:
             facts["version"] = repr(version)
@@ -219,14 +219,14 @@ class WalkResult:
 
 
 def reasons(unknown: Mapping[str, str]) -> str:
-    """What cannot be told, in words."""
+    """The error text for unknown places."""
     shown = [f"{place}: {reason}" for place, reason in list(unknown.items())[:_SHOWN]]
     more = len(unknown) - len(shown)
     return "it cannot be told whether this changes: " + "; ".join(shown) + (f"; and {more} more" if more else "")
 
 
 def remedies(unknown: Mapping[str, str]) -> str:
-    """What a user can do about it."""
+    """What a user can do about unknown places."""
     places = ", ".join(repr(place) for place in list(unknown)[:_SHOWN])
     return (
         "Pass version='1', and another one whenever that changes; or ignore=("
@@ -235,31 +235,31 @@ def remedies(unknown: Mapping[str, str]) -> str:
 
 
 def difference(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """What tells two sets of facts apart, in words; "" where nothing does."""
+    """The most important differences between two sets of facts, in words; "" if there is none."""
     found = differences(before, after)
     more = len(found) - _SHOWN
     return "; ".join(found[:_SHOWN]) + (f"; and {more} more" if more > 0 else "")
 
 
 def differences(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """All that tells two sets of facts apart, in words, what says most first."""
+    """All differences between two sets of facts, in words, the most important first."""
     found = []
     for place in [*before, *(place for place in after if place not in before)]:
         old, new = before.get(place), after.get(place)
         if old != new:
-            found.append((_rank(place, old, new), place, _said(place, old, new)))
-    found.sort(key=lambda one: (one[0], len(one[1])))
+            found.append((_rank(place, old, new), place, _in_words(place, old, new)))
+    found.sort(key=lambda entry: (entry[0], len(entry[1])))
     return [text for _, _, text in found]
 
 
 def _rank(place: str, old: str | None, new: str | None) -> int:
-    """What says most comes first: values that changed, then code, then what came or went."""
+    """The order of differences: values that changed, then code, then places that were added or removed."""
     if old is None or new is None:
         return 2
     return 1 if old.startswith(("code ", "same as ")) else 0
 
 
-def _said(place: str, old: str | None, new: str | None) -> str:
+def _in_words(place: str, old: str | None, new: str | None) -> str:
     if old is None:
         return f"`{place}` is new: {_short(str(new))}"
     if new is None:

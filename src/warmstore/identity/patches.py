@@ -1,4 +1,4 @@
-"""What the program has put into installed modules and classes: it runs where nothing that is read says so."""
+"""Functions that the program has put into installed modules and classes: code runs them without naming the program."""
 
 from __future__ import annotations
 
@@ -22,14 +22,13 @@ _COUNT = (FunctionType, staticmethod, classmethod, type, ModuleType)
 
 
 class Patches(_Found):
-    """All functions of the program's that stand in installed modules, and in the classes that those define.
+    """All functions of the program in installed modules and their classes, by the name of the distribution.
 
-    By the name of the distribution: where a function was put, and the function. Empty until it is looked for. Copies
-    in other processes are empty.
+    Each entry is the place of a function and the function. Empty until `look`; pickles are empty.
     """
 
     def look(self) -> Self:
-        """Look for all of them. It takes some milliseconds: who identifies several things asks once."""
+        """Search for them. It takes some milliseconds, so one search serves several identities."""
         found = _namespaces.patches()
         self.clear()
         self.update(found)
@@ -40,10 +39,10 @@ class Patches(_Found):
 
 
 class _Namespaces:
-    """What installed modules and their classes hold.
+    """The values in installed modules and in their classes.
 
-    There are 300,000 such values where PyTorch is loaded. They are compared with those of the last look, by their
-    addresses and in C, and gone through where a function, a class or a module is another.
+    With PyTorch there are 300,000. A search compares their addresses with those of the last search, in C, and reads
+    the namespaces again only if a function, class or module has changed.
     """
 
     def __init__(self) -> None:
@@ -57,14 +56,14 @@ class _Namespaces:
         with self._lock:
             try:
                 moved = self._has_moved()
-            except (RuntimeError, ValueError):  # another thread is at it
+            except (RuntimeError, ValueError):  # another thread changes a namespace
                 moved = True
             if moved:
                 self._scan()
             return self._found
 
     def forget(self) -> None:
-        """Hold nothing, so that modules can be taken down in their order when Python ends."""
+        """Drop all references, so that Python frees modules in its own order when it ends."""
         self._views, self._held, self._found = [], np.empty(0, object), {}
 
     def _has_moved(self) -> bool:
@@ -73,25 +72,25 @@ class _Namespaces:
         now, before = self._hold(), self._held
         changed = np.flatnonzero(pointers(now) != pointers(before))
         self._held = now
-        return any(issubclass(type(one), _COUNT) for at in changed for one in (before[at], now[at]))
+        return any(issubclass(type(value), _COUNT) for at in changed for value in (before[at], now[at]))
 
     def _hold(self) -> Any:
         return np.fromiter(chain.from_iterable(self._views), object, sum(self._sizes))
 
     def _scan(self) -> None:
         self._views, self._found = [], {}
-        modules, theirs = _installed(tuple(map(id, list(sys.modules.values()))))
+        modules, namespaces = _installed(tuple(map(id, list(sys.modules.values()))))
         views: list[ValuesView[Any]] = [sys.modules.values()]
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # modules warn of what is deprecated in them
+            warnings.simplefilter("ignore")  # modules warn of deprecated attributes
             for name, module, origin in modules:
-                _look_into(name, module, origin, theirs, self._found, views)
+                _search(name, module, origin, namespaces, self._found, views)
         self._sizes = [*map(len, views)]
         try:
             self._views = views
             self._held = self._hold()
         except (RuntimeError, ValueError):
-            self._views = []  # it is gone through again next time
+            self._views = []  # the next search reads all again
 
 
 _namespaces = _Namespaces()
@@ -100,19 +99,29 @@ atexit.register(_namespaces.forget)
 
 @lru_cache(maxsize=1)
 def _installed(_: tuple[int, ...]) -> tuple[list[tuple[str, ModuleType, Origin]], set[int]]:
-    """The installed modules that are loaded, and the ids of their namespaces. They change as modules come."""
-    modules = [(name, one, origin_of(one)) for name, one in list(sys.modules.items()) if type(one) is ModuleType]
-    theirs = [(name, one, origin) for name, one, origin in modules if not origin.is_program]
-    return [one for one in theirs if one[2].name != WARMSTORE], {id(vars(one)) for _, one, _ in theirs}
-
-
-def _look_into(
-    name: str, module: ModuleType, origin: Origin, theirs: set[int], found: _Found, views: list[ValuesView[Any]]
-) -> None:
-    """Look for functions of the program's in a module and its classes.
+    """The installed modules that are loaded, without warmstore's own, and the ids of the namespaces of all of them.
 
     Args:
-        theirs: ids of the namespaces of installed modules. found, views: of what is found, and of what was looked into.
+        _: The ids of all loaded modules: the answer changes with them.
+    """
+    modules = [
+        (name, module, origin)
+        for name, module in list(sys.modules.items())
+        if type(module) is ModuleType and not (origin := origin_of(module)).is_program
+    ]
+    others = [entry for entry in modules if entry[2].name != WARMSTORE]
+    return others, {id(vars(module)) for _, module, _ in modules}
+
+
+def _search(
+    name: str, module: ModuleType, origin: Origin, installed: set[int], found: _Found, views: list[ValuesView[Any]]
+) -> None:
+    """Search for functions of the program in a module and its classes.
+
+    Args:
+        installed: The ids of the namespaces of installed modules.
+        found: Gets the functions.
+        views: Gets the namespaces that were read.
     """
     own = vars(module)
     views.append(own.values())
@@ -120,7 +129,7 @@ def _look_into(
         kind = type(value)
         if kind is FunctionType:
             namespace = value.__globals__
-            if namespace is not own and id(namespace) not in theirs and _is_programs(value):
+            if namespace is not own and id(namespace) not in installed and _is_programs(value):
                 found.setdefault(origin.name, []).append((f"{name}.{attribute}", value))
         elif kind is type or isinstance(value, type):
             members = vars(value)
@@ -133,12 +142,12 @@ def _look_into(
                     elif kind is not FunctionType:
                         continue
                     namespace = getattr(member, "__globals__", own)
-                    if namespace is not own and id(namespace) not in theirs and _is_programs(member):
+                    if namespace is not own and id(namespace) not in installed and _is_programs(member):
                         found.setdefault(origin.name, []).append((f"{name}.{attribute}.{label}", member))
 
 
 def _is_programs(function: FunctionType) -> bool:
-    """Whether a function is the program's: libraries make some from text, in namespaces of their own."""
+    """Whether a function is the program's. Libraries make functions from text, too, in namespaces of their own."""
     if not function.__code__.co_filename.startswith("<"):
         return True
     module = sys.modules.get(str(function.__globals__.get("__name__")))
