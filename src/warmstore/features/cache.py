@@ -4,22 +4,20 @@ A cache is a record store with a key column, a key index beside it, and a queue 
 process may write, and sees what the others committed as soon as it misses something.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
 
 import numpy as np
-import torch
-from torch import nn
 
 from warmstore.errors import ReadOnly
 from warmstore.features.cache_merging import MergeResult, merge_caches
 from warmstore.features.cache_options import CacheOptions
 from warmstore.features.cache_stats import CacheStats
-from warmstore.features.detector import ChangeDetector
-from warmstore.features.filling import Call, fill
 from warmstore.features.keyed.cache_session import CacheSession
 from warmstore.features.keyed.cache_versions import Fingerprint, digest, read_versions
 from warmstore.features.keyed.open_version import OpenVersion
@@ -36,6 +34,13 @@ from warmstore.replicate.remote_copy import Remote
 from warmstore.storage.files import Files
 from warmstore.storage.humanize import parse_size
 from warmstore.storage.lifecycle import Closeable
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from warmstore.features.filling import Call
+    from warmstore.features.module_changes import ModuleChangeDetector
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -133,7 +138,7 @@ class FeatureCache(Closeable):
         blocks = WriteBehindQueue(self._commit, flush_every, parse_size(max_pending), async_write)
         self.session = CacheSession(id, here, self._options, blocks, self._joined, files)
         self._others: dict[str, FeatureCache] = {}  # versions opened beside this one, by digest
-        self.detectors: WeakSet[ChangeDetector] = WeakSet()  # of the modules that use it
+        self.detectors: WeakSet[ModuleChangeDetector] = WeakSet()  # of the modules that use it
         self.closed = False
         self.register()
 
@@ -202,8 +207,7 @@ class FeatureCache(Closeable):
             WriteFailed: an earlier write in the background failed; its samples still wait.
         """
         values, missing = self.session.fetch(as_keys(ids))
-        where = None if device is None else torch.device(device)
-        return None if values is None else self.session.assemble(values, where), missing
+        return None if values is None else self.session.assemble(values, _torch_device(device)), missing
 
     def put_batch(self, ids: Any, outputs: Any) -> None:
         """Keep the outputs of a batch of samples. They are found at once, and are on the disk after the next flush.
@@ -264,9 +268,11 @@ class FeatureCache(Closeable):
             ReadOnly: the cache was opened with read_only=True.
             ValueError: a CachedModule with another cache, or one that is not enabled.
         """
+        from warmstore.features.filling import fill  # needs torch
+
         return fill(self, module, loader, call, progress)
 
-    def merge(self, other: "FeatureCache | str | os.PathLike[str]", *, progress: bool | None = None) -> MergeResult:
+    def merge(self, other: FeatureCache | str | os.PathLike[str], *, progress: bool | None = None) -> MergeResult:
         """Copy what another cache of the same module holds and this one lacks. What is here already stays as it is.
 
         Goes in blocks of some 30 MB. Killed and started again it goes on, since keys that are here are skipped.
@@ -374,7 +380,7 @@ class FeatureCache(Closeable):
 
     # Versions
 
-    def bind(self, fingerprint: Fingerprint) -> "FeatureCache":
+    def bind(self, fingerprint: Fingerprint) -> FeatureCache:
         """The version of this cache for outputs that depend on `fingerprint`: this cache itself, or one beside it.
 
         Raises:
@@ -433,6 +439,14 @@ class FeatureCache(Closeable):
 
     def __deepcopy__(self, memo: Any) -> Self:
         return self
+
+
+def _torch_device(device: torch.device | str | None) -> torch.device | None:
+    if device is None:
+        return None
+    import torch
+
+    return torch.device(device)
 
 
 def _reopen(folder: str, id: str, options: dict[str, Any]) -> FeatureCache:

@@ -4,15 +4,14 @@ import contextlib
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
 from warmstore.errors import ReadOnly, SchemaMismatch, StaleCache
 from warmstore.features.keyed.cache_reader import CacheReader, select
-from warmstore.features.keyed.cache_session import CacheSession
 from warmstore.features.keyed.cache_store import is_settled, schema_of
 from warmstore.features.keyed.cache_versions import Fingerprint, have_same_rules
+from warmstore.features.open_cache import OpenCache
 from warmstore.features.outputs.output_schema import KEY, OutputSchema
 from warmstore.features.outputs.output_structure import Leaf, check_spec
 from warmstore.records.keyed_store import IndexedStore, read_keys
@@ -36,34 +35,7 @@ class MergeResult:
     damaged: int
 
 
-class MergingCache(Protocol):
-    """A `FeatureCache`, as far as merging needs it."""
-
-    id: str
-    session: CacheSession
-
-    @property
-    def path(self) -> Path:
-        """The folder of the version that is open."""
-
-    @property
-    def writes(self) -> bool:
-        """Whether this process may write to it."""
-
-    @property
-    def fingerprint(self) -> Fingerprint | None:
-        """The fingerprint of its outputs."""
-
-    def bind(self, fingerprint: Fingerprint, /) -> "MergingCache":
-        """Its version for outputs of a fingerprint."""
-
-    def flush(self) -> None:
-        """Commit everything it accepted."""
-
-
-def merge_caches(
-    cache: MergingCache, other: MergingCache | str | os.PathLike[str], progress: bool | None
-) -> MergeResult:
+def merge_caches(cache: OpenCache, other: OpenCache | str | os.PathLike[str], progress: bool | None) -> MergeResult:
     """See `FeatureCache.merge`."""
     if not cache.writes:
         raise ReadOnly(f"the cache {cache.path} is only read by this process; open it for writing to merge into it")
@@ -95,7 +67,7 @@ def check_same(known: OutputSchema, given: OutputSchema) -> None:
             )
 
 
-def _target(cache: MergingCache, path: Path, fingerprint: Fingerprint | None) -> MergingCache:
+def _target(cache: OpenCache, path: Path, fingerprint: Fingerprint | None) -> OpenCache:
     """The version of a cache that takes the rows of another one with this fingerprint."""
     known = cache.fingerprint
     if known is not None and fingerprint is not None and not have_same_rules(known, fingerprint):
@@ -113,7 +85,7 @@ def _target(cache: MergingCache, path: Path, fingerprint: Fingerprint | None) ->
     return cache
 
 
-def _copy(target: MergingCache, reader: CacheReader, progress: bool | None) -> MergeResult:
+def _copy(target: OpenCache, reader: CacheReader, progress: bool | None) -> MergeResult:
     store, snapshot = reader.store, reader.store.snapshot
     rows = snapshot.length
     step = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES * rows // max(store.nbytes, 1)))

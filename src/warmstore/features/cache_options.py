@@ -1,20 +1,24 @@
 """What a cache was opened with: checked once at the door, and handed on to other processes and versions as it is."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
-
-import torch
 
 from warmstore.features.keyed.cache_quota import check_bound
 from warmstore.features.keyed.cache_versions import POLICIES, SUFFIX
-from warmstore.features.keyed.hot_tier import ALL, HotTier
 from warmstore.features.outputs.output_structure import LISTS
 from warmstore.records.format.codecs import parse_codec
 from warmstore.records.write.write_options import WriteOptions
 from warmstore.storage.humanize import parse_size
+
+if TYPE_CHECKING:
+    import torch
+
+    from warmstore.features.keyed.hot_tier import HotTier
 
 _LONGEST = 200  # characters of a folder's name; most file systems take 255, of which drafts need some
 
@@ -51,7 +55,7 @@ class CacheOptions:
         if self.versions not in POLICIES:
             raise ValueError(f"versions is {self.versions!r}; it must be one of {POLICIES}")
         parse_size(self.max_pending)
-        if self.hot_size not in (None, ALL):
+        if self.hot_size not in (None, "all"):
             parse_size(self.hot_size)
         parse_codec(self.codec)
         WriteOptions.of(1, self.threads)
@@ -68,7 +72,11 @@ class CacheOptions:
         Raises:
             ValueError: its device cannot be used.
         """
-        return None if self.hot_size is None else HotTier(self.hot_size, self.hot_device)
+        if self.hot_size is None:
+            return None
+        from warmstore.features.keyed.hot_tier import HotTier  # needs torch
+
+        return HotTier(self.hot_size, self.hot_device)
 
 
 def folder_name(id: str, versions: str) -> str:

@@ -1,22 +1,20 @@
 """Filling a cache ahead of training: every batch of a loader goes through the module, unless all of it is there."""
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
 from warmstore.errors import BadIds, ReadOnly
+from warmstore.features.module import CachedModule
+from warmstore.features.open_cache import OpenCache
 from warmstore.loading.fill_result import FillResult
-
-if TYPE_CHECKING:
-    from warmstore.features.cache import FeatureCache
-    from warmstore.features.module import CachedModule
 
 Call = Callable[[Any], tuple[tuple[Any, ...], dict[str, Any]]]
 
 
 def fill(
-    cache: "FeatureCache", module: nn.Module, loader: Iterable[Any], call: Call | None, progress: bool | None
+    cache: OpenCache, module: nn.Module, loader: Iterable[Any], call: Call | None, progress: bool | None
 ) -> FillResult:
     """See `FeatureCache.fill`."""
     from tqdm import tqdm  # only who waits for something pays for it
@@ -44,9 +42,7 @@ def fill(
     return FillResult(batches, computed, found)
 
 
-def _cached(cache: "FeatureCache", module: nn.Module) -> "CachedModule":
-    from warmstore.features.module import CachedModule
-
+def _cached(cache: OpenCache, module: nn.Module) -> CachedModule:
     if not isinstance(module, CachedModule):
         return CachedModule(module, cache)
     if module.cache is not cache:

@@ -17,13 +17,13 @@ import torch
 from torch import nn
 
 from warmstore.errors import BadIds, StaleCache
-from warmstore.features.cache import FeatureCache
 from warmstore.features.calls.call_arguments import IDS, Arguments, BatchArgs, Roles, is_mapping
 from warmstore.features.calls.call_settings import CallSettings
 from warmstore.features.calls.stateless import check_stateless
-from warmstore.features.detector import detector_of
 from warmstore.features.keyed.cache_session import CacheSession
 from warmstore.features.keyed.cache_versions import fingerprint_of
+from warmstore.features.module_changes import detector_of
+from warmstore.features.open_cache import OpenCache
 from warmstore.features.outputs.dims_inference import Dimensions, is_guess
 from warmstore.features.outputs.out_dims import UNTOLD, check_out_dims
 from warmstore.features.outputs.output_structure import unflatten
@@ -49,7 +49,7 @@ class CachedModule(nn.Module):
 
     Args:
         module: any module whose output holds one value per sample, in any nesting.
-        cache: where outputs are kept. Several modules may share it while their fingerprints agree.
+        cache: a `FeatureCache`, which keeps the outputs. Several modules may share it while their fingerprints agree.
         enabled: False calls the module and nothing else.
         key_from_batch: called with the arguments of `forward`; returns the ids.
         batch_args: positions and names of the arguments that carry one value per sample, such as `[0, "mask"]`; of a
@@ -72,7 +72,7 @@ class CachedModule(nn.Module):
     def __init__(
         self,
         module: nn.Module,
-        cache: FeatureCache,
+        cache: OpenCache,
         *,
         enabled: bool = True,
         key_from_batch: Callable[..., Any] | None = None,

@@ -1,9 +1,8 @@
 """Which processes of a distributed job write to a cache."""
 
 import os
+import sys
 from collections.abc import Collection
-
-import torch.distributed
 
 
 class WriterRanks:
@@ -22,7 +21,8 @@ class WriterRanks:
         return self._ranks is None or self._rank() in self._ranks
 
     def _rank(self) -> int:
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            self._initialised = torch.distributed.get_rank()
+        distributed = sys.modules.get("torch.distributed")  # a program that initialised it has imported it
+        if distributed is not None and distributed.is_available() and distributed.is_initialized():
+            self._initialised = distributed.get_rank()
         # Caches are closed after the group was taken down; what the rank was then still counts.
         return int(os.environ.get("RANK") or 0) if self._initialised is None else self._initialised

@@ -2,16 +2,14 @@
 
 import copy
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
-from warmstore.features.keyed.hot_columns import Values, Varying, decode_words
-from warmstore.features.keyed.hot_tier import HotTier
+from warmstore.features.keyed.row_values import Values, Varying
 from warmstore.features.outputs.output_schema import KEY, OutputSchema
 from warmstore.features.outputs.output_structure import Leaf, is_array
-from warmstore.records.format.array_interop import to_numpy
+from warmstore.records.format.array_interop import is_tensor, to_numpy, to_torch, torch_dtype
 from warmstore.records.format.codecs import codec_of
 from warmstore.records.format.encoded_rows import ByteRanges, GatheredColumn
 from warmstore.records.format.fields import Array, Bytes, Field, Ragged
@@ -20,6 +18,9 @@ from warmstore.records.index.sample_keys import Keys
 from warmstore.records.keyed_store import IndexedStore, bad_rows, keys_of
 from warmstore.records.read.gather import Gatherer
 from warmstore.storage.array_types import Bools
+
+if TYPE_CHECKING:
+    from warmstore.features.keyed.hot_tier import HotTier
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -141,7 +142,9 @@ def _stand_ins(field: Field, count: int) -> Values:
 
 def _leaf(field: Field, values: Values) -> Any:
     if isinstance(field, Array):
-        return decode_words(field, values) if isinstance(values, torch.Tensor) else decode_array(field, values)
+        if is_tensor(values):  # of the hot tier on a device, [n, words]
+            return values.view(torch_dtype(field.numpy)).reshape(len(values), *field.shape)
+        return decode_array(field, values)
     decoded = decode(field, values.views, values.shapes)
     # The caller may write to what it gets; the mapped file is read-only.
     if isinstance(field, Ragged):
@@ -194,4 +197,4 @@ def select(values: Any, which: Any) -> Any:
     """The values of some rows: `which` is bool [n]."""
     if isinstance(values, list):
         return [value for value, wanted in zip(values, which.tolist(), strict=True) if wanted]
-    return values[torch.from_numpy(which).to(values.device) if isinstance(values, torch.Tensor) else which]
+    return values[to_torch(which).to(values.device) if is_tensor(values) else which]

@@ -4,12 +4,13 @@ A lookup asks the blocks that wait to be committed first and the store's index s
 was accepted. The store, its folder and its fingerprint belong to `OpenVersion`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from warmstore.errors import AmbiguousBatch, Damaged, RemoteError
 from warmstore.features.cache_options import CacheOptions
@@ -25,6 +26,9 @@ from warmstore.records.keyed_store import DAMAGED, MISSING
 from warmstore.storage.files import Files
 from warmstore.storage.memory.buffer_pool import Arena
 from warmstore.tree.spec import TreeSpec
+
+if TYPE_CHECKING:
+    import torch
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 _NOWHERE = np.zeros(0, np.int64)

@@ -1,17 +1,21 @@
 """The record store under a cache: making one, opening one, and telling a cache's store from any other."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from warmstore.errors import ReadOnly, StoreExists
-from warmstore.features.calls.call_arguments import Roles
 from warmstore.features.keyed.cache_quota import CacheQuota
 from warmstore.features.keyed.cache_versions import Fingerprint
 from warmstore.features.outputs.output_schema import KEY, OutputSchema
 from warmstore.records.write.upgrade import upgrade
 from warmstore.replicate.record_store import RecordStore
 from warmstore.storage.files import Files, is_read_only
+
+if TYPE_CHECKING:
+    from warmstore.features.calls.call_arguments import Roles
 
 _BATCHES, _OF_ONE = "batches", "of one"  # in the metadata of a cache that was filled in batches of one at first
 SETTLED = "settled"

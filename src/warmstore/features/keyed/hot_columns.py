@@ -3,15 +3,13 @@
 Rows are kept as they come from the store, checked and decompressed and not decoded yet.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from warmstore.features.keyed.row_values import Values, Varying
 from warmstore.features.outputs.output_schema import OutputSchema
-from warmstore.records.format.array_interop import torch_dtype
 from warmstore.records.format.fields import Array, Ragged
 from warmstore.storage.memory.buffer_pool import LARGE, take
 
@@ -19,25 +17,6 @@ Int64 = np.ndarray[Any, np.dtype[np.int64]]
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 _WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.int8}
 _OBJECT = 64  # bytes that a `bytes` object takes beside its own, and the allocator for it
-
-
-@dataclass(frozen=True)
-class Varying:
-    """Rows of different lengths: bytes-likes, and their shapes, int64 [n, ndim], where there are any."""
-
-    views: Sequence[Any]
-    shapes: Int64 | None
-
-    def __len__(self) -> int:
-        return len(self.views)
-
-    def __getitem__(self, which: Int64) -> "Varying":
-        views = [self.views[at] for at in which.tolist()]
-        return Varying(views, None if self.shapes is None else self.shapes[which])
-
-
-Values = Any
-"""Some rows of a leaf: uint8 [n, width], a tensor [n, words] on a device, or `Varying`."""
 
 
 class InMemory:
@@ -86,7 +65,7 @@ class InMemory:
 
 
 class OnDevice(InMemory):
-    """A leaf of one shape, on a device. Its values are tensors there, to be read by `decode_words`."""
+    """A leaf of one shape, on a device. Its values are tensors there: integers of the words of a row."""
 
     def __init__(self, width: int, device: torch.device) -> None:
         super().__init__(width)
@@ -118,11 +97,6 @@ class OnDevice(InMemory):
             if self._stream not in (None, stream):
                 torch.cuda.synchronize(self._device)
             self._stream = stream
-
-
-def decode_words(field: Array, words: torch.Tensor) -> torch.Tensor:
-    """What `OnDevice` gathers, as [n, *shape] in the field's dtype."""
-    return words.view(torch_dtype(field.numpy)).reshape(len(words), *field.shape)
 
 
 class ObjectColumn(InMemory):

@@ -15,7 +15,8 @@ import numpy as np
 import psutil
 import torch
 
-from warmstore.features.keyed.hot_columns import InMemory, Values, columns_of
+from warmstore.features.keyed.hot_columns import InMemory, columns_of
+from warmstore.features.keyed.row_values import Values
 from warmstore.features.outputs.output_schema import KEY, OutputSchema
 from warmstore.records.index.sample_keys import Keys
 from warmstore.records.keyed_store import read_keys

@@ -4,16 +4,17 @@ The store is opened once some process has created it, and created at the first c
 another version, filled under another fingerprint: this version then goes on in a folder of its own.
 """
 
+from __future__ import annotations
+
 import contextlib
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from warmstore.errors import Closed, SchemaMismatch, StaleCache, StoreExists
 from warmstore.features.cache_options import CacheOptions, folder_name
 from warmstore.features.cache_stats import UsageCounters
-from warmstore.features.calls.call_arguments import Roles
 from warmstore.features.keyed.cache_quota import CacheQuota, rebalance, tidy
 from warmstore.features.keyed.cache_reader import CacheReader
 from warmstore.features.keyed.cache_store import SETTLED, create_store, is_settled, open_store, schema_of
@@ -29,6 +30,9 @@ from warmstore.replicate.record_store import RecordStore
 from warmstore.storage.files import Files
 from warmstore.storage.humanize import parse_size
 
+if TYPE_CHECKING:
+    from warmstore.features.calls.call_arguments import Roles
+
 
 class OtherRules(StaleCache):
     """A cache was filled under other rules of identity, so its fingerprint cannot be compared."""
@@ -40,10 +44,10 @@ class VersionRemote(Protocol):
     def files(self, name: str) -> Files:
         """The files that a version of the cache is read with, by the name of its folder."""
 
-    def pull_now(self, version: "OpenVersion") -> None:
+    def pull_now(self, version: OpenVersion) -> None:
         """Pull what the remote has. A remote that fails is no error."""
 
-    def push_now(self, version: "OpenVersion") -> None:
+    def push_now(self, version: OpenVersion) -> None:
         """Push what is committed here. A remote that fails is no error."""
 
     def failed(self, error: Exception) -> None:

@@ -1,15 +1,19 @@
 """Arrays that are the same for all samples and in every batch: small ones, kept once, in a cache's metadata."""
 
+from __future__ import annotations
+
 import base64
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from warmstore.errors import UnsupportedType
-from warmstore.records.format.array_interop import to_numpy, to_torch
+from warmstore.records.format.array_interop import is_tensor, to_numpy, to_torch
 from warmstore.records.format.fields import numpy_dtype
+
+if TYPE_CHECKING:
+    import torch
 
 _LARGEST = 1 << 20  # bytes; store.json holds it, in base64
 
@@ -31,7 +35,7 @@ def constant_array(name: str, dtype: str, value: Any) -> dict[str, Any]:
             "Leave it out of the cached module's output"
         )
     return {
-        "tensor": isinstance(value, torch.Tensor),
+        "tensor": is_tensor(value),
         "dtype": dtype,
         "shape": list(value.shape),
         "data": base64.b64encode(array.tobytes()).decode(),

@@ -5,21 +5,24 @@ may fit other readings as well: a dimension of size 1 in a batch of one, or two 
 module's output for another number of samples tells readings apart: what changes with the count is per sample.
 """
 
+from __future__ import annotations
+
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 import xxhash
-from torch import nn
 
 from warmstore.errors import AmbiguousBatch
 from warmstore.features.outputs.output_structure import ROOT, arrays_in, is_array
-from warmstore.records.format.array_interop import to_numpy
+from warmstore.records.format.array_interop import is_tensor, to_numpy
 from warmstore.records.index.sample_keys import Keys
 from warmstore.tree.containers import leaves, opened, under
+
+if TYPE_CHECKING:
+    from torch import nn
 
 _PER_SAMPLE, _STRUCTURE = "per_sample", "structure"
 _UNTIL_THEN = "Until then such batches are computed and not kept"
@@ -240,14 +243,17 @@ def _digests(arrays: dict[str, Any]) -> dict[str, str]:
 
 
 def _digest(array: Any) -> str:
-    if isinstance(array, torch.Tensor) and (array.layout != torch.strided or array.is_nested):
+    if is_tensor(array) and not _is_strided(array):
         return uuid.uuid4().hex  # it cannot be kept
     return xxhash.xxh3_128_hexdigest(np.ascontiguousarray(to_numpy(array)).tobytes())
 
 
 def _storage(array: Any) -> int:
-    strided = isinstance(array, torch.Tensor) and array.layout == torch.strided and not array.is_nested
-    return array.untyped_storage().data_ptr() if strided else 0
+    return array.untyped_storage().data_ptr() if is_tensor(array) and _is_strided(array) else 0
+
+
+def _is_strided(tensor: Any) -> bool:
+    return str(tensor.layout) == "torch.strided" and not tensor.is_nested
 
 
 def _shape(array: Any) -> tuple[int, ...]:

@@ -1,22 +1,26 @@
 """What a cache holds: the structure of an output and the field of each leaf, fixed by what was committed first."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import numpy as np
-import torch
 
 from warmstore.errors import SchemaMismatch
 from warmstore.features.outputs.output_structure import Leaf, check_dims, paths_of, ragged_of, unflatten
 from warmstore.features.outputs.pickled_leaves import unpickled
-from warmstore.records.format.array_interop import to_torch
+from warmstore.records.format.array_interop import is_tensor, to_torch
 from warmstore.records.format.encoded_rows import EncodedRows
 from warmstore.records.format.fields import Array, Bytes, Field, Fields, Json, Ragged, numpy_dtype
 from warmstore.records.format.value_encoding import encode
 from warmstore.tree.spec import TreeSpec
+
+if TYPE_CHECKING:
+    import torch
 
 KEY = "key"
 """The field that holds each row's 128-bit key. Leaf paths are prefixed, so that none can be called that."""
@@ -46,22 +50,20 @@ class OutputSchema:
         return {KEY: Array("uint64", (2,)), **{self.field_name(path): field for path, field in self.fields.items()}}
 
     @classmethod
-    def of_store(cls, structure: TreeSpec, fields: Fields) -> "OutputSchema":
+    def of_store(cls, structure: TreeSpec, fields: Fields) -> OutputSchema:
         """The inverse of `store_fields`."""
         leaves = {unquote(name.removeprefix(_PREFIX)): field for name, field in fields.items() if name != KEY}
         return cls(structure, leaves)
 
     @classmethod
-    def of_leaves(
-        cls, structure: TreeSpec, leaves: Sequence[Leaf], variable: bool, codec: str = "raw"
-    ) -> "OutputSchema":
+    def of_leaves(cls, structure: TreeSpec, leaves: Sequence[Leaf], variable: bool, codec: str = "raw") -> OutputSchema:
         """The schema that a first batch implies. `variable` makes every stacked leaf one of varying shape."""
         fields = {leaf.path: replace(leaf.field(), codec=codec) for leaf in leaves}
         if variable:
             fields = {path: _varying(field) for path, field in fields.items()}
         return cls(structure, fields)
 
-    def widened(self, leaves: Sequence[Leaf]) -> "OutputSchema":
+    def widened(self, leaves: Sequence[Leaf]) -> OutputSchema:
         """This schema, with leaves of varying shape where a batch's shapes differ from it.
 
         Raises:
@@ -153,7 +155,7 @@ class OutputSchema:
 
 
 def _finish(array: Any, node: str, device: torch.device | None) -> Any:
-    if isinstance(array, torch.Tensor):  # of a hot tier
+    if is_tensor(array):  # of a hot tier
         return array.to("cpu" if device is None else device)
     if node == "ndarray":
         return array

@@ -7,23 +7,27 @@ Beside containers the nodes of a spec are: tensor, ndarray, values and pickled, 
 list with one "item" per sample. "dim" of a tensor or ndarray is the dimension of its samples, where that is not 0.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from warmstore.errors import AmbiguousBatch, SchemaMismatch, UnsupportedType
 from warmstore.features.outputs.constant_arrays import constant_array, restored_array
 from warmstore.features.outputs.out_dims import UNTOLD, dimension, spread
 from warmstore.features.outputs.pickled_leaves import pickled, unpickled
-from warmstore.records.format.array_interop import to_numpy
+from warmstore.records.format.array_interop import is_tensor, to_numpy, to_torch
 from warmstore.records.format.fields import Array, Bytes, Field, Json, Ragged, dtype_name
 from warmstore.tree import spec as tree
 from warmstore.tree.containers import Container, opened, under
 from warmstore.tree.spec import TreeSpec, children_of, keys_of, leaf_specs, spec_of
+
+if TYPE_CHECKING:
+    import torch
 
 ROOT = "output"
 """The path of an output that is one leaf."""
@@ -61,7 +65,7 @@ class Leaf:
         """
         return _dtype_of(self.path, self.values)
 
-    def to_host(self, copy: Copy) -> "Leaf":
+    def to_host(self, copy: Copy) -> Leaf:
         """The same values as NumPy arrays that `copy` gave."""
         if self.stacked:
             return Leaf(self.path, copy(to_numpy(self.values)))
@@ -69,11 +73,11 @@ class Leaf:
             return Leaf(self.path, [copy(to_numpy(value)) for value in self.values])
         return self if self.is_pickled else Leaf(self.path, json.loads(json.dumps(self.values)))
 
-    def take(self, rows: "np.ndarray[Any, np.dtype[np.int64]]") -> "Leaf":
+    def take(self, rows: np.ndarray[Any, np.dtype[np.int64]]) -> Leaf:
         """The values of some samples."""
         if isinstance(self.values, list):
             return Leaf(self.path, [self.values[row] for row in rows.tolist()])
-        which = torch.from_numpy(rows).to(self.values.device) if isinstance(self.values, torch.Tensor) else rows
+        which = to_torch(rows).to(self.values.device) if is_tensor(self.values) else rows
         return Leaf(self.path, self.values[which])
 
     def field(self) -> Field:
@@ -319,7 +323,7 @@ class _Flattener:
 
 
 def _node_of_array(value: Any) -> str:
-    return "tensor" if isinstance(value, torch.Tensor) else "ndarray"
+    return "tensor" if is_tensor(value) else "ndarray"
 
 
 def _constant(value: Any, name: str) -> TreeSpec:
@@ -361,7 +365,7 @@ def _moved(array: Any, source: int, target: int) -> Any:
     """An array with one dimension moved. Samples that lie elsewhere than first come contiguous."""
     if source == target:
         return array
-    if isinstance(array, torch.Tensor):
+    if is_tensor(array):
         moved = array.movedim(source, target)
         return moved.contiguous() if target else moved
     moved = np.moveaxis(array, source, target)
@@ -414,7 +418,7 @@ def nbytes_of(values: Any) -> int:
 
 def is_array(value: Any) -> bool:
     """Whether a value is a tensor or a NumPy array."""
-    return isinstance(value, torch.Tensor | np.ndarray)
+    return isinstance(value, np.ndarray) or is_tensor(value)
 
 
 def arrays_in(value: Any) -> Iterator[Any]:
@@ -433,6 +437,6 @@ def _dtype_of(path: str, value: Any) -> str:
         if not value.dtype.isnative:
             raise UnsupportedType(f"{path} is an array of {value.dtype.str}; only native byte order can be cached")
         return dtype_name(value.dtype)
-    if value.is_quantized or value.is_sparse or value.layout != torch.strided:
+    if value.is_quantized or value.is_sparse or str(value.layout) != "torch.strided":
         raise UnsupportedType(f"{path} is a {value.layout} {value.dtype} tensor; only dense ones can be cached")
     return str(value.dtype).removeprefix("torch.")

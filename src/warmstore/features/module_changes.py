@@ -22,10 +22,10 @@ from warmstore.identity.recorded_identity import RecordedIdentity
 from warmstore.identity.walk import Walk
 from warmstore.identity.watch import Watch
 
-_live: WeakValueDictionary[tuple[int, str | None, frozenset[str]], ChangeDetector] = WeakValueDictionary()
+_live: WeakValueDictionary[tuple[int, str | None, frozenset[str]], ModuleChangeDetector] = WeakValueDictionary()
 
 
-class ChangeDetector:
+class ModuleChangeDetector:
     """The identity of one module, made again only when something moved. Use `detector_of`.
 
     Args:
@@ -89,7 +89,7 @@ def detector_of(
     ignore: Collection[str] = (),
     *,
     clock: Callable[[], float] = time.monotonic,
-) -> ChangeDetector:
+) -> ModuleChangeDetector:
     """The detector of a module, which all share who vouch for and leave out the same.
 
     Args:
@@ -99,15 +99,17 @@ def detector_of(
     key = (id(module), version, left_out)
     found = _live.get(key)
     if found is None:
-        found = _live[key] = ChangeDetector(module, version, left_out, clock=clock)
+        found = _live[key] = ModuleChangeDetector(module, version, left_out, clock=clock)
     return found
 
 
-def _copy(module: nn.Module, version: str | None, ignore: frozenset[str], recorded: RecordedIdentity) -> ChangeDetector:
+def _copy(
+    module: nn.Module, version: str | None, ignore: frozenset[str], recorded: RecordedIdentity
+) -> ModuleChangeDetector:
     key = (id(module), version, ignore)
     found = _live.get(key)
     if found is None:
-        found = _live[key] = ChangeDetector(module, version, ignore, recorded)
+        found = _live[key] = ModuleChangeDetector(module, version, ignore, recorded)
     return found
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import warmstore as ws
-from warmstore.features.detector import detector_of
+from warmstore.features.module_changes import detector_of
 
 X = torch.rand(4, 3)
 
