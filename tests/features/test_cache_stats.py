@@ -5,7 +5,7 @@ import json
 import torch
 
 import warmstore as ws
-from warmstore.features.cache_stats import UsageCounters, read_usage
+from warmstore.features.keyed.usage_counters import UsageCounters, read_usage
 
 
 def test_hits_and_misses_are_counted_by_sample(cached):

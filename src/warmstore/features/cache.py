@@ -16,8 +16,8 @@ import numpy as np
 
 from warmstore.errors import ReadOnly
 from warmstore.features.cache_merging import MergeResult, merge_caches
-from warmstore.features.cache_options import CacheOptions
 from warmstore.features.cache_stats import CacheStats
+from warmstore.features.keyed.cache_options import CacheOptions
 from warmstore.features.keyed.cache_session import CacheSession
 from warmstore.features.keyed.cache_versions import Fingerprint, digest, read_versions
 from warmstore.features.keyed.open_version import OpenVersion

@@ -8,9 +8,9 @@ from urllib.parse import unquote
 import numpy as np
 
 from warmstore.errors import Damaged, NotAStore, ReadOnly
-from warmstore.features.cache_stats import Usage, read_usage
 from warmstore.features.keyed.cache_store import is_cache, schema_of
 from warmstore.features.keyed.cache_versions import Fingerprint, id_name, version_paths
+from warmstore.features.keyed.usage_counters import Usage, read_usage
 from warmstore.features.outputs.output_schema import KEY, OutputSchema
 from warmstore.records.format.manifest import NAME
 from warmstore.records.keyed_store import read_keys

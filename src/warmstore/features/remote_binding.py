@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from warmstore.errors import Damaged, ReadOnly, RemoteError, SchemaMismatch, StaleCache, StoreExists
-from warmstore.features.cache_options import CacheOptions
+from warmstore.features.keyed.cache_options import CacheOptions
 from warmstore.features.keyed.cache_versions import difference
 from warmstore.features.keyed.open_version import OpenVersion
 from warmstore.features.outputs.output_schema import KEY

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from warmstore.errors import AmbiguousBatch, Damaged, RemoteError
-from warmstore.features.cache_options import CacheOptions
+from warmstore.features.keyed.cache_options import CacheOptions
 from warmstore.features.keyed.cache_reader import merge, no_values, select
 from warmstore.features.keyed.open_version import OpenVersion, VersionRemote
 from warmstore.features.outputs.dims_inference import Repeats

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from warmstore.errors import Closed, SchemaMismatch, StaleCache, StoreExists
-from warmstore.features.cache_options import CacheOptions, folder_name
-from warmstore.features.cache_stats import UsageCounters
+from warmstore.features.keyed.cache_options import CacheOptions, folder_name
 from warmstore.features.keyed.cache_quota import CacheQuota, rebalance, tidy
 from warmstore.features.keyed.cache_reader import CacheReader
 from warmstore.features.keyed.cache_store import SETTLED, create_store, is_settled, open_store, schema_of
 from warmstore.features.keyed.cache_versions import Fingerprint, difference, have_same_rules, version_folder
+from warmstore.features.keyed.usage_counters import UsageCounters
 from warmstore.features.outputs.output_schema import KEY, OutputSchema
 from warmstore.features.outputs.output_structure import check_spec
 from warmstore.features.write_queue import Block, WriteBehindQueue

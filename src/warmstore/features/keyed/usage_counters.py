@@ -1,0 +1,85 @@
+"""UsageCounters: lookups, and what computing samples cost, over all runs of a cache."""
+
+import contextlib
+import json
+import operator
+from dataclasses import asdict, astuple, dataclass
+from pathlib import Path
+
+from warmstore.storage.atomic import replace_file
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What processes computed and looked up in samples, and the seconds that computing took."""
+
+    seconds: float = 0.0
+    samples: int = 0
+    hits: int = 0
+    misses: int = 0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(*map(operator.add, astuple(self), astuple(other)))
+
+    def __sub__(self, other: "Usage") -> "Usage":
+        return Usage(*map(operator.sub, astuple(self), astuple(other)))
+
+    @property
+    def per_sample(self) -> float:
+        """Average seconds a sample has cost."""
+        return self.seconds / self.samples if self.samples else 0.0
+
+    @property
+    def hit_rate(self) -> float:
+        """Hits among the samples looked up, 0 to 1."""
+        return self.hits / max(self.hits + self.misses, 1)
+
+
+class UsageCounters:
+    """The usage of a cache over all runs, in a small file. Racing threads and writers may lose a little."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seconds = 0.0
+        self._samples = self._hits = self._misses = 0
+        self._saved = Usage()
+
+    def move(self, path: Path) -> None:
+        """Count for another file from now on."""
+        self._path = path
+
+    def add(self, seconds: float = 0.0, samples: int = 0, *, hits: int = 0, misses: int = 0) -> None:
+        """Count some computed samples, or some that were looked up."""
+        self._seconds += seconds
+        self._samples += samples
+        self._hits += hits
+        self._misses += misses
+
+    @property
+    def here(self) -> Usage:
+        """Of this process."""
+        return Usage(self._seconds, self._samples, self._hits, self._misses)
+
+    def in_all(self) -> Usage:
+        """Over all runs, this one included."""
+        return read_usage(self._path) + (self.here - self._saved)
+
+    def save(self) -> None:
+        """Add what this process did to the file. A folder that cannot be written costs only the estimate."""
+        here = self.here
+        if here == self._saved:
+            return
+        with contextlib.suppress(OSError):
+            content = json.dumps(asdict(read_usage(self._path) + (here - self._saved)))
+            replace_file(self._path, content.encode(), durable=False)
+            self._saved = here
+
+
+def read_usage(path: Path) -> Usage:
+    """What a file says; nothing where there is none, or where it is damaged."""
+    try:
+        content = json.loads(path.read_bytes())
+        numbers = [content.get(name, 0) for name in ("samples", "hits", "misses")]
+        return Usage(float(content["seconds"]), *map(int, numbers))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return Usage()
