@@ -14,6 +14,7 @@ from warmstore.features.keyed.cache_versions import difference
 from warmstore.features.keyed.open_version import OpenVersion
 from warmstore.features.outputs.output_schema import KEY
 from warmstore.records.format.manifest import NAME, Manifest, read_manifest
+from warmstore.records.local_store import LocalStore
 from warmstore.records.log.log_entries import Entries
 from warmstore.remote.limits import RequestLimits
 from warmstore.remote.objects import Objects
@@ -69,7 +70,7 @@ def join(
     return total
 
 
-def _store_for(version: OpenVersion, manifest: Manifest) -> RecordStore:
+def _store_for(version: OpenVersion, manifest: Manifest) -> LocalStore:
     """The store of a version. A version without one gets a store with the fields of another host's manifest."""
     store = version.settled_store()
     if store is None:

@@ -11,12 +11,13 @@ from typing import Any, final
 
 import numpy as np
 
-from warmstore.records.format.encoded_rows import Bools, EncodedRows, GatheredColumn
+from warmstore.records.format.encoded_rows import EncodedRows, GatheredColumn
 from warmstore.records.format.value_encoding import encode
 from warmstore.records.index.key_index import KeyIndex
 from warmstore.records.index.sample_keys import Keys
 from warmstore.records.local_store import LocalStore
 from warmstore.records.read.gather import Gatherer
+from warmstore.storage.array_types import Bools
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 

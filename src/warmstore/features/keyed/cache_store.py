@@ -10,6 +10,7 @@ from warmstore.errors import ReadOnly, StoreExists
 from warmstore.features.keyed.cache_quota import CacheQuota
 from warmstore.features.keyed.cache_versions import Fingerprint
 from warmstore.features.outputs.output_schema import KEY, OutputSchema
+from warmstore.records.local_store import LocalStore
 from warmstore.records.write.upgrade import upgrade
 from warmstore.replicate.record_store import RecordStore
 from warmstore.storage.files import Files, is_read_only
@@ -90,7 +91,7 @@ def _writing(quota: CacheQuota | None, threads: int | None) -> dict[str, Any]:
     return {"writer_threads": threads, **room}
 
 
-def is_cache(store: RecordStore) -> bool:
+def is_cache(store: LocalStore) -> bool:
     """Whether a store is a feature cache."""
     return store.metadata.get("structure") is not None and KEY in store.fields
 
@@ -100,7 +101,7 @@ def is_settled(metadata: Mapping[str, Any]) -> bool:
     return metadata.get(_BATCHES) != _OF_ONE or bool(metadata.get(SETTLED))
 
 
-def schema_of(store: RecordStore) -> OutputSchema:
+def schema_of(store: LocalStore) -> OutputSchema:
     """What a cache's store holds.
 
     Raises:

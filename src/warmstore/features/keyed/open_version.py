@@ -25,6 +25,7 @@ from warmstore.features.write_queue import Block, WriteBehindQueue
 from warmstore.features.writer_ranks import WriterRanks
 from warmstore.records.format.manifest import NAME
 from warmstore.records.keyed_store import IndexedStore
+from warmstore.records.local_store import LocalStore
 from warmstore.records.maintenance.rewrite import Utilisation
 from warmstore.replicate.record_store import RecordStore
 from warmstore.storage.files import Files
@@ -240,7 +241,7 @@ class OpenVersion:
             if self.reader is not None:
                 self._write_settled(self.reader.store)
 
-    def _write_settled(self, store: RecordStore) -> None:
+    def _write_settled(self, store: LocalStore) -> None:
         if store.mode == "a" and not is_settled(store.metadata):
             with contextlib.suppress(OSError):  # else the next process finds out again
                 store.annotate(SETTLED, True)
@@ -287,7 +288,7 @@ class OpenVersion:
         if self._remote is not None and not self._read_only:
             self._remote.pull_now(self)
 
-    def settled_store(self) -> RecordStore | None:
+    def settled_store(self) -> LocalStore | None:
         """The store, with everything committed and this process's chunk sealed; None where there is none yet."""
         self.flush()
         with self.lock:

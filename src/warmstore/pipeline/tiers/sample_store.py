@@ -21,7 +21,7 @@ from warmstore.pipeline.tiers.sample_staging import Staging
 from warmstore.pipeline.tiers.sample_values import TreeSpec, flatten, marked_alike
 from warmstore.pipeline.tiers.tier_quota import is_quota_exceeded
 from warmstore.pipeline.tiers.tier_store import TierStore, create_tier_store
-from warmstore.records.format.encoded_rows import Bools, EncodedRows
+from warmstore.records.format.encoded_rows import EncodedRows
 from warmstore.records.format.record_batch import batch_size
 from warmstore.records.format.value_encoding import compressed
 from warmstore.records.local_store import LocalStore

@@ -12,6 +12,7 @@ from warmstore.pipeline.tiers.sample_schema import SAMPLE, SampleSchema
 from warmstore.pipeline.tiers.tier_quota import QuotaFiles
 from warmstore.records.keyed_store import KeyedStore, read_keys
 from warmstore.records.local_store import LocalStore
+from warmstore.records.write.write_options import WriteOptions
 from warmstore.storage.quota import ByteQuota
 
 _MOST_ROWS = 1 << 30
@@ -31,7 +32,9 @@ class TierStore(KeyedStore):
     def __init__(
         self, path: Path, quota: ByteQuota, kind: int, rows: np.ndarray[Any, Any], members: Any, identities: UInt64
     ) -> None:
-        super().__init__(LocalStore.open(path, "a", writer_threads=1, files=QuotaFiles(quota)), SAMPLE)
+        super().__init__(
+            LocalStore.open_folder(path, "a", writing=WriteOptions.of(threads=1), files=QuotaFiles(quota)), SAMPLE
+        )
         self.records = self.stale = 0
         self._kind = kind
         self._rows = rows
