@@ -55,7 +55,7 @@ from warmstore.records.format.value_encoding import Packed
 
 if TYPE_CHECKING:
     from warmstore.compiling import compile_cache
-    from warmstore.compiling.compiled import compile  # noqa: A004
+    from warmstore.compiling.compile import compile  # noqa: A004
     from warmstore.converting.conversion import convert
     from warmstore.converting.export import export
     from warmstore.features.cache import FeatureCache
@@ -215,7 +215,7 @@ _LAZY = {
     "Window": "warmstore.loading.samplers.samplers",
     "Subset": "warmstore.loading.subset",
     "collate": "warmstore.loading.dataset",
-    "compile": "warmstore.compiling.compiled",
+    "compile": "warmstore.compiling.compile",
     "compile_cache": "warmstore.compiling",
     "convert": "warmstore.converting.conversion",
     "export": "warmstore.converting.export",

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from tests.compiling.environments import HERE
 
+from warmstore.compiling.artifact import Artifact
 from warmstore.compiling.environment import Environment
 from warmstore.compiling.remote.remote_tier import RemoteTier
-from warmstore.compiling.store.artifact import Artifact
 from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.remote.limits import RequestLimits, StallBudget
 from warmstore.remote.objects import Objects

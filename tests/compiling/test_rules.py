@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from tests.compiling.environments import HERE, elsewhere
 
+from warmstore.compiling.artifact import Artifact
 from warmstore.compiling.rules import KINDS, choose, objections
-from warmstore.compiling.store.artifact import Artifact
 
 
 def artifact(kind: str, **requirements: Any) -> Artifact:

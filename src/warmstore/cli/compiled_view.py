@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from warmstore.cli.tables import table
-from warmstore.compiling.store.artifact import Artifact
+from warmstore.compiling.artifact import Artifact
 from warmstore.compiling.store.store_stats import StoreStats
 from warmstore.storage.humanize import format_duration, format_size
 

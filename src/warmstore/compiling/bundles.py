@@ -23,9 +23,9 @@ import zstandard
 from blake3 import blake3
 from filelock import FileLock, Timeout
 
+from warmstore.compiling.artifact import Artifact
 from warmstore.compiling.scratch.compiler_files import HEADER
 from warmstore.compiling.store import artifact_json
-from warmstore.compiling.store.artifact import Artifact
 from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.errors import BadArtifact, BadBundle, Damaged, NewerFormat, NoArtifact, TargetExists, WriteFailed
 from warmstore.remote.signing import Keyring

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from warmstore.compiling.artifact import Artifact
 from warmstore.compiling.environment import Environment
-from warmstore.compiling.store.artifact import Artifact
 
 
 class Rule(Protocol):

@@ -16,9 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from warmstore.compiling.artifact import Artifact
 from warmstore.compiling.environment import Environment
 from warmstore.compiling.misses import lookup_log
-from warmstore.compiling.misses.key_components import KeyComponents
+from warmstore.compiling.misses.key_descriptions import KeyDescription
 from warmstore.compiling.misses.lookup_log import Lookup
 from warmstore.compiling.misses.miss_reasons import NEW, MissReasons
 from warmstore.compiling.scratch.compiler_files import HEADER
@@ -27,7 +28,6 @@ from warmstore.compiling.scratch.restorer import Restorer
 from warmstore.compiling.scratch.scratch_dir import ScratchDir, has_room
 from warmstore.compiling.scratch.scratch_quota import ScratchQuota
 from warmstore.compiling.single_flight import SingleFlight
-from warmstore.compiling.store.artifact import Artifact
 from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.compiling.warn_once import WarnOnce
 from warmstore.errors import CompilationFailed
@@ -70,7 +70,7 @@ class CompileSession:
         moved: Callable[[Path], None] | None = None,
     ) -> None:
         self.store = store
-        self.workplace = ScratchQuota(store, live, moved)
+        self.scratch = ScratchQuota(store, live, moved)
         self.environment = environment
         self.job = job
         self.lookups: list[Lookup] = []
@@ -89,14 +89,14 @@ class CompileSession:
         self._lock = threading.RLock()
         self._complain = WarnOnce()
         self._closing = False
-        self._harvester = Harvester(store, self.workplace, self._put, self._end_flight, self._complain)
-        self._restorer = Restorer(store, self.workplace, environment, self._harvester, self._used, remote)
+        self._harvester = Harvester(store, self.scratch, self._put, self._end_flight, self._complain)
+        self._restorer = Restorer(store, self.scratch, environment, self._harvester, self._used, remote)
         store.hand_over()  # the session closes the store
 
     @property
     def live(self) -> ScratchDir:
         """The current scratch directory."""
-        return self.workplace.live
+        return self.scratch.live
 
     @property
     def kept(self) -> int:
@@ -166,7 +166,7 @@ class CompileSession:
         return bool(count)
 
     def _prepare(self, path: str, *, compiling: bool) -> bool:
-        moved = self.workplace.prepare(compiling=compiling)
+        moved = self.scratch.prepare(compiling=compiling)
         if moved:
             self._forget_restored(path)
         return moved
@@ -182,10 +182,10 @@ class CompileSession:
         Raises:
             CompilationFailed: The scratch directory is full, and no other folder has room.
         """
-        if self._closing or not self.workplace.is_to_blame(error):
+        if self._closing or not self.scratch.is_to_blame(error):
             return False
         here = self.live.path.parent
-        if not self.workplace.move():
+        if not self.scratch.move():
             raise CompilationFailed(
                 f"nothing can be compiled: {here} has no room, and neither has the temporary folder; free some or set "
                 f"TMPDIR. It was: {error}"
@@ -224,7 +224,7 @@ class CompileSession:
             self._complain("why %s is missing cannot be said", path, error)
             return ()
 
-    def describe(self, path: str, make: Callable[[], KeyComponents | None]) -> None:
+    def describe(self, path: str, make: Callable[[], KeyDescription | None]) -> None:
         """Describe the key of a path just before its lookup; `make` runs only on a miss."""
         if not self._closing and path not in self._seen:
             self._explanations.describe(path, make)
@@ -373,7 +373,7 @@ class CompileSession:
         if self._flights is not None:
             self._flights.close()
         try:
-            self.workplace.close()
+            self.scratch.close()
         finally:
             self.store.close()
 
@@ -387,7 +387,7 @@ class CompileSession:
             self._remote.leave()
         if self._flights is not None:
             self._flights.leave()
-        self.workplace.leave()
+        self.scratch.leave()
 
     def remember_job(self) -> None:
         """Record in the store which artifacts this job has used so far."""

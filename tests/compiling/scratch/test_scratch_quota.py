@@ -104,10 +104,10 @@ def test_a_program_that_outgrows_the_limit_goes_on_elsewhere(
 
 
 def test_room_for_more_than_the_limit_is_refused(session: Open) -> None:
-    workplace = session().workplace
-    assert workplace.book(10 * MIB)
-    assert not workplace.book(13 * MIB)
-    assert workplace.book(9 * MIB)
+    scratch = session().scratch
+    assert scratch.book(10 * MIB)
+    assert not scratch.book(13 * MIB)
+    assert scratch.book(9 * MIB)
 
 
 def test_what_the_killed_had_booked_is_given_back(session: Open, tmp_path: Path) -> None:

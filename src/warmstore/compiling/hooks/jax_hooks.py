@@ -10,7 +10,7 @@ from typing import Any
 
 from warmstore.compiling.hooks.import_hooks import Watcher
 from warmstore.compiling.hooks.listener import Listener
-from warmstore.compiling.misses.key_components import of_jax
+from warmstore.compiling.misses.key_descriptions import of_jax
 
 _OPTIONS = {
     "jax_compilation_cache_dir": "JAX_COMPILATION_CACHE_DIR",

@@ -6,7 +6,7 @@ Paths are relative to the scratch directory that compilers work in. A path with 
 from collections.abc import Callable
 from typing import Protocol
 
-from warmstore.compiling.misses.key_components import KeyComponents
+from warmstore.compiling.misses.key_descriptions import KeyDescription
 
 
 class Listener(Protocol):
@@ -28,7 +28,7 @@ class Listener(Protocol):
     def landed(self) -> None:
         """Called when this thread has finished compiling, with or without success."""
 
-    def describe(self, path: str, make: Callable[[], KeyComponents | None]) -> None:
+    def describe(self, path: str, make: Callable[[], KeyDescription | None]) -> None:
         """Called before a path is `wanted`. `make` returns the components of its key; it runs only on a miss."""
 
     def found(self, path: str) -> bool:

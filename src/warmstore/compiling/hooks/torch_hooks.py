@@ -26,7 +26,7 @@ from typing import Any
 from warmstore.compiling.hooks.import_hooks import Watcher
 from warmstore.compiling.hooks.listener import Listener
 from warmstore.compiling.keys.operators import modules_text, operators_text, registers, why_not_known
-from warmstore.compiling.misses.key_components import of_source, of_torch
+from warmstore.compiling.misses.key_descriptions import of_source, of_torch
 from warmstore.compiling.scratch.scratch_dir import has_space
 
 _log = logging.getLogger("warmstore")

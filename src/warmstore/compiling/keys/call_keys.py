@@ -22,7 +22,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from warmstore.compiling.environment import Environment
 from warmstore.compiling.keys.graph_keys import GraphKey, InputSpec, digest, modes
 from warmstore.compiling.keys.identified import identify_options, is_plain, structure_text
-from warmstore.compiling.misses.key_components import KeyComponents, facts_as_parts
+from warmstore.compiling.misses.key_descriptions import KeyDescription, facts_as_parts
 from warmstore.errors import NoFingerprint
 from warmstore.identity.identity import Identity
 
@@ -86,7 +86,7 @@ def key_of_call(
     )
 
 
-def details_of_call(identities: Iterable[Identity], key: GraphKey, options: Mapping[str, Any]) -> KeyComponents:
+def details_of_call(identities: Iterable[Identity], key: GraphKey, options: Mapping[str, Any]) -> KeyDescription:
     """What a key was made of, to be compared where nothing is found for it."""
     facts: dict[str, str] = {}
     for one in identities:
@@ -102,7 +102,7 @@ def details_of_call(identities: Iterable[Identity], key: GraphKey, options: Mapp
     parts["torch.get_num_threads()"] = str(torch.get_num_threads())
     parts |= dict(process_state())
     parts |= {f"config {name}": value for config in _configuration() for name, value in config}
-    return KeyComponents(parts)
+    return KeyDescription(parts)
 
 
 def shares_memory(values: Iterable[object]) -> bool:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from warmstore.compiling.artifact import Artifact
 from warmstore.compiling.environment import Environment
-from warmstore.compiling.misses.key_components import KeyComponents, summary
+from warmstore.compiling.misses.key_descriptions import KeyDescription, summary
 from warmstore.compiling.scratch.compiler_files import kind_of
-from warmstore.compiling.store.artifact import Artifact
 from warmstore.compiling.store.artifact_store import ArtifactStore
 
 NEW = "nothing like it was compiled here before"
@@ -30,11 +30,11 @@ class MissReasons:
         self._environment = environment
         self._job = job
         self._requirements = requirements
-        self._makers: dict[str, Callable[[], KeyComponents | None]] = {}
-        self._unkept: dict[str, KeyComponents] = {}
-        self._read: dict[str, KeyComponents] = {}
+        self._makers: dict[str, Callable[[], KeyDescription | None]] = {}
+        self._unkept: dict[str, KeyDescription] = {}
+        self._read: dict[str, KeyDescription] = {}
 
-    def describe(self, path: str, make: Callable[[], KeyComponents | None]) -> None:
+    def describe(self, path: str, make: Callable[[], KeyDescription | None]) -> None:
         """Say what can tell the details of the key that is looked up next, should it be missing."""
         self._makers[path] = make
 
@@ -87,13 +87,13 @@ class MissReasons:
         )
         return _key(looked_up)
 
-    def _changes(self, details: KeyComponents, candidate: Artifact) -> tuple[KeyComponents, list[str]]:
+    def _changes(self, details: KeyDescription, candidate: Artifact) -> tuple[KeyDescription, list[str]]:
         other = self._read.get(candidate.digest)
         if other is None:
             try:
-                other = KeyComponents.from_bytes(self._store.read(candidate))
+                other = KeyDescription.from_bytes(self._store.read(candidate))
             except (OSError, LookupError, ValueError):
-                other = KeyComponents({}, {"unreadable": 1})
+                other = KeyDescription({}, {"unreadable": 1})
             self._read[candidate.digest] = other
         return other, [*self._environment.changes_from(candidate.environment), *details.changes_from(other)]
 

@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from itertools import groupby
 
+from warmstore.compiling.artifact import Artifact
 from warmstore.compiling.environment import Environment
 from warmstore.compiling.remote.signed_manifests import SignedManifest
 from warmstore.compiling.rules import choose
-from warmstore.compiling.store.artifact import Artifact
 
 
 class RemoteIndex:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from warmstore.compiling.artifact import Artifact
 from warmstore.compiling.remote.remote_index import merged
 from warmstore.compiling.remote.remote_memory import RemoteMemory
 from warmstore.compiling.remote.signed_manifests import (
@@ -20,7 +21,6 @@ from warmstore.compiling.remote.signed_manifests import (
     load,
     publish,
 )
-from warmstore.compiling.store.artifact import Artifact
 from warmstore.errors import NotTrusted, RemoteUnavailable
 from warmstore.remote.objects import Entry, Objects
 from warmstore.remote.signing import Keyring

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from blake3 import blake3
 
+from warmstore.compiling.artifact import Artifact
 from warmstore.compiling.environment import Environment
 from warmstore.compiling.remote.remote_index import RemoteIndex, merged
 from warmstore.compiling.remote.remote_memory import RemoteMemory
@@ -28,7 +29,6 @@ from warmstore.compiling.remote.signed_manifests import (
     namespace_of,
     publish,
 )
-from warmstore.compiling.store.artifact import Artifact
 from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.errors import BadArtifact, Damaged, NoArtifact, RemoteUnavailable, TooLarge, WarmstoreError
 from warmstore.remote.limits import StallBudget

@@ -16,9 +16,9 @@ from typing import Any
 import zstandard
 from blake3 import blake3
 
+from warmstore.compiling.artifact import Artifact
 from warmstore.compiling.environment import Environment
 from warmstore.compiling.store import artifact_json as manifests
-from warmstore.compiling.store.artifact import Artifact
 from warmstore.errors import BadArtifact, NewerFormat, NotTrusted, WarmstoreError
 from warmstore.remote.manifests import Manifests, Numbered, create
 from warmstore.remote.objects import Objects

@@ -9,10 +9,10 @@ import os
 import threading
 from collections.abc import Callable
 
+from warmstore.compiling.artifact import Artifact
 from warmstore.compiling.scratch.compiler_files import is_rewritten, is_whole, kind_of, to_keep
 from warmstore.compiling.scratch.scratch_dir import ScratchDir
 from warmstore.compiling.scratch.scratch_quota import ScratchQuota
-from warmstore.compiling.store.artifact import Artifact
 from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.compiling.warn_once import WarnOnce
 from warmstore.errors import TooLarge
@@ -29,7 +29,7 @@ class Harvester:
 
     Args:
         store: Takes the files.
-        workplace: Has them.
+        scratch: Has them.
         put: Stores one artifact, of a path, a kind and bytes.
         landed: Is told of each path that was said to be made, once it is stored.
         complain: Is told of what goes wrong.
@@ -38,14 +38,14 @@ class Harvester:
     def __init__(
         self,
         store: ArtifactStore,
-        workplace: ScratchQuota,
+        scratch: ScratchQuota,
         put: Callable[[str, str, bytes], Artifact],
         landed: Callable[[str], None],
         complain: WarnOnce,
     ) -> None:
         self.kept = 0
         self._store = store
-        self._workplace = workplace
+        self._scratch = scratch
         self._put = put
         self._landed = landed
         self._complain = complain
@@ -80,9 +80,9 @@ class Harvester:
         """Store every file that is new and whole, if the store can be written."""
         if not self._store.read_only:
             with self._harvesting:
-                for folder in list(self._workplace.kept):
+                for folder in list(self._scratch.kept):
                     self._harvest(folder)
-                self._workplace.look()
+                self._scratch.look()
 
     def _keep_harvesting(self) -> None:
         while True:

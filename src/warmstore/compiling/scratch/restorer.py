@@ -12,12 +12,12 @@ import threading
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from warmstore.compiling.artifact import Artifact
 from warmstore.compiling.environment import Environment
 from warmstore.compiling.rules import choose
 from warmstore.compiling.scratch.compiler_files import belongs, to_use
 from warmstore.compiling.scratch.harvester import Harvester
 from warmstore.compiling.scratch.scratch_quota import ScratchQuota
-from warmstore.compiling.store.artifact import Artifact
 from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.errors import BadArtifact, TooLarge
 from warmstore.storage.atomic import draft_of
@@ -36,7 +36,7 @@ class Restorer:
 
     Args:
         store: Has the artifacts.
-        workplace: Has the scratch directory.
+        scratch: Has the scratch directory.
         environment: What the artifacts must be right for.
         harvester: Learns of each restored file, so that it does not store the file again.
         used: Gets the artifacts that were restored or read, by key.
@@ -46,14 +46,14 @@ class Restorer:
     def __init__(
         self,
         store: ArtifactStore,
-        workplace: ScratchQuota,
+        scratch: ScratchQuota,
         environment: Environment,
         harvester: Harvester,
         used: dict[str, Artifact],
         remote: RemoteTier | None,
     ) -> None:
         self._store = store
-        self._workplace = workplace
+        self._scratch = scratch
         self._environment = environment
         self._harvester = harvester
         self._used = used
@@ -127,10 +127,10 @@ class Restorer:
         """
         if not belongs(artifact.key, artifact.kind):
             raise BadArtifact(f"{artifact.key!r} is no place for an artifact of kind {artifact.kind!r}")
-        folder = self._workplace.live.path
+        folder = self._scratch.live.path
         target = folder / artifact.key
         data = to_use(artifact.key, self._store.read(artifact), str(folder))
-        if not self._workplace.book(len(data)):
+        if not self._scratch.book(len(data)):
             raise TooLarge(
                 f"{artifact.key} is there, but the limit of {self._store.limit:,} bytes has no room to use it"
             )

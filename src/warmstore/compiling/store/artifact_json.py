@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from warmstore.compiling.artifact import Artifact
 from warmstore.compiling.environment import Environment
-from warmstore.compiling.store.artifact import Artifact
 from warmstore.errors import BadArtifact
 
 

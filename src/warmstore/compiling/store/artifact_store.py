@@ -24,9 +24,9 @@ from typing import Any
 
 from blake3 import blake3
 
+from warmstore.compiling.artifact import Artifact
 from warmstore.compiling.environment import Environment
 from warmstore.compiling.rules import choose
-from warmstore.compiling.store.artifact import Artifact
 from warmstore.compiling.store.artifact_index import Index
 from warmstore.compiling.store.artifact_quota import LEAST, ArtifactQuota
 from warmstore.compiling.store.blobs import Blobs

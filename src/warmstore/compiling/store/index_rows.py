@@ -14,8 +14,8 @@ from typing import Any
 
 from blake3 import blake3
 
+from warmstore.compiling.artifact import Artifact
 from warmstore.compiling.environment import Environment
-from warmstore.compiling.store.artifact import Artifact
 from warmstore.compiling.store.artifact_index import beside, uri_of
 from warmstore.errors import BadArtifact
 from warmstore.storage.files import Files

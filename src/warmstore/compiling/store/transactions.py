@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from warmstore.compiling.artifact import Artifact
 from warmstore.compiling.environment import Environment
-from warmstore.compiling.store.artifact import Artifact
 from warmstore.compiling.store.artifact_index import Index
 from warmstore.compiling.store.artifact_quota import ArtifactQuota
 from warmstore.compiling.store.blobs import Blobs

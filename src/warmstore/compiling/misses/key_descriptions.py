@@ -34,7 +34,7 @@ _MAIN = re.compile(r"@main\((.*?)\) ->", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class KeyComponents:
+class KeyDescription:
     """The parts of a key, name to text, and its operators, name to number."""
 
     parts: Mapping[str, str]
@@ -45,7 +45,7 @@ class KeyComponents:
         return zlib.compress(json.dumps([self.parts, self.operators], sort_keys=True).encode(), 6)
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> KeyComponents:
+    def from_bytes(cls, data: bytes) -> KeyDescription:
         """The opposite of `to_bytes`.
 
         Raises:
@@ -60,13 +60,13 @@ class KeyComponents:
         except (ValueError, TypeError, AttributeError, zlib.error) as error:
             raise BadArtifact(f"not the details of a key: {error}") from error
 
-    def likeness(self, other: KeyComponents) -> float:
+    def likeness(self, other: KeyDescription) -> float:
         """The share of operators that both have, from 0 to 1."""
         both = sum((Counter(self.operators) & Counter(other.operators)).values())
         most = max(sum(self.operators.values()), sum(other.operators.values()))
         return both / most if most else 1.0
 
-    def changes_from(self, other: KeyComponents) -> list[str]:
+    def changes_from(self, other: KeyDescription) -> list[str]:
         """What is another thing here than in `other`, most telling first: inputs, program, then options."""
         names = [name for name in [*self.parts, *other.parts] if not name.startswith(_FACT)]
         changed = [name for name in dict.fromkeys(names) if self.parts.get(name) != other.parts.get(name)]
@@ -81,7 +81,7 @@ class KeyComponents:
         edits = differences(_facts(other.parts), _facts(self.parts))
         return [*edits, *inputs.values(), *self._operators_from(other), *rest]
 
-    def _operators_from(self, other: KeyComponents) -> list[str]:
+    def _operators_from(self, other: KeyDescription) -> list[str]:
         new = Counter(self.operators) - Counter(other.operators)
         gone = Counter(other.operators) - Counter(self.operators)
         if not new and not gone:
@@ -89,7 +89,7 @@ class KeyComponents:
         return [f"the program changed: {' and '.join(filter(None, [_named('new', new), _named('gone', gone)]))}"]
 
 
-def of_torch(lines: Iterable[str]) -> KeyComponents:
+def of_torch(lines: Iterable[str]) -> KeyDescription:
     """The details of an Inductor or AOTAutograd key, from the lines that torch makes of it for debugging."""
     parts: dict[str, str] = {}
     operators: Counter[str] = Counter()
@@ -107,23 +107,23 @@ def of_torch(lines: Iterable[str]) -> KeyComponents:
             parts |= _input(name[len("example_inputs[") : -1], digest, text)
         else:
             parts[_part(name)] = _value(text, digest)
-    return KeyComponents(parts, operators)
+    return KeyDescription(parts, operators)
 
 
-def of_source(content: str, command: str) -> KeyComponents:
+def of_source(content: str, command: str) -> KeyDescription:
     """The details of a C++ library: its source, which must be the same, and the words of the compiler's command."""
     words = Counter(f"command {word}" for word in command.split())
-    return KeyComponents({word: str(number) for word, number in words.items()}, {f"source {_digest(content)}": 1})
+    return KeyDescription({word: str(number) for word, number in words.items()}, {f"source {_digest(content)}": 1})
 
 
-def of_jax(program: str, options: bytes, flags: str) -> KeyComponents:
+def of_jax(program: str, options: bytes, flags: str) -> KeyDescription:
     """The details of a JAX program, from its MLIR text, XLA's options as bytes, and flags of the environment."""
     parts = {"XLA_FLAGS": flags, "options of XLA": f"#{_digest(options.hex())}"}
     main = _MAIN.search(program)
     for at, one in enumerate(re.findall(r"%arg\d+: (\S+?)(?:[,\s)]|$)", main[1] if main else "")):
         parts[f"input {at}: type"] = one
     body = [_SHAPED.sub("", line) for line in program.splitlines() if " = " in line]
-    return KeyComponents(parts, Counter(_operator(line.partition(" : ")[0]) for line in body))
+    return KeyDescription(parts, Counter(_operator(line.partition(" : ")[0]) for line in body))
 
 
 def facts_as_parts(facts: Mapping[str, str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from tests.compiling.environments import HERE
 from tests.compiling.programs import SINE, SQUARES, run
 
 from warmstore.compiling.environment import Environment
-from warmstore.compiling.misses.key_components import KeyComponents, of_source, of_torch, summary
+from warmstore.compiling.misses.key_descriptions import KeyDescription, of_source, of_torch, summary
 from warmstore.compiling.misses.miss_reasons import MissReasons
 from warmstore.compiling.store.artifact_store import ArtifactStore
 from warmstore.errors import BadArtifact
@@ -66,7 +66,7 @@ def test_a_changed_part_is_named(change: dict[str, object], said: list[str]) -> 
     options = {"epilogue_fusion": True}
     before, now = of_torch(lines(**options)), of_torch(lines(**{**options, **change}))
     assert now.changes_from(before) == said
-    assert KeyComponents.from_bytes(before.to_bytes()) == before
+    assert KeyDescription.from_bytes(before.to_bytes()) == before
 
 
 def test_a_tensor_that_became_a_number() -> None:
@@ -95,7 +95,7 @@ def test_only_the_first_changes_are_said() -> None:
 @pytest.mark.parametrize("data", [b"", b"x", b"\x80\x04."])
 def test_what_is_no_details_is_refused(data: bytes) -> None:
     with pytest.raises(BadArtifact, match="not the details of a key"):
-        KeyComponents.from_bytes(data)
+        KeyDescription.from_bytes(data)
 
 
 def miss(folder: Path, path: str, environment: Environment = HERE, job: str = "job", **change: str) -> tuple[str, ...]:
@@ -135,7 +135,7 @@ def test_another_program_is_told_as_such(tmp_path: Path) -> None:
         explanations = MissReasons(store, HERE, "job", {})
         for at, operators in enumerate(({"a": 3, "b": 1}, {"c": 4})):
             path = f"inductor/fxgraph/ab/fab{at}/"
-            explanations.describe(path, lambda operators=operators: KeyComponents({}, operators))
+            explanations.describe(path, lambda operators=operators: KeyDescription({}, operators))
             said = explanations.why(path)
             explanations.keep(path)
     assert said == ("nothing like it was compiled here before",)
