@@ -1,1 +1,1 @@
-"""Compiled things, kept: an artifact store, environments and rules, frameworks pointed at it, and bundles."""
+"""The compile cache: an artifact store, rules for where artifacts are usable, hooks on compilers, and bundles."""

@@ -1,8 +1,8 @@
-"""Bundles: artifacts in one .tar.zst file, to carry to other machines or to keep with a CI job.
+"""Bundles: artifacts in one .tar.zst file, to copy to other machines or to keep with a CI job.
 
-The first member is a manifest with everything that is known of every artifact, the second its signature; the others are
-blobs named by their BLAKE3. A bundle may come from anywhere, so nothing in it is believed: names are never paths, sizes
-are declared before they are read, and nothing of it is seen in a store before all of it was verified.
+The first member is a manifest with the metadata of every artifact, the second is its signature; the others are blobs
+named by their BLAKE3. A bundle may come from anywhere, so it is not trusted: names are never used as paths, sizes are
+declared before they are read, and the store gets the artifacts only after all of them were verified.
 """
 
 from __future__ import annotations
@@ -60,9 +60,10 @@ def export(
     jobs: Sequence[str] | None = None,
     keyring: Keyring | None = None,
 ) -> BundleInfo:
-    """Write the artifacts of some jobs, or all, into a bundle, which appears when it is whole.
+    """Write the artifacts of some jobs, or all, into a bundle. The file appears only when it is complete.
 
-    Damaged artifacts are left out. It is signed where the keyring can: by default with the keys of the environment.
+    Damaged artifacts are left out. The bundle is signed if the keyring has a secret key; by default the keyring holds
+    the keys of the environment.
 
     Raises:
         TargetExists: there is a file of that name.
@@ -107,10 +108,10 @@ def export(
 
 
 def import_(store: ArtifactStore, path: str | os.PathLike[str], *, keyring: Keyring | None = None) -> BundleInfo:
-    """Take all artifacts of a bundle into a store: every one, or, where anything is wrong, none.
+    """Take all artifacts of a bundle into a store, or none if anything is wrong with it.
 
-    Where a key is configured, only what one of the keys signed is taken. Without any, whoever made the bundle may run
-    code here, as with any program that one installs; that is logged.
+    With keys configured, the bundle must be signed by one of them. Without keys, the author of the bundle can run code
+    here, as the author of any installed program can; a warning says so.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -167,7 +168,7 @@ def _take(store: ArtifactStore, file: IO[bytes], packed: int, path: Path, folder
 
 @contextmanager
 def _staging(store: ArtifactStore) -> Iterator[Path]:
-    """An empty folder in the store, for one import at a time. What a killed one left is removed first."""
+    """An empty folder in the store, for one import at a time. The folder of a killed import is removed first."""
     folder = store.folder / "import"
     if not store.read_only:
         store.folder.mkdir(parents=True, exist_ok=True)
@@ -191,7 +192,7 @@ def _remove(folder: Path, files: Files) -> None:
 
 
 class _Bounded(io.RawIOBase):
-    """Reads no more than `limit` bytes from a stream in all: what goes on after that is no bundle but a bomb."""
+    """Reads at most `limit` bytes from a stream in total, and raises beyond: decompression bombs fill no disk."""
 
     def __init__(self, stream: Any, limit: int, path: Path) -> None:
         self._stream = stream
@@ -260,7 +261,7 @@ def _trusted(keyring: Keyring, manifest: bytes, signature: Any, path: Path) -> s
 
 
 def _read_manifest(found: Any, path: Path) -> tuple[list[Artifact], dict[str, list[str]]]:
-    """What a manifest says, all of it checked."""
+    """The artifacts and jobs of a manifest, validated."""
     version = found.get("format") if isinstance(found, dict) else None
     if isinstance(version, int) and version > FORMAT:
         raise NewerFormat(f"{path} has format {version!r}, and this warmstore knows {FORMAT}; upgrade warmstore")

@@ -57,7 +57,7 @@ class Environment:
                 lost, won = sorted(set(before) - set(now)), sorted(set(now) - set(before))
                 said.append(" and ".join(f"{what} {', '.join(of)}" for what, of in (("no", lost), ("with", won)) if of))
             else:
-                said.append(f"{name} {_text(before)} -> {_text(now)}")
+                said.append(f"{name} {value_text(before)} -> {value_text(now)}")
         return said
 
     @cached_property
@@ -91,5 +91,8 @@ class Environment:
         return cls(**known)
 
 
-def _text(value: object) -> str:
-    return ", ".join(map(str, value)) or "none" if isinstance(value, tuple) else "none" if value is None else str(value)
+def value_text(value: object) -> str:
+    """A value of a field, or several, as messages show it."""
+    if isinstance(value, tuple | list):
+        return ", ".join(map(str, value)) or "none"
+    return "none" if value is None else str(value)

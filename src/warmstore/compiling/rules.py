@@ -6,12 +6,12 @@ says why not, or nothing. Of the artifacts that may be used, the most specific k
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 from warmstore.compiling.artifact import Artifact
-from warmstore.compiling.environment import Environment
+from warmstore.compiling.environment import Environment, value_text
 
 
 class Rule(Protocol):
@@ -31,7 +31,7 @@ class Same:
         needed, found = artifact.needs(self.field), getattr(environment, self.field)
         if needed is None or needed == found or (isinstance(needed, list) and tuple(needed) == found):
             return None
-        return f"needs {self.field} {_said(needed)}, here is {_said(found)}"
+        return f"needs {self.field} {value_text(needed)}, here is {value_text(found)}"
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class GlibcAtLeast:
         needed, found = artifact.needs("glibc"), environment.glibc
         if needed is None or (found is not None and _numbers(found) >= _numbers(needed)):
             return None
-        return f"needs glibc {needed} or newer, here is {_said(found)}"
+        return f"needs glibc {needed} or newer, here is {value_text(found)}"
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class SameModels:
 
     def objection(self, artifact: Artifact, environment: Environment) -> str | None:
         needed, found = set(artifact.needs("gpus") or ()), set(environment.gpus)
-        return None if found == needed else f"needs {_said(sorted(needed))}, here is {_said(sorted(found))}"
+        return None if found == needed else f"needs {value_text(sorted(needed))}, here is {value_text(sorted(found))}"
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class CudaAtLeast:
             return None
         if found is not None and _numbers(found) >= _numbers(needed) and _numbers(found)[:1] == _numbers(needed)[:1]:
             return None
-        return f"needs CUDA {needed} or newer of the same major version, here is {_said(found)}"
+        return f"needs CUDA {needed} or newer of the same major version, here is {value_text(found)}"
 
 
 @dataclass(frozen=True)
@@ -183,14 +183,6 @@ def choose(candidates: Iterable[Artifact], environment: Environment) -> tuple[Ar
 
 def _rank(artifact: Artifact) -> int:
     return KINDS.get(artifact.kind, _UNKNOWN).rank
-
-
-def _said(value: object) -> str:
-    if value is None:
-        return "none"
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return ", ".join(map(str, value)) or "none"
-    return str(value)
 
 
 def _minor(version: str) -> str:

@@ -89,7 +89,7 @@ class CompileSession:
         self._lock = threading.RLock()
         self._complain = WarnOnce()
         self._closing = False
-        self._harvester = Harvester(store, self.scratch, self._put, self._end_flight, self._complain)
+        self._harvester = Harvester(store, self.scratch, self._keep_file, self._end_flight, self._complain)
         self._restorer = Restorer(store, self.scratch, environment, self._harvester, self._used, remote)
         store.hand_over()  # the session closes the store
 
@@ -141,7 +141,7 @@ class CompileSession:
         if not count and alone and self._flights is not None:
             self.landed()  # a thread has one flight at a time, so that no two processes wait for each other
             began = time.monotonic()
-            has_flight = self._flights.begin(path) or self._flights.wait(path, self._wait)
+            has_flight = self._flights.wait(path, self._wait)
             waited = time.monotonic() - began
             count, reasons = self._restorer.restore(path)  # another process may have finished just now
             if not has_flight:
@@ -273,24 +273,21 @@ class CompileSession:
     @contextmanager
     def alone(self, path: str) -> Iterator[None]:
         """A context that only one process at a time is in for the same path, unless it waited `wait` seconds."""
-        has_flight = self._flights is None or self._flights.begin(path) or self._flights.wait(path, self._wait)
+        has_flight = self._flights is None or self._flights.wait(path, self._wait)
         try:
             yield
         finally:
-            if has_flight and self._flights is not None:
-                self._flights.end(path)
+            if has_flight:
+                self._end_flight(path)
 
     def keep(self, path: str, kind: str, data: bytes, seconds: float) -> None:
-        """Store an artifact that is not a file of a compiler."""
-        self._used[path] = self.store.put(
+        """Store an artifact that took `seconds` to make, and offer it to the remote."""
+        artifact = self._used[path] = self.store.put(
             path, kind, data, environment=self.environment, requirements=self._requirements, seconds=seconds
         )
-        self._offer(self._used[path])
-        self._explanations.keep(path)
-
-    def _offer(self, artifact: Artifact) -> None:
         if self._remote is not None:
             self._remote.offer(artifact)
+        self._explanations.keep(path)
 
     # Saves.
 
@@ -304,28 +301,18 @@ class CompileSession:
     def landed(self) -> None:
         """End the flight of this thread, so that other processes go on, whether or not it has compiled."""
         path = getattr(self._flying, "path", None)
-        if path is not None and self._flights is not None:
+        if path is not None:
             self._flying.path = None
-            self._flights.end(path)
+            self._end_flight(path)
 
     def harvest(self) -> None:
         """Store every new and complete file of the scratch directory, if the store can be written."""
         self._harvester.harvest()
 
-    def _put(self, path: str, kind: str, data: bytes) -> Artifact:
+    def _keep_file(self, path: str, kind: str, data: bytes) -> None:
+        """Store a file of a compiler. Making it took the time since its lookup."""
         began = next((at for prefix, at in self._began.items() if path.startswith(prefix)), None)
-        artifact = self.store.put(
-            path,
-            kind,
-            data,
-            environment=self.environment,
-            requirements=self._requirements,
-            seconds=0.0 if began is None else time.monotonic() - began,
-        )
-        self._used[path] = artifact
-        self._offer(artifact)
-        self._explanations.keep(path)
-        return artifact
+        self.keep(path, kind, data, 0.0 if began is None else time.monotonic() - began)
 
     def _end_flight(self, path: str) -> None:
         if self._flights is not None:

@@ -1,1 +1,1 @@
-"""Where compilers look up and save what they compiled, and with which options they run."""
+"""Hooks on the caches of torch and JAX, and profiles of compiler options."""

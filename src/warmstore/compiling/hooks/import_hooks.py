@@ -1,4 +1,4 @@
-"""Do something to a module as soon as it is imported, whether that is already or later."""
+"""Runs actions on modules: at once for an imported module, else right after its import."""
 
 import importlib.abc
 import importlib.machinery
@@ -37,7 +37,7 @@ class Watcher(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """What the finders behind this one find; for watched modules with a loader that runs the action."""
+        """The spec from the other finders. The loader of a watched module then runs its action."""
         action = self._actions.pop(name, None)
         if action is None:
             return None
@@ -61,7 +61,7 @@ class _Loader(importlib.abc.Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        # From here on the module is as if nobody had watched.
+        # The module must not show that it was watched.
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader

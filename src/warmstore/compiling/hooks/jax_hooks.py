@@ -1,4 +1,4 @@
-"""Where JAX looks up and saves what it compiled. Like `torch_hooks`: nothing public, and JAX works without them."""
+"""Hooks on the compilation cache of JAX. Like `torch_hooks`, they replace private functions; JAX works without them."""
 
 import functools
 import inspect
@@ -27,11 +27,11 @@ VARIABLES = {
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
 }
-"""What JAX needs beside the folder: everything is kept, and keys are the same in every folder."""
+"""Options beside the folder. With them JAX keeps every program, and keys do not depend on the folder."""
 
 
 class JaxHooks:
-    """Sets the hooks when JAX's modules are imported, and takes them away again."""
+    """Sets the hooks when JAX's modules are imported, and removes them."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
@@ -39,14 +39,14 @@ class JaxHooks:
         self._told: dict[str, Any] = {}
 
     def watch(self, watcher: Watcher) -> None:
-        """Have the hooks set as soon as JAX's modules are there, and tell a JAX that is there already its options."""
+        """Set each hook as soon as its module of JAX is imported, and the options of a JAX that is imported already."""
         self.tell()
         watcher.when_imported("jax._src.lru_cache", self._lru_cache)
         watcher.when_imported("jax._src.compilation_cache", self._compilation_cache)
         watcher.when_imported("jax._src.compiler", self._compiler)
 
     def remove(self) -> None:
-        """Take the hooks away, and give JAX its options back."""
+        """Restore the functions and options of JAX."""
         for holder, name, original in reversed(self._replaced):
             setattr(holder, name, original)
         self._replaced.clear()
@@ -58,7 +58,7 @@ class JaxHooks:
         self._told.clear()
 
     def tell(self) -> None:
-        """Tell an imported JAX its options, each of the type it has now."""
+        """Set the options of an imported JAX, each with the type of its present value."""
         jax = sys.modules.get("jax")
         if jax is None:
             return
@@ -73,7 +73,7 @@ class JaxHooks:
         self._forget_folder()
 
     def _forget_folder(self) -> None:
-        """JAX opens its cache once; have it open the one that it was told of now."""
+        """Close the cache of JAX, which JAX opens only once, so that it opens the new folder."""
         cache = sys.modules.get("jax._src.compilation_cache")
         if cache is not None and hasattr(cache, "reset_cache"):
             cache.reset_cache()

@@ -1,7 +1,7 @@
-"""What a compiler's key was made of, part by part, so that a miss can say which part is another one.
+"""Descriptions of keys: what a compiler's key was made of, so that a miss can say which part has changed.
 
-A key is a hash, and a hash says nothing. What went into it is kept beside the artifact, small: for each part a name and
-a short text, and how often each operator occurs. Texts are only ever compared and shown.
+A key is a hash. Its description is a small artifact of its own: a name and a short text for each part, and the number
+of occurrences of each operator. Texts are only compared and shown.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class KeyDescription:
     operators: Mapping[str, int] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
-        """As they are stored; the same for equal details."""
+        """The stored form; the same for equal descriptions."""
         return zlib.compress(json.dumps([self.parts, self.operators], sort_keys=True).encode(), 6)
 
     @classmethod
@@ -61,13 +61,13 @@ class KeyDescription:
             raise BadArtifact(f"not the details of a key: {error}") from error
 
     def likeness(self, other: KeyDescription) -> float:
-        """The share of operators that both have, from 0 to 1."""
+        """The share of operators that both have in common, from 0 to 1."""
         both = sum((Counter(self.operators) & Counter(other.operators)).values())
         most = max(sum(self.operators.values()), sum(other.operators.values()))
         return both / most if most else 1.0
 
     def changes_from(self, other: KeyDescription) -> list[str]:
-        """What is another thing here than in `other`, most telling first: inputs, program, then options."""
+        """The differences from `other`, the most informative first: inputs, program, then options."""
         names = [name for name in [*self.parts, *other.parts] if not name.startswith(_FACT)]
         changed = [name for name in dict.fromkeys(names) if self.parts.get(name) != other.parts.get(name)]
         inputs: dict[str, str] = {}  # of each the most telling: strides follow from the shape
@@ -168,7 +168,7 @@ def _value(text: str, digest: str) -> str:
 
 
 def _operator(line: str, names: Collection[str] = ()) -> str:
-    """A line of a graph without the names of values, which are others when a line is added."""
+    """A line of a graph without the names of values, which change when a line is added."""
     found = _OPERATOR.match(line)
     text = (found[1] if found else line).strip().removeprefix("torch.ops.").replace(".default(", "(")
     return _short(_WORD.sub(lambda word: "_" if word[0] in names or word[0][0] == "%" else word[0], text))

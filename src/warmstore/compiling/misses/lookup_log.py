@@ -1,4 +1,4 @@
-"""What a process looked up, and the last run of each job in a store's folder, for whoever asks why it missed."""
+"""The lookups of a process. The store's folder has those of the last run of each job, with reasons for misses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LONGEST = 120  # letters of one
 
 @dataclass(frozen=True)
 class Lookup:
-    """One thing a compiler looked for.
+    """One lookup of a compiler.
 
     Attributes:
         key: Where it would lie, relative to a live folder; the same on every machine.
@@ -42,12 +42,12 @@ class Lookup:
 
     @property
     def why(self) -> str:
-        """In one line, why it was not there; empty when it was."""
+        """The reasons for a miss in one line; empty for a hit."""
         return "" if self.hit else "; ".join([*self.reasons, *self.changed]) or "nobody had compiled it here"
 
 
 def write(folder: Path, files: Files, job: str, lookups: Sequence[Lookup], kept: int) -> None:
-    """Remember a run of this process, in place of the last one of the same job and rank.
+    """Write the lookups of this process, in place of those of the last run of the same job and rank.
 
     Raises:
         OSError: it cannot be written.

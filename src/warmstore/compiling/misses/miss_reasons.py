@@ -1,7 +1,7 @@
-"""Why a compiler's key is one that nobody has compiled: compared with the nearest that was, of the same job if any.
+"""Reasons for misses: the differences between a missing key and the nearest compiled one, of the same job if possible.
 
-The details of a key are an artifact beside what was compiled under it. They are read when something is missing, which
-takes some milliseconds before a compilation that takes seconds, and never otherwise.
+The description of a key is an artifact beside the compiled ones. Descriptions are read only on a miss: this takes some
+milliseconds, before a compilation of seconds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NEW = "nothing like it was compiled here before"
 
 _COMPARED = 32  # the newest of the same kind
 _PACKAGES = "package/"
-_ALIKE = 0.5  # share of operators from which on two programs are versions of one
+_ALIKE = 0.5  # least share of common operators of two versions of one program
 
 
 class MissReasons:
@@ -35,15 +35,15 @@ class MissReasons:
         self._read: dict[str, KeyDescription] = {}
 
     def describe(self, path: str, make: Callable[[], KeyDescription | None]) -> None:
-        """Say what can tell the details of the key that is looked up next, should it be missing."""
+        """Register a function that makes the description of the key that is looked up next. It runs only on a miss."""
         self._makers[path] = make
 
     def forget(self, path: str) -> None:
-        """It was found."""
+        """Drop the registered function after a hit."""
         self._makers.pop(path, None)
 
     def why(self, path: str) -> tuple[str, ...]:
-        """What is different from the nearest; nothing where nobody knows."""
+        """The differences from the nearest key; empty without a description or another key."""
         make = self._makers.pop(path, None)
         details = make() if make is not None else None
         if details is None:
@@ -68,7 +68,7 @@ class MissReasons:
         return summary(changes) or ("the same operators, connected otherwise or of other sizes",)
 
     def keep(self, path: str) -> str | None:
-        """Store the details of the key that a file was compiled under, once. Returns their key.
+        """Store the description of the key that a file was compiled under, once. Returns its key.
 
         Raises:
             TooLarge, WriteFailed, ReadOnly: as `ArtifactStore.put`.
@@ -103,7 +103,7 @@ def _key(path: str) -> str:
 
 
 def _below(path: str, *, everything: bool = False) -> str:
-    """Where the details lie that are compared with: of one kind, and of packages those of one program."""
+    """The path below which comparable descriptions are stored: of the same kind; of packages, of the same program."""
     if path.startswith(_PACKAGES) and not everything:
         return f"details/package/{'/'.join(path.split('/')[:2])}/"
     kind = "package" if path.startswith(_PACKAGES) else kind_of(_file_of(path))

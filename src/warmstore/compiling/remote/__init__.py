@@ -1,1 +1,1 @@
-"""The remote behind an artifact store: what each host has put there, under signatures."""
+"""The remote of an artifact store: signed manifests, one series for each host, and the blobs that they name."""

@@ -1,4 +1,4 @@
-"""What all writers together have put into a remote, for lookups that need no network: what is not here is not there."""
+"""An index in memory of all that the manifests of a remote name, so that lookups need no requests."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class RemoteIndex:
         return self._best(self.jobs.get(name, ()), environment)
 
     def has(self, artifact: Artifact) -> bool:
-        """Whether it is published: of this key, kind, environment and requirements."""
+        """Whether an artifact of the same key, kind, environment and requirements is published."""
         return any(_same(artifact, one) for one in self._artifacts.get(artifact.key, ()))
 
     def _best(self, keys: Iterable[str], environment: Environment) -> list[Artifact]:
@@ -47,7 +47,7 @@ class RemoteIndex:
 
 
 def merged(old: Iterable[Artifact], new: Iterable[Artifact]) -> list[Artifact]:
-    """All of them, by key; of those for the same key, kind, environment and requirements the last."""
+    """Both lists in one, by key. Of several with the same key, kind, environment and requirements, the last stays."""
     rows = sorted([*old, *new], key=_identity)  # stable: the later of equals stays later
     return [list(group)[-1] for _, group in groupby(rows, key=_identity)]
 

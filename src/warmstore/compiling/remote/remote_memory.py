@@ -1,7 +1,7 @@
-"""What a host remembers of a remote: under which name it writes there, and how far each writer was seen to be.
+"""What a host remembers of a remote: its own name as a writer, and the highest number of each series of manifests.
 
-It lies in the store's folder. A manifest with a lower number than one that was seen, or with the same number and other
-content, is an old state of the remote that somebody put back, and is not taken.
+This is a file in the store's folder. A manifest with a lower number than the remembered one, or with the same number
+and other content, shows that somebody restored an old state of the remote. Such a manifest is refused.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class RemoteMemory:
         self._path = folder / "remote" / f"{sha256(url.encode()).hexdigest()[:16]}.json"
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.lock = FileLock(self._path.with_suffix(".lock"), timeout=_PATIENCE)
-        """Held by the one process of this host that publishes."""
+        """Held while a process of this host publishes."""
         self._known: dict[str, Any] = self._read()
 
     def writer(self) -> str:
-        """The name under which this folder's host writes. A copy of the folder, or another host, has another one."""
+        """The name under which this host writes. A copy of the folder, or another host, gets another name."""
         where = self._path.parent.stat()
         place = [platform.node(), where.st_dev, where.st_ino]
 
@@ -59,7 +59,7 @@ class RemoteMemory:
         return self._seen(series)[0]
 
     def objection(self, manifest: SignedManifest) -> str | None:
-        """Why a manifest is not taken although it is signed; None when it is."""
+        """Why a signed manifest is refused; None if it is accepted."""
         sequence, digest = self._seen(manifest.series)
         if manifest.sequence < sequence:
             return (
@@ -74,7 +74,7 @@ class RemoteMemory:
         return None
 
     def saw(self, found: Iterable[SignedManifest]) -> None:
-        """Remember how far these writers are."""
+        """Remember the numbers of these manifests."""
         new = [one for one in found if one.sequence > self.sequence(one.series)]
 
         def see(known: dict[str, Any]) -> None:

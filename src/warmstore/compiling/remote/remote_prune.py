@@ -1,7 +1,8 @@
-"""Garbage collection in a remote: what is too old, or too much, goes from the manifests first and then from the disk.
+"""Garbage collection in a remote: artifacts that are too old or too many leave the manifests first, then the blobs go.
 
-Who collects publishes one manifest with what stays and removes those it replaces. Running programs that knew of more
-find a blob missing, which is a miss. Bytes that no manifest names are removed too, but not those just put there.
+The collector publishes one manifest of the artifacts that stay and removes the manifests that it replaces. A running
+program that read an old manifest may find a blob missing, which is a miss. Blobs that no manifest names are removed
+too, unless they are new: their writer may be about to name them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from warmstore.errors import NotTrusted, RemoteUnavailable
 from warmstore.remote.objects import Entry, Objects
 from warmstore.remote.signing import Keyring
 
-_JUST_PUT = 3600.0  # seconds in which a writer names in a manifest what it put
+_JUST_PUT = 3600.0  # seconds that a writer may take to name a blob in a manifest
 
 
 @dataclass(frozen=True)

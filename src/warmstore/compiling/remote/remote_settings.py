@@ -1,4 +1,4 @@
-"""Which remote a compile cache has, if any: told by an argument or a variable, used only where keys can check it."""
+"""The remote of a compile cache, given by an argument or a variable. It is used only if a key can check signatures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _log = logging.getLogger("warmstore")
 
 @dataclass(frozen=True)
 class RemoteSettings:
-    """A remote as the user told it. `wait` is the seconds that a start may wait for it in all without data flowing."""
+    """A remote as the user gave it. `wait`: seconds that the process may wait for it in total while no data flows."""
 
     url: str = field(repr=False)
     options: Mapping[str, Any] = field(repr=False)
@@ -52,7 +52,7 @@ class RemoteSettings:
 def open_tier(
     settings: RemoteSettings | None, store: ArtifactStore, environment: Environment, job: str
 ) -> RemoteTier | None:
-    """The remote behind a store; None, and the reason in the log, where it cannot be used."""
+    """The remote of a store. None if it cannot be used; the log says why."""
     if settings is None:
         return None
     where = Location.parse(settings.url).url

@@ -1,7 +1,7 @@
-"""The remote behind a local store: what is missing here is looked for there, and what is made here is put there, later.
+"""The remote of a local store: missing artifacts are fetched from it, and new artifacts are published to it later.
 
-A thread reads the remote's manifests and fetches what the job used, all at once, while the program starts. Lookups that
-find nothing here wait for it, within one budget; whatever goes wrong is a counted miss and a line in the log.
+While the program starts, a thread reads the manifests and fetches the artifacts of the job in parallel. Lookups that
+find nothing in the local store wait for this thread, within one budget. Any failure is a counted miss and a log line.
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ T = TypeVar("T")
 
 _log = logging.getLogger("warmstore")
 
-_FRESH = 60.0  # seconds for which what was not in the remote is taken not to be there
-_QUIET = 2.0  # seconds without anything new before it is published
+_FRESH = 60.0  # seconds until manifests are read again after a lookup that found nothing
+_QUIET = 2.0  # seconds without a new artifact before those that wait are published
 _AT_ONCE = 32  # artifacts taken into the store in one change
 _KEPT = 2  # manifests of this writer that stay in the remote
-_TRIES = 5  # numbers that are tried for a manifest, when others create those
-_SENT = 1 << 20  # bytes a second that a transfer makes at least, when it is waited for at the end
+_TRIES = 5  # numbers that are tried for a manifest, if other processes create the first ones
+_SENT = 1 << 20  # least bytes a second of a transfer that `close` waits for
 
-_LAST = 10.0  # seconds that the thread may take over the local store at the end
+_LAST = 10.0  # seconds that `close` waits for the thread to leave the local store
 
 _Arrived = tuple[Artifact, bytes | WarmstoreError]
 
 
 class RemoteTier:
-    """The remote of one process's store. `start` begins, `close` ends; nothing in between raises.
+    """The remote of one process's store, from `start` to `close`. No method raises in between.
 
     Args:
-        objects: The remote, made not to close at exit: this is closed before.
-        keyring: The keys that manifests are checked with. Where one can sign, what is made here is published.
+        objects: The remote, made with `at_exit=False`: this class closes it.
+        keyring: Keys that check manifests. If one of them can sign, new artifacts are published.
         store: The local store; writable.
-        environment: What artifacts must be right for.
-        job: What is fetched ahead, and the name under which what was used is published.
-        budget: What may be waited for in all.
+        environment: Fetched artifacts must be usable in it.
+        job: Its artifacts are fetched at the start; used artifacts are published under its name.
+        budget: Limits the seconds of waiting in total.
     """
 
     def __init__(
@@ -103,15 +103,15 @@ class RemoteTier:
     # Reading
 
     def fetch(self, path: str) -> bool:
-        """Have what is below a path in the local store; false where the remote has nothing usable, or not in time."""
+        """Fetch the usable artifacts below a path. False if the remote has none, or did not answer in time."""
         return self._quietly(lambda: self._fetch(path)) or False
 
     def fetch_job(self, name: str, kinds: frozenset[str] | None = None) -> int:
-        """Have what a job used, of these kinds or of all, in the local store; returns how much came now."""
+        """Fetch the artifacts of a job, of these kinds or of all. Returns how many were fetched."""
         return self._quietly(lambda: self._fetch_job(name, kinds)) or 0
 
     def keys(self, job: str) -> int:
-        """How many keys the remote knows of a job; 0 where it cannot be asked."""
+        """The number of keys that manifests name for a job; 0 if the remote does not answer."""
         return self._quietly(lambda: len(self._known().jobs.get(job, ()))) or 0
 
     def _quietly(self, look: Callable[[], T]) -> T | None:
@@ -143,10 +143,10 @@ class RemoteTier:
         return self._get([one for one in wanted if not self._is_here(one)], self.budget, job=name)
 
     def _known(self) -> RemoteIndex:
-        """What is in the remote, waiting within the budget until it was read.
+        """The index of the remote. Waits, within the budget, until the manifests were read.
 
         Raises:
-            RemoteUnavailable: it cannot be, or not in time.
+            RemoteUnavailable: They cannot be read, or not in time.
         """
         if not self.budget.wait(self._ready.is_set):
             raise RemoteUnavailable("it does not answer in time")
@@ -184,7 +184,7 @@ class RemoteTier:
         return any(best is not None for best, _ in self._store.below(artifact.key, self._environment))
 
     def _get(self, wanted: Sequence[Artifact], budget: StallBudget | None, job: str | None = None) -> int:
-        """Bring artifacts into the local store, all at once; returns how many. Without a budget there is no hurry."""
+        """Fetch artifacts in parallel into the local store. Returns how many. `budget`: limits the waiting."""
         if not wanted:
             return 0
         arrived: SimpleQueue[_Arrived | None] = SimpleQueue()
@@ -226,7 +226,7 @@ class RemoteTier:
         return taken
 
     async def _content(self, artifact: Artifact) -> bytes | WarmstoreError:
-        """The bytes of an artifact, which are those that the signed manifest names; or why there are none."""
+        """The bytes of an artifact, if they match the signed manifest; else the error."""
         name = blob_name(artifact.digest)
         try:
             data = await self.objects.get_async(name, most=artifact.size, flowed=self.budget.flowed)
@@ -266,14 +266,14 @@ class RemoteTier:
     # Writing
 
     def offer(self, artifact: Artifact) -> None:
-        """Publish an artifact of the local store some time later, unless it is published."""
+        """Have the thread publish an artifact of the local store, unless it is published already."""
         if self._can_sign and not self._closing:
             with self._changed:
                 self._offered[artifact.key] = artifact
                 self._changed.notify()
 
     def close(self, used: Iterable[Artifact] = ()) -> None:
-        """Publish what is left, within the budget, and end. Closing twice is fine."""
+        """Publish the remaining artifacts, within the budget, and end the thread. Safe to call twice."""
         if self._closing:
             return
         used = list(used)
@@ -291,7 +291,7 @@ class RemoteTier:
             self._thread.join(_LAST)
 
     def leave(self) -> None:
-        """In a forked child: touch nothing."""
+        """In a forked child: stop, and leave the remote to the parent."""
         self._closing = True
         self.objects.leave()
 
@@ -321,7 +321,7 @@ class RemoteTier:
             self.budget.notify()
 
     def _begin(self) -> None:
-        """Read the manifests, and fetch what the job used and is not here."""
+        """Read the manifests, and fetch artifacts of the job that the local store does not have."""
         try:
             self._learn(self.objects.run(self._load()))
             assert self._index is not None
@@ -342,7 +342,7 @@ class RemoteTier:
             )
 
     def _wait_for_more(self) -> bool:
-        """Wait until something new was offered and nothing more came for a while; false at the end."""
+        """Wait until artifacts were offered and no other followed for a while. False when closing."""
         with self._changed:
             while not self._closing:
                 before = len(self._offered)
@@ -352,7 +352,7 @@ class RemoteTier:
         return False
 
     def _publish(self) -> None:
-        """Put what was offered into the remote: first the bytes, then a manifest that names them."""
+        """Publish the offered artifacts: first their blobs, then a manifest that names them."""
         with self._changed:
             offered, self._offered = self._offered, {}
         if self._index is None or not self._can_sign:
@@ -368,7 +368,7 @@ class RemoteTier:
             self._store.count("remote failed")
 
     async def _send(self, artifact: Artifact) -> bool:
-        """Whether the bytes of an artifact are in the remote now."""
+        """Send the blob of an artifact. Returns whether the remote has it now."""
         try:
             data = self._store.read(artifact)
         except (Damaged, NoArtifact):
@@ -381,7 +381,7 @@ class RemoteTier:
         return True
 
     def _sign(self, new: list[Artifact], known: RemoteIndex) -> None:
-        """Publish the next manifest of this host, with these artifacts too, and as what its job uses."""
+        """Publish the next manifest of this host, which adds these artifacts and lists them under the job."""
         writer = self._memory.writer()
         keys = {one.key for one in new}
         with self._memory.lock:
@@ -414,7 +414,7 @@ class RemoteTier:
 
 
 def _batch(arrived: SimpleQueue[_Arrived | None]) -> list[_Arrived | None]:
-    """What has arrived, at least one thing, waiting for it."""
+    """The arrived artifacts, at least one. Waits for the first."""
     batch = [arrived.get()]
     with suppress(Empty):
         while len(batch) < _AT_ONCE and batch[-1] is not None:

@@ -1,8 +1,7 @@
-"""Signed manifests in a remote: what a host has put there. Each host writes its own, under a number that only grows.
+"""Signed manifests in a remote: each lists all that one host published for one namespace.
 
-A manifest is everything one host published for one namespace, that is, for environments that may share at all. It is
-never changed: the next one has the next number, and is created only where nobody else created it. So two writers never
-overwrite each other, and whoever has seen a number takes no lower one from that host any more.
+Environments that can share anything are of one namespace. `warmstore.remote.manifests` numbers the manifests of a host
+and namespace. A reader that has seen a number refuses lower ones of the same series.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ _PURPOSE = "remote manifest"
 _MOST = 64 << 20  # bytes of a manifest, packed
 _MOST_UNPACKED = 512 << 20
 _MOST_HEADER = 4096
-_TRIES = 3  # manifests of one host that are looked at, newest first, until one is right
+_TRIES = 3  # manifests of a series that are tried, newest first, until one is valid
 
 
 @dataclass(frozen=True)
 class SignedManifest:
-    """What a writer published for a namespace. `digest` is of its object, once it has one."""
+    """What a writer published for a namespace. `digest`: BLAKE3 of its object; empty before it is published."""
 
     namespace: str
     writer: str
@@ -77,7 +76,8 @@ class Loaded:
 
 
 def namespace_of(environment: Environment) -> str:
-    """What environments must share for anything of one to be used in the other, readable and fit for a name."""
+    """The namespace of an environment, as part of a name: system, machine, Python and torch. A remote shares
+    artifacts only within a namespace."""
     said = f"{environment.system}-{environment.machine}-{'.'.join(environment.python.split('.')[:2])}"
     said += f"-torch-{environment.torch or 'none'}"
     return re.sub(r"[^\w.-]", "_", said).lower()
@@ -108,11 +108,11 @@ def seal(manifest: SignedManifest, keyring: Keyring) -> bytes:
 
 
 def unseal(data: bytes, name: str, keyring: Keyring) -> SignedManifest:
-    """The manifest in an object of that name. Nothing but the signature is looked at before it was checked.
+    """The manifest in an object of that name. The signature is checked before anything else is read.
 
     Raises:
-        NotTrusted: the signature is missing, wrong or of another key, or it is another manifest's object.
-        BadArtifact: it is signed, and still no manifest.
+        NotTrusted: The signature is missing, wrong or of another key, or the object has the name of another manifest.
+        BadArtifact: The signature is right, but the content is no manifest.
         NewerFormat: a newer warmstore wrote it.
     """
     header, _, packed = data.partition(b"\n")
@@ -143,9 +143,9 @@ async def load(
     objection: Callable[[SignedManifest], str | None],
     flowed: Callable[[int], None] | None = None,
 ) -> Loaded:
-    """The newest right manifest of each writer, of one namespace or of all: one listing, then all of them at once.
+    """The newest valid manifest of each series, of one namespace or of all: one listing, then parallel requests.
 
-    `objection` says why a manifest is not taken although its signature is right.
+    `objection` says why a manifest with a right signature is refused; None accepts it.
 
     Raises:
         RemoteUnavailable, RemoteRefused: the remote cannot be listed.

@@ -1,6 +1,6 @@
-"""Takes what compilers make into the store: in the background while the program runs, and the rest at its end.
+"""Stores the files that compilers write: in the background while the program runs, and the rest at its end.
 
-Nothing that goes wrong here reaches a compiler; what cannot be kept is compiled again by the next process.
+No error reaches a compiler. A file that cannot be stored is compiled again by the next process.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import os
 import threading
 from collections.abc import Callable
 
-from warmstore.compiling.artifact import Artifact
 from warmstore.compiling.scratch.compiler_files import is_rewritten, is_whole, kind_of, to_keep
 from warmstore.compiling.scratch.scratch_dir import ScratchDir
 from warmstore.compiling.scratch.scratch_quota import ScratchQuota
@@ -18,28 +17,28 @@ from warmstore.compiling.warn_once import WarnOnce
 from warmstore.errors import TooLarge
 from warmstore.storage.files import read_whole
 
-_LOOK_AGAIN = 30.0  # seconds between looks at the live folder, for compilers that tell nobody what they made
+_LOOK_AGAIN = 30.0  # seconds between scans of the scratch directory, for compilers without a hook
 
 # Later kinds refer to earlier ones: a graph to its libraries, a differentiated graph to its two graphs.
 _ORDER = {"fx_graph": 1, "aot_autograd": 2, "package": 3}
 
 
 class Harvester:
-    """Looks at the folders of a process.
+    """Scans the scratch directories of a process.
 
     Args:
-        store: Takes the files.
-        scratch: Has them.
-        put: Stores one artifact, of a path, a kind and bytes.
-        landed: Is told of each path that was said to be made, once it is stored.
-        complain: Is told of what goes wrong.
+        store: Gets the files.
+        scratch: Has the directories.
+        put: Stores one artifact, given path, kind and bytes.
+        landed: Called with each path that was given to `made`, once it is stored.
+        complain: Called with errors.
     """
 
     def __init__(
         self,
         store: ArtifactStore,
         scratch: ScratchQuota,
-        put: Callable[[str, str, bytes], Artifact],
+        put: Callable[[str, str, bytes], None],
         landed: Callable[[str], None],
         complain: WarnOnce,
     ) -> None:
@@ -58,18 +57,18 @@ class Harvester:
         self._thread.start()
 
     def knows(self, path: str, status: os.stat_result) -> None:
-        """A file that needs no harvest, by its whole path: it was brought, or taken in, and did not change since."""
+        """Record a file, by its absolute path, that was restored or stored. It is skipped until it changes."""
         self._known[path] = (status.st_size, status.st_mtime_ns)
 
     def made(self, path: str | None) -> None:
-        """There is something new; look soon. The path, if any, has `landed` then."""
+        """Scan soon. `landed` is called with the path, if any, after the scan."""
         with self._wake:
             if path is not None:
                 self._made.append(path)
             self._wake.notify()
 
     def close(self) -> None:
-        """Take in what is left."""
+        """End the thread and store the remaining files."""
         with self._wake:
             self._closing = True
             self._wake.notify()
@@ -77,7 +76,7 @@ class Harvester:
         self.harvest()
 
     def harvest(self) -> None:
-        """Store every file that is new and whole, if the store can be written."""
+        """Store every new and complete file, if the store can be written."""
         if not self._store.read_only:
             with self._harvesting:
                 for folder in list(self._scratch.kept):

@@ -1,7 +1,7 @@
-"""Where the compilers of one process work: a private folder whose bytes count in the store's quota.
+"""The scratch directories of one process, whose bytes count in the quota of the store.
 
-Bytes are reserved in the store before anything is brought, and a step ahead of what compilers write, which they do
-without asking. Where the quota or the disk has no room, compilers are sent elsewhere, and the program goes on.
+Bytes are reserved in the store before a file is restored. Compilers write without asking, so some bytes are reserved in
+advance. If the quota or the disk is full, compilers get another scratch directory, and the program continues.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from warmstore.storage.disk_usage import BLOCK, folder_bytes, on_disk
 
 _log = logging.getLogger("warmstore")
 
-_AHEAD = 32 << 20  # bytes booked beyond what is there, where the limit is large
-_SHARE = 16  # else the limit divided by this
+_AHEAD = 32 << 20  # bytes reserved in advance, if the limit is large
+_SHARE = 16  # of a small limit, this fraction is reserved in advance
 _SHORTLY = 2.0  # seconds that a compiler waits for the store's lock
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 
 
 class ScratchQuota:
-    """The live folder of a process, and those that it has left.
+    """The scratch directory of a process, and its former ones.
 
     Args:
-        store: Whose limit holds.
-        live: The first folder.
-        moved: Is told of the folder where compilers work from now on.
+        store: Has the limit.
+        live: The first scratch directory.
+        moved: Called with the path of each new scratch directory.
     """
 
     def __init__(self, store: ArtifactStore, live: ScratchDir, moved: Callable[[Path], None] | None = None) -> None:
@@ -51,7 +51,7 @@ class ScratchQuota:
 
     @property
     def is_kept(self) -> bool:
-        """Whether what compilers make is worth keeping; not where the limit has no room for it."""
+        """Whether new files are stored. Not after the limit was too small for them."""
         return self.live is self.kept[-1]
 
     def book(self, size: int) -> bool:
@@ -64,16 +64,16 @@ class ScratchQuota:
             return True
 
     def look(self) -> bool:
-        """Count what compilers wrote meanwhile, and book a step ahead of it. Returns whether there is room for one."""
+        """Measure what compilers have written, and reserve bytes in advance. Returns whether the quota allows it."""
         with self._lock:
             if self.is_kept and not self._store.read_only:
                 self._there = folder_bytes(self.live.path)
             return self._reserve(self._ahead // 2)
 
     def prepare(self, *, compiling: bool) -> bool:
-        """Have compilers work where there is room on the disk and, if they are about to compile, within the limit.
+        """Move to another scratch directory if the disk or, before compiling, the quota is full.
 
-        Returns whether they were sent elsewhere.
+        Returns whether it moved.
         """
         with self._lock:
             if not has_room(self.live.path):
@@ -87,7 +87,7 @@ class ScratchQuota:
             return self.move(kept=False)
 
     def move(self, *, kept: bool = True) -> bool:
-        """Send compilers to another disk, or, where nothing is `kept`, out of the store. Returns whether they went."""
+        """Move to a scratch directory on another disk or, without `kept`, out of the store. Returns whether it did."""
         with self._lock:
             here = self.live.path.parent
             try:
@@ -105,7 +105,7 @@ class ScratchQuota:
             return True
 
     def is_to_blame(self, error: BaseException) -> bool:
-        """Whether an error of a compiler comes from where it works, and not from what it compiles."""
+        """Whether a compiler failed because of its scratch directory: the disk is full, or the directory is gone."""
         seen: set[int] = set()
         one: BaseException | None = error
         while one is not None and id(one) not in seen:
@@ -116,7 +116,7 @@ class ScratchQuota:
         return not self.live.path.exists() or not has_room(self.live.path)
 
     def close(self) -> None:
-        """Remove the folders, then give back their room."""
+        """Remove the folders, then release their bytes."""
         for folder in self._all:
             folder.remove()
         if not self._store.read_only:
@@ -125,7 +125,7 @@ class ScratchQuota:
                     self._store.release(_name(folder), _SHORTLY)
 
     def leave(self) -> None:
-        """In a forked child: all of it is the parent's."""
+        """In a forked child: leave the folders to the parent."""
         self._lock = threading.RLock()
         for folder in self._all:
             folder.leave()
@@ -147,7 +147,7 @@ class ScratchQuota:
         return False
 
     def _forget_the_dead(self) -> None:
-        """Give back what killed processes had booked, once their folders are gone."""
+        """Remove the folders of killed processes, and release their bytes."""
         for name in self._store.reserved():
             kind, _, path = name.partition(" ")
             if kind == "live" and path != str(self.live.path) and sweep_folder(Path(path)):

@@ -1,7 +1,7 @@
-"""What `warmstore run` has every Python process do at its start: begin the compile cache when torch or JAX is imported.
+"""Starts the compile cache in every Python process of `warmstore run`, when torch or JAX is imported.
 
-Python imports a module of this name by itself. Nothing of warmstore is loaded until then, and the module of the same
-name that this one hides is run as if it were not hidden.
+Python imports a module of this name at its start. warmstore is imported only when torch or JAX is. A `sitecustomize` of
+the user, which this module hides, is run too.
 """
 
 import atexit
@@ -15,7 +15,7 @@ _HERE = str(Path(__file__).parent)
 
 
 class _Starter:
-    """Finds nothing, and hears of everything."""
+    """Sees every import, and starts the cache before torch or jax. Finds no module itself."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         if name in ("torch", "jax"):
@@ -35,7 +35,7 @@ def _begin() -> None:
 
 
 def _say(cache: Any) -> None:
-    """What came of it, where anything was looked up."""
+    """Print hits and misses, if anything was looked up."""
     from warmstore.compiling.misses.lookup_log import summary
 
     if cache.active and cache.session.lookups:
@@ -50,7 +50,7 @@ def _run_the_hidden() -> None:
         spec.loader.exec_module(module)
 
 
-# Processes that compile for another one write where that one says.
+# Compile workers write into the scratch directory of the process that started them.
 if not any("compile_worker" in argument for argument in sys.orig_argv):
     sys.meta_path.insert(0, _Starter())
 _run_the_hidden()

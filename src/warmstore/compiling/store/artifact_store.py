@@ -1,7 +1,7 @@
 """A content-addressed store of compiled artifacts in one folder, within a byte limit that holds at every moment.
 
-Blobs are files named by their BLAKE3; what is known of them is in SQLite. What is read is verified first, and what
-turns out to be damaged is dropped: to whoever asks it is a miss.
+Blobs are files named by their BLAKE3; their metadata is in an SQLite index. Every read is verified. A damaged artifact
+is dropped, and its next lookup is a miss.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from warmstore.storage.files import PLAIN, Files, read_whole
 from warmstore.storage.humanize import parse_size
 from warmstore.storage.lifecycle import Closeable
 
-_SHORTLY = 1.0  # seconds that whoever reads waits to tell of what is damaged
+_SHORTLY = 1.0  # seconds that a reader waits for the lock, to drop a damaged artifact
 
 _log = logging.getLogger("warmstore")
 
@@ -49,9 +49,9 @@ class ArtifactStore(Closeable):
     """Compiled artifacts by key, kind and environment. Threads and processes may share it; forked children too.
 
     Args:
-        folder: where it lies; made, for this user alone, when it is not there.
-        max_size: bytes, or a string such as "100GB". Everything in the folder counts, in whole blocks, and what others
-            claimed. At least 8 MiB.
+        folder: made, for this user alone, if it is missing.
+        max_size: bytes, or a string such as "100GB"; at least 8 MiB. Everything in the folder counts, in whole blocks,
+            and what processes have reserved elsewhere.
         eviction: what goes first when it is full: "lru" unused for longest, "lfu" used least often, "size" largest,
             "age" oldest.
         files: the file operations; tests hand in ones that fail.
@@ -114,7 +114,7 @@ class ArtifactStore(Closeable):
     def explain(
         self, key: str, kind: str | Sequence[str] | None, environment: Environment
     ) -> tuple[Artifact | None, list[str]]:
-        """What `find` finds, and why each other candidate may not be used. No candidates, no reasons."""
+        """The artifact that `find` returns, and why each other candidate is not usable. No candidates, no reasons."""
         kinds = None if kind is None else (kind,) if isinstance(kind, str) else tuple(kind)
         # In a damaged index a key may lead to the whole row of another one.
         rows = [one for one in self._select("a.key = ?", key) if one.key == key]
@@ -243,12 +243,12 @@ class ArtifactStore(Closeable):
         )
 
     def adopt(self, artifacts: Sequence[Artifact], jobs: Mapping[str, Sequence[str]], name: str) -> None:
-        """Take artifacts whose blobs were staged and verified, all at once, in place of what a name had reserved."""
+        """Add artifacts whose blobs were staged and verified, all at once. Releases what `name` had reserved."""
         self._check_open()
         self._index.change(lambda index: self._changes.adopt(index, artifacts, jobs, name))
 
     def take(self, found: Sequence[tuple[Artifact, bytes]], job: str | None = None) -> None:
-        """Store what was made elsewhere, a few artifacts and their verified bytes, as it is known there.
+        """Store a few artifacts of other machines, with their verified bytes and unchanged metadata.
 
         Raises:
             TooLarge, WriteFailed, ReadOnly: as `put`.
@@ -267,7 +267,7 @@ class ArtifactStore(Closeable):
         self._flush_counts(WAIT)
 
     def record_job(self, job: str, keys: Iterable[str]) -> None:
-        """Remember that a job uses these keys, in the store or not. What it has not used for 90 days is forgotten."""
+        """Record that a job uses these keys, in the store or not. Keys unused for 90 days are forgotten."""
         self._check_open()
         used = list(keys)
         self._index.change(lambda index: self._changes.record_job(index, job, used))
@@ -283,7 +283,7 @@ class ArtifactStore(Closeable):
         self._index.change(lambda index: self._changes.reserve(index, name, size), wait)
 
     def release(self, name: str, wait: float = WAIT) -> None:
-        """Give back what a name has reserved.
+        """Release what a name has reserved.
 
         Raises:
             WriteFailed: as `reserve`.
@@ -291,7 +291,7 @@ class ArtifactStore(Closeable):
         self.reserve(name, 0, wait)
 
     def reserved(self) -> list[str]:
-        """The names that have reserved something."""
+        """The names that have reserved bytes."""
         self._check_open()
         return self._index.ask(lambda db: [name for (name,) in db.execute("SELECT name FROM claims")])
 
@@ -303,7 +303,7 @@ class ArtifactStore(Closeable):
     def clear(self, *, job: str | None = None, kind: str | None = None, unused_for: float | None = None) -> int:
         """Remove everything, or what is of a job, of a kind, unused for so many seconds. Returns how many artifacts.
 
-        What a job shares with others goes with it; the others compile it again.
+        Artifacts that a job shares with other jobs are removed too; the other jobs compile them again.
         """
         self._check_open()
         if job is None and kind is None and unused_for is None:
@@ -323,7 +323,7 @@ class ArtifactStore(Closeable):
         return self._index.change(forget)
 
     def verify(self) -> list[str]:
-        """Read every blob. What is damaged, missing or belongs to nothing is dropped; returns what that was."""
+        """Read every blob. Drop damaged and missing ones, and files without an artifact. Returns what was dropped."""
         self._check_open()
         said = []
         for artifact in self.all():
@@ -336,7 +336,7 @@ class ArtifactStore(Closeable):
         return said
 
     def close(self) -> None:
-        """Write the counters and let go of the files. Closing twice is fine."""
+        """Write the counters and close the index. Safe to call twice."""
         if self.closed:
             return
         if not self.read_only:
@@ -356,7 +356,7 @@ class ArtifactStore(Closeable):
             raise Closed(f"the artifact store {self.folder} is closed")
 
     def _fits(self, db: sqlite3.Connection) -> None:
-        """Have the limit hold from the start: it may be lower than that of whoever was here before."""
+        """Enforce the limit at the start: an earlier process may have used a higher one."""
         if not self._quota.is_right(db):
             self._index.change(self._quota.recount)
         if self._quota.is_over(db):
@@ -368,7 +368,7 @@ class ArtifactStore(Closeable):
         return self._index.ask(lambda db: self._rows.select(db, condition, values))
 
     def _drop(self, digest: str) -> None:
-        """Forget a blob that is gone or damaged, and all artifacts made of it."""
+        """Remove a missing or damaged blob from the index, with its artifacts."""
         with suppress(WriteFailed, ReadOnly):
             self._index.change(lambda index: self._changes.drop(index, digest), _SHORTLY)
 

@@ -1,4 +1,4 @@
-"""The bytes of artifacts: files named by the BLAKE3 of what is in them, which nobody ever changes."""
+"""The bytes of artifacts: files that are named by the BLAKE3 of their content and never changed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Blobs:
             return False
 
     def folders(self) -> int:
-        """How many folders there are, at most."""
+        """The number of folders; an upper bound where the file system does not count links."""
         try:
             links = self.folder.stat().st_nlink
         except OSError:
@@ -44,7 +44,7 @@ class Blobs:
         replace_file(self._made_path(digest), content, durable=False, draft=draft, files=self.files)
 
     def staged(self, digest: str) -> Path:
-        """Where an import keeps a blob until all of them are there."""
+        """The path of a blob of an import that is not complete yet."""
         return self.folder.with_name("import") / digest
 
     def take_staged(self, digest: str) -> None:
@@ -52,16 +52,16 @@ class Blobs:
         self.files.rename(self.staged(digest), self._made_path(digest))
 
     def read(self, digest: str) -> bytes | None:
-        """The bytes, or None when they are not those of the name.
+        """The bytes; None if their hash is not the digest.
 
         Raises:
-            OSError: there is no such file, or it cannot be read.
+            OSError: The file does not exist or cannot be read.
         """
         content = read_whole(self.files, self.path(digest))
         return content if blake3(content).hexdigest() == digest else None
 
     def remove(self, digest: str) -> None:
-        """Remove the file, and what a killed writer or importer left of it."""
+        """Remove the file, and its drafts that a killed writer or importer left."""
         for path in (self._unfinished(digest), self.staged(digest), self.path(digest)):
             self.files.remove(path)
 

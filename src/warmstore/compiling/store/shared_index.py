@@ -1,7 +1,7 @@
-"""How threads and processes share the index of a store: any number read it, one changes it, a damaged one is made anew.
+"""Shares the index of a store between threads and processes: many readers, one writer. A damaged index is rebuilt.
 
-Readers have a connection of their own, so that they never wait for a writer. Writers hold a lock file; whatever
-a killed one left undone, the next removes before it begins.
+Readers have a connection of their own and never wait for a writer. A writer holds a lock file. It first removes what a
+killed writer left unfinished.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from warmstore.compiling.store.index_rows import COLUMNS, insert, insert_environ
 from warmstore.errors import ReadOnly, WriteFailed
 
 WAIT = 30.0
-"""Seconds to wait for the lock of a store before a change is given up."""
+"""Seconds to wait for the lock of a store before a change fails."""
 
 _T = TypeVar("_T")
 _log = logging.getLogger("warmstore")
 
 
 class SharedIndex:
-    """The index of a store's folder. With `read_only` it cannot be changed."""
+    """The index in a store's folder. With `read_only` it cannot be changed."""
 
     def __init__(self, folder: Path, blobs: Blobs, *, read_only: bool) -> None:
         self.folder = folder
@@ -42,7 +42,7 @@ class SharedIndex:
         self.after_fork()
 
     def after_fork(self) -> None:
-        """Inherit nothing from the parent process, whose threads may hold locks that nobody here lets go of."""
+        """In a forked child: replace connections and locks. Threads of the parent may hold the old locks."""
         self._reader.forget()
         self._writer.forget()
         self._reading = threading.RLock()
@@ -51,22 +51,22 @@ class SharedIndex:
         self._file_lock = FileLock(self.folder / "lock", thread_local=False)
 
     def take_rebuilt(self) -> int:
-        """How often the index was made anew since this was asked last."""
+        """How often the index was rebuilt since the last call."""
         rebuilt, self._rebuilt = self._rebuilt, 0
         return rebuilt
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the connections."""
         with self._reading:
             self._reader.close()
         with self._writing:
             self._writer.close()
 
     def ask(self, question: Callable[[sqlite3.Connection], _T]) -> _T:
-        """The answer of a function that reads from a connection.
+        """Call a function with a connection to read from, and return its result.
 
         Raises:
-            WriteFailed: the index cannot be read.
+            WriteFailed: The index cannot be read.
         """
         try:
             return self._ask(question)
@@ -86,7 +86,7 @@ class SharedIndex:
 
     @contextmanager
     def alone(self, wait: float = WAIT) -> Iterator[Index]:
-        """Hold the store alone among threads and processes; what is inside may change it. Nests.
+        """Hold the lock of writers, among threads and processes; the block may change the store. Nests.
 
         Raises:
             ReadOnly: it cannot be written.
@@ -110,8 +110,8 @@ class SharedIndex:
                 self._depth -= 1
 
     def change(self, work: Callable[[Index], _T], wait: float = WAIT) -> _T:
-        """What a function returns that is called while the store is held alone; a second time where the index, found
-        damaged by the first, was made anew.
+        """Call a function while holding the lock of writers, and return its result. If it finds a damaged index, it is
+        called again after the rebuild.
 
         Raises:
             ReadOnly, WriteFailed: as `alone`.
@@ -146,7 +146,7 @@ class SharedIndex:
             return work()
 
     def _clean_up(self, index: Index) -> None:
-        """Remove what writers left that were killed before their blobs were whole."""
+        """Remove the blobs that killed writers left incomplete."""
         left = index.connection().execute("SELECT digest FROM blobs WHERE NOT ready").fetchall()
         if left:
             for (digest,) in left:
@@ -155,7 +155,7 @@ class SharedIndex:
                 db.executemany("DELETE FROM blobs WHERE digest = ?", left)
 
     def _rebuild(self, damaged: tuple[int, int] | None, reason: sqlite3.Error) -> None:
-        """Move the damaged file aside and make one of the rows that are whole. Blobs without a row go."""
+        """Move the damaged file aside and make a new one of its valid rows. Removes blobs without a row."""
         with self._locked(WAIT):
             index = self._writer
             if index.identity() != damaged:
@@ -191,7 +191,7 @@ class SharedIndex:
 
 
 def _sound(work: Callable[[], _T]) -> _T:
-    """What a function returns; where it meets text that is none, the index is damaged."""
+    """Call a function. Text that is not UTF-8 means that the index is damaged."""
     try:
         return work()
     except UnicodeDecodeError as error:

@@ -1,7 +1,7 @@
-"""What changes a store of artifacts, step by step; every method is called while the store is held alone.
+"""The changes of an artifact store. Callers hold the lock of writers.
 
-The order of the steps is what a kill at any moment relies on: room is booked before a file is written, and given back
-after it is gone; a row is seen once its blob is whole.
+The order of steps keeps the store valid if the process is killed at any moment: bytes are reserved before a file is
+written and released after it is removed, and readers see a row only once its blob is complete.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _AT_ONCE = 256  # rows updated in one transaction
 
 
 class Transactions:
-    """The changes of one store. `evicted` is told how many artifacts each of them drove out."""
+    """The changes of one store. `evicted` is called with the number of artifacts that a change evicted."""
 
     def __init__(self, blobs: Blobs, quota: ArtifactQuota, evicted: Callable[[int], None]) -> None:
         self._blobs = blobs
@@ -46,7 +46,7 @@ class Transactions:
                 db.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?)", (job, key, now))
 
     def adopt(self, index: Index, artifacts: Sequence[Artifact], jobs: Mapping[str, Sequence[str]], name: str) -> None:
-        """Take artifacts whose blobs were staged, in place of what a name had reserved."""
+        """Add artifacts whose blobs were staged. Releases what `name` had reserved."""
         db = index.connection()
         known = {digest for (digest,) in db.execute("SELECT digest FROM blobs")}
         new = {one.digest: one.size for one in artifacts if one.digest not in known}
@@ -64,7 +64,7 @@ class Transactions:
             db.execute("UPDATE blobs SET ready = 1 WHERE NOT ready")
 
     def take(self, index: Index, found: Sequence[tuple[Artifact, bytes]], job: str | None) -> None:
-        """Add a few artifacts that were made elsewhere, with their bytes."""
+        """Add a few artifacts of other machines, with their bytes."""
         for one, content in found:
             self._store_blob(index, one.digest, content, f"the artifact {one.key!r}")
         now = time.time()
@@ -87,7 +87,7 @@ class Transactions:
                 )
 
     def record_job(self, index: Index, job: str, keys: Sequence[str]) -> None:
-        """Have a job know keys that it uses now, and forget those that it has not used for long."""
+        """Record keys that a job uses now, and forget keys that no job has used for long."""
         now = time.time()
         rows = [(job, key, now) for key in keys]
         self.make_room(index, 200 * len(rows), f"the job {job!r}")
@@ -125,7 +125,7 @@ class Transactions:
         return len(ids)
 
     def drop(self, index: Index, digest: str) -> None:
-        """Forget a blob that is gone or damaged, and all artifacts made of it, unless somebody stored it again."""
+        """Remove a missing or damaged blob with its artifacts, unless another process has stored the blob again."""
         with suppress(OSError):
             if self._blobs.read(digest) is not None:
                 return
@@ -134,7 +134,7 @@ class Transactions:
             self._quota.forget_blobs(db, remove(db, ids) or [digest])
 
     def sweep(self, index: Index) -> int:
-        """Set the totals right and remove files that belong to no blob; returns how many."""
+        """Recount the totals and remove files that belong to no blob. Returns the number of removed files."""
         self._quota.recount(index)
         return self._blobs.sweep({digest for (digest,) in index.connection().execute("SELECT digest FROM blobs")})
 
@@ -157,7 +157,7 @@ class Transactions:
         self._quota.forget_blobs(db, insert(db, *row, one.created, one.host, one.seconds))
 
     def _store_blob(self, index: Index, digest: str, content: bytes, what: str) -> None:
-        """Have the blob's file whole on the disk, its room booked before."""
+        """Reserve the bytes of a blob, then write its file."""
         known = index.connection().execute("SELECT 1 FROM blobs WHERE digest = ?", (digest,)).fetchone()
         if known and self._blobs.has(digest, len(content)):
             return
