@@ -1,4 +1,4 @@
-"""One compiled thing as the store knows it."""
+"""The metadata of a compiled artifact."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from warmstore.compiling.environment import Environment
 class Artifact:
     """The metadata of a stored artifact; `ArtifactStore.read` has its bytes.
 
-    `key` is what was compiled and `kind` into what (see `rules.KINDS`). `digest` is the BLAKE3 of the bytes, in hex.
-    Times are seconds since 1970; `seconds` is what it took to make. `requirements` replace what the rules would ask of
-    the environment it is used in: a value instead of the one of `environment`, or None for "nothing".
+    `key` identifies what was compiled, and `kind` the form of the result (see `rules.KINDS`). `digest` is the BLAKE3 of
+    the bytes, in hex. Times are seconds since 1970; `seconds` is the time that compiling took. `requirements` replace
+    fields of `environment` in the checks of the rules; None stands for no requirement.
     """
 
     key: str
@@ -31,5 +31,5 @@ class Artifact:
     last_used: float = 0.0
 
     def needs(self, name: str) -> Any:
-        """What it asks of an environment's field: the requirement if there is one, else the field it was made under."""
+        """The required value of a field of the environment: from `requirements`, else from `environment`."""
         return self.requirements[name] if name in self.requirements else getattr(self.environment, name)

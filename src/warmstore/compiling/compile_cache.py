@@ -1,7 +1,8 @@
-"""The compile cache of this process: `init`, before or after frameworks are imported, and then nothing else to do.
+"""The compile cache of this process: one call of `init`, before or after frameworks are imported.
 
-`init` points Inductor, AOTAutograd, Triton, Dynamo's profiles and JAX at a private folder, brings from the store what
-they look up, and takes in what they make. A program whose cache fails compiles as it would have without one.
+`init` points Inductor, AOTAutograd, Triton, Dynamo's profiles and JAX at a private scratch directory. Artifacts of the
+store are copied there when a compiler looks them up, and new files are stored. If the cache fails, the program compiles
+as without one.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("warmstore")
 
-# What compilers look up without anybody hearing of it comes before the program starts.
+# No hook reports the lookups of these kinds, so they are restored before the program starts.
 _UNHEARD = frozenset({"triton.cubin", "triton.ptx", "triton.ttir", "autotune", "pgo"})
 
 
 class CompileCache(Closeable):
-    """What `init` returns. `active` tells whether there is a cache, `reason` why there is none."""
+    """The result of `init`. `active`: whether there is a cache; `reason`: why there is none."""
 
     has_rows = False
 
@@ -66,7 +67,7 @@ class CompileCache(Closeable):
 
     @property
     def active(self) -> bool:
-        """Whether what is compiled is kept and found."""
+        """Whether artifacts are stored and restored."""
         return self.session is not None
 
     def _start(self) -> None:
@@ -109,7 +110,7 @@ class CompileCache(Closeable):
         self._watcher.when_imported("torch._inductor.config", self._set_options)
 
     def _point(self, live: Path) -> None:
-        """Have compilers that are imported later, and those that are imported already, use the live folder."""
+        """Point compilers, imported already or later, at the scratch directory."""
         self._variables = compiler_profiles.apply(self.profile)
         for name, value in {**_folders(live), **JAX_VARIABLES}.items():
             self._variables[name] = os.environ.get(name)
@@ -119,7 +120,7 @@ class CompileCache(Closeable):
             os.environ.setdefault("TORCH_COMPILE_JOB_ID", self.settings.job)
 
     def _moved(self, live: Path) -> None:
-        """Have compilers that have begun use another folder."""
+        """Point compilers that are running at another scratch directory."""
         os.environ.update(_folders(live))
         if (utils := sys.modules.get("torch._inductor.utils")) is not None:
             utils.clear_caches()  # of modules and libraries by their paths; those in use stay in use
@@ -130,7 +131,7 @@ class CompileCache(Closeable):
         compiler_profiles.apply_options(self.profile, config)
 
     def close(self) -> None:
-        """Take in what is left, remove the live folder, and have compilers work as before. Closing twice is fine."""
+        """Store the remaining files, remove the scratch directory, and restore the compilers. Safe to call twice."""
         if self.closed:
             return
         self.closed = True
@@ -177,10 +178,10 @@ def init(
     remote_options: Mapping[str, Any] | None = None,
     remote_wait: float = 2.0,
 ) -> CompileCache:
-    """Have this process find what was compiled before, by whichever process, and keep what it compiles.
+    """Let this process use what other processes compiled, and store what it compiles.
 
-    Called once, before or after `import torch` or `import jax`, and before anything is compiled. Called again with the
-    same arguments it does nothing; with others, the new ones hold.
+    Call it once, before or after `import torch` or `import jax`, and before anything is compiled. Another call with the
+    same arguments does nothing; a call with other arguments replaces the cache.
 
     Args:
         local_dir: The store's folder, which only this user may write. Else WARMSTORE_CACHE_DIR, else the user's cache
@@ -217,7 +218,7 @@ def init(
 
 
 def warmup(names: Iterable[str]) -> dict[str, int]:
-    """Bring everything that these jobs used before it is looked up. Returns how many artifacts each had.
+    """Restore all artifacts of these jobs, before they are looked up. Returns the number for each job.
 
     Raises:
         ValueError: `init` was not called, or there is no cache here.
@@ -226,7 +227,7 @@ def warmup(names: Iterable[str]) -> dict[str, int]:
 
 
 def stats() -> StoreStats:
-    """What the store holds and how it fares: artifacts, bytes, hits, misses, seconds saved; see `StoreStats`.
+    """The statistics of the store: artifacts, bytes, hits, misses, seconds saved; see `StoreStats`.
 
     Raises:
         ValueError: `init` was not called, or there is no cache here. So do the functions below.
@@ -235,12 +236,12 @@ def stats() -> StoreStats:
 
 
 def lookups() -> list[Lookup]:
-    """What this process's compilers have looked for so far: what was found, and why the rest was not."""
+    """The lookups of this process's compilers so far: hits, and misses with their reasons."""
     return list(_session().lookups)
 
 
 def clear(*, job: str | None = None) -> int:
-    """Remove everything from the store, or what a job used. Returns how many artifacts."""
+    """Remove all artifacts from the store, or those of a job. Returns how many."""
     return _session().store.clear(job=job)
 
 
@@ -259,7 +260,7 @@ def export(path: str | os.PathLike[str], jobs: Sequence[str] | None = None) -> B
 
 
 def import_(path: str | os.PathLike[str]) -> BundleInfo:
-    """Take what a bundle holds, all of it or nothing. Whoever made it can run programs here: import what you trust.
+    """Add all artifacts of a bundle to the store, or none. Its author can run programs here: import what you trust.
 
     Raises:
         FileNotFoundError, BadBundle, NotTrusted, NewerFormat, TooLarge, WriteFailed, ReadOnly: as `bundles.import_`.
@@ -270,7 +271,7 @@ def import_(path: str | os.PathLike[str]) -> BundleInfo:
 
 
 def doctor(local_dir: str | os.PathLike[str] | None = None, job: str | None = None) -> list[Finding]:
-    """What keeps the cache from helping here, and why the last runs missed what they did; see `Finding`.
+    """Check whether the cache can work here, and show the reasons for misses of the last runs; see `Finding`.
 
     Args:
         local_dir: As for `init`; without it, the folder of this process's cache.
@@ -284,7 +285,7 @@ def doctor(local_dir: str | os.PathLike[str] | None = None, job: str | None = No
 
 
 def current() -> CompileCache | None:
-    """What the last `init` returned; None before."""
+    """The result of the last `init`; None before the first."""
     return _current
 
 

@@ -1,4 +1,4 @@
-"""What could keep the compile cache from helping here, point by point, and why the last runs missed what they did."""
+"""Checks whether the compile cache can work on this machine, and shows the reasons for the misses of the last runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from warmstore.errors import message_of
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at: whether it is well, and what was found."""
+    """The result of one check: whether it passed, and what was found."""
 
     name: str
     well: bool
@@ -29,10 +29,10 @@ class Finding:
 
 
 def doctor(folder: Path, job: str | None = None) -> list[Finding]:
-    """Look at this machine and a store's folder. `job` limits what is said of last runs to that of one job.
+    """Check this machine and a store's folder. `job`: shows only the last run of this job.
 
     Raises:
-        ValueError: the store cannot be opened, because a newer warmstore made it.
+        ValueError: A newer warmstore made the store.
     """
     folder = Path(folder).expanduser().absolute()
     environment = probe()

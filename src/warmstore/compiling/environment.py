@@ -1,7 +1,7 @@
 """What a compiled artifact depends on outside the program: versions, device, instruction set, compiler, threads.
 
-An `Environment` is plain data. It is found without importing torch, Triton or JAX, whose versions lie in their files,
-so it is the same before and after they are imported.
+An `Environment` is plain data. Versions of torch, Triton and JAX are read from their files, without an import, so an
+environment is the same before and after they are imported.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from warmstore.errors import BadArtifact
 
 @dataclass(frozen=True)
 class Environment:
-    """Everything that may decide whether an artifact made here is right there. None or empty: not there, or not known.
+    """Everything that decides whether an artifact is usable on another machine. None or empty: absent or unknown.
 
     `isa` holds the extensions of the CPU's instruction set that compilers use. `capability` is the vector level that
     torch's kernels take ("avx512", "avx2", "default"), which ATEN_CPU_CAPABILITY lowers. `gpus` are the models that

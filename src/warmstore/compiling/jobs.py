@@ -1,4 +1,4 @@
-"""Named jobs: whether what one used is all here, so that a CI step can tell that the next start will be warm."""
+"""Named jobs: whether all artifacts of a job are in the store, so that a CI step knows that the next start is warm."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Readiness:
 
 
 def prepare(folder: Path, job: str, remote: RemoteSettings | None = None) -> Readiness:
-    """Read, and so verify, everything a job used; it is in the page cache then. What a remote has of it is fetched.
+    """Fetch the artifacts of a job from the remote, then read and verify them; they are in the page cache then.
 
     Raises:
         NewerFormat, WriteFailed: the store cannot be opened.

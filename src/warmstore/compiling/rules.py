@@ -1,7 +1,7 @@
-"""Which artifact may be used in which environment: one small class a rule, a list of rules for each kind of artifact.
+"""Rules for where an artifact may be used: a small class for each rule, and a list of rules for each kind of artifact.
 
-A rule compares what an artifact needs, by default the environment it was made in, with the environment at hand. It
-says why not, or nothing. Of the artifacts that may be used, the most specific kind wins, then the newest.
+A rule compares what an artifact needs, by default the environment it was made in, with the present environment. It
+returns an objection or None. Of several usable artifacts the most specific kind wins, then the newest.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from warmstore.compiling.environment import Environment, value_text
 
 
 class Rule(Protocol):
-    """One thing that an artifact may need."""
+    """One condition of an artifact."""
 
     def objection(self, artifact: Artifact, environment: Environment) -> str | None:
-        """Why the artifact must not be used in the environment; None when it may be."""
+        """Why the artifact must not be used in the environment; None if it may be."""
 
 
 @dataclass(frozen=True)
 class Same:
-    """A field of the environment is the same. Where nothing is needed, anything goes."""
+    """A field of the environment is the same. A requirement of None accepts any value."""
 
     field: str
 
@@ -115,7 +115,7 @@ class CudaAtLeast:
 
 @dataclass(frozen=True)
 class SameEnvironment:
-    """Nothing at all has changed: for kinds that nobody has described."""
+    """The whole environment is the same: for kinds that are not in `KINDS`."""
 
     def objection(self, artifact: Artifact, environment: Environment) -> str | None:
         if artifact.environment == environment:
@@ -153,7 +153,7 @@ KINDS: dict[str, Kind] = {
     "header": Kind(30, (*_HOST, *_TORCH, Same("compiler"))),
     "jax": Kind(30, (*_NATIVE, Same("jax"), Same("jaxlib"), SameModels())),
 }
-"""What is known of each kind. What is not in here is used only in the very environment it was made in."""
+"""Rank and rules of each kind. An artifact of another kind is used only in exactly the environment it was made in."""
 
 _UNKNOWN = Kind(0, (SameEnvironment(),))
 

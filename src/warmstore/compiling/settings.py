@@ -1,4 +1,4 @@
-"""What `init` was told, by its arguments or by environment variables; checked at once."""
+"""The settings of `init`, from its arguments or environment variables, validated when they are made."""
 
 import os
 import sys
@@ -15,18 +15,18 @@ from warmstore.storage.humanize import parse_size
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of a compile cache. `of` makes them; they are right once made.
+    """Settings of a compile cache, made and validated by `of`.
 
     Attributes:
         folder: The store's folder, absolute.
         max_size: Bytes.
         eviction: A name of `eviction_order.POLICIES`.
         profile: A name of `compiler_profiles.PROFILES`.
-        job: What this program is called.
-        job_is_told: Whether the user said so; else it is the name of the script.
-        offline: Whether no network may be touched.
-        wait: Seconds to wait at most for another process that compiles the same.
-        remote: The remote; None for none.
+        job: The name of this program.
+        job_is_told: Whether the user gave the name; else it is the name of the script.
+        offline: Whether the network must not be used.
+        wait: Most seconds to wait for another process that compiles the same.
+        remote: The remote, or None.
     """
 
     folder: Path

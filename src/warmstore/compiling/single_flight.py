@@ -1,9 +1,8 @@
-"""Single flight: of several processes that need the same thing compiled, one compiles and the others wait for it.
+"""Single flight: of several processes that need the same artifact, one compiles and the others wait for it.
 
-A flight is a lock on one of 4,096 empty files, which its key decides. The system lets go of it when its process ends,
-so nobody waits for the dead. Two keys of one file wait for each other, which costs time and nothing else. Locks belong
-to a file that was opened (`flock`), and not to the process, so nothing else in it that opens and closes the same file
-lets go of them.
+A flight is a lock on one of 4,096 empty files, chosen by a hash of the key. The system releases the lock when its
+process ends. Two keys of the same file wait for each other, which only costs time. The locks are those of `flock`: they
+belong to an open file, so other code of the process that opens and closes the same file does not release them.
 """
 
 import fcntl
@@ -39,7 +38,7 @@ class SingleFlight:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
     def begin(self, key: str) -> bool:
-        """Take the flight of `key` if nobody in another process has it. Also true for one that is ours already."""
+        """Take the flight of `key`. False if another process has it; true also if no lock can be taken at all."""
         path = self._file(key)
         with self._guard:
             if self._is_closed or path in self._held:
@@ -47,7 +46,7 @@ class SingleFlight:
             try:
                 file = self._open(path)
             except OSError:
-                return True  # the folder is gone: who cannot lock compiles
+                return True  # the folder is gone: compile without a lock
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -57,7 +56,7 @@ class SingleFlight:
             return True
 
     def wait(self, key: str, seconds: float) -> bool:
-        """Take the flight of `key` as soon as the other process is through with it; false after that many seconds."""
+        """Take the flight of `key` as soon as no other process has it. False after that many seconds."""
         end = time.monotonic() + seconds
         pause = 0.005
         while not self.begin(key):
@@ -68,21 +67,21 @@ class SingleFlight:
         return True
 
     def end(self, key: str) -> None:
-        """Let the others go on. Ending a flight that is not ours does nothing."""
+        """Release the flight of `key`, if this process has it."""
         with self._guard:
             file = self._held.pop(self._file(key), None)
             if file is not None:
                 self._let_go(file)
 
     def close(self) -> None:
-        """End all of them. From then on `begin` is always true."""
+        """Release all flights. From then on `begin` is always true."""
         with self._guard:
             while self._held:
                 self._let_go(self._held.popitem()[1])
             self._is_closed = True
 
     def leave(self) -> None:
-        """In a forked child: forget all of them. They are the parent's, and the child would keep them from ending."""
+        """In a forked child: close the files. The flights are the parent's; an open file would keep them locked."""
         self._guard = threading.Lock()
         while self._held:
             os.close(self._held.popitem()[1])
@@ -90,7 +89,7 @@ class SingleFlight:
 
     @staticmethod
     def _let_go(file: int) -> None:
-        fcntl.flock(file, fcntl.LOCK_UN)  # a child that was forked meanwhile may still have the file open
+        fcntl.flock(file, fcntl.LOCK_UN)  # a forked child may still have the file open
         os.close(file)
 
     def _file(self, key: str) -> Path:

@@ -1,4 +1,4 @@
-"""What goes wrong in a cache is told once as a warning: a full disk stays full for hours."""
+"""Logs each kind of error once as a warning: a full disk stays full for hours."""
 
 import logging
 
@@ -8,13 +8,13 @@ _log = logging.getLogger("warmstore")
 
 
 class WarnOnce:
-    """The complaints of one process; those of the same kind, after the first, are for debugging."""
+    """The warnings of one process. Later ones of the same kind are logged at level DEBUG."""
 
     def __init__(self) -> None:
         self._told: set[str] = set()
 
     def __call__(self, message: str, name: str, error: Exception) -> None:
-        """Tell of an error; `message` is its kind, with a %s for the name."""
+        """Log an error. `message` is its kind, with a %s for the name."""
         level = logging.DEBUG if message in self._told else logging.WARNING
         self._told.add(message)
         _log.log(level, f"compile cache: {message}: %s", name, message_of(error))
