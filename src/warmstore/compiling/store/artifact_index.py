@@ -191,10 +191,6 @@ class Index:
             with suppress(FileNotFoundError):
                 self.files.rename(path, aside)
 
-    def remove_aside(self) -> None:
-        """Remove the damaged file that `move_aside` left."""
-        self.files.remove(self.aside)
-
 
 def number(connection: sqlite3.Connection, statement: str, values: tuple[object, ...] = ()) -> int:
     """The one integer that a statement asks for.

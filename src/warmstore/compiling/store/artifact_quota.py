@@ -113,7 +113,7 @@ class ArtifactQuota:
 
     def _shrink(self, index: Index) -> None:
         """Have the index take less of the limit: drop the damaged one, and what jobs know that is not here any more."""
-        index.remove_aside()
+        index.files.remove(index.aside)
         if index.size() > self.limit // 4:
             with index.transaction() as db:
                 db.execute("DELETE FROM jobs WHERE key NOT IN (SELECT key FROM artifacts)")

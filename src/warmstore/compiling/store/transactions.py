@@ -121,7 +121,7 @@ class Transactions:
             db.execute("DELETE FROM counters")
         self.forget(index, ids, None)
         self._blobs.sweep(())
-        index.remove_aside()
+        index.files.remove(index.aside)
         return len(ids)
 
     def drop(self, index: Index, digest: str) -> None:
