@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.slow import set_long
 
 FORKED_CHILD_SECONDS = 300
 """A child that this process forked ends after this time and shows where its threads stand: it may wait for a lock."""
@@ -19,6 +20,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    set_long(config.getoption("--slow"))
     config.addinivalue_line("markers", "forks: forks the process of the tests; runs before those without this mark")
     faulthandler.register(signal.SIGALRM, file=2, chain=True)
     os.register_at_fork(after_in_child=lambda: signal.alarm(FORKED_CHILD_SECONDS))

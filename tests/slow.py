@@ -1,9 +1,25 @@
-"""Which parameters of a long test the short run has; `--slow` has all of them."""
+"""What the short run has of a long test; `--slow` has all of it."""
 
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
+
+_long = [False]
+
+
+def set_long(long: bool) -> None:
+    """Whether this is the run with `--slow`; conftest tells, before any test is imported."""
+    _long[0] = long
+
+
+def is_long() -> bool:
+    return _long[0]
+
+
+def either(short: int, long: int) -> int:
+    """A size: the first one in the short run."""
+    return long if _long[0] else short
 
 
 def thinned(count: int, parameters: Iterable[Any]) -> list[Any]:

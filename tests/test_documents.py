@@ -121,6 +121,7 @@ def test_readme_caches_a_module_in_five_lines() -> None:
     assert len(code) == 5
 
 
+@pytest.mark.slow
 def test_example_computes_nothing_the_second_time(tmp_path: Path) -> None:
     command = [sys.executable, ROOT / "examples" / "cache_a_module.py", tmp_path]
     first, second = (subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2))
@@ -149,6 +150,7 @@ def test_code_on_identity_runs_as_a_script(block: str, tmp_path: Path) -> None:
         assert promised in done.stdout
 
 
+@pytest.mark.slow
 def test_distributed_script_in_documents_runs(tmp_path: Path) -> None:
     (script,) = (block for block in _blocks("docs/features.md") if block.startswith(SCRIPT))
     (tmp_path / "train.py").write_text(script)
@@ -176,6 +178,7 @@ def test_every_promise_names_tests_that_exist(name: str, count: int) -> None:
             assert "/" not in file, file  # a name of the library, such as `drop_last`
 
 
+@pytest.mark.slow
 def test_flax_training_resumes_exactly(tmp_path: Path) -> None:
     for package in ("jax", "flax", "optax"):
         if find_spec(package) is None:

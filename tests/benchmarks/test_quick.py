@@ -22,6 +22,7 @@ def test_the_quick_samplers_are_right_and_have_their_bars(tmp_path: Path) -> Non
     assert [bar.figure is not None for bar in report.bars] == [True] * 6
 
 
+@pytest.mark.slow
 def test_the_quick_gather_has_the_limit_warmstore_and_a_ratio(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     status = main(["--quick", "--only", "gather", "--folder", f"{tmp_path / 'data'}", "--results", f"{tmp_path}"])
@@ -43,9 +44,14 @@ def test_the_quick_gather_has_the_limit_warmstore_and_a_ratio(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("name", "tables", "bars"),
     [
-        ("records", 3, 4),
+        pytest.param("records", 3, 4, marks=pytest.mark.slow),
         ("labels", 3, 3),
-        ("cold", 1, 1 + sum(find_spec(peer) is not None for peer in ("lmdb", "lance", "vortex"))),
+        pytest.param(
+            "cold",
+            1,
+            1 + sum(find_spec(peer) is not None for peer in ("lmdb", "lance", "vortex")),
+            marks=pytest.mark.slow,
+        ),
         pytest.param("features", 4, 7, marks=pytest.mark.slow),
         pytest.param("edits", 5, 5, marks=pytest.mark.slow),
         pytest.param("keys", 4, 22, marks=pytest.mark.slow),

@@ -177,6 +177,7 @@ def test_a_folder_that_cannot_be_used_stops_nobody(tmp_path: Path, what: str) ->
         assert "chmod go-w" in report.reason
 
 
+@pytest.mark.slow
 def test_a_store_on_a_read_only_disk_is_read(filled: Path, tmp_path: Path) -> None:
     with small_file_system(tmp_path, "64m") as disk:
         shutil.copytree(filled, disk / "store")

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.converting.common import holds, present
 from tests.faults.children import same
 from tests.records.arrow.test_arrow_table import ANY_FIELD, example
+from tests.slow import either
 
 import warmstore as ws
 from warmstore.records.arrow.arrow_schema import variable_shape_tensor
@@ -53,7 +54,7 @@ def assert_equal(made: ws.RecordStore, store: ws.RecordStore) -> None:
 
 
 @given(fields=FIELDS, counts=st.lists(st.integers(1, 9), min_size=1, max_size=3), seed=st.integers(0, 1000))
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=either(15, 40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_what_comes_back_is_what_was(
     tmp_path_factory: pytest.TempPathFactory, fields: list[Any], counts: list[int], seed: int
 ) -> None:

@@ -18,6 +18,8 @@ from tests.slow import thinned
 import warmstore as ws
 from warmstore.errors import WarmstoreError
 
+pytestmark = pytest.mark.forks
+
 IDS: list[Any] = [0, 1, 2, 5000, "a", "b", "é", 2**63]  # in the direct table, beyond it, and hashed
 FRESH: list[Any] = [3, "c", -1]
 FILES = ["json", "log", "chunk", "index", "direct"]

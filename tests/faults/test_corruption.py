@@ -27,6 +27,8 @@ from tests.faults.damage import (
 )
 from tests.faults.stories import STORIES, Story
 
+pytestmark = pytest.mark.forks
+
 _IN_SHORT = [("plain", "log"), ("plain", "store.json"), ("edited", "numbers"), ("edited", "1")]
 CHUNKS = {"edited": range(2), "rebalanced": range(2), "merged": range(2, 5)}
 FILES = [

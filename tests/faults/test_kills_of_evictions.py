@@ -86,7 +86,7 @@ def operations(full: Path, tmp_path: Path, scenario: str) -> int:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-@pytest.mark.parametrize("step", [11, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [23, pytest.param(1, marks=pytest.mark.slow)])
 def test_killed_at_any_operation(full: Path, tmp_path: Path, scenario: str, step: int) -> None:
     """The moments of an operation take turns, and so do operations in the quick run."""
     count = operations(full, tmp_path, scenario)

@@ -96,9 +96,9 @@ def moments(operations: list[str]) -> list[tuple[int, str]]:
 
 
 def some(moments: list[tuple[int, str]]) -> list[Any]:
-    """Every third in the short run."""
+    """Every sixth in the short run."""
     return [
-        pytest.param(*moment, marks=() if not number % 3 else pytest.mark.slow) for number, moment in enumerate(moments)
+        pytest.param(*moment, marks=() if not number % 6 else pytest.mark.slow) for number, moment in enumerate(moments)
     ]
 
 

@@ -491,6 +491,7 @@ assert right[-16:] != right[-32:-16]
 """
 
 
+@pytest.mark.slow
 def test_compiled_functions_are_used_or_refused(copied: Callable[[str], Path]) -> None:
     """By whoever has the same torch, compiler and CPU they are used. The others compile, without a word of trouble."""
     report = compiling(WITH_STORE + WITH_REMOTE + EDITED, copied("compiled"), job=JOB, remote=str(copied("remote")))

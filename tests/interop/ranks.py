@@ -242,10 +242,11 @@ def start(loop: Any, way: str, world: int, phase: str, folder: Path) -> None:
         raise SystemExit(f"{way} on {world} ranks, {phase}: exit codes {[process.exitcode for process in ranks]}")
 
 
-def main(name: str, folder: str) -> None:
-    """All runs of a loop."""
+def main(name: str, folder: str, which: str) -> None:
+    """The runs of a loop: "short" is those of its SHORT, where it has one, and "long" all."""
     loop = importlib.import_module(f"tests.interop.loops.{name}")
-    for way, worlds in loop.WAYS.items():
+    ways = getattr(loop, "SHORT", loop.WAYS) if which == "short" else loop.WAYS
+    for way, worlds in ways.items():
         for world in worlds:
             for phase in PHASES:
                 start(loop, way, world, phase, Path(folder))

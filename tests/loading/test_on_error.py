@@ -8,6 +8,8 @@ import pytest
 
 import warmstore as ws
 
+pytestmark = pytest.mark.forks
+
 
 class Broken:
     """Numbers, some of which cannot be read."""

@@ -54,6 +54,7 @@ def test_a_killed_worker_of_torch_is_torchs_error_and_leaves_nothing(store: ws.R
     assert left == "left [] 9"
 
 
+@pytest.mark.slow
 def test_two_ranks_under_torchrun(store: ws.RecordStore, tmp_path: Path) -> None:
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     child = ["-m", "tests.loading.children", "rank", str(store.path), str(tmp_path)]

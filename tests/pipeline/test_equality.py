@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from tests.pipeline.functions import KINDS, change, change_in_place, make, shake, slow_image, unwrap
 from tests.pipeline.making import check, expected, plan_of, same
+from tests.slow import either
 
 import warmstore as ws
 from warmstore.pipeline.pipeline import Pipeline
@@ -45,7 +46,7 @@ def layouts(draw: st.DrawFn, pipe: Pipeline) -> dict[str, Any]:
     return {"placements": placements, "counts": counts, "memory": draw(budget), "disk": draw(budget)}
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=either(10, 30), deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_any_pipeline_under_any_plan(data: st.DataObject) -> None:
     pipe = data.draw(pipelines())
@@ -89,7 +90,7 @@ def test_what_is_compared_with_is_what_the_functions_give() -> None:
     assert not np.array_equal(first["x"], second["x"])
 
 
-@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+@pytest.mark.parametrize("start_method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_by_worker_processes(tmp_path: Path, start_method: str) -> None:
     pipe = ws.Pipeline(range(61)).step(make, kind="mixed").step(change).step(shake, random=True)
     plan = plan_of(

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from tests.faults.children import in_child
 from tests.pipeline.making import check, expected, plan_of, same
 from tests.pipeline.recipes import SAMPLES, plots
+from tests.slow import either
 
 import warmstore as ws
 from warmstore.pipeline import trial, write_watch
@@ -38,7 +39,7 @@ def test_any_sharing_and_any_writes(data: st.DataObject) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=either(15, 50), deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_more_sharing_and_writes(data: st.DataObject) -> None:
     fill_and_read(data)
@@ -198,10 +199,10 @@ CASES = {
 
 
 def ways() -> Iterator[Any]:
-    """Every case in every tier; the short run has every second, and workers, who start slowly, for every sixth."""
+    """Every case in every tier; the short run has every second, and workers, who start slowly, for every twelfth."""
     for tier, codec, workers in (("memory", "raw", 0), ("disk", "zstd", 0), ("disk", "zstd", 2), ("memory", "raw", 2)):
         for at, (name, case) in enumerate(CASES.items()):
-            short = (tier == "memory") == (not workers) and not at % (6 if workers else 2)
+            short = (tier == "memory") == (not workers) and not at % (12 if workers else 2)
             marks = () if short else pytest.mark.slow
             yield pytest.param(case, tier, codec, workers, id=f"{name}-{tier}-{workers}", marks=marks)
 

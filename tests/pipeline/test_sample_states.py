@@ -235,7 +235,7 @@ def test_a_file_that_is_edited_as_it_is_read(tmp_path):
     assert first_of_all() == 1
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_in_workers(tmp_path, method):
     source = [Lazy(number) for number in range(COUNT)]
     pipe = ws.Pipeline(source).step(content)

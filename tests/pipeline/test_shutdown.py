@@ -39,12 +39,13 @@ PROGRAM = """
 """
 
 
+ERROR = pytest.param(2, "fork", "error", marks=pytest.mark.slow)
 SPAWNED = pytest.param(2, "spawn", "kept", marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(
     ("workers", "method", "end"),
-    [(0, "fork", "kept"), (2, "fork", "error"), (2, "fork", "group"), (2, "fork", "kept"), SPAWNED],
+    [(0, "fork", "kept"), ERROR, (2, "fork", "group"), (2, "fork", "kept"), SPAWNED],
 )
 def test_however_it_ends(tmp_path: Path, workers: int, method: str, end: str) -> None:
     script = tmp_path / "program.py"

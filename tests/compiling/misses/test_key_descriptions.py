@@ -177,6 +177,7 @@ def test_what_inductor_does_not_look_for_has_a_reason(filled: Path) -> None:
     assert "Unsupported joint custom pass" in said["inductor/fxgraph"][0]
 
 
+@pytest.mark.slow
 def test_an_edited_jax_program_says_what_changed(tmp_path: Path) -> None:
     pytest.importorskip("jax")
     run(SQUARES, tmp_path / "store")

@@ -194,7 +194,7 @@ def test_an_error_of_the_disk_is_told_from_others(
 @pytest.mark.parametrize(
     ("start", "at"),
     [
-        ("warm", ".tmp"),
+        pytest.param("warm", ".tmp", marks=pytest.mark.slow),
         pytest.param("cold", "/inductor/", marks=pytest.mark.slow),
         pytest.param("warm", ".py", marks=pytest.mark.slow),
     ],

@@ -23,6 +23,7 @@ WAYS = {
     "end": (1, 2),
     "stream": (1, 2),
 }
+SHORT = {"loader": (1, 2), "dataloader-0": (2,), "skip-0": (1,), "stateful-0": (1,), "end": (1,)}
 ONCE = {"refused": 2, "prepared": 2}
 
 

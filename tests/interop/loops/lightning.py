@@ -17,6 +17,7 @@ import warmstore as ws
 
 WAYS = {"loader": (1, 2), "dataloader-0": (1, 2), "dataloader-2": (1, 2), "sharded-0": (2,), "persistent-2": (1,)}
 WAYS |= {"end": (1, 2), "end of epoch": (1, 2), "end-0": (1, 2), "stream": (1, 2), "unsized": (1, 2)}
+SHORT = {"loader": (1, 2), "dataloader-0": (2,), "sharded-0": (2,), "end": (1,)}
 ONCE = {"refused": 2, "forked": 1}
 OURS = ("loader", "stream", "unsized", "end", "end of epoch")
 

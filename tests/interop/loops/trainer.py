@@ -12,6 +12,7 @@ from tests.interop.ranks import Run
 import warmstore as ws
 
 WAYS = {"loader": (1, 2), "dataloader-0": (1, 2), "dataloader-2": (1,), "text": (1, 2), "end": (1, 2)}
+SHORT = {"loader": (1, 2), "dataloader-0": (2,), "text": (1,), "end": (1,)}
 ONCE = {"refused": 2}
 
 

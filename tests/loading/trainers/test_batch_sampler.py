@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 import warmstore as ws
 
-WORKERS = [(0, None), (2, "fork"), (2, "spawn")]
+WORKERS = [(0, None), (2, "fork"), pytest.param(2, "spawn", marks=pytest.mark.slow)]
 pytestmark = [pytest.mark.forks, pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")]
 
 

@@ -7,6 +7,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from tests.pipeline.plan.test_plan import pipeline
 from tests.pipeline.profiles import profile
+from tests.slow import either
 
 import warmstore as ws
 from warmstore.pipeline.pipeline import Pipeline
@@ -220,7 +221,7 @@ def profiles(draw: st.DrawFn) -> Profile:
     )
 
 
-@settings(max_examples=25, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+@settings(max_examples=either(8, 25), deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(profiles(), st.floats(0.05, 1.0), st.booleans())
 def test_joint_plans_are_within_budgets_and_never_worse(found: Profile, share: float, direct_io: bool) -> None:
     largest = max(sum(c * b for c, b in zip(found.counts, stage.nbytes, strict=True)) for stage in found.stages)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis.extra import numpy as arrays
+from tests.slow import either
 
 from warmstore.errors import UnsupportedType
 from warmstore.loading.collate import stack
@@ -78,7 +79,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=either(50, 150), deadline=None)
 @given(VALUES)
 def test_any_value(value: Any) -> None:
     spec, leaves = flatten(value)
@@ -125,7 +126,7 @@ def test_refused(value: Any) -> None:
         flatten(value)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=either(25, 60), deadline=None)
 @given(st.lists(VALUES, min_size=1, max_size=4), st.sampled_from(["raw", "zstd"]))
 def test_records_of_any_values(values: list[Any], codec: str) -> None:
     parts = [flatten(value) for value in values]

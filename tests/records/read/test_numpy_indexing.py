@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from tests.faults.children import same
+from tests.slow import either
 
 import warmstore as ws
 from warmstore.errors import PositionError
@@ -72,7 +73,7 @@ def of_numpy(array: np.ndarray[Any, Any], index: Any) -> Any:
 
 
 @given(st.data())
-@settings(max_examples=600)
+@settings(max_examples=either(200, 600))
 def test_any_index_is_that_of_numpy(data: st.DataObject) -> None:
     shape = data.draw(SHAPES)
     index = data.draw(indices(shape))
@@ -149,7 +150,7 @@ def test_what_numpy_refuses_is_refused(tmp_path: Path, index: Any) -> None:
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=either(60, 150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_field_of_an_edited_store(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Pending rows, updates, deletes and absent values, as a masked array that was edited the same way."""
     inner = data.draw(st.lists(st.integers(1, 3), max_size=2).map(tuple))
