@@ -45,7 +45,7 @@ def test_the_quick_gather_has_the_limit_warmstore_and_a_ratio(tmp_path: Path) ->
     ("name", "tables", "bars"),
     [
         pytest.param("records", 3, 4, marks=pytest.mark.slow),
-        ("labels", 3, 3),
+        pytest.param("labels", 3, 3, marks=pytest.mark.slow),
         pytest.param(
             "cold",
             1,

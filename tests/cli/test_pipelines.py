@@ -48,7 +48,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
-@pytest.mark.parametrize("name", ["pipeline", "made"])
+@pytest.mark.parametrize("name", ["pipeline", pytest.param("made", marks=pytest.mark.slow)])
 def test_a_plan_is_printed_and_drawn(module: str, name: str, tmp_path: Path) -> None:
     told = ["--memory", "100MB", "--workers", "0", "--seconds", "0.5", "--plot", "plan.png"]
     done = CliRunner().invoke(app, ["plan", f"{module}:{name}", *told], env={"COLUMNS": "140"})

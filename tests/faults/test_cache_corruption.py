@@ -136,7 +136,7 @@ def words_in_use(data: bytes) -> list[int]:
     return [8 * word + byte for word in np.flatnonzero(words).tolist() for byte in range(8)]
 
 
-@pytest.mark.parametrize("file", thinned(2, FILES))
+@pytest.mark.parametrize("file", thinned(3, FILES))
 def test_bytes_flipped(tmp_path: Path, file: str) -> None:
     path = make(tmp_path / "s")
     data = file_of(path, file).read_bytes()
@@ -161,7 +161,7 @@ def lengths(data: bytes, step: int) -> list[int]:
     return sorted({*range(0, len(data), step), *(at for at in pages if 0 <= at < len(data))})
 
 
-@pytest.mark.parametrize("file", thinned(2, FILES))
+@pytest.mark.parametrize("file", thinned(3, FILES))
 def test_cut(tmp_path: Path, file: str) -> None:
     path = make(tmp_path / "s")
     data = file_of(path, file).read_bytes()
@@ -176,7 +176,7 @@ def test_cut_at_many_lengths(tmp_path: Path, file: str) -> None:
     look(path, file, cuts(data, lengths(data, 1 if len(data) < 10_000 else 37)))
 
 
-@pytest.mark.parametrize("file", thinned(2, FILES))
+@pytest.mark.parametrize("file", thinned(3, FILES))
 def test_garbage(tmp_path: Path, file: str) -> None:
     path = make(tmp_path / "s")
     data = file_of(path, file).read_bytes()

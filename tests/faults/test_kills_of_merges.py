@@ -90,8 +90,8 @@ STATES: dict[Job, list[list[int]]] = {
     seal: [BEFORE, [*BEFORE, 9], [*BEFORE, 9, 10]],
 }
 MOMENTS = ("before", "middle", "after")
-PARTS = [0, *(pytest.param(part, marks=pytest.mark.slow) for part in (1, 2, 3))]
-"""Quarters of the cases, of which the short run has one."""
+PARTS = [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, 8))]
+"""Eighths of the cases, of which the short run has one."""
 
 
 def operations(path: Path, job: Job) -> list[str]:
@@ -144,7 +144,7 @@ def test_killed_at_any_operation(path: Path, job: Job, part: int) -> None:
     cases = [
         (at, moment) for at in range(len(names)) for moment in MOMENTS if moment != "middle" or names[at] == "write"
     ]
-    for at, moment in cases[part::4]:
+    for at, moment in cases[part::8]:
         copy = Path(shutil.copytree(path, path.with_name(f"{at} {moment}")))
         reader = ws.RecordStore.open(copy)
         late = ws.RecordStore.open(copy)
@@ -215,7 +215,7 @@ def test_an_update_of_several_batches_that_a_full_disk_refused_is_done_later(pat
 @pytest.mark.parametrize("job", STATES)
 def test_any_operation_refused(path: Path, job: Job, forever: bool, part: int) -> None:
     names = operations(path, job)
-    for at in range(part, len(names), 4):
+    for at in range(part, len(names), 8):
         copy = Path(shutil.copytree(path, path.with_name(str(at))))
         files = Refusing(forever=forever)
         files.at = at
