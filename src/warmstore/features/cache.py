@@ -1,7 +1,7 @@
 """FeatureCache: outputs of a frozen module, kept per sample on disk and found by the sample's id.
 
-A cache is a record store with a key column, a key index beside it, and a queue of outputs on their way there. Every
-process may write, and sees what the others committed as soon as it misses something.
+A cache consists of a record store with a key column, a key index, and a queue of outputs that are not written yet.
+Every process may write. A miss makes a process look for rows that others committed.
 """
 
 from __future__ import annotations
@@ -48,39 +48,37 @@ Int64 = np.ndarray[Any, np.dtype[np.int64]]
 class FeatureCache(Closeable):
     """The cache with one id in a folder. Safe to use from several threads and processes.
 
-    At a remote, others' samples are found at once and come when they are read; new ones are written here, and pushed at
-    close, or by `push`. A remote that fails is a miss.
+    If the folder is a URL, samples of other hosts are found at once and downloaded when they are read. New samples are
+    written to a local folder and pushed by `close` or `push`. Where the remote fails, samples count as missing.
 
     Args:
-        folder: where caches lie; any number share it. Or a URL, such as "s3://bucket/caches".
-        id: which cache: name the module and its version, such as "resnet50_v1".
-        flush_every: samples after which what was accepted is committed to the disk.
-        async_write: commit in a background thread; False commits in the call that makes a commit due.
-        max_pending: bytes of outputs that may wait for the disk; beyond it `put_batch` waits.
-        read_only: never write: misses are computed and not kept.
-        variable: store outputs whose shapes vary from sample to sample or batch to batch. Found out by itself where it
-            shows before the first commit.
-        pad_value: where samples of different shapes meet in one batch, pad them to the largest with this value. None
-            raises instead.
-        lists: what a list of n things for n samples is: "per_sample" one thing each, "structure" a part of the output's
-            structure such as one tensor per layer; "auto" tells them apart where it can and raises where not.
-        versions: what to do where what decides outputs is not what it was when the cache was filled: "raise"
-            StaleCache; "new" keep one version of the cache for each, side by side; "ignore" use the cache as it is,
-            whoever filled it, and get another module's outputs.
-        writer_ranks: the ranks of a distributed job that write. The others read, compute what they miss and keep
-            nothing of it. None lets all write, which is safe and faster.
+        folder: the folder of any number of caches, or a URL, such as "s3://bucket/caches".
+        id: the name of the cache: the module and its version, such as "resnet50_v1".
+        flush_every: number of pending samples that starts a commit to the disk.
+        async_write: commit in a background thread; False commits in the call that reaches `flush_every`.
+        max_pending: the most bytes of pending outputs; `put_batch` waits if there are more.
+        read_only: never write: misses are computed and not stored.
+        variable: store outputs whose shapes vary from sample to sample or batch to batch. Detected automatically
+            if the first commit's batches show it.
+        pad_value: pads samples of different shapes in one batch to the largest of each dimension. None raises instead.
+        lists: the meaning of a list of n items for n samples: "per_sample", one item each; "structure", part of the
+            structure, such as one tensor per layer; "auto" infers it, and raises if it is ambiguous.
+        versions: what to do if the fingerprint differs from that of the cache: "raise" StaleCache; "new" keeps one
+            version of the cache for each fingerprint; "ignore" returns the outputs of another module.
+        writer_ranks: the ranks of a distributed job that write. The others read, and compute misses without
+            storing them. None lets all write, which is safe and faster.
         hot_size: bytes of rows that this process keeps in memory of its own, such as "2GB"; "all" for the whole cache,
-            loaded at once, where it fits. It pays for compressed rows, which it keeps decompressed. None leaves all
-            to the system's page cache.
-        hot_device: where those rows lie: "cpu" or a device such as "cuda", from which they need no copying.
-        max_size: bytes that all files of this id, of all its versions, may take on the disk, such as "50GB". Where
-            more would be written, the oldest samples go, a 32nd at a time. Give every process that writes the same.
-        allow_pickle: keep what is no tensor, container or JSON value, in lists of one per sample, as pickled objects;
-            and unpickle what the cache holds, which runs code that whoever wrote the cache has chosen.
-        codec: how a new cache compresses each value: "raw", "zstd", "lz4" or "deflate", with ":level" at will. One that
-            is there keeps the codec it was made with.
-        threads: that compress what this process writes; None for one per core.
-        cache_dir, cache_size, remote_options, anonymous: of a cache at a remote; see `RecordStore.open` and `push`.
+            loaded at the first lookup, if it fits. Useful for compressed rows, which it keeps decompressed. None
+            relies on the page cache.
+        hot_device: the device of those rows: "cpu", or one such as "cuda".
+        max_size: the most bytes that the files of this id, of all versions, take on disk, such as "50GB". The oldest
+            samples are evicted for new ones, a 32nd of it at a time. Give all writing processes the same value.
+        allow_pickle: pickle items of per-sample lists that are no tensors, containers or JSON values, and unpickle them
+            when they are read. Unpickling runs code chosen by whoever wrote the cache.
+        codec: how a new cache compresses each value: "raw", "zstd", "lz4" or "deflate", optionally with
+            ":level". An existing cache keeps its codec.
+        threads: number of threads that compress; None for one per core.
+        cache_dir, cache_size, remote_options, anonymous: for a cache at a URL; see `RecordStore.open` and `push`.
     """
 
     def __init__(
@@ -147,7 +145,7 @@ class FeatureCache(Closeable):
         return f"FeatureCache({where!r}, {self.id!r}, {len(self):,} entries)"
 
     def __len__(self) -> int:
-        """Rows on the disk, those of an id cached again included, and samples that wait to be written."""
+        """Rows on the disk, including earlier ones of repeated ids, and pending samples."""
         versions = self._versions()
         stored = sum(version.reader.store.snapshot.length for version in versions if version.reader is not None)
         return stored + sum(len(version.blocks) for version in versions)
@@ -159,16 +157,16 @@ class FeatureCache(Closeable):
 
     @property
     def writes(self) -> bool:
-        """Whether this process keeps what it computes: neither read-only nor kept from it by `writer_ranks`."""
+        """Whether this process stores what it computes: it is not read-only, and `writer_ranks` includes it."""
         return self.session.version.writes
 
     @property
     def fingerprint(self) -> Fingerprint | None:
-        """What this cache was filled under, or its module was bound with; None while neither happened."""
+        """The fingerprint of the stored outputs, or else of the bound module; None without either."""
         return self.session.version.fingerprint
 
     def stats(self) -> CacheStats:
-        """What the cache holds and what it did in this process, all versions together."""
+        """Figures of the cache and of its use by this process, summed over the open versions."""
         sessions, versions, quota = self._sessions(), self._versions(), self.session.version.quota
         stores = [version.reader.store for version in versions if version.reader is not None]
         return CacheStats(
@@ -196,31 +194,31 @@ class FeatureCache(Closeable):
 
         Args:
             ids: a list, array or tensor of n str or int.
-            device: where tensors are wanted; the CPU if None.
+            device: of the returned tensors; the CPU if None.
 
         Returns:
-            The outputs of the samples that were found, in their order and in the structure they were put in, or None
-            when there are none; and the positions of the others, int64 [misses], in order.
+            The outputs of the samples that were found, in order and in their original structure, or None if none was
+            found; and the positions of the others, int64 [misses], in order.
 
         Raises:
-            BadIds, BadIdType: ids that cannot be.
-            WriteFailed: an earlier write in the background failed; its samples still wait.
+            BadIds, BadIdType: invalid ids.
+            WriteFailed: an earlier write in the background failed; its samples are still pending.
         """
         values, missing = self.session.fetch(as_keys(ids))
         return None if values is None else self.session.assemble(values, _torch_device(device)), missing
 
     def put_batch(self, ids: Any, outputs: Any) -> None:
-        """Keep the outputs of a batch of samples. They are found at once, and are on the disk after the next flush.
+        """Store the outputs of a batch of samples. Lookups find them at once; the next flush commits them.
 
         Args:
-            ids: a list, array or tensor of n str or int. Of equal ids the last one counts.
-            outputs: arrays or tensors [n, ...], in dicts, lists, tuples, namedtuples or dataclasses, nested at will.
+            ids: a list, array or tensor of n str or int. The last of equal ids counts.
+            outputs: arrays or tensors [n, ...], in dicts, lists, tuples, namedtuples or dataclasses, in any nesting.
 
         Raises:
-            BadIds, BadIdType: ids that cannot be, or more or fewer than outputs.
-            SchemaMismatch: outputs that do not fit what the cache holds; nothing is kept of the batch.
+            BadIds, BadIdType: invalid ids, or not one per output.
+            SchemaMismatch: outputs that do not fit the cache; nothing of the batch is stored.
             ReadOnly: the cache was opened with read_only=True.
-            WriteFailed: an earlier write in the background failed; its samples still wait.
+            WriteFailed: an earlier write in the background failed; its samples are still pending.
         """
         keys = as_keys(ids)
         if self.read_only:
@@ -229,10 +227,10 @@ class FeatureCache(Closeable):
             self.session.put(keys, outputs)
 
     def flush(self) -> None:
-        """Commit everything accepted so far; it is on the disk, and other processes see it, when this returns.
+        """Commit all pending samples; on return they are on the disk, and visible to other processes.
 
         Raises:
-            WriteFailed: the disk refused; nothing is lost, and the next flush tries again.
+            WriteFailed: a write failed; nothing is lost, and the next flush retries.
         """
         self.session.version.flush()
         for other in list(self._others.values()):
@@ -246,15 +244,15 @@ class FeatureCache(Closeable):
         call: Call | None = None,
         progress: bool | None = None,
     ) -> FillResult:
-        """Compute and keep every sample of a loader that is not cached yet. Batches that are all there are skipped.
+        """Compute and store every sample of a loader that is not cached yet. Fully cached batches are skipped.
 
-        Killed and started again it goes on, since what was flushed is found. In a distributed job give each rank its
-        own part of the samples; ranks that do not write return at once.
+        A fill that was killed resumes when it is called again. In a distributed job give each rank its own part of the
+        samples; ranks that do not write return at once.
 
         Args:
-            module: a CachedModule with this cache, or a frozen module to be wrapped in one.
-            loader: any iterable of batches. A dict goes to the module as it is, with its ids under "cache_ids" (or
-                where the CachedModule's `key_from_batch` finds them); of a tuple or list the last entry is the ids, and
+            module: a CachedModule with this cache, or a frozen module, which is wrapped in one.
+            loader: any iterable of batches. A dict is passed to the module, with its ids under "cache_ids" (or
+                where the CachedModule's `key_from_batch` finds them). The last entry of a tuple or list holds the ids,
                 the others are the module's positional arguments. A DataLoader's batches are on the CPU: move them to
                 the module's device in `call`.
             call: turns a batch of any other kind into (args, kwargs) of a call of the CachedModule.
@@ -273,9 +271,10 @@ class FeatureCache(Closeable):
         return fill(self, module, loader, call, progress)
 
     def merge(self, other: FeatureCache | str | os.PathLike[str], *, progress: bool | None = None) -> MergeResult:
-        """Copy what another cache of the same module holds and this one lacks. What is here already stays as it is.
+        """Copy the samples that another cache of the same module has and this one lacks.
 
-        Goes in blocks of some 30 MB. Killed and started again it goes on, since keys that are here are skipped.
+        Copies blocks of about 30 MB. A merge that was killed resumes when it is called again, since keys that are
+        present are skipped.
 
         Args:
             other: a cache, or the folder of one (of one version where there are several).
@@ -285,16 +284,16 @@ class FeatureCache(Closeable):
             SchemaMismatch: it holds outputs of another structure, dtype or shape.
             StaleCache: it was filled under another fingerprint, and versions="raise" (with "new", the rows go to
                 their version); or by put_batch alone while this one was not.
-            StoreExists: it is a record store and no cache. NotAStore: it is nothing.
+            StoreExists: it is a record store and no cache. NotAStore: there is no store.
             ReadOnly: this cache is not written by this process.
         """
         return merge_caches(self, other, progress)
 
     def rebalance(self, *, progress: bool | None = None) -> Utilisation:
-        """Write the store anew with one row per id, and without damaged rows, and give the rest of the room back.
+        """Rewrite the store with one row per id and without damaged rows, and free the other bytes.
 
-        Others may read and write meanwhile. There must be room for a copy: of a cache with `max_size` that is more
-        than half full, the oldest samples go first.
+        Other processes may read and write meanwhile. A copy must fit on the disk: if a cache with `max_size` is more
+        than half full, the oldest samples are evicted for it.
 
         Args:
             progress: show a bar; None shows one on a terminal.
@@ -321,14 +320,14 @@ class FeatureCache(Closeable):
         remote_options: Mapping[str, Any] | None = None,
         anonymous: bool = False,
     ) -> PushResult:
-        """Add what this host computed to a cache at a remote, which any number of hosts fill; see `RecordStore.push`.
+        """Add this host's samples to a cache at a remote, which any number of hosts fill; see `RecordStore.push`.
 
         Args:
-            url: where caches lie; this one is below it under its id. None for where it was opened.
+            url: of the folder of caches; this one is stored in it under its id. None for the URL it was opened with.
 
         Raises:
             StaleCache, SchemaMismatch: others filled it with another module, or with other outputs.
-            RemoteUnavailable, RemoteRefused: it was not pushed.
+            RemoteUnavailable, RemoteRefused: the cache was not pushed.
         """
         remote = self._remote(url, remote_options, anonymous)
         self.flush()
@@ -342,13 +341,13 @@ class FeatureCache(Closeable):
         remote_options: Mapping[str, Any] | None = None,
         anonymous: bool = False,
     ) -> PullResult:
-        """Have what other hosts pushed to a remote here too. Their chunks join this cache as they are.
+        """Copy the samples that other hosts pushed to a remote. Their chunks become chunks of this cache.
 
-        Samples that two hosts computed are here twice then, until `rebalance`. The arguments are those of `push`.
+        Samples that two hosts computed are stored twice, until `rebalance`. The arguments are those of `push`.
 
         Raises:
             StaleCache, SchemaMismatch: others filled it with another module, or with other outputs.
-            Damaged, RemoteUnavailable, RemoteRefused: what came until then is here; the next pull goes on.
+            Damaged, RemoteUnavailable, RemoteRefused: chunks copied so far are kept; the next pull resumes.
         """
         remote = self._remote(url, remote_options, anonymous)
         self.flush()
@@ -381,7 +380,7 @@ class FeatureCache(Closeable):
     # Versions
 
     def bind(self, fingerprint: Fingerprint) -> FeatureCache:
-        """The version of this cache for outputs that depend on `fingerprint`: this cache itself, or one beside it.
+        """The version of this cache for a fingerprint: this cache, or another one in the same folder.
 
         Raises:
             StaleCache: the cache was filled under another fingerprint, and versions="raise".
@@ -412,14 +411,14 @@ class FeatureCache(Closeable):
     # The end
 
     def _commit(self, blocks: Sequence[Block]) -> None:
-        # A method of the cache's: who commits in the background holds the cache, so that it is not closed meanwhile.
+        # A method of the cache: the background thread then holds a reference to it, so it is not closed meanwhile.
         self.session.version.commit(blocks)
 
     def close(self) -> None:
-        """Commit what waits and let go of the files. Closing twice is fine.
+        """Commit pending samples and close the files. Closing twice is fine.
 
         Raises:
-            WriteFailed: the disk refused; the cache stays open.
+            WriteFailed: a write failed; the cache stays open.
         """
         if self.closed:
             return

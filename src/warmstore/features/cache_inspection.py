@@ -1,4 +1,4 @@
-"""What lies on the disk of a cache, told without its module: for the command line, and whoever looks after disks."""
+"""The state of caches on the disk, read without their modules: for the command line and reports."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ class CacheState:
 
 
 def read_state(path: Path) -> CacheState:
-    """What stands in the folder of one version of a cache.
+    """Read the state of one version of a cache.
 
     Raises:
         NotAStore, Damaged, NewerFormat: as when a store is opened.
@@ -73,7 +73,7 @@ def read_state(path: Path) -> CacheState:
 
 
 def find_caches(path: Path) -> list[Path]:
-    """The versions that a path means: those of a cache, one version alone, or all caches in a folder of caches.
+    """The versions at a path: all of a cache, one version, or those of all caches in a folder.
 
     Raises:
         NotAStore: there is no cache.
@@ -113,7 +113,7 @@ def duplicates(store: RecordStore) -> int:
 
 
 def clear(path: Path, files: Files | None = None) -> None:
-    """Remove one version of a cache, with everything in its folder. Others see all of it or nothing.
+    """Remove one version of a cache with its folder. Other processes see the whole version or none.
 
     Raises:
         StoreExists: the store is no cache.

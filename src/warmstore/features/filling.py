@@ -1,4 +1,4 @@
-"""Filling a cache ahead of training: every batch of a loader goes through the module, unless all of it is there."""
+"""Filling a cache before training: the module computes every batch of a loader that is not cached completely."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -17,7 +17,7 @@ def fill(
     cache: OpenCache, module: nn.Module, loader: Iterable[Any], call: Call | None, progress: bool | None
 ) -> FillResult:
     """See `FeatureCache.fill`."""
-    from tqdm import tqdm  # only who waits for something pays for it
+    from tqdm import tqdm  # imported where a bar is shown
 
     if cache.read_only:
         raise ReadOnly(f"the cache {cache.path} was opened with read_only=True; open it without to fill it")

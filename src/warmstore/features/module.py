@@ -1,9 +1,9 @@
 """CachedModule: a frozen module that computes each sample once.
 
 A call looks all ids up at once, takes the hits from the cache, runs the module on the misses alone, and returns the
-batch as the module would have. What decides the outputs besides the sample (weights, code, settings, arguments that
-are no batches, autocast) is watched: when it changes, the cache refuses instead of handing out another module's work.
-Where a batch does not show what is per sample, the module computes it whole and nothing of it is kept.
+batch as the module would have. Besides the samples, outputs depend on weights, code, settings, arguments that are the
+same for all samples, and autocast. These are checked at every call; a change raises `StaleCache`. If a batch does not
+show which arguments are per sample, the module computes it whole and its outputs are not stored.
 """
 
 import contextlib
@@ -34,18 +34,18 @@ _log = logging.getLogger("warmstore")
 
 
 class _OtherVersionError(Exception):
-    """The module is not what it was when its outputs were looked up."""
+    """The module has changed since its outputs were looked up."""
 
 
 class CachedModule(nn.Module):
     """Wrap a frozen module so that each sample is computed once, over all epochs, runs and processes.
 
-    Call it as the module, with one id per sample: `features(x, cache_ids=ids)`. Instead of the keyword, ids may stand
-    in a dict argument under "cache_ids", or be found by `key_from_batch`. Ids are str or int, in lists, arrays or
+    Call it like the module, with one id per sample: `features(x, cache_ids=ids)`. Instead of the keyword, ids may be in
+    a dict argument under "cache_ids", or be returned by `key_from_batch`. Ids are str or int, in lists, arrays or
     tensors.
 
-    `train()` and `eval()` do not reach the wrapped module: its mode is part of what the cache stands for. Set it before
-    wrapping. Its `state_dict` is the wrapped module's.
+    `train()` and `eval()` do not change the wrapped module, because its outputs depend on its mode. Set the mode before
+    wrapping. The `state_dict` is the wrapped module's.
 
     Args:
         module: any module whose output holds one value per sample, in any nesting.
@@ -53,20 +53,21 @@ class CachedModule(nn.Module):
         enabled: False calls the module and nothing else.
         key_from_batch: called with the arguments of `forward`; returns the ids.
         batch_args: positions and names of the arguments that carry one value per sample, such as `[0, "mask"]`; of a
-            part of an argument its path, such as `(0, "mask")`. Told by their length if None.
+            part of an argument its path, such as `(0, "mask")`. If None, they are inferred from lengths.
         out_dims: the dimension of the samples in each tensor of the output, as for torch.vmap: an int, or ints in
-            tuples, lists and dicts that match the output or a prefix of it. None stands for a part that is the same for
-            all samples and in every batch. Dimension 0 where nothing is given.
+            tuples, lists and dicts that match the output or a prefix of it. None marks a part that is the same for all
+            samples in every batch. The default is dimension 0.
         enforce_stateless: refuse a module with trainable parameters, or one that is random in training mode.
         map_location: the device of the outputs; that of the input if None.
-        version: stands for what cannot be told of the module and of arguments: give another one whenever that changes.
-        ignore: places that do not count, as errors and logs show them, such as "module.logger".
+        version: replaces the identity of those parts of the module and of arguments that have none. Change it when they
+            change.
+        ignore: places to leave out of the identity, as errors and logs name them, such as "module.logger".
 
     Raises:
         NotStateless: see `enforce_stateless`.
         ValueError: `out_dims` holds something else than ints and None.
-        NoFingerprint: it cannot be told whether some part of the module changes; the message says which, and what to
-            do.
+        NoFingerprint: some part of the module has no identity, so changes would not be noticed. The message names the
+            part and what to do.
     """
 
     def __init__(
@@ -97,12 +98,12 @@ class CachedModule(nn.Module):
         if enforce_stateless:
             check_stateless(module)
         self._detector = detector_of(module, version, left_out)
-        self._detector.identity(again=True)  # raises where something cannot be told
+        self._detector.identity(again=True)  # raises NoFingerprint
         cache.detectors.add(self._detector)
-        self._bound: dict[Any, CacheSession] = {}  # by all that a call's outputs depend on: the version they are in
+        self._bound: dict[Any, CacheSession] = {}  # by what outputs depend on beside samples: the version
         self._last: tuple[CacheSession, Identity, torch.device, str, torch.device | None] | None = None
         self._roles: Roles = {}
-        self._recalled = False  # the roles that the cache has
+        self._recalled = False  # whether the roles stored in the cache were read
         self._dimensions = Dimensions()
         self._said: set[str] = set()
         self.register_state_dict_post_hook(_strip_prefix)  # type: ignore[no-untyped-call]
@@ -115,16 +116,16 @@ class CachedModule(nn.Module):
             BadIds: no ids, or more or fewer than samples.
             BadIdType: an id that is neither str nor int.
             StaleCache: the module, other arguments or autocast differ from what filled the cache.
-            NoFingerprint: it cannot be told whether an argument, or what the program put into the module, changes.
+            NoFingerprint: an argument, or something that the program put into the module, has no identity.
             SchemaMismatch: an output of another structure, dtype or shape than the cache holds.
-            AmbiguousBatch: what belongs to single samples cannot be told, or is not what it was taken for.
-            WriteFailed: an earlier write in the background failed; its samples still wait.
+            AmbiguousBatch: it is unclear which values belong to which sample, or an earlier inference was wrong.
+            WriteFailed: an earlier write in the background failed; its samples are still pending.
         """
         if not self.enabled:
             with self._detector.calling():
                 return self.module(*args, **kwargs)
         if torch.compiler.is_compiling():
-            return torch.compiler.disable(self._call)(args, kwargs, cache_ids)  # files and locks are no graph
+            return torch.compiler.disable(self._call)(args, kwargs, cache_ids)  # files and locks cannot be traced
         return self._call(args, kwargs, cache_ids)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any], cache_ids: Any) -> Any:
@@ -135,7 +136,7 @@ class CachedModule(nn.Module):
             self._last = None
         keys, arguments = self._read(args, kwargs, cache_ids)
         where = arguments.device()
-        if not len(keys) or (where is not None and where.type == "meta"):  # shapes without values: nothing to keep
+        if not len(keys) or (where is not None and where.type == "meta"):  # shapes without values
             return self._compute(args, kwargs)
         if arguments.open is not None:
             name, value = arguments.open
@@ -158,13 +159,13 @@ class CachedModule(nn.Module):
             return session.assemble(values, device)
         try:
             return self._fill(session, arguments, keys, values, missing, device)
-        except _OtherVersionError:  # the program has changed what a quick look does not show
+        except _OtherVersionError:  # the program changed something that the quick check misses
             return self._call(args, kwargs, cache_ids)
 
     def _served(self, args: tuple[Any, ...], kwargs: dict[str, Any], cache_ids: Any) -> Any:
-        """The output for a batch that is like the last one, which was cached as a whole; None where this one is not.
+        """The output for a batch of cached samples, if the last batch was like it and also all cached; else None.
 
-        A call with one tensor has no settings, so what decides is the module, autocast and the device.
+        A call with one tensor has no settings: its outputs depend on the module, autocast and the device alone.
         """
         assert self._last is not None
         session, identity, where, autocast, device = self._last
@@ -192,11 +193,11 @@ class CachedModule(nn.Module):
         missing: Any,
         device: torch.device | None,
     ) -> Any:
-        """Compute the samples that were not found, keep them, and put the batch together."""
-        # An id that comes twice is computed once.
+        """Compute the samples that were not found, store them, and assemble the batch."""
+        # A repeated id is computed once.
         first, inverse = (keys if len(missing) == len(keys) else keys.take(missing)).distinct()
         which = missing[first]
-        settles = session.serves(len(keys)) or len(which) > 1  # else its samples would be put together on a guess
+        settles = session.serves(len(keys)) or len(which) > 1  # else the samples' dimension is a guess
         whole = len(which) == len(keys) or not arguments.may_cut or not settles
         computed = np.arange(len(keys)) if whole else which
         asked = keys if whole else keys.take(which)
@@ -227,7 +228,11 @@ class CachedModule(nn.Module):
         return session.assemble(session.completed(values, missing, leaves, inverse, len(keys)), device)
 
     def _doubt(self, session: CacheSession, output: Any, arguments: Arguments, computed: Any, keys: Keys) -> str:
-        """Why the output of the samples at some positions, of these keys, is not kept, or "": see `Dimensions`."""
+        """Why an output is not stored, or "": see `Dimensions`.
+
+        Args:
+            computed: positions of its samples in the batch. keys: of these samples.
+        """
         count = len(keys)
 
         def run(other_count: int) -> Any:
@@ -242,7 +247,7 @@ class CachedModule(nn.Module):
         return ""
 
     def _run_some(self, arguments: Arguments, which: Any) -> Any:
-        """The module's output for some samples, which nobody gets. Random numbers go on as if it had not run."""
+        """The module's output for some samples, used for its shapes. Keeps the random state."""
         args, kwargs = arguments.take(torch.from_numpy(which))
         where = arguments.device()
         devices = [where] if where is not None and where.type == "cuda" else []
@@ -250,9 +255,9 @@ class CachedModule(nn.Module):
             return self._compute(args, kwargs)
 
     def settle(self, *args: Any, cache_ids: Any = None, **kwargs: Any) -> None:
-        """Find out where samples lie in a cache that was filled in batches of one: run the module on a sample twice.
+        """Learn the dimension of samples in a cache that was filled in batches of one: run a batch of one sample twice.
 
-        Does nothing where that is known already, or where the module cannot compute such a batch.
+        Does nothing if the dimension is known already, or if the module cannot compute such a batch.
         """
         keys, arguments = self._read(args, kwargs, cache_ids)
         if not len(keys) or arguments.open:
@@ -268,7 +273,7 @@ class CachedModule(nn.Module):
     def _compute(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], is_bound: Callable[[], bool] | None = None
     ) -> Any:
-        with torch.no_grad(), self._detector.calling():  # it has been looked at exactly by now
+        with torch.no_grad(), self._detector.calling():  # its exact identity was checked before
             if is_bound is not None and not is_bound():
                 raise _OtherVersionError
             with self._settings.calling():
@@ -281,7 +286,7 @@ class CachedModule(nn.Module):
             _log.warning("%s", text)
 
     def count_missing(self, *args: Any, cache_ids: Any = None, **kwargs: Any) -> tuple[int, int]:
-        """How many samples a call would return, and how many of them it would compute. Reads and computes nothing."""
+        """How many samples a call would return, and how many of them it would compute. Nothing is read or computed."""
         keys, arguments = self._read(args, kwargs, cache_ids)
         missing = np.arange(len(keys)) if arguments.open else self._bind(arguments).missing(keys)
         return len(keys), len(keys.take(missing).distinct()[0])
@@ -331,7 +336,7 @@ class CachedModule(nn.Module):
             return False
 
     def _recall_roles(self) -> None:
-        """What arguments are, from the cache's metadata, where it was filled by this module."""
+        """Read the roles of arguments from the metadata of a cache that this module filled."""
         if self._recalled or not self.cache.session.is_fixed:
             return
         version = self.cache.session.version
@@ -341,7 +346,7 @@ class CachedModule(nn.Module):
             self._roles.update({path: role for path, role in stored.items() if path not in self._roles})
 
     def __identity__(self) -> nn.Module:
-        return self.module  # it computes what its module does
+        return self.module  # both compute the same
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_bound": {}, "_last": None}

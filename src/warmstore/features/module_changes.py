@@ -1,7 +1,7 @@
-"""Notices that a module changed, without hashing its weights at every call.
+"""Detects changes of a module without hashing its weights at every call.
 
-All who wrap or fill with one module share what is known of it: what it was when it was first identified, and what only
-calls of ours have changed since. That is kept as long as the module lives. See `warmstore.identity.recorded_identity`.
+All users of a module share one record of it, for as long as the module lives: its identity when it was first seen, and
+what only calls through warmstore have changed since. See `warmstore.identity.recorded_identity`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _live: WeakValueDictionary[tuple[int, str | None, frozenset[str]], ModuleChangeD
 
 
 class ModuleChangeDetector:
-    """The identity of one module, made again only when something moved. Use `detector_of`.
+    """The identity of one module, computed again only after a change. Use `detector_of`.
 
     Args:
-        version: stands for what cannot be told of the module.
-        ignore: places that do not count.
+        version: replaces the identity of parts that have none.
+        ignore: places to leave out.
         recorded: of the module that this one is a copy of.
     """
 
@@ -54,20 +54,20 @@ class ModuleChangeDetector:
         self._recorded = recorded
 
     def identity(self, *, again: bool = False, exactly: bool = False) -> Identity:
-        """What decides the module's outputs, as it is now.
+        """The present identity of the module.
 
         Args:
-            again: hash all weights again, so that no write without a trace is missed.
-            exactly: look also at small arrays, into large containers, and at what takes longer to see.
+            again: hash all weights again, which finds every write.
+            exactly: also check small arrays, large containers, and parts that take longer.
 
         Raises:
-            NoFingerprint: of some of it, that cannot be told.
+            NoFingerprint: some part has no identity.
         """
         return self._recorded.refresh(again=again, exactly=exactly).require()
 
     @contextmanager
     def calling(self) -> Iterator[None]:
-        """While the module is called by us: what it changes of itself meanwhile is its memory, but for weights."""
+        """While warmstore calls the module: what it changes in itself, except weights, does not change its identity."""
         with ExitStack() as stack:
             for (number, _, _), detector in list(_live.items()):
                 if number == id(self._module):
@@ -76,7 +76,7 @@ class ModuleChangeDetector:
 
     @property
     def window(self) -> float:
-        """Seconds within which a write that leaves no trace is found."""
+        """Seconds within which a write to a tensor is found that only hashing shows."""
         return self._recorded.window
 
     def __reduce__(self) -> Any:
@@ -90,10 +90,10 @@ def detector_of(
     *,
     clock: Callable[[], float] = time.monotonic,
 ) -> ModuleChangeDetector:
-    """The detector of a module, which all share who vouch for and leave out the same.
+    """The detector of a module: one for each combination of `version` and `ignore`.
 
     Args:
-        clock: seconds that pass, for who makes the first.
+        clock: returns seconds; used if the detector is new.
     """
     left_out = frozenset([ignore] if isinstance(ignore, str) else ignore)
     key = (id(module), version, left_out)
@@ -114,5 +114,5 @@ def _copy(
 
 
 def _look(module: nn.Module, ignore: frozenset[str], watch: Watch) -> Walk:
-    # Modules that are random are refused. Code that draws, as in an `__init__`, does so when it is not called.
+    # Random modules are refused elsewhere. Random numbers in an `__init__` do not matter: it is not called.
     return walk_over(module, name="module", ignore=ignore, watch=watch, called=False, draws=False)

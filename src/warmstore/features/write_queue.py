@@ -1,7 +1,7 @@
-"""Batches of outputs that were accepted and are not committed yet, found by key and written in the background.
+"""Outputs that were accepted and are not committed yet. They are found by key and written in the background.
 
-A block is found here from the moment it is accepted until the index finds its rows, so a lookup that asks here first
-and the index second misses nothing. The queue is bounded in bytes: whoever brings more waits for the disk.
+A block stays in the queue until the key index has its rows, so a lookup in the queue and then in the index misses
+nothing. The queue is bounded in bytes: `put` waits for the disk when it is full.
 """
 
 import bisect
@@ -20,7 +20,7 @@ _log = logging.getLogger("warmstore")
 
 @dataclass(frozen=True)
 class Block:
-    """Some samples' keys and leaves, in memory of their own."""
+    """Keys and leaves of some samples, in memory that nobody else writes to."""
 
     keys: Keys
     leaves: tuple[Leaf, ...]
@@ -28,7 +28,7 @@ class Block:
 
     @classmethod
     def of(cls, keys: Keys, leaves: tuple[Leaf, ...]) -> "Block":
-        """A block of leaves that nobody else writes to."""
+        """A block that takes over the memory of its leaves."""
         return cls(keys, leaves, sum(nbytes_of(leaf.values) for leaf in leaves))
 
     def __len__(self) -> int:
@@ -39,13 +39,13 @@ Commit = Callable[[Sequence[Block]], None]
 
 
 class WriteBehindQueue:
-    """The queue and, where `background` says so, the thread that empties it.
+    """The queue and, with `background`, the thread that empties it.
 
     Args:
-        commit: a method that writes blocks for good. It raises with nothing lost when it cannot, and is called again
-            later. It is held weakly: the thread must not keep a forgotten cache from being closed.
-        flush_every: samples that make a commit due.
-        limit: bytes that may wait.
+        commit: a method that commits blocks. If it raises, the blocks stay, and it is called again later. It is held
+            weakly, so that the thread does not keep an unused cache open.
+        flush_every: number of pending samples that starts a commit.
+        limit: the most pending bytes.
     """
 
     def __init__(self, commit: Commit, flush_every: int, limit: int, background: bool) -> None:
@@ -56,19 +56,19 @@ class WriteBehindQueue:
         self.after_fork()
 
     def after_fork(self) -> None:
-        """Start empty, also in a forked child, whose parent keeps the blocks and the thread."""
+        """Start empty. In a forked child, the blocks and the thread stay with the parent."""
         self._queue: list[Block] = []
-        self._firsts: list[int] = []  # the number of each block's first sample
-        self._accepted = 0  # samples so far, which number them
-        # The number of a key's sample: in blocks that wait, and in those being committed, which go at once.
-        # Numbers, not tuples: these are no work for the garbage collector.
+        self._firsts: list[int] = []  # by block: the number of its first sample
+        self._accepted = 0  # number of the next sample
+        # By key: the number of its sample, in waiting blocks (_found) and in blocks being committed (_going).
+        # Ints, unlike tuples, cost the garbage collector nothing.
         self._found: dict[bytes, int] = {}
         self._going: dict[bytes, int] = {}
         self._samples = 0
         self._nbytes = 0
-        self._wanted = False  # a commit is due though few samples wait
+        self._wanted = False  # start a commit before `flush_every` samples wait
         self._error: BaseException | None = None  # of a commit in the background
-        self._lost: BaseException | None = None  # of a commit in the background that gave blocks up
+        self._lost: BaseException | None = None  # of a commit in the background that dropped blocks
         self._stopping = False
         self._thread: threading.Thread | None = None
         self._changed = threading.Condition()
@@ -79,16 +79,16 @@ class WriteBehindQueue:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that wait."""
+        """Pending bytes."""
         return self._nbytes
 
     def find(self, keys: Keys) -> dict[int, tuple[Block, int]]:
-        """The block and row of every key that waits, by the key's place."""
+        """By position: the block and row of each key that is pending."""
         if not self._found and not self._going:
             return {}
         packed = keys.packed
         with self._changed:
-            # In this order: what is newer counts.
+            # In this order, newer samples win.
             found = [one for one in (self._going, self._found) if not one.keys().isdisjoint(packed)]
             numbers = [(at, number) for one in found for at, number in enumerate(map(one.get, packed))]
             return {at: self._sample(number) for at, number in numbers if number is not None}
@@ -98,11 +98,10 @@ class WriteBehindQueue:
         return self._queue[at], number - self._firsts[at]
 
     def put(self, block: Block) -> None:
-        """Accept a block, waiting for room if need be.
+        """Accept a block; wait while the queue is full.
 
         Raises:
-            Exception: what the last commit in the background raised. The block was accepted, unless there is no room
-                for it since nothing can be written.
+            Exception: raised by the last commit in the background. The block was accepted, unless the queue is full.
         """
         with self._changed:
             while self._background and self._queue and self._nbytes + block.nbytes > self._limit:
@@ -127,38 +126,36 @@ class WriteBehindQueue:
         self.raise_error()
 
     def flush(self, commit: Commit) -> None:
-        """Commit everything accepted so far.
+        """Commit all pending blocks.
 
         Args:
-            commit: the method that the constructor was given. While its owner is collected the weak reference to it
-                may be dead already.
+            commit: the method given to the constructor, whose weak reference may be dead during collection.
 
         Raises:
-            Exception: what a commit raised. Nothing is lost, and the next flush tries again, but for blocks that
-                could never be written.
+            Exception: raised by a commit. The next flush retries, except for blocks that can never be written.
         """
         self._drain(commit)
         with self._changed:
-            # Whatever failed before is written now, unless it was given up.
+            # Earlier failures are written now, unless their blocks were dropped.
             lost, self._lost, self._error = self._lost, None, None
         if lost is not None:
             raise lost
 
     def stop(self) -> None:
-        """End the thread. What waits stays."""
+        """End the thread. Pending blocks stay."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
             thread = self._thread
         if thread is threading.current_thread():
-            return  # the last reference to the cache died in the thread, which ends with it
+            return  # the thread dropped the last reference to the cache, and ends after this
         if thread is not None:
             thread.join()
         self._thread = None
         self._stopping = False
 
     def raise_error(self) -> None:
-        """Raise, once, what failed in the background."""
+        """Raise, once, the error of a commit in the background."""
         if self._error is not None:
             with self._changed:
                 self._raise_locked()
@@ -170,7 +167,7 @@ class WriteBehindQueue:
             raise error
 
     def waiting(self) -> list[Block]:
-        """The blocks that wait, oldest first."""
+        """The pending blocks, oldest first."""
         with self._changed:
             return list(self._queue)
 
@@ -189,12 +186,12 @@ class WriteBehindQueue:
             try:
                 commit(blocks)
             except (SchemaMismatch, StaleCache) as error:
-                self._forget(blocks)  # another process filled the cache with something else: these never fit
+                self._forget(blocks)  # another process filled the cache with other outputs: these blocks never fit
                 if threading.current_thread() is self._thread:
-                    self._lost = error  # also for a flush that comes before the thread has told
+                    self._lost = error  # also for a flush before the thread has set _error
                 raise
             except BaseException:
-                with self._changed:  # they wait on
+                with self._changed:  # they stay pending
                     self._going, self._found = {}, {**self._going, **self._found}
                 raise
             self._forget(blocks)
@@ -206,7 +203,7 @@ class WriteBehindQueue:
             self._nbytes -= sum(block.nbytes for block in blocks)
             gone, self._going = self._going, {}
             self._changed.notify_all()
-        del gone  # not while others wait for the lock
+        del gone  # freed outside of the lock
 
     def _start(self) -> None:
         if self._thread is None:
@@ -229,7 +226,7 @@ class WriteBehindQueue:
                 if self._stopping:
                     return
             try:
-                # The last reference to a cache may die here, which closes it: not while a lock is held.
+                # This may drop the last reference to the cache, which closes it: no lock is held.
                 self._drain_now()
             except Exception as error:
                 _log.warning("writing cached features failed, they wait in memory: %s", error)

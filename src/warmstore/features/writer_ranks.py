@@ -24,5 +24,5 @@ class WriterRanks:
         distributed = sys.modules.get("torch.distributed")  # a program that initialised it has imported it
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
             self._initialised = distributed.get_rank()
-        # Caches are closed after the group was taken down; what the rank was then still counts.
+        # Caches may be closed after the process group was destroyed; the rank from before still counts.
         return int(os.environ.get("RANK") or 0) if self._initialised is None else self._initialised

@@ -1,1 +1,1 @@
-"""The arguments of a module's call: which hold a value per sample, and what else decides the outputs."""
+"""The arguments of a module's call: which are per sample, and the identity of the others."""

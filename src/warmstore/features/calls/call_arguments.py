@@ -1,13 +1,12 @@
-"""The arguments of one call: which of them carry one value per sample, and how to cut those to the misses.
+"""The arguments of one call: which have one row per sample, and how these are cut to the misses.
 
 A tensor or array whose first dimension is the number of ids may be per sample, and so may a list of that length, or a
 tuple of so many strings, as torch's collate function makes them; dicts, mappings such as tokenisers return, other
 tuples and other lists are looked into. Everything else goes to the module as it is, and is a setting of the call.
 
-What a part is, is decided once and remembered in `Roles`. A part that once had another length than the batch is the
-same for all samples, whatever its length is later. A part that fitted two batches of different sizes is per sample.
-Until then a part is per sample if its shape speaks for that alone, and is not cut; if its shape speaks for both, it is
-open.
+The role of a part is decided once and stored in `Roles`. A part whose length once differed from the batch size is the
+same for all samples from then on. A part that fitted two batches of different sizes is per sample. Until then, a part
+whose shape only fits "per sample" is treated as such, but is not cut; one whose shape fits both is open.
 """
 
 import copy
@@ -26,8 +25,8 @@ Path = tuple[Any, ...]
 """Position or name of an argument, then the keys, names and positions inside of it."""
 
 Roles = dict[str, bool | int]
-"""By the path of a part, as a text: whether it is per sample, where that is proven. Where it fitted batches of one size
-only, that size: it is taken to be per sample; or minus that size: it is open."""
+"""By path, as text: whether a part is per sample, if proven. If it fitted batches of one size only: that size if
+treated as per sample, and minus that size if open."""
 
 IDS = "cache_ids"
 """The key of the ids in a dict argument."""
@@ -35,17 +34,17 @@ IDS = "cache_ids"
 _ARRAYS = (torch.Tensor, np.ndarray)
 _BATCH = "a batch"
 _NUMBERS = (int, float, bool, type(None))
-_FEW = 4  # numbers in a list that is a setting: a size, a range, a mean per channel
+_FEW = 4  # most numbers in a list that is likely a setting: a size, a range, a mean per channel
 
 
 class Arguments:
     """Positional and keyword arguments for `count` samples.
 
     Args:
-        batch_args: positions and names of the arguments that are per sample, or the paths of parts of them; None tells
-            by length.
-        roles: what is known of parts from other calls; this call's are added to it by `check`.
-        ids: the object that the ids came in, which is per sample where it is a part of an argument.
+        batch_args: positions and names of the arguments that are per sample, or the paths of parts of them; None infers
+            them from lengths.
+        roles: known from other calls; `check` adds those of this call.
+        ids: the object that held the ids; if it is part of an argument, it is per sample.
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class Arguments:
         self._input: tuple[Path, Any] | None = None
         self._unproven = False
         self.open: tuple[str, Any] | None = None
-        """A part that may be per sample or the same for all samples, which nothing tells; and its path."""
+        """The path of a part that may be per sample or the same for all samples, and the part."""
 
     def check(self) -> None:
         """Decide what is per sample.
@@ -81,12 +80,12 @@ class Arguments:
 
     @property
     def may_cut(self) -> bool:
-        """Whether every part that is taken to be per sample is proven to be, so that some samples may be cut out."""
+        """Whether all parts treated as per sample are proven to be, so that they may be cut to some samples."""
         self._decide()
         return not self._unproven
 
     def device(self) -> torch.device | None:
-        """Where the first tensor is."""
+        """The device of the first tensor."""
         for value in (*self.args, *self.kwargs.values()):
             found = _first_tensor(value)
             if found is not None:
@@ -94,7 +93,7 @@ class Arguments:
         return None
 
     def fixed(self) -> dict[str, Any]:
-        """By argument, what is the same for all samples: the value, with a mark in the place of batches in it."""
+        """By argument, the values that are the same for all samples; parts that are batches are replaced by a mark."""
         self._decide()
         rests = ((key, self._rest(value, (key,))) for key, value in self._items())
         return {f"argument {key}": rest for key, rest in rests if rest is not _BATCH}
@@ -122,20 +121,20 @@ class Arguments:
         if self._input is not None and len(self._input[1]) != self._count:
             self._raise_rows(*self._input)
         if self._input is not None and len(self.args) == 1 and not self.kwargs and isinstance(self.args[0], _ARRAYS):
-            self._parts = {_text((0,)): True}  # nothing else could be the batch
+            self._parts = {_text((0,)): True}  # it must be the batch
             return
         news: Roles = {}
         parts: dict[str, bool] = {}
         for key, value in self._items():
             self._visit(value, (key,), parts, news)
         self._parts = parts
-        if any(parts.values()) and self._count:  # else nothing shows how many samples there are
+        if any(parts.values()) and self._count:  # else the number of samples is unknown
             self._roles.update(news)
         self._unproven = any(batch and type(self._roles.get(path)) is int for path, batch in parts.items())
 
     def _find_input(self) -> tuple[Path, Any] | None:
         if self._told is None and self.args and isinstance(self.args[0], torch.Tensor) and self.args[0].ndim:
-            return (0,), self.args[0]  # what nearly every call is like
+            return (0,), self.args[0]  # the common case
         for kind in ("array", "texts"):
             for key, value in self._items():
                 found = self._first(value, (key,), kind)
@@ -166,7 +165,7 @@ class Arguments:
         )
 
     def _visit(self, value: Any, path: Path, parts: dict[str, bool], news: Roles) -> None:
-        """Decide what a value and all that is in it are."""
+        """Decide the role of a value and of all parts in it."""
         told = self._is_told(path)
         if told is False:
             return
@@ -199,7 +198,7 @@ class Arguments:
         return True
 
     def _role(self, value: Any, path: Path, named: bool) -> bool | int:
-        """What a part is by now: as `Roles` has it."""
+        """The role of a part, as in `Roles`."""
         fits, count = len(value) == self._count, self._count
         known = self._roles.get(_text(path))
         if type(known) is bool:
@@ -222,14 +221,14 @@ class Arguments:
         return count if named or self._is_plain(value) else -count
 
     def _is_plain(self, value: Any) -> bool:
-        """Whether a part that fits the batch looks per sample, and like nothing else."""
+        """Whether the shape of a part that fits the batch only fits one row per sample."""
         count = self._count
         if self._input is not None and _likeness(value) == _likeness(self._input[1]):
             return True  # such as the tensors of a tokeniser
         if count == 1:
-            return False  # what is the same for all samples has size 1 as well
+            return False  # parts that are the same for all samples often have size 1
         if isinstance(value, _ARRAYS):
-            return value.ndim < 2 or value.shape[1] != count  # else a mask [T, T], where T is the size of the batch
+            return value.ndim < 2 or value.shape[1] != count  # else it may be a mask [T, T], with T the batch size
         if isinstance(value, tuple):
             return True
         if count <= _FEW and all(isinstance(one, _NUMBERS) for one in value):
@@ -278,12 +277,12 @@ class Arguments:
 
 
 def is_mapping(value: Any) -> bool:
-    """Whether a value is a dict, or is used like one."""
+    """Whether a value is a dict or a `UserDict`."""
     return isinstance(value, dict | UserDict)
 
 
 def _is_sized(value: Any) -> bool:
-    """Whether a value could hold one thing per sample."""
+    """Whether a value could hold one item per sample."""
     if isinstance(value, _ARRAYS):
         return value.ndim > 0
     if isinstance(value, tuple):
@@ -299,7 +298,7 @@ def _children(value: Any) -> list[tuple[Any, Any]]:
 
 
 def _likeness(value: Any) -> Any:
-    """What the parts of one batch have in common."""
+    """A value that is equal for parts of the same kind and shape."""
     if isinstance(value, _ARRAYS):
         return str(value.dtype), tuple(value.shape)
     inner = value[0] if value else None
@@ -323,14 +322,14 @@ def _example(path: Path) -> list[Any]:
 def _rows_of(value: torch.Tensor, which: torch.Tensor) -> torch.Tensor:
     rows = value.index_select(0, which.to(value.device))
     for dimensions, layout in ((4, torch.channels_last), (5, torch.channels_last_3d)):
-        # index_select forgets the memory format, and with it which kernels run.
+        # index_select loses the memory format, which decides which kernels run.
         if value.ndim == dimensions and not value.is_contiguous() and value.is_contiguous(memory_format=layout):
             return rows.contiguous(memory_format=layout)
     return rows
 
 
 def _same_type(value: Any, cut: dict[Any, Any]) -> Any:
-    # transformers' BatchEncoding and friends: a dict with methods of its own.
+    # A dict with methods of its own, such as the BatchEncoding of transformers.
     other = copy.copy(value)
     other.update(cut)
     return other

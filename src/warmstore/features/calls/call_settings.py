@@ -1,4 +1,4 @@
-"""Settings of calls: arguments, or parts of them, that are the same for all samples, and what decides what they do."""
+"""The identity of settings: arguments of a call, or parts of them, that are the same for all samples."""
 
 import os
 from collections.abc import Collection, Iterator
@@ -23,11 +23,11 @@ _STAMPS = FileStamps()
 
 
 class CallSettings:
-    """What is known of the settings that a module is called with. Objects among them are watched, not looked at anew.
+    """Identifies the settings of calls. Objects are watched for changes, not identified anew at each call.
 
     Args:
-        version: stands for what cannot be told.
-        ignore: places that do not count.
+        version: replaces the identity of parts that have none.
+        ignore: places to leave out.
     """
 
     def __init__(self, version: str | None, ignore: Collection[str]) -> None:
@@ -36,7 +36,7 @@ class CallSettings:
         self._known: dict[str, tuple[Any, RecordedIdentity]] = {}  # by the name of the argument, the last object
 
     def text(self, name: str, value: Any) -> str:
-        """A text that differs where the identities of such settings do. Asked for in every call."""
+        """A text that differs if the identities of two settings do. Cheap, since every call needs it."""
         text = atom_text(value)
         if text is not None:
             return text + (_STAMPS.stamp(str(value)) if isinstance(value, str | os.PathLike) else "")
@@ -52,7 +52,7 @@ class CallSettings:
         """The identity of a setting.
 
         Raises:
-            NoFingerprint: it cannot be told whether it changes.
+            NoFingerprint: it has none, so its changes would not be noticed.
         """
         recorded = self._recorded(name, value)
         recorded.refresh(again=True)
@@ -61,7 +61,7 @@ class CallSettings:
 
     @contextmanager
     def calling(self) -> Iterator[None]:
-        """While the module is called by us: what it changes of its settings meanwhile is their memory."""
+        """While warmstore calls the module: what it changes in its settings does not change their identity."""
         with ExitStack() as stack:
             for _, recorded in list(self._known.values()):
                 stack.enter_context(recorded.calling())

@@ -1,4 +1,4 @@
-"""Whether a module computes the same for a sample again: nothing in it learns, and nothing is random."""
+"""Checks that a module computes the same output for a sample each time: it is frozen and not random."""
 
 from torch import nn
 
@@ -32,7 +32,7 @@ def check_stateless(module: nn.Module) -> None:
 
 
 def is_random_in_training(module: nn.Module) -> bool:
-    """Whether a module whose code looks at `training` changes its outputs, or itself, from call to call in training."""
+    """Whether a module whose code reads `training` changes its outputs or itself between calls in training mode."""
     if isinstance(module, nn.modules.dropout._DropoutNd):
         return module.p > 0
     if isinstance(module, nn.modules.batchnorm._NormBase | nn.RReLU):

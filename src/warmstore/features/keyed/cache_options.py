@@ -1,4 +1,4 @@
-"""What a cache was opened with: checked once at the door, and handed on to other processes and versions as it is."""
+"""CacheOptions: the arguments of a cache, checked once, and passed on to other versions and processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LONGEST = 200  # characters of a folder's name; most file systems take 255, of 
 
 @dataclass(frozen=True)
 class CacheOptions:
-    """The keyword arguments of `FeatureCache`, which says what each is."""
+    """The keyword arguments of `FeatureCache`, which documents them."""
 
     flush_every: int = 2048
     async_write: bool = True
@@ -67,7 +67,7 @@ class CacheOptions:
             _check_ranks(self.writer_ranks)
 
     def hot_tier(self) -> HotTier | None:
-        """A hot tier as wanted, if one is.
+        """A new hot tier, or None without `hot_size`.
 
         Raises:
             ValueError: its device cannot be used.
@@ -80,7 +80,7 @@ class CacheOptions:
 
 
 def folder_name(id: str, versions: str) -> str:
-    """The name of a cache's folder: its id, with whatever file systems and versions have other uses for escaped.
+    """The name of a cache's folder: its id, with reserved characters escaped.
 
     Raises:
         ValueError: an id that cannot name a folder, with the suffix of a version where there may be any.

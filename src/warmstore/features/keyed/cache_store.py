@@ -1,4 +1,4 @@
-"""The record store under a cache: making one, opening one, and telling a cache's store from any other."""
+"""The record store of a cache: created, opened, and told from other record stores."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def open_store(
     quota: CacheQuota | None = None,
     threads: int | None = None,
 ) -> RecordStore:
-    """Open a cache's store, for writing where that may be, within a quota if there is one.
+    """Open a cache's store, for writing if possible, and within its quota if it has one.
 
     Raises:
         ReadOnly: it cannot be written, and `must_write` says that it must.
@@ -63,11 +63,11 @@ def create_store(
     """Make a cache's store.
 
     Args:
-        roles: what the arguments of the module are that fills it.
-        settled: whether it is known where samples lie in outputs.
+        roles: of the arguments of the module that fills it.
+        settled: whether the dimension of samples in outputs is known.
 
     Raises:
-        StoreExists: the folder holds something already, maybe since another process was first.
+        StoreExists: the folder holds something already, maybe made by another process.
         ReadOnly: the folder cannot be written.
     """
     try:

@@ -1,7 +1,7 @@
 """Versions: the caches of one id that were filled by different weights, code or settings, side by side.
 
-The first version lies in the folder of the id. Every other one lies beside it, in a folder whose name ends with a hash
-of its fingerprint, so that every process finds the version of its module without asking anybody.
+The first version is in the folder of the id. The folders of the others are beside it; their names end with a hash of
+the fingerprint, so every process can compute the folder of its module.
 """
 
 import json
@@ -21,9 +21,9 @@ from warmstore.replicate.record_store import RecordStore
 from warmstore.storage.files import Files
 
 Fingerprint = dict[str, Any]
-"""What decides the outputs in a cache. rules: version of the rules of identity. digest: 32 hexadecimal digits, equal
-for equal outputs. module: the part of the module. facts: what is where, for saying what differs. A cache from before
-these rules has hashes by what they cover instead, named "weights", "code", ..."""
+"""Identifies the computation of outputs. rules: version of the rules of identity. digest: 32 hexadecimal digits, equal
+for equal outputs. module: the part of the module. facts: identities by place, to explain differences. A cache from
+before these rules has hashes by part instead, named "weights", "code", ..."""
 
 POLICIES = ("raise", "new", "ignore")
 SUFFIX = "@0123456789abcdef"  # as long as any; ids are quoted, so "@" stands in no other folder's name

@@ -1,7 +1,4 @@
-"""Memory for one leaf of many rows: in RAM, on a device, or as objects where rows vary. What is given out is a copy.
-
-Rows are kept as they come from the store, checked and decompressed and not decoded yet.
-"""
+"""Columns of the hot tier: the rows of one leaf, in RAM, on a device, or as objects if lengths vary. Reads copy."""
 
 from typing import Any
 
@@ -61,7 +58,7 @@ class InMemory:
         return out
 
     def forget(self, at: Int64) -> None:
-        """Let go of what a place holds beside its own bytes."""
+        """Free what a slot holds beside its own bytes."""
 
 
 class OnDevice(InMemory):
@@ -91,7 +88,7 @@ class OnDevice(InMemory):
         return torch.from_numpy(np.ascontiguousarray(values).view(f"i{self._unit}")).to(self._device)
 
     def _in_order(self) -> None:
-        # What one stream does comes in order; another thread may use another stream.
+        # Work of one stream runs in order; another thread may use another stream.
         if self._device.type == "cuda":
             stream = torch.cuda.current_stream(self._device)
             if self._stream not in (None, stream):

@@ -1,9 +1,8 @@
 """The hot tier of a cache: rows in RAM or on a device, for this process alone and bounded in bytes.
 
-A row has one place, its number modulo the places there are, so finding it takes no table. The place says which row and
-which key lie there, and both must be the ones asked for. Who comes to a taken place gets it rarely, and only after a
-second chance for who is there: epochs visit every row once, so whoever stays is worth as much as whoever comes, and
-moving in costs a copy.
+Direct-mapped cache: slot = row % slots. A slot stores its row number and key, and a hit must match both. On a collision
+the newcomer replaces the resident with probability 1/16, unless the resident's CLOCK bit is set: epochs visit every row
+once, so both rows are worth the same, and a replacement costs a copy.
 """
 
 import logging
@@ -42,19 +41,19 @@ class StoredRows(Protocol):
 
     @property
     def gatherer(self) -> Gatherer:
-        """What reads now. Row numbers mean something in it alone."""
+        """The present gatherer, which row numbers refer to."""
 
     def stored(self, keys: Keys, rows: Int64) -> tuple[list[Values], Any]:
         """The values by leaf of rows that should carry some keys; and which do and are sound, bool [n], or None."""
 
 
 class HotTier:
-    """Rows of one cache that are read again and again. Safe to use from several threads.
+    """Keeps rows of one cache that were read. Safe to use from several threads.
 
     Args:
-        size: bytes that it takes at most, everything included; or "all" for the whole cache, all rows loaded at once,
-            or nothing where that does not fit.
-        device: where leaves of one shape lie; others lie in RAM.
+        size: the most bytes it takes, bookkeeping included; or "all" to load the whole cache, or nothing if that does
+            not fit.
+        device: of leaves of fixed shape; other leaves are in RAM.
 
     Raises:
         ValueError: the device cannot be used.
@@ -81,21 +80,21 @@ class HotTier:
         return 0 if table is None else table.nbytes
 
     def share(self, sharers: int) -> None:
-        """Keep to this part of the bytes from now on: there are so many tiers. What is there is forgotten."""
+        """Drop all rows, and take at most 1/`sharers` of the bytes from now on."""
         with self._lock:
             self._sharers, self._table = sharers, None
 
     def close(self) -> None:
-        """Let go of the memory, for good."""
+        """Free the memory, and stay empty."""
         self._off, self._table = True, None
 
     def after_fork(self) -> None:
-        """Off in a forked child: every child would take as much memory again, and devices do not survive a fork."""
+        """Switch off in a forked child: each child would take the memory again, and devices do not survive a fork."""
         self._inherited = self._table  # not freed here, where the device cannot be called
         self._off, self._table, self._lock = True, None, threading.Lock()
 
     def read(self, source: StoredRows, keys: Keys, rows: Int64) -> tuple[list[Values], Any]:
-        """`source.stored`, which is asked for those rows alone that are not hot.
+        """Like `source.stored`, which is called for rows that are not in the tier.
 
         Args:
             rows: int64 [n], below `source.gatherer.snapshot.rows`.
@@ -127,7 +126,7 @@ class HotTier:
     def _keep(
         self, source: StoredRows, gatherer: Gatherer, keys: Keys, rows: Int64, values: list[Values], good: Any
     ) -> None:
-        # Who finds the lock taken goes on without: what it has read is there to be read again.
+        # If another thread holds the lock, the rows are not kept: they can be read again.
         if self._off or not self._lock.acquire(blocking=False):
             return
         try:
@@ -139,13 +138,13 @@ class HotTier:
             self._lock.release()
 
     def _room(self, source: StoredRows, gatherer: Gatherer, sample: list[Values]) -> "_Table | None":
-        """The table for a gatherer's rows, made anew where there is none or it is outgrown."""
+        """The table for a gatherer's rows; a new one if there is none or it is too small."""
         table, total = self._table, gatherer.snapshot.rows
         if table is not None and table.belongs_to(gatherer) and (total <= table.places or table.full_size):
             return table
         if self._limit is None:
             return None
-        self._table = None  # before another is made: the two may be more than the limit
+        self._table = None  # before the next one is made: two may exceed the limit
         columns = columns_of(source.schema, self._device)
         each, limit, wanted = _place_bytes(columns, sample), self._limit // self._sharers, int(total * _SPARE) + 1024
         if limit < each:
@@ -157,14 +156,14 @@ class HotTier:
         return self._table
 
     def _load_all(self, source: StoredRows, gatherer: Gatherer) -> None:
-        """Bring in all rows there are, if they fit and are not there."""
+        """Load all rows unless they are loaded already or do not fit."""
         table, snapshot = self._table, gatherer.snapshot
         if table is not None and table.belongs_to(gatherer) and snapshot.rows <= table.places:
             return
         if self._off or snapshot.rows <= self._refused or not self._lock.acquire(blocking=False):
             return
         try:
-            self._table = table = None  # before another is made: the two may be more than the limit
+            self._table = table = None  # before the next one is made: two may exceed the limit
             rows = snapshot.rows_at(np.arange(snapshot.length))
             columns = columns_of(source.schema, self._device)
             sample = source.stored(read_keys(gatherer, KEY, rows[:256])[0], rows[:256])[0]
@@ -212,7 +211,7 @@ _NOWHERE: tuple[Any, list[Values]] = np.zeros(0, bool), []
 
 
 class _Table:
-    """Places for rows. Written to under the tier's lock; readers take none, and see whether anything was written.
+    """Slots for rows. Writers hold the tier's lock. Readers detect concurrent writes by a sequence number.
 
     Args:
         limit: bytes of all of it.
@@ -245,7 +244,7 @@ class _Table:
         return self._gatherer() is gatherer
 
     def read(self, keys: Keys, rows: Int64) -> tuple[Any, list[Values]]:
-        """Which rows are here, bool [n], or None for all; and the values, which mean nothing where a row is not."""
+        """Which rows are present, bool [n], or None for all; and the values, which are undefined for absent rows."""
         writes = self._writes
         at = rows % self.places
         there, own = self._rows[at], self._keys[at]
@@ -262,7 +261,7 @@ class _Table:
         return hot, values
 
     def insert(self, keys: Keys, rows: Int64, values: list[Values], which: Int64) -> bool:
-        """Take in some of the rows, those for which there is a place. False where a limit kept one out."""
+        """Insert those of the rows that get a slot. False if the limit excluded one."""
         at, first = np.unique(rows[which] % self.places, return_index=True)
         which = which[first]
         there, new = self._rows[at], rows[which]
@@ -272,7 +271,7 @@ class _Table:
         self._seen[at[taken & lucky]] = False
         at, which, lucky = at[admitted], which[admitted], lucky[admitted]
         sizes = np.sum([column.sizes(one[which]) for column, one in zip(self.columns, values, strict=True)], axis=0)
-        # Even: nothing is being written. Odd: a reader that began before or during it must look elsewhere.
+        # An odd number: a write is under way, and readers must not use what they read.
         self._writes += 1
         self._empty(at)
         fits = self._make_room(sizes, lucky) if sizes.any() else np.ones(len(at), bool)
@@ -291,7 +290,7 @@ class _Table:
             column.forget(at)
 
     def _make_room(self, sizes: Int64, lucky: Any) -> Any:
-        """Which rows of so many bytes there is room for, bool [n]; for the lucky others have to go, in turn."""
+        """Which rows, of these sizes in bytes, fit: bool [n]. Residents are evicted in turn for `lucky` rows."""
         fits = np.zeros(len(sizes), bool)
         room = self._limit - self.nbytes
         for number, (size, presses) in enumerate(zip(sizes.tolist(), lucky.tolist(), strict=True)):
@@ -311,7 +310,7 @@ class _Table:
 
 
 def _place_bytes(columns: list[InMemory], sample: list[Values]) -> int:
-    """Bytes that a row takes with all that belongs to it; those that vary about as many as in a sample."""
+    """Bytes that a row takes with its bookkeeping; sizes that vary are estimated from a sample."""
     return _PLACE + sum(column.expected(one) for column, one in zip(columns, sample, strict=True))
 
 
@@ -320,4 +319,4 @@ def _free_bytes(device: torch.device) -> int:
         return int(psutil.virtual_memory().available)
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    return 1 << 62  # who asks for too much there gets an error, which is taken for an answer
+    return 1 << 62  # too large an allocation raises there, and is handled
