@@ -134,7 +134,7 @@ class FeatureCache(Closeable):
         self._joined = self._join_remote(self._given)
         here = Path(folder) if self._joined is None else self._joined.folder
         blocks = WriteBehindQueue(self._commit, flush_every, parse_size(max_pending), async_write)
-        self.session = CacheSession(id, here, self._options, blocks, self._joined, files)
+        self.session = CacheSession(OpenVersion(id, here, self._options, blocks, self._joined, files))
         self._others: dict[str, FeatureCache] = {}  # versions opened beside this one, by digest
         self.detectors: WeakSet[ModuleChangeDetector] = WeakSet()  # of the modules that use it
         self.closed = False

@@ -7,23 +7,20 @@ was accepted. The store, its folder and its fingerprint belong to `OpenVersion`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from warmstore.errors import AmbiguousBatch, Damaged, RemoteError
-from warmstore.features.keyed.cache_options import CacheOptions
 from warmstore.features.keyed.cache_reader import merge, no_values, select
-from warmstore.features.keyed.open_version import OpenVersion, VersionRemote
+from warmstore.features.keyed.open_version import OpenVersion
 from warmstore.features.outputs.dims_inference import Repeats
 from warmstore.features.outputs.out_dims import UNTOLD
 from warmstore.features.outputs.output_schema import OutputSchema
 from warmstore.features.outputs.output_structure import Leaf, flatten, nbytes_of
-from warmstore.features.write_queue import Block, WriteBehindQueue
+from warmstore.features.write_queue import Block
 from warmstore.records.index.sample_keys import Keys
 from warmstore.records.keyed_store import DAMAGED, MISSING
-from warmstore.storage.files import Files
 from warmstore.storage.memory.buffer_pool import Arena
 from warmstore.tree.spec import TreeSpec
 
@@ -37,29 +34,22 @@ _ARENA = 64 << 20
 
 
 class CacheSession:
-    """Safe to use from several threads. The arguments are those of `OpenVersion`.
+    """Safe to use from several threads.
 
     version: the version that is open. damaged: rows that did not match their checksums. bytes_read: of values found.
     """
 
-    def __init__(
-        self,
-        id: str,
-        folder: Path,
-        options: CacheOptions,
-        blocks: WriteBehindQueue,
-        remote: VersionRemote | None,
-        files: Files | None,
-    ) -> None:
-        self.version = OpenVersion(id, folder, options, blocks, remote, files)
-        self.blocks = blocks
-        self.cost = self.version.cost
+    def __init__(self, version: OpenVersion) -> None:
+        options = version.options
+        self.version = version
+        self.blocks = version.blocks
+        self.cost = version.cost
         self.damaged = self.bytes_read = 0
         self.lists = options.lists
         self.repeats = Repeats()
         self._pad_value = options.pad_value
         self._allow_pickle = options.allow_pickle
-        self._remote = remote
+        self._remote = version.remote
         self._checked: tuple[Any, Any] | None = None  # the structure and out_dims that were found to agree
         self._arenas: dict[str, Arena] = {}  # by leaf
 

@@ -12,7 +12,6 @@ from warmstore.features.keyed.cache_versions import Fingerprint
 from warmstore.features.outputs.output_schema import KEY, OutputSchema
 from warmstore.records.local_store import LocalStore
 from warmstore.records.write.upgrade import upgrade
-from warmstore.replicate.record_store import RecordStore
 from warmstore.storage.files import Files, is_read_only
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ def open_store(
     must_write: bool,
     quota: CacheQuota | None = None,
     threads: int | None = None,
-) -> RecordStore:
+) -> LocalStore:
     """Open a cache's store, for writing if possible, and within its quota if it has one.
 
     Raises:
@@ -39,14 +38,14 @@ def open_store(
     """
     if not read_only:
         try:
-            store = RecordStore.open(path, "a", files=files, **_writing(quota, threads))
+            store = LocalStore.open(path, "a", files=files, **_writing(quota, threads))
             if quota is not None:
                 upgrade(path, files, wait=True)
             return store
         except ReadOnly as error:
             if must_write:
                 raise _read_only(error, path) from error
-    return RecordStore.open(path, files=files)
+    return LocalStore.open(path, files=files)
 
 
 def create_store(
@@ -59,7 +58,7 @@ def create_store(
     *,
     roles: Roles | None = None,
     settled: bool = True,
-) -> RecordStore:
+) -> LocalStore:
     """Make a cache's store.
 
     Args:
@@ -77,7 +76,7 @@ def create_store(
             metadata["arguments"] = dict(roles)
         if not settled:
             metadata[_BATCHES] = _OF_ONE
-        return RecordStore.create(
+        return LocalStore.create(
             path, schema.store_fields(), metadata=metadata, files=files, **_writing(quota, threads)
         )
     except OSError as error:

@@ -27,7 +27,6 @@ from warmstore.records.format.manifest import NAME
 from warmstore.records.keyed_store import IndexedStore
 from warmstore.records.local_store import LocalStore
 from warmstore.records.maintenance.rewrite import Utilisation
-from warmstore.replicate.record_store import RecordStore
 from warmstore.storage.files import Files
 from warmstore.storage.humanize import parse_size
 
@@ -99,7 +98,7 @@ class OpenVersion:
         self.closed = False
         self._read_only = options.read_only
         self._writers = WriterRanks(options.writer_ranks)
-        self._remote = remote
+        self.remote = remote
         self._handed = 0  # blocks that the store took before a commit failed
         self.find_store()
         try:
@@ -154,7 +153,7 @@ class OpenVersion:
             return self.find_store()
         return True
 
-    def _open_store(self) -> RecordStore:
+    def _open_store(self) -> LocalStore:
         return open_store(
             self.path,
             self.files,
@@ -189,7 +188,7 @@ class OpenVersion:
             return self._create_store()
         return self._adopt(store)
 
-    def _adopt(self, store: RecordStore) -> CacheReader:
+    def _adopt(self, store: LocalStore) -> CacheReader:
         keyed = IndexedStore(store, KEY, largest=None if self.quota is None else self.quota.largest)
         try:
             schema = schema_of(store)
@@ -204,7 +203,7 @@ class OpenVersion:
             self._write_settled(store)
         return self.reader
 
-    def _check_joins(self, store: RecordStore, schema: OutputSchema) -> None:
+    def _check_joins(self, store: LocalStore, schema: OutputSchema) -> None:
         """Raise where a store of another process does not fit this one's fingerprint and pending blocks."""
         known = store.metadata.get("fingerprint")
         if self.module_fingerprint is not None and known is not None:
@@ -228,8 +227,8 @@ class OpenVersion:
             self.settled = True
         self.path = path
         self.cost.move(path / "cost.json")
-        if self._remote is not None:
-            self.files = self._remote.files(path.name)
+        if self.remote is not None:
+            self.files = self.remote.files(path.name)
             self._pull_remote()
 
     # Where samples lie in outputs
@@ -285,8 +284,8 @@ class OpenVersion:
 
     def _pull_remote(self) -> None:
         """Pull what other hosts pushed. A remote that does not answer is no error: local rows are used."""
-        if self._remote is not None and not self._read_only:
-            self._remote.pull_now(self)
+        if self.remote is not None and not self._read_only:
+            self.remote.pull_now(self)
 
     def settled_store(self) -> LocalStore | None:
         """The store, with everything committed and this process's chunk sealed; None where there is none yet."""
@@ -307,8 +306,8 @@ class OpenVersion:
         """Push to the remote and close the files. Nothing may be pending."""
         if self.writes:
             self.cost.save()
-            if self._remote is not None and self.reader is not None:
-                self._remote.push_now(self)
+            if self.remote is not None and self.reader is not None:
+                self.remote.push_now(self)
         if self.reader is not None:
             self.reader.keyed.close()
         if self.hot is not None:
