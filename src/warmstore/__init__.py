@@ -77,7 +77,8 @@ if TYPE_CHECKING:
     from warmstore.loading.trainers.batch_sampler import BatchSampler
     from warmstore.pipeline.dali import Dali
     from warmstore.pipeline.pipeline import Pipeline
-    from warmstore.pipeline.plan.plan import Placement, Plan
+    from warmstore.pipeline.plan.plan import Plan
+    from warmstore.pipeline.plan.plan_figures import Placement
     from warmstore.pipeline.profile.profile import Profile
     from warmstore.pipeline.steps import Step
     from warmstore.replicate.pull import PullResult
@@ -199,7 +200,7 @@ _LAZY = {
     "PackRows": "warmstore.loading.packing",
     "Pad": "warmstore.loading.collate",
     "Pipeline": "warmstore.pipeline.pipeline",
-    "Placement": "warmstore.pipeline.plan.plan",
+    "Placement": "warmstore.pipeline.plan.plan_figures",
     "Plan": "warmstore.pipeline.plan.plan",
     "Profile": "warmstore.pipeline.profile.profile",
     "PullResult": "warmstore.replicate.pull",

@@ -10,8 +10,9 @@ import numpy as np
 import warmstore as ws
 from warmstore.loading.collate import stack
 from warmstore.pipeline.pipeline import Pipeline
-from warmstore.pipeline.plan.plan import Placement, Plan
-from warmstore.pipeline.step_identities import Description, describe, identify_step
+from warmstore.pipeline.plan.plan import Plan
+from warmstore.pipeline.plan.plan_figures import Placement
+from warmstore.pipeline.step_identities import Description, describe
 from warmstore.pipeline.steps import Step
 
 MB = 1 << 20
@@ -59,7 +60,7 @@ def plan_of(
 
 def described(step: Step, threads: int = 1) -> Description:
     """What a step's results depend on, as it is now."""
-    return describe(step, identify_step(step, ws.Pipeline([0])), threads)
+    return describe(step, ws.Pipeline([0]).identities.identify(step), threads)
 
 
 def expected(

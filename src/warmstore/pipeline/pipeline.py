@@ -1,30 +1,25 @@
-"""Pipeline: a source of samples, and the steps that process each sample."""
+"""Pipeline: the chain of a source and its steps, with profiles, plans and loaders."""
 
-import multiprocessing
 import os
-import pickle
-import sys
-from collections.abc import Callable, Collection, Mapping
-from functools import partial
-from pathlib import Path
-from typing import Any, final, get_args
+from collections.abc import Callable, Collection
+from typing import Any, final
 
-from warmstore.errors import BadSource, NotPicklable
 from warmstore.identity.named_files import Files
-from warmstore.loading.dataset import Dataset
 from warmstore.loading.fill_result import FillResult
 from warmstore.loading.loader import Loader
 from warmstore.loading.samplers.counter_rng import MOST_SEED
-from warmstore.loading.samplers.samplers import Sampler, Shuffle
+from warmstore.loading.samplers.samplers import Sampler
 from warmstore.loading.validation import integer
+from warmstore.pipeline.chain import Chain
 from warmstore.pipeline.filling import fill
 from warmstore.pipeline.native_threads import native_threads
-from warmstore.pipeline.pipeline_source import PipelineSource
+from warmstore.pipeline.pipeline_loader import checked_workers, loader_of
+from warmstore.pipeline.pipeline_source import PipelineSource, uncached_source
 from warmstore.pipeline.plan.plan import Plan
+from warmstore.pipeline.plan_opening import source_of
 from warmstore.pipeline.profile.profile import Profile
 from warmstore.pipeline.step_identities import Identities
-from warmstore.pipeline.steps import Caching, Step, deterministic, name_of
-from warmstore.pipeline.tiers.tier_opening import source_of
+from warmstore.pipeline.steps import Caching, Settings, Step, name_of
 from warmstore.storage.lifecycle import Closeable
 from warmstore.storage.thread_pool import thread_count
 
@@ -63,35 +58,42 @@ class Pipeline(Closeable):
         root: str | os.PathLike[str] | None = None,
         files: Files = "stat",
     ) -> None:
-        if isinstance(source, Mapping | str | os.PathLike):
-            source = Dataset(source)
-        if not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
-            kind = type(source).__name__
-            raise BadSource(f"a {kind} is no source of samples: it needs __len__ and __getitem__, like a list")
-        self.source = source
-        self.steps = steps
-        self.threads = integer("threads", threads, 1, 2**16)
-        if files not in get_args(Files):
-            raise ValueError(f"files must be one of {get_args(Files)}; got {files!r}")
-        self.version = version
-        self.ignore = names_of(ignore)
-        self.root = None if root is None else os.path.abspath(root)  # noqa: PTH100  it must not follow links
-        self.files: Files = files
-        self._identities: Identities | None = None
+        root = None if root is None else os.path.abspath(root)  # noqa: PTH100  it must not follow links
+        settings = Settings(integer("threads", threads, 1, 2**16), version, _as_tuple(ignore), root, files)
+        self.chain = Chain(source, steps, settings)
         self._held: list[PipelineSource] = []
 
-    def __reduce__(self) -> Any:
-        return self._like, (self.source, self.steps), {"_identities": self._identities}
+    @classmethod
+    def _of(cls, chain: Chain) -> "Pipeline":
+        pipe = cls.__new__(cls)
+        pipe.chain, pipe._held = chain, []
+        return pipe
 
-    @property
-    def _like(self) -> Callable[..., "Pipeline"]:
-        """Make a pipeline with the same settings from a source and steps."""
-        return partial(
-            Pipeline, threads=self.threads, version=self.version, ignore=self.ignore, root=self.root, files=self.files
-        )
+    def __reduce__(self) -> Any:
+        return self._of, (self.chain,)
 
     def __repr__(self) -> str:
         return f"Pipeline({len(self):,} samples, {' -> '.join(step.name for step in self.steps)})"
+
+    @property
+    def source(self) -> Any:
+        """The source of raw values."""
+        return self.chain.source
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The steps, in order."""
+        return self.chain.steps
+
+    @property
+    def cacheable(self) -> int:
+        """Steps before the first random one."""
+        return self.chain.cacheable
+
+    @property
+    def identities(self) -> Identities:
+        """Identities of the source and the steps, computed at the first access."""
+        return self.chain.identities
 
     def step(
         self,
@@ -112,62 +114,38 @@ class Pipeline(Closeable):
             unique, count = f"{wanted}_{count}", count + 1
         if unique in taken:
             raise ValueError(f"two steps are called {name!r}; give each its own name")
-        steps = (*self.steps, Step(function, arguments, random, cache, unique, version, names_of(ignore)))
-        return self._like(self.source, steps)
-
-    @property
-    def cacheable(self) -> int:
-        """Steps before the first random one."""
-        return deterministic(self.steps)
-
-    @property
-    def identities(self) -> Identities:
-        """Identities of the source and the steps, computed at the first access."""
-        if self._identities is None:
-            self._identities = Identities(self)
-        return self._identities
+        step = Step(function, arguments, random, cache, unique, version, _as_tuple(ignore))
+        return self._of(Chain(self.source, (*self.steps, step), self.chain.settings))
 
     def __len__(self) -> int:
-        return len(self.source)
+        return len(self.chain)
 
     def __getitem__(self, index: int) -> Any:
         """Sample `index` as of epoch 0 with seed 0, uncached."""
         at = range(len(self))[index]
         identities = self.identities
-        with native_threads(self.threads), identities.calling(), identities.states.making([at]):
+        with native_threads(self.chain.settings.threads), identities.calling(), identities.states.making([at]):
             return self.run(self.source[at], at)
 
-    def run(
-        self, value: Any, index: int, *, epoch: int = 0, seed: int = 0, first: int = 0, last: int | None = None
-    ) -> Any:
-        """Run the steps [first, last) on a value.
-
-        Args:
-            value: sample `index` after the first `first` steps; the raw value for 0.
-        """
-        for number, step in enumerate(self.steps[first:last], first):
-            try:
-                value = step(value, epoch, seed, index, number)
-            except Exception as error:
-                error.add_note(f"warmstore: in step {step.name!r} of sample {index:,}")
-                raise
-        return value
+    def run(self, value: Any, index: int, **options: Any) -> Any:
+        """Run some steps on a value; see `Chain.run`."""
+        return self.chain.run(value, index, **options)
 
     def profile(self, **options: Any) -> Profile:
         """Measure every step on this machine; see `warmstore.pipeline.profile.profiler.profile`."""
         from warmstore.pipeline.profile.profiler import profile
 
-        return profile(self, **options)
+        return profile(self.chain, **options)
 
     def plan(self, *, profile: Profile | None = None, **options: Any) -> Plan:
         """Decide which samples to cache where; see `warmstore.pipeline.plan.planner.plan`."""
         from warmstore.pipeline.plan.planner import plan
 
-        return plan(self, profile, **options)
+        return plan(self.chain, profile, **options)
 
     def as_source(self) -> PipelineSource:
         """A source for a `Loader`, without caches."""
-        return source_of(self, None, 0)
+        return uncached_source(self.chain)
 
     def loader(
         self,
@@ -198,23 +176,10 @@ class Pipeline(Closeable):
         """
         seed = integer("seed", seed, 0, MOST_SEED)
         workers = self._workers(plan, workers, start_method)
-        source = source_of(self, plan, seed)
-        if workers:
-            source.close_stores()  # every worker opens its own
-        try:
-            loader = Loader(
-                source,
-                batch_size,
-                sampler if sampler is not None else Shuffle(seed=seed),
-                workers=0,
-                processes=workers,
-                start_method=start_method,
-                **options,
-            )
-        except BaseException:
-            source.release()
-            raise
-        loader.register()  # closed at exit, which removes the memory tier
+        source = uncached_source(self.chain, seed) if plan is None else source_of(self.chain, plan, seed)
+        loader = loader_of(
+            source, batch_size, workers=workers, seed=seed, sampler=sampler, start_method=start_method, **options
+        )
         if plan is not None:
             loader.epoch_over = plan.measured.append
         return loader
@@ -237,7 +202,7 @@ class Pipeline(Closeable):
             How many samples were computed, and how many were cached already.
         """
         workers = self._workers(plan, workers, start_method)
-        source = source_of(self, plan, 0)
+        source = source_of(self.chain, plan, 0)
         self._held.append(source)
         self.closed = False
         self.register()
@@ -259,27 +224,9 @@ class Pipeline(Closeable):
         """The validated number of workers. Also checks that steps can be sent to them."""
         if workers is None:
             workers = plan.workers if plan is not None else min(thread_count(), _MOST_WORKERS)
-        workers = integer("workers", workers, 0, 2**16)
-        if workers and (start_method or multiprocessing.get_start_method()) != "fork":
-            for step in self.steps:
-                try:
-                    pickled = pickle.dumps((step.function, step.arguments))
-                    if b"__main__" in pickled and not _main_can_be_imported():
-                        raise NotPicklable("no other process can import what a notebook or a prompt defines")
-                except Exception as error:  # pickling runs code of all kinds
-                    raise NotPicklable(
-                        f"step {step.name!r} cannot be sent to worker processes: {error}. Define its function at the "
-                        "top of a module, fork the workers (start_method='fork'), or use workers=0"
-                    ) from error
-        return workers
+        return checked_workers(self.steps, workers, start_method)
 
 
-def names_of(ignore: Collection[str]) -> tuple[str, ...]:
-    """Ignored places as a tuple; a str is a single place."""
+def _as_tuple(ignore: Collection[str]) -> tuple[str, ...]:
+    """Ignored places; a str is a single one."""
     return (ignore,) if isinstance(ignore, str) else tuple(ignore)
-
-
-def _main_can_be_imported() -> bool:
-    main = sys.modules["__main__"]
-    file = getattr(main, "__file__", None)
-    return getattr(main, "__spec__", None) is not None or (file is not None and Path(file).is_file())

@@ -7,7 +7,7 @@ are shared.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import numpy as np
 
@@ -15,21 +15,19 @@ from warmstore.errors import BadSource, UnsupportedType
 from warmstore.loading.samplers.counter_rng import Int64, UInt64
 from warmstore.loading.sources.source import Source
 from warmstore.loading.values.ownership import owned
+from warmstore.pipeline.chain import Chain
 from warmstore.pipeline.native_threads import native_threads
-from warmstore.pipeline.outside_memory import ReachableObjects
 from warmstore.pipeline.stacked_batch import StackedBatch, Uneven
 from warmstore.pipeline.step_identities import Description
 from warmstore.pipeline.tiers.sample_store import MISSING, SampleStore, StoreLocation
 from warmstore.pipeline.tiers.sample_values import Marked
 from warmstore.pipeline.tiers.tier_folders import MemoryTier
-from warmstore.pipeline.trial import LargeParts, Trial, WrittenOutside, raw_values, reachable
-from warmstore.pipeline.write_watch import WriteWatch
+from warmstore.pipeline.trials.outside_memory import ReachableObjects
+from warmstore.pipeline.trials.trial import LargeParts, Trial, WrittenOutside, reachable
+from warmstore.pipeline.trials.write_watch import WriteWatch
 from warmstore.storage.array_types import Bools
 from warmstore.storage.lease import UsageLease
 from warmstore.storage.lifecycle import Closeable
-
-if TYPE_CHECKING:
-    from warmstore.pipeline.pipeline import Pipeline
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ class PipelineSource(Source):
     """The samples of a pipeline.
 
     Args:
-        pipe: the pipeline.
+        chain: the source and the steps.
         seed: of the random steps.
         identity: tells these samples from others of the same number.
         kept: where samples are cached, or None.
@@ -59,15 +57,15 @@ class PipelineSource(Source):
 
     def __init__(
         self,
-        pipe: "Pipeline",
+        chain: Chain,
         seed: int = 0,
         identity: Any = None,
         kept: CacheLayout | None = None,
         held: Sequence[MemoryTier | UsageLease] = (),
     ) -> None:
-        self._pipe = pipe
+        self._chain = chain
         self._seed = seed
-        self.identity = {"source": identity, "seed": seed} if pipe.cacheable < len(pipe.steps) else identity
+        self.identity = {"source": identity, "seed": seed} if chain.cacheable < len(chain.steps) else identity
         self._kept = kept
         self.held = held
         self._stores: SampleStores | None = None
@@ -80,7 +78,7 @@ class PipelineSource(Source):
         self._large_parts: dict[int, LargeParts] = {}  # by step
 
     def __len__(self) -> int:
-        return len(self._pipe)
+        return len(self._chain)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_stores": None, "held": (), "_notes": []}
@@ -90,7 +88,7 @@ class PipelineSource(Source):
 
     def read_in(self, epoch: int, positions: Int64) -> Any:
         self._look_again(epoch)
-        with native_threads(self._pipe.threads), self._pipe.identities.calling():
+        with native_threads(self._chain.settings.threads), self._chain.identities.calling():
             if self._alike:
                 try:
                     return self._batch(epoch, positions)
@@ -104,11 +102,11 @@ class PipelineSource(Source):
         stores = self._opened(epoch) if self._is_current() else None
         missing = np.arange(len(positions)) if stores is None else np.flatnonzero(stores.rows[positions] < 0)
         if stores is not None and not len(missing):
-            whole = stores.read_stacked(positions, len(self._pipe.steps))
+            whole = stores.read_stacked(positions, len(self._chain.steps))
             if whole is not None:
                 return whole
         # Uncached samples need no identity.
-        with self._pipe.identities.states.making([] if self._kept is None else positions[missing]):
+        with self._chain.identities.states.making([] if self._kept is None else positions[missing]):
             self._see_samples()
             self._make(epoch, positions, missing, stores, batch)
         made = batch.stacked()
@@ -121,7 +119,10 @@ class PipelineSource(Source):
         self, epoch: int, positions: Int64, missing: Int64, stores: "SampleStores | None", batch: StackedBatch
     ) -> None:
         """Make the samples of a batch from cached values or raw ones."""
-        raws, raw_index = self._raw(positions[missing]), {place: at for at, place in enumerate(missing.tolist())}
+        raws, raw_index = (
+            self._chain.raw_values(positions[missing].tolist()),
+            {place: at for at, place in enumerate(missing.tolist())},
+        )
         beside = None if stores is None else reachable(raws)
         size = len(positions) if stores is None else stores.at_once()
         for part in np.split(np.arange(len(positions)), range(size, len(positions), size)):
@@ -130,7 +131,7 @@ class PipelineSource(Source):
                 index = int(positions[place])
                 value = self._go_on(epoch, index, *found.pop(at)) if at in found else MISSING
                 if value is MISSING:
-                    raw = [raws[raw_index[place]]] if place in raw_index else self._raw(positions[place : place + 1])
+                    raw = [raws[raw_index[place]]] if place in raw_index else self._chain.raw_values([index])
                     value = self._compute(epoch, index, raw, beside)
                 batch.put(place, value)
 
@@ -138,14 +139,14 @@ class PipelineSource(Source):
         """Check files, arrays and samples once an epoch. Steps run later, so that their own changes do not count."""
         if self._kept is not None and epoch != self._checked_epoch:
             self._checked_epoch = epoch
-            self._pipe.identities.refresh(patches=True)
-            self._pipe.identities.states.look_again()
+            self._chain.identities.refresh(patches=True)
+            self._chain.identities.states.look_again()
 
     def _is_current(self) -> bool:
         """Whether the steps equal the cached ones, by a quick check."""
         if self._kept is None:
             return False
-        changed = self._pipe.identities.changed(self._kept.steps)
+        changed = self._chain.identities.changed(self._kept.steps)
         if changed and changed != self._changed:
             self.tell(f"{changed}, so samples are computed; make a new loader to cache the new ones")
         self._changed = changed
@@ -154,7 +155,7 @@ class PipelineSource(Source):
 
     def _see_samples(self) -> None:
         """Invalidate cached samples whose inputs have changed."""
-        states = self._pipe.identities.states
+        states = self._chain.identities.states
         if self._kept is None or states.changes == self._changes:
             return
         self._changes = states.changes
@@ -167,7 +168,7 @@ class PipelineSource(Source):
 
     def _may_write(self, indices: Int64) -> Bools:
         """Which samples may be written, bool [n]: those with unchanged steps and inputs."""
-        identities = self._pipe.identities
+        identities = self._chain.identities
         nothing = np.zeros(len(indices), np.bool_)
         if identities.may_have_been_edited():
             return nothing  # the check of the next epoch decides
@@ -224,15 +225,15 @@ class PipelineSource(Source):
         missing = positions[stores.rows[positions] < 0]
         if not self._is_current():
             return 0
-        identities = self._pipe.identities
-        with native_threads(self._pipe.threads), identities.calling(), identities.states.making(missing):
+        identities = self._chain.identities
+        with native_threads(self._chain.settings.threads), identities.calling(), identities.states.making(missing):
             self._see_samples()
-            raws = self._raw(missing)
+            raws = self._chain.raw_values(missing.tolist())
             beside = reachable(raws)
             for at, index in enumerate(missing.tolist()):
                 store = self._store_of(index)
                 if store is not None and store.wants(index):
-                    trial = Trial(self._pipe, index, [raws[at]], self._large_parts_of(store), beside, traceless=True)
+                    trial = Trial(self._chain, index, [raws[at]], self._large_parts_of(store), beside, traceless=True)
                     try:
                         self._keep(trial, index, store, lambda value: value)
                     finally:
@@ -247,19 +248,16 @@ class PipelineSource(Source):
             stores.refresh()
         return stores
 
-    def _raw(self, positions: Int64) -> list[Any]:
-        return raw_values(self._pipe.source, positions.tolist())
-
     def _go_on(self, epoch: int, index: int, store: SampleStore, value: Any) -> Any:
         """Run the remaining steps on a cached value; `MISSING` if the sample must be recomputed."""
         watch = None
         if isinstance(value, Marked):
-            if store.place.step < len(self._pipe.steps):
+            if store.place.step < len(self._chain.steps):
                 watch = WriteWatch([])
                 watch.add(0, value.parts)
             value = value.value
         if value is not MISSING:
-            value = self._pipe.run(value, index, epoch=epoch, seed=self._seed, first=store.place.step)
+            value = self._chain.run(value, index, epoch=epoch, seed=self._seed, first=store.place.step)
         if value is MISSING or (watch is not None and watch.written()):
             store.invalidate(index)  # the write must reach the outside memory, too
             return MISSING
@@ -272,10 +270,10 @@ class PipelineSource(Source):
             raw, beside: see `Trial`.
         """
         store = None if self._changed else self._store_of(index)
-        run = partial(self._pipe.run, index=index, epoch=epoch, seed=self._seed)
+        run = partial(self._chain.run, index=index, epoch=epoch, seed=self._seed)
         if store is None or not store.wants(index):
             return run(raw[0])
-        trial = Trial(self._pipe, index, raw, self._large_parts_of(store), beside)
+        trial = Trial(self._chain, index, raw, self._large_parts_of(store), beside)
         return self._keep(trial, index, store, partial(run, first=store.place.step))
 
     def _large_parts_of(self, store: SampleStore) -> LargeParts:
@@ -314,6 +312,12 @@ class PipelineSource(Source):
         if self._stores is None or self._kept is None:
             return None
         return self._stores.by_number.get(int(self._kept.assignment[index]))
+
+
+def uncached_source(chain: Chain, seed: int = 0) -> PipelineSource:
+    """A source without caches, identified as it is now."""
+    chain.identities.refresh(patches=True)
+    return PipelineSource(chain, seed, chain.identities.states.look().name)
 
 
 class SampleStores(Closeable):

@@ -29,14 +29,14 @@ from warmstore.storage.array_types import Bools
 if TYPE_CHECKING:
     from warmstore.identity.patches import Patches
     from warmstore.identity.recorded_identity import RecordedIdentity
-    from warmstore.pipeline.pipeline import Pipeline
+    from warmstore.pipeline.steps import Settings
 
 _BRIEF = 0.25  # seconds: all samples are checked every epoch if the last check took no longer
 _FIRST = 1.0  # seconds: the same limit for the first check, which also reads code
 
 
 class SampleStates:
-    """The states of a pipeline's samples. Each process has its own.
+    """The states of a source's samples. Each process has its own.
 
     changes: number of changes found.
 
@@ -45,9 +45,10 @@ class SampleStates:
         patches: patches of installed modules, kept up to date by the caller.
     """
 
-    def __init__(self, pipe: Pipeline, folders: Sequence[str], patches: Patches) -> None:
+    def __init__(self, source: Any, settings: Settings, folders: Sequence[str], patches: Patches) -> None:
         self.changes = 0
-        self._pipe = pipe
+        self._source = source
+        self._settings = settings
         self._folders = folders
         self._patches = patches
         self._samples: SampleIdentities | None = None
@@ -65,16 +66,16 @@ class SampleStates:
     def recorded(self) -> RecordedIdentity | None:
         """The identity of the source as a whole, or of its samples' classes. Sources that change when read are
         identified before the first read."""
-        if self._samples is None and counts_as_a_whole(self._pipe.source):
+        if self._samples is None and counts_as_a_whole(self._source):
             self.look()
         return None if self._samples is None else self._samples.recorded
 
     def look(self) -> SampleIdentities:
         """Identify all samples."""
         began = time.monotonic()
-        pipe, known = self._pipe, self._samples
+        settings, known = self._settings, self._samples
         found = identify_samples(
-            pipe.source, version=pipe.version, ignore=pipe.ignore, root=pipe.root, files=pipe.files,
+            self._source, version=settings.version, ignore=settings.ignore, root=settings.root, files=settings.files,
             folders=self._folders, patches=self._patches, known=known,
         )  # fmt: skip
         now = found.each
@@ -117,7 +118,7 @@ class SampleStates:
             if recorded is not None:
                 self._samples = replace(samples, identity=recorded.identity)
         elif recorded is not None and recorded.identity.digest != samples.identity.digest:
-            self._samples = as_a_whole(recorded, len(samples.each), self._pipe.version)
+            self._samples = as_a_whole(recorded, len(samples.each), self._settings.version)
             self.changes += 1
 
     def _take(self, indices: Int64) -> UInt64:
@@ -134,7 +135,7 @@ class SampleStates:
 
     def _hashes(self, indices: Int64) -> tuple[UInt64, UInt64]:
         """The hashes of some samples and of their files."""
-        samples, source = self.samples, self._pipe.source
+        samples, source = self.samples, self._source
         assert samples.look is not None
         try:
             values, stamps = samples.look([source[at] for at in indices.tolist()])

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import xxhash
 
@@ -22,10 +22,7 @@ from warmstore.identity.sample_identities import SampleIdentities
 from warmstore.identity.walk import Walk
 from warmstore.identity.watch import Watch
 from warmstore.pipeline.sample_states import SampleStates
-from warmstore.pipeline.steps import Step, deterministic
-
-if TYPE_CHECKING:
-    from warmstore.pipeline.pipeline import Pipeline
+from warmstore.pipeline.steps import Settings, Step, deterministic
 
 Description = dict[str, Any]
 """A step as JSON: name, random, threads, and the digest and the facts of its identity."""
@@ -37,24 +34,30 @@ _FIRST = 16
 class Identities:
     """The identities of a pipeline's source and of its deterministic steps, at the first use and now."""
 
-    def __init__(self, pipe: "Pipeline") -> None:
-        self._pipe = pipe
+    def __init__(self, source: Any, steps: Sequence[Step], settings: Settings) -> None:
+        self._all_steps = steps
+        self._settings = settings
         self._patches = Patches().look()
-        self.states = SampleStates(pipe, _folders(pipe.steps), self._patches)
-        self._elsewhere = _folders_of_samples(pipe)
-        self._steps = [self._recorded(step) for step in pipe.steps[: deterministic(pipe.steps)]]
+        folders = _folders(steps)
+        self.states = SampleStates(source, settings, folders, self._patches)
+        self._elsewhere = _with_samples(folders, source)
+        self._steps = [self._recorded(step) for step in steps[: deterministic(steps)]]
 
     def _recorded(self, step: Step) -> RecordedIdentity:
-        pipe = self._pipe
         arguments = tuple((name, id(value)) for name, value in sorted(step.arguments.items()))
-        effects = effects_of(step.function, (arguments, step.ignore, pipe.root, pipe.files))
-        return RecordedIdentity(partial(self._look, step), step.version, effects)
+        effects = effects_of(step.function, (arguments, step.ignore, self._settings.root, self._settings.files))
+        return RecordedIdentity(partial(self._look, step, patches=self._patches), step.version, effects)
 
-    def _look(self, step: Step, watch: Watch) -> Walk:
-        pipe = self._pipe
-        return look_at_step(
-            step, root=pipe.root, files=pipe.files, watch=watch, elsewhere=self._elsewhere, patches=self._patches
-        )
+    def _look(self, step: Step, watch: Watch | None = None, *, patches: Patches | None = None) -> Walk:
+        thing = partial(step.function, **step.arguments) if step.arguments else step.function
+        return walk_over(
+            thing, name=step.name, ignore=step.ignore, root=self._settings.root, files=self._settings.files,
+            folders=True, watch=watch, elsewhere=self._elsewhere, patches=patches,
+        )  # fmt: skip
+
+    def identify(self, step: Step) -> Identity:
+        """The identity of one step now, random or not."""
+        return WalkResult.of(self._look(step)).identity(step.version)
 
     @property
     def samples(self) -> SampleIdentities:
@@ -75,7 +78,7 @@ class Identities:
         if at == len(self._steps):
             return ""
         unknown = self.samples.identity.unknown if at < 0 else self._steps[at].identity.unknown
-        what = "Nothing is kept" if at < 1 else f"Nothing is kept after step {self._pipe.steps[at - 1].name!r}"
+        what = "Nothing is kept" if at < 1 else f"Nothing is kept after step {self._all_steps[at - 1].name!r}"
         return f"{what}: {reasons(unknown)}. {remedies(unknown)}."
 
     def require(self, step: int) -> None:
@@ -90,8 +93,8 @@ class Identities:
     def descriptions(self) -> tuple[Description, ...]:
         """Descriptions of the deterministic steps at the last check."""
         return tuple(
-            describe(step, recorded.identity, self._pipe.threads)
-            for step, recorded in zip(self._pipe.steps, self._steps, strict=False)
+            describe(step, recorded.identity, self._settings.threads)
+            for step, recorded in zip(self._all_steps, self._steps, strict=False)
         )
 
     def refresh(self, *, patches: bool = False) -> None:
@@ -147,24 +150,10 @@ class Identities:
         return max((step.window for step in self._steps), default=0.0)
 
 
-def identify_step(step: Step, pipe: "Pipeline") -> Identity:
-    """The identity of one step now, random or not."""
-    elsewhere = _folders_of_samples(pipe)
-    walk = look_at_step(step, root=pipe.root, files=pipe.files, elsewhere=elsewhere)
-    return WalkResult.of(walk).identity(step.version)
-
-
-def look_at_step(step: Step, **options: Any) -> Walk:
-    """The walk over a step. options: of `walk_over`."""
-    thing = partial(step.function, **step.arguments) if step.arguments else step.function
-    return walk_over(thing, name=step.name, ignore=step.ignore, folders=True, **options)
-
-
-def _folders_of_samples(pipe: "Pipeline") -> tuple[str, ...]:
-    """Folders named by arguments that contain files named by the first samples."""
-    folders = _folders(pipe.steps)
+def _with_samples(folders: Sequence[str], source: Any) -> tuple[str, ...]:
+    """The folders that contain files named by the first samples."""
     try:
-        first = [str(pipe.source[at]) for at in range(min(len(pipe.source), _FIRST))] if folders else []
+        first = [str(source[at]) for at in range(min(len(source), _FIRST))] if folders else []
     except Exception:  # sources raise anything; reading the sample raises it again
         return ()
     return tuple(folder for folder in folders if any(os.path.exists(os.path.join(folder, name)) for name in first))  # noqa: PTH110, PTH118

@@ -10,7 +10,28 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from warmstore.identity.named_files import Files
+
 Caching = Literal["auto", "never", "memory", "disk"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What applies to the source and to all steps of a pipeline; see `Pipeline`.
+
+    Raises:
+        ValueError: `files` is unknown.
+    """
+
+    threads: int = 1
+    version: str | None = None
+    ignore: tuple[str, ...] = ()
+    root: str | None = None
+    files: Files = "stat"
+
+    def __post_init__(self) -> None:
+        if self.files not in get_args(Files):
+            raise ValueError(f"files must be one of {get_args(Files)}; got {self.files!r}")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from warmstore.pipeline.plan.cost_model import Candidate, Load, cost
 from warmstore.pipeline.plan.milp import PlacementProblem, solve
-from warmstore.pipeline.plan.plan import Placement
+from warmstore.pipeline.plan.plan_figures import Placement
 from warmstore.pipeline.plan.planner import joint, presto, sequential, single
 
 seconds = st.floats(0.001, 1.0)

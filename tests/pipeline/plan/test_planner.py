@@ -11,7 +11,7 @@ from tests.slow import either
 
 import warmstore as ws
 from warmstore.pipeline.pipeline import Pipeline
-from warmstore.pipeline.plan.plan import Placement
+from warmstore.pipeline.plan.plan_figures import Placement
 from warmstore.pipeline.plan.planner import STORE_BYTES, plan
 from warmstore.pipeline.profile.profile import Disk, Profile, Scaling
 
@@ -193,7 +193,7 @@ def test_a_profile_of_another_pipeline_is_refused() -> None:
     found = profile([0, 0.001], [100, 4000])
     with pytest.raises(ValueError, match="the profile is of 1,000 samples, and the pipeline has 999"):
         plan(pipeline(999, 1), found, memory="1GB")
-    with pytest.raises(ValueError, match=r"the profile is of other steps \(step1\), not of Pipeline"):
+    with pytest.raises(ValueError, match=r"the profile is of other steps \(step1\) than the pipeline \(step1, step2\)"):
         plan(pipeline(1000, 2), found, memory="1GB")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from warmstore.pipeline.plan.plan import Placement
+from warmstore.pipeline.plan.plan_figures import Placement
 from warmstore.pipeline.profile.profile import CODECS, TIERS, Disk, Profile
 from warmstore.pipeline.steps import Step, deterministic
 
@@ -146,11 +146,6 @@ def seconds_per_byte(profile: Profile, candidates: Sequence[Candidate], disk: Di
     if disk is None:
         return np.zeros(len(candidates))
     return np.array([1 / disk.bandwidth(bytes_per_request(profile, each), readers) for each in candidates])
-
-
-def bucket_of(sizes: np.ndarray[Any, Any], edges: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int8]]:
-    """The bucket of each source size, int8 [n]."""
-    return np.searchsorted(np.asarray(edges), sizes, side="right").astype(np.int8)
 
 
 def _wanted(cache: str) -> tuple[Any, ...]:

@@ -6,72 +6,22 @@ next run finds what this one cached, and every part of an epoch reads all tiers 
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
 from warmstore.loading.samplers.counter_rng import Int64, UInt64, derive_keys
 from warmstore.loading.samplers.permutation import permuted
-from warmstore.pipeline.profile.profile import Codec, Profile, Tier
-from warmstore.pipeline.steps import Step
+from warmstore.pipeline.plan.plan_figures import PlanFigures
 
 _KIND = "pipeline plan"
 
 
-@dataclass(frozen=True, order=True)
-class Placement:
-    """Where samples are cached: after `step` steps (0: the raw value), in a tier, with a codec."""
-
-    step: int
-    tier: Tier
-    codec: Codec
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Plan:
-    """A plan. Make one with `Pipeline.plan`; `print` it, or `plot` it.
-
-    placements, counts: the placements, and the samples per bucket of the profile that each gets.
-    samples: total number. buckets: int8 [samples], the bucket of each; None if there is one.
-    memory, disk: budgets in bytes, never exceeded. folder: of the disk tier. workers: processes that make batches;
-    0 for none. direct_io: the disk tier is read past the page cache. batch_size: assumed by the plan.
-    world_size: ranks on this machine that share the budgets; `workers` counts for each.
-    strategy: how the plan was found. epochs: number of epochs in which filling the tiers must pay off.
-    epoch_seconds: of a steady epoch, predicted; uncached_seconds: of one without caches. build_seconds: extra time of
-    the first epoch, predicted. limits: lower bounds of a steady epoch in seconds, by name.
-    memory_used, disk_used, worker_bytes: bytes planned for both tiers and for the workers with their batches.
-    notes: for the user, such as why a step cannot be cached. reasons: for each stage, why nothing is cached there.
-    measured: seconds of the steady epochs that were run, added by the loader.
-    """
-
-    placements: tuple[Placement, ...]
-    counts: tuple[tuple[int, ...], ...]
-    samples: int
-    buckets: np.ndarray[Any, np.dtype[np.int8]] | None
-    memory: int
-    disk: int
-    folder: Path | None
-    workers: int
-    direct_io: bool
-    batch_size: int
-    world_size: int
-    strategy: str
-    epochs: int
-    epoch_seconds: float
-    uncached_seconds: float
-    build_seconds: float
-    limits: dict[str, float]
-    memory_used: int
-    disk_used: int
-    worker_bytes: int
-    steps: tuple[Step, ...]
-    profile: Profile
-    reasons: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    measured: list[float] = field(default_factory=list)
+@final
+class Plan(PlanFigures):
+    """A plan; see `PlanFigures`. Make one with `Pipeline.plan`; `print` it, or `plot` it."""
 
     def assignment(self, indices: Int64 | Sequence[int]) -> Int64:
         """The placement number of each sample, int64 [n] for int64 [n] indices; -1 for uncached ones.
@@ -83,15 +33,6 @@ class Plan:
             wrong = int(at.min() if at.min() < 0 else at.max())
             raise IndexError(f"sample {wrong} is out of range: the plan has {self.samples:,} samples")
         return self._table[at].astype(np.int64)
-
-    def samples_in(self, placement: int) -> int:
-        """How many samples a placement gets, all buckets together."""
-        return sum(self.counts[placement])
-
-    def nbytes_of(self, placement: int) -> float:
-        """Bytes a placement is planned to take."""
-        place = self.placements[placement]
-        return float(np.dot(self.counts[placement], self.profile.stages[place.step].stored[place.codec].nbytes))
 
     @cached_property
     def _table(self) -> np.ndarray[Any, np.dtype[np.int16]]:
@@ -116,7 +57,7 @@ class Plan:
         return {name: value for name, value in vars(self).items() if name != "_table"}  # computed again if needed
 
     def __str__(self) -> str:
-        from warmstore.pipeline.plan.plan_table import as_text
+        from warmstore.pipeline.plan.plan_table import as_text  # only printing pays for rich
 
         return as_text(self)
 

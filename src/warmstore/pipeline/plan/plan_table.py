@@ -3,19 +3,18 @@
 import statistics
 from io import StringIO
 
-import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from warmstore.pipeline.plan.plan import Plan
+from warmstore.pipeline.plan.plan_figures import PlanFigures
 from warmstore.storage.humanize import format_duration, format_size
 
 _WIDTH = 140
 
 
-def as_text(plan: Plan) -> str:
+def as_text(plan: PlanFigures) -> str:
     """The table as plain text, at most 140 characters wide."""
     console = Console(file=StringIO(), width=_WIDTH, highlight=False, color_system=None)
     show(plan, console)
@@ -23,23 +22,23 @@ def as_text(plan: Plan) -> str:
     return console.file.getvalue().rstrip()
 
 
-def show(plan: Plan, console: Console) -> None:
+def show(plan: PlanFigures, console: Console) -> None:
     """Print the table, the budgets, the epoch and the notes."""
     shown = Table(box=box.SIMPLE_HEAD, title=_title(plan), title_justify="left", title_style="bold", pad_edge=False)
     for name in ("step", ">time", ">±", ">bytes in", ">bytes out", ">all samples", ">zstd", "kept"):
         shown.add_column(name.removeprefix(">"), justify="right" if name[0] == ">" else "left")
     before = None
     for k, stage in enumerate(plan.profile.stages):
-        nbytes = mean(plan, stage.nbytes)
+        nbytes = plan.mean(stage.nbytes)
         squeezed = stage.stored.get("zstd")
         shown.add_row(
             Text(stage.name if not k else f"{k} {stage.name}"),
-            format_duration(mean(plan, stage.seconds) + mean(plan, stage.wait)),
+            format_duration(plan.mean(stage.seconds) + plan.mean(stage.wait)),
             format_duration(stage.spread),
             "" if before is None else format_size(before),
             format_size(nbytes),
             format_size(nbytes * plan.samples),
-            f"{mean(plan, squeezed.nbytes) / max(nbytes, 1):.0%}" if squeezed else "",
+            f"{plan.mean(squeezed.nbytes) / max(nbytes, 1):.0%}" if squeezed else "",
             Text("\n".join(kept(plan, k)) or reason(plan, k), style="" if kept(plan, k) else "dim"),
         )
         before = nbytes
@@ -50,7 +49,7 @@ def show(plan: Plan, console: Console) -> None:
         console.print(Text(f"Note: {note}"))
 
 
-def kept(plan: Plan, step: int) -> list[str]:
+def kept(plan: PlanFigures, step: int) -> list[str]:
     """The cached samples of a step, a line per placement: `1,200 (60%) in memory, 48 MB`."""
     return [
         f"{plan.samples_in(number):,} ({plan.samples_in(number) / plan.samples:.0%}) "
@@ -61,13 +60,13 @@ def kept(plan: Plan, step: int) -> list[str]:
     ]
 
 
-def reason(plan: Plan, step: int) -> str:
+def reason(plan: PlanFigures, step: int) -> str:
     """Why no samples are cached after a step."""
     text = plan.reasons[step] if step < len(plan.reasons) else ""
     return f"no: {text}" if text else "no: other steps save more per byte"
 
 
-def summary(plan: Plan) -> list[str]:
+def summary(plan: PlanFigures) -> list[str]:
     """Budgets and epochs, in sentences."""
     lines = []
     if plan.memory:
@@ -79,7 +78,7 @@ def summary(plan: Plan) -> list[str]:
     ranks = f" on each of {plan.world_size} ranks" if plan.world_size > 1 else ""
     lines.append(f"Workers: {plan.workers or 'none'}{ranks}; batches of {plan.batch_size}.")
     lines.append(
-        f"Epoch: {format_duration(plan.epoch_seconds)} predicted, bounded by {bound(plan)}; "
+        f"Epoch: {format_duration(plan.epoch_seconds)} predicted, bounded by {plan.bound}; "
         f"{format_duration(plan.uncached_seconds)} without caches "
         f"({plan.uncached_seconds / max(plan.epoch_seconds, 1e-9):.1f}x); "
         f"the first one takes {format_duration(plan.build_seconds)} more."
@@ -93,16 +92,6 @@ def summary(plan: Plan) -> list[str]:
     return lines
 
 
-def bound(plan: Plan) -> str:
-    """The resource that limits a steady epoch."""
-    return max(plan.limits, key=plan.limits.__getitem__) if plan.limits else "nothing"
-
-
-def mean(plan: Plan, values: tuple[float, ...]) -> float:
-    """The mean over all samples of a figure per bucket."""
-    return float(np.dot(plan.profile.counts, values)) / max(plan.samples, 1)
-
-
-def _title(plan: Plan) -> str:
+def _title(plan: PlanFigures) -> str:
     how = "" if plan.strategy == "joint" else f", by the rule {plan.strategy!r}"
     return f"Plan for {plan.samples:,} samples, {plan.profile.samples:,} of them measured{how}"

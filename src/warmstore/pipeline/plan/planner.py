@@ -5,15 +5,17 @@ with the cheapest plan is taken.
 """
 
 import logging
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import psutil
 
 from warmstore.errors import BadRank
+from warmstore.pipeline.chain import Chain
 from warmstore.pipeline.plan.budgets import available_on_disk, disk_budget, memory_budget
 from warmstore.pipeline.plan.cost_model import Candidate, Load, candidates_of, seconds_per_byte
 from warmstore.pipeline.plan.milp import PlacementProblem, Solution, solve
@@ -21,11 +23,6 @@ from warmstore.pipeline.plan.plan import Plan
 from warmstore.pipeline.profile.profile import TIERS, Profile
 from warmstore.pipeline.profile.source_sizes import buckets_of
 from warmstore.pipeline.steps import deterministic
-
-if TYPE_CHECKING:
-    import os
-
-    from warmstore.pipeline.pipeline import Pipeline
 
 _log = logging.getLogger("warmstore")
 
@@ -37,12 +34,12 @@ _CACHE_SHARE = 0.8  # share of the free memory that the page cache is expected t
 
 
 def plan(
-    pipe: "Pipeline",
+    chain: Chain,
     profile: Profile | None = None,
     *,
     memory: int | str | None = None,
     disk: int | str | None = None,
-    folder: "str | os.PathLike[str] | None" = None,
+    folder: str | os.PathLike[str] | None = None,
     workers: int | None = None,
     epochs: int = 30,
     step_seconds: float = 0.0,
@@ -53,7 +50,7 @@ def plan(
     """Find the plan with the shortest epochs within the budgets.
 
     Args:
-        pipe, profile: the pipeline and its profile; None measures it now, or loads it from the folder.
+        chain, profile: the source with its steps, and their profile; None measures it now, or loads it from the folder.
         memory: bytes for cached samples and for the workers with their batches; None or 0: no memory tier, and workers
             are not counted.
         disk: bytes on the disk of `folder`; None or 0: no disk tier. Both budgets are for all ranks of this machine
@@ -81,20 +78,20 @@ def plan(
     if profile is None:
         from warmstore.pipeline.profile.profiler import profile as measured
 
-        profile = measured(pipe, folder=where)
-    _check_profile(pipe, profile)
+        profile = measured(chain, folder=where)
+    _check_profile(chain, profile)
     notes: list[str] = []
     if where is not None and (available := available_on_disk(where, budget.disk)) < budget.disk:
         notes.append(f"Only {available:,} bytes are available on the disk; the plan uses no more.")
         budget = replace(budget, disk=available)
-    identities = pipe.identities
+    identities = chain.identities
     identities.refresh(patches=True)
-    for at, step in enumerate(pipe.steps[: pipe.cacheable], 1):
+    for at, step in enumerate(chain.steps[: chain.cacheable], 1):
         if step.cache in TIERS:
             identities.require(at)
     if identities.trouble:
         notes.append(identities.trouble)
-    candidates, reasons = candidates_of(profile, pipe.steps, identities.keepable)
+    candidates, reasons = candidates_of(profile, chain.steps, identities.keepable)
     rule = _RULES[strategy]
     found: list[_Choice] = []
     for count in _worker_counts(profile, workers, world_size):
@@ -109,15 +106,15 @@ def plan(
             max(0.0, budget.disk - STORE_BYTES),
             load,
             epochs,
-            tuple(_is_forced(candidate, pipe.steps) for candidate in candidates),
+            tuple(_is_forced(candidate, chain.steps) for candidate in candidates),
         )
         found.append(_Choice(count, taken, load, problem, rule(problem)))
         if workers is not None:
             break
     best = min(found, key=lambda choice: choice.problem.total(choice.solution) * (1 + 0.01 * choice.workers))
     notes += _notes(profile, best, workers, budget, world_size)
-    notes += _notes_of_varying(profile, deterministic(pipe.steps))
-    return _as_plan(pipe, profile, best, budget, where, epochs, world_size, direct_io, strategy, reasons, notes)
+    notes += _notes_of_varying(profile, deterministic(chain.steps))
+    return _as_plan(chain, profile, best, budget, where, epochs, world_size, direct_io, strategy, reasons, notes)
 
 
 @dataclass(frozen=True)
@@ -299,12 +296,14 @@ def _check(workers: int | None, epochs: int, step_seconds: float, world_size: in
         raise BadRank(f"world_size={world_size!r}; it must be 1 or more")
 
 
-def _check_profile(pipe: "Pipeline", profile: Profile) -> None:
-    if profile.total != len(pipe):
-        raise ValueError(f"the profile is of {profile.total:,} samples, and the pipeline has {len(pipe):,}: profile it")
-    if len(profile.stages) != len(pipe.steps) + 1:
-        measured = ", ".join(stage.name for stage in profile.stages[1:])
-        raise ValueError(f"the profile is of other steps ({measured}), not of {pipe!r}: profile it")
+def _check_profile(chain: Chain, profile: Profile) -> None:
+    if profile.total != len(chain):
+        raise ValueError(
+            f"the profile is of {profile.total:,} samples, and the pipeline has {len(chain):,}: profile it"
+        )
+    if len(profile.stages) != len(chain.steps) + 1:
+        measured, steps = (", ".join(step.name for step in each) for each in (profile.stages[1:], chain.steps))
+        raise ValueError(f"the profile is of other steps ({measured}) than the pipeline ({steps}): profile it")
 
 
 def _notes(profile: Profile, best: _Choice, workers: int | None, budget: _Budget, world_size: int) -> list[str]:
@@ -334,7 +333,7 @@ def _notes_of_varying(profile: Profile, last: int) -> list[str]:
 
 
 def _as_plan(
-    pipe: "Pipeline",
+    chain: Chain,
     profile: Profile,
     best: _Choice,
     budget: _Budget,
@@ -358,7 +357,7 @@ def _as_plan(
         placements=tuple(place for place, _ in used),
         counts=tuple(tuple(map(int, solution.counts[number])) for _, number in used),
         samples=profile.total,
-        buckets=buckets_of(pipe.source, profile.edges),
+        buckets=buckets_of(chain.source, profile.edges),
         memory=budget.memory,
         disk=budget.disk,
         folder=folder,
@@ -375,7 +374,7 @@ def _as_plan(
         memory_used=int(taken["memory"]),
         disk_used=int(taken["disk"]),
         worker_bytes=best.worker_bytes,
-        steps=pipe.steps,
+        steps=chain.steps,
         profile=profile,
         reasons=reasons,
         notes=tuple(notes),

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from warmstore.errors import NotInstalled
-from warmstore.pipeline.plan.plan import Plan
-from warmstore.pipeline.plan.plan_table import bound, mean
+from warmstore.pipeline.plan.plan_figures import PlanFigures
 from warmstore.storage.humanize import format_duration, format_size
 
 _INK, _SOFT, _LINE, _TRACK = "#1f2933", "#6b7785", "#d9dee4", "#f1f3f5"
@@ -16,7 +15,7 @@ _BAR = 0.56  # of a row
 _ROW = 0.46  # inches
 
 
-def draw(plan: Plan, path: Path) -> Path:
+def draw(plan: PlanFigures, path: Path) -> Path:
     """Write the plot as PNG, SVG or PDF, by the suffix of the path.
 
     Raises:
@@ -48,7 +47,7 @@ def draw(plan: Plan, path: Path) -> Path:
     return path
 
 
-def _titles(figure: Any, plan: Plan, height: float) -> None:
+def _titles(figure: Any, plan: PlanFigures, height: float) -> None:
     faster = plan.uncached_seconds / max(plan.epoch_seconds, 1e-9)
     figure.text(0.025, 1 - 0.38 / height, f"{faster:.1f} times faster epochs", size=17, weight="bold", color=_INK)
     used = []
@@ -61,8 +60,8 @@ def _titles(figure: Any, plan: Plan, height: float) -> None:
     figure.text(0.025, 1 - 0.70 / height, subtitle, size=10, color=_SOFT)
 
 
-def _times(axes: Any, plan: Plan) -> None:
-    values = [mean(plan, stage.seconds) + mean(plan, stage.wait) for stage in plan.profile.stages]
+def _times(axes: Any, plan: PlanFigures) -> None:
+    values = [plan.mean(stage.seconds) + plan.mean(stage.wait) for stage in plan.profile.stages]
     spreads = [stage.spread for stage in plan.profile.stages]
     _rows(axes, plan, "step time per sample")
     axes.barh(range(len(values)), values, _BAR, color=_TIME)
@@ -74,16 +73,16 @@ def _times(axes: Any, plan: Plan) -> None:
     axes.set_yticks(range(len(values)), [stage.name for stage in plan.profile.stages], size=10.5, color=_INK)
 
 
-def _bytes(axes: Any, plan: Plan) -> None:
+def _bytes(axes: Any, plan: PlanFigures) -> None:
     stages = plan.profile.stages
-    values = [mean(plan, stage.nbytes) for stage in stages]
+    values = [plan.mean(stage.nbytes) for stage in stages]
     _rows(axes, plan, "result size per sample")
     axes.barh(range(len(values)), values, _BAR, color=_BYTES)
     end = max([*values, 1.0])
     for row, (stage, value) in enumerate(zip(stages, values, strict=True)):
         label = format_size(value)
         if squeezed := stage.stored.get("zstd"):
-            small = mean(plan, squeezed.nbytes)
+            small = plan.mean(squeezed.nbytes)
             axes.plot([small, small], [row - _BAR / 2, row + _BAR / 2], color=_INK, linewidth=1.4)
             label += f", zstd {small / max(value, 1):.0%}"
         _beside(axes, row, value, end, label)
@@ -91,7 +90,7 @@ def _bytes(axes: Any, plan: Plan) -> None:
     axes.set_yticks([])
 
 
-def _kept(axes: Any, plan: Plan) -> None:
+def _kept(axes: Any, plan: PlanFigures) -> None:
     _rows(axes, plan, "cached share of all samples")
     _legend(axes)
     for row in range(len(plan.profile.stages)):
@@ -110,7 +109,7 @@ def _kept(axes: Any, plan: Plan) -> None:
     axes.set_yticks([])
 
 
-def _segments(axes: Any, plan: Plan, row: int) -> None:
+def _segments(axes: Any, plan: PlanFigures, row: int) -> None:
     """One bar of a step's cached shares by tier. Labels that do not fit into a segment stand behind the bar."""
     numbers = [number for number, place in enumerate(plan.placements) if place.step == row]
     left, behind = 0.0, []
@@ -144,12 +143,12 @@ def _legend(axes: Any) -> None:
     )  # fmt: skip
 
 
-def _epochs(plan: Plan) -> list[tuple[str, float, str, str]]:
+def _epochs(plan: PlanFigures) -> list[tuple[str, float, str, str]]:
     """Rows of the lower panel: a name, seconds, a colour and a label."""
     rows = [("uncached", plan.uncached_seconds, _LINE, format_duration(plan.uncached_seconds))]
     first = plan.uncached_seconds + plan.build_seconds
     rows.append(("first epoch", first, _LINE, f"{format_duration(first)}, filling the tiers"))
-    label = f"{format_duration(plan.epoch_seconds)}, bounded by {bound(plan)}"
+    label = f"{format_duration(plan.epoch_seconds)}, bounded by {plan.bound}"
     rows.append(("predicted", plan.epoch_seconds, _TIME, label))
     if plan.measured:
         took = statistics.median(plan.measured)
@@ -158,7 +157,7 @@ def _epochs(plan: Plan) -> list[tuple[str, float, str, str]]:
     return rows
 
 
-def _draw_epochs(axes: Any, epochs: list[tuple[str, float, str, str]], plan: Plan) -> None:
+def _draw_epochs(axes: Any, epochs: list[tuple[str, float, str, str]], plan: PlanFigures) -> None:
     end = max(seconds for _, seconds, _, _ in epochs)
     for row, (_, seconds, colour, label) in enumerate(epochs):
         axes.barh(row, seconds, 0.6, color=colour)
@@ -168,7 +167,7 @@ def _draw_epochs(axes: Any, epochs: list[tuple[str, float, str, str]], plan: Pla
     _plain(axes, len(epochs), "an epoch")
 
 
-def _rows(axes: Any, plan: Plan, title: str) -> None:
+def _rows(axes: Any, plan: PlanFigures, title: str) -> None:
     _plain(axes, len(plan.profile.stages), title)
 
 

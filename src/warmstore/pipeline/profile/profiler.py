@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import psutil
@@ -19,18 +19,15 @@ import psutil
 from warmstore.errors import BadSource
 from warmstore.loading.samplers.counter_rng import Int64, derive_keys
 from warmstore.loading.samplers.permutation import permuted
+from warmstore.pipeline.chain import Chain
 from warmstore.pipeline.native_threads import native_threads
-from warmstore.pipeline.plan.cost_model import bucket_of
 from warmstore.pipeline.profile.disk_speed import measure_disk
 from warmstore.pipeline.profile.profile import Disk, Profile, Scaling, Stage
-from warmstore.pipeline.profile.source_sizes import sizes_of
+from warmstore.pipeline.profile.source_sizes import bucket_of, sizes_of
 from warmstore.pipeline.profile.step_profiler import LAST, ProfileRun, run_steps, stage_of
 from warmstore.pipeline.profile.throughput import Ready, doubled, measure
-from warmstore.pipeline.step_identities import describe, identify_step, key_of
+from warmstore.pipeline.step_identities import describe, key_of
 from warmstore.pipeline.tiers.tier_folders import MemoryTier
-
-if TYPE_CHECKING:
-    from warmstore.pipeline.pipeline import Pipeline
 
 _BUCKETS = 4
 _VARIED = 0.1  # relative standard deviation of raw sizes above which samples are put into buckets
@@ -42,7 +39,7 @@ _SHARES = {"steps": 0.3, "stores": 0.2, "disk": 0.12}  # of the time; the rest i
 
 
 def profile(
-    pipe: "Pipeline",
+    chain: Chain,
     *,
     samples: int | float = 400,
     seconds: float = 12.0,
@@ -70,23 +67,23 @@ def profile(
         ValueError: `samples` or `seconds` is not above zero.
         Exception: any error of a step.
     """
-    if not len(pipe):
+    if not len(chain):
         raise BadSource("the source of this pipeline has no samples")
     if not samples > 0 or not seconds > 0:
         raise ValueError(f"samples={samples!r} and seconds={seconds!r} must be above zero")
-    samples = int(samples) if samples >= 1 else -(-int(samples * len(pipe) * 1000) // 1000)
-    key = _key(pipe, batch_size)
+    samples = int(samples) if samples >= 1 else -(-int(samples * len(chain) * 1000) // 1000)
+    key = _key(chain, batch_size)
     kept = None if folder is None or not key else Path(folder) / f"profile-{key}.json"
     if kept is not None and not refresh and (found := Profile.load(kept, key)) is not None:
         return found
-    made = _measured(pipe, key, samples, seconds, batch_size, folder, max_workers, cutoff, progress)
+    made = _measured(chain, key, samples, seconds, batch_size, folder, max_workers, cutoff, progress)
     if kept is not None:
         made.save(kept)
     return made
 
 
 def _measured(
-    pipe: "Pipeline",
+    chain: Chain,
     key: str,
     samples: int,
     seconds: float,
@@ -99,24 +96,24 @@ def _measured(
     from tqdm import tqdm
 
     began = time.perf_counter()
-    total = len(pipe)
-    sizes = sizes_of(pipe.source)
+    total = len(chain)
+    sizes = sizes_of(chain.source)
     edges = _edges(sizes)
     counts = _counts(sizes, edges, total)
     indices = _chosen(total, samples)
     buckets: Sequence[int] = [0] * len(indices) if sizes is None else bucket_of(sizes[indices], edges).tolist()
-    stages = len(pipe.steps) + 1
+    stages = len(chain.steps) + 1
     bar = tqdm(
         total=len(indices) + 2 * stages + 2, desc="profiling", disable=None if progress is None else not progress,
         dynamic_ncols=True, leave=False,
     )  # fmt: skip
     with bar:
-        identities = pipe.identities
-        with native_threads(pipe.threads), identities.calling(), identities.states.making(indices):
-            run = run_steps(pipe, indices, buckets, began + _SHARES["steps"] * seconds, bar.update)
+        identities = chain.identities
+        with native_threads(chain.settings.threads), identities.calling(), identities.states.making(indices):
+            run = run_steps(chain, indices, buckets, began + _SHARES["steps"] * seconds, bar.update)
         bar.update(len(indices) - len(run.buckets))
         until = time.perf_counter() + _SHARES["stores"] * seconds
-        names = ["source", *(step.name for step in pipe.steps)]
+        names = ["source", *(step.name for step in chain.steps)]
         scratch_bytes = 2 * max(stage.kept_bytes for stage in run.stages) + _SCRATCH
         # If this process is killed, the next one removes the tier.
         with MemoryTier(f"profile-{secrets.token_hex(8)}", scratch_bytes) as scratch:
@@ -127,7 +124,7 @@ def _measured(
         disk = None if folder is None else _disk(Path(folder), found, counts, _SHARES["disk"] * seconds)
         bar.update()
         scaling, alone, overhead, delivery = _workers(
-            pipe, run, found, counts, batch_size, max_workers, cutoff, began + seconds
+            chain, run, found, counts, batch_size, max_workers, cutoff, began + seconds
         )
         found = _calibrated(found, counts, scaling, overhead)
         bar.update()
@@ -138,7 +135,7 @@ def _measured(
 
 
 def _workers(
-    pipe: "Pipeline",
+    chain: Chain,
     run: ProfileRun,
     stages: Sequence[Stage],
     counts: Sequence[int],
@@ -148,7 +145,7 @@ def _workers(
     until: float,
 ) -> tuple[tuple[Scaling, ...], float, float, float]:
     """Scaling, and the seconds `alone`, `overhead` and `delivery` of a `Profile`."""
-    ready = type(pipe)(Ready(run.last, max(len(run.last), 64 * batch_size)))
+    ready = Chain(Ready(run.last, max(len(run.last), 64 * batch_size)))
     brief = max(0.3, 0.12 * (until - time.perf_counter()))
     each = float(np.dot(counts, stages[-1].nbytes)) / max(sum(counts), 1)
     ready_at_once = max(1, min(batch_size, int(LAST / max(each, 1.0))))
@@ -159,7 +156,7 @@ def _workers(
     if not most:
         return tuple(scaling), alone.own, 0.0, 0.0
     handed = measure(ready, ready_at_once, 1, 2 * brief)
-    scaling += doubled(pipe, batch_size, steps, most, cutoff, until)
+    scaling += doubled(chain, batch_size, steps, most, cutoff, until)
     return tuple(scaling), alone.own, handed.others, handed.own
 
 
@@ -207,7 +204,7 @@ def _chosen(total: int, samples: int) -> Int64:
     return permuted(np.arange(count, dtype=np.uint64), total, derive_keys(_KIND, 0, 0, total)).astype(np.int64)
 
 
-def _key(pipe: "Pipeline", batch_size: int) -> str:
+def _key(chain: Chain, batch_size: int) -> str:
     """The key of code, source and machine; "" if one of them has no identity."""
     machine = {
         "processor": platform.processor() or platform.machine(),
@@ -215,9 +212,11 @@ def _key(pipe: "Pipeline", batch_size: int) -> str:
         "memory": psutil.virtual_memory().total >> 30,
         "python": platform.python_version(),
     }
-    source = {"length": len(pipe), "name": pipe.identities.samples.name}
-    found = [identify_step(step, pipe) for step in pipe.steps]
-    if pipe.identities.samples.identity.unknown or any(identity.unknown for identity in found):
+    source = {"length": len(chain), "name": chain.identities.samples.name}
+    found = [chain.identities.identify(step) for step in chain.steps]
+    if chain.identities.samples.identity.unknown or any(identity.unknown for identity in found):
         return ""
-    steps = [describe(step, identity, pipe.threads) for step, identity in zip(pipe.steps, found, strict=True)]
+    steps = [
+        describe(step, identity, chain.settings.threads) for step, identity in zip(chain.steps, found, strict=True)
+    ]
     return key_of([*steps, {"machine": machine, "source": source, "batch": batch_size}])

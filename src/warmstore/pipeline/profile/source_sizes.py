@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from warmstore.pipeline.plan.cost_model import bucket_of
-
 
 def sizes_of(source: Any) -> np.ndarray[Any, np.dtype[np.int64]] | None:
     """Bytes of each sample's files and byte strings, int64 [n]; None if they are not known.
@@ -25,6 +23,11 @@ def buckets_of(source: Any, edges: Sequence[int]) -> np.ndarray[Any, np.dtype[np
     """The bucket of each sample, int8 [n]; None if there is one bucket."""
     sizes = sizes_of(source) if edges else None
     return None if sizes is None else bucket_of(sizes, edges)
+
+
+def bucket_of(sizes: np.ndarray[Any, Any], edges: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int8]]:
+    """The bucket of each source size, int8 [n]."""
+    return np.searchsorted(np.asarray(edges), sizes, side="right").astype(np.int8)
 
 
 def _size(value: Any) -> int:

@@ -5,26 +5,24 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from warmstore.errors import UnsupportedType
 from warmstore.loading.samplers.counter_rng import Int64
+from warmstore.pipeline.chain import Chain
 from warmstore.pipeline.profile.profile import CODECS, Codec, Stage, StoredStage
 from warmstore.pipeline.tiers.sample_schema import SampleSchema
 from warmstore.pipeline.tiers.sample_staging import block_of
 from warmstore.pipeline.tiers.sample_values import TreeSpec, flatten
-from warmstore.pipeline.trial import changes
-from warmstore.pipeline.write_watch import WriteWatch
+from warmstore.pipeline.trials.trial import changes
+from warmstore.pipeline.trials.write_watch import WriteWatch
 from warmstore.records.format.encoded_rows import EncodedRows
 from warmstore.records.format.fields import Fields
 from warmstore.records.format.record_batch import batch_size
 from warmstore.records.format.value_encoding import compressed
 from warmstore.replicate.record_store import RecordStore
-
-if TYPE_CHECKING:
-    from warmstore.pipeline.pipeline import Pipeline
 
 Tick = Callable[[int], object]
 _KEPT = 16 << 20  # bytes of results per stage to measure a store with
@@ -66,7 +64,7 @@ class ProfileRun:
     last: list[Any]
 
 
-def run_steps(pipe: "Pipeline", indices: Int64, buckets: Sequence[int], until: float, tick: Tick) -> ProfileRun:
+def run_steps(chain: Chain, indices: Int64, buckets: Sequence[int], until: float, tick: Tick) -> ProfileRun:
     """Run the steps on samples until the time is up.
 
     Each step runs on a block of samples before the next step does. Otherwise a light step would be timed with the data
@@ -76,8 +74,8 @@ def run_steps(pipe: "Pipeline", indices: Int64, buckets: Sequence[int], until: f
         indices, buckets: the samples, and the bucket of each. until: of `time.perf_counter`. tick: called with a number
             of samples.
     """
-    run = ProfileRun([Measured() for _ in range(len(pipe.steps) + 1)], [], [])
-    _compare(pipe, run, int(indices[0]))  # also the costs of a first call
+    run = ProfileRun([Measured() for _ in range(len(chain.steps) + 1)], [], [])
+    _compare(chain, run, int(indices[0]))  # also the costs of a first call
     size = _LEAST
     for first in range(0, len(indices), size):
         if first and time.perf_counter() > until:
@@ -89,17 +87,17 @@ def run_steps(pipe: "Pipeline", indices: Int64, buckets: Sequence[int], until: f
             queued, began, worked = _seconds_in_queue(), time.perf_counter(), time.process_time()
             for at, index in enumerate(block):
                 started = time.process_time()
-                values[at] = pipe.source[index] if not k else pipe.run(values[at], index, first=k - 1, last=k)
+                values[at] = chain.source[index] if not k else chain.run(values[at], index, first=k - 1, last=k)
                 stage.seconds.append(time.process_time() - started)
             spent, took = time.process_time() - worked, time.perf_counter() - began
             stage.wait += [max(0.0, took - spent - (_seconds_in_queue() - queued)) / len(block)] * len(block)
             watch.look(k)
             for at, bucket in enumerate(buckets[first : first + size]):
-                _keep(stage, bucket, values[at], pipe.cacheable >= k)
+                _keep(stage, bucket, values[at], chain.cacheable >= k)
         suspects = block if watch.written() else []
         watch.restore()
         for index in suspects:
-            _compare(pipe, run, index)
+            _compare(chain, run, index)
         run.buckets += buckets[first : first + size]
         if sum(run.stages[-1].nbytes[:first]) < LAST:
             run.last += values[: len(block)]
@@ -107,11 +105,11 @@ def run_steps(pipe: "Pipeline", indices: Int64, buckets: Sequence[int], until: f
     return run
 
 
-def _compare(pipe: "Pipeline", run: ProfileRun, index: int) -> None:
+def _compare(chain: Chain, run: ProfileRun, index: int) -> None:
     """Note which stages differ when a sample is computed twice, unless some are known already."""
     if any(stage.varies or stage.trouble for stage in run.stages):
         return
-    changed, reasons = changes(pipe, index)
+    changed, reasons = changes(chain, index)
     for stage, differs, reason in zip(run.stages, changed, reasons, strict=True):
         stage.trouble = stage.trouble or (reason if differs else "")
     if any(changed) and not any(reasons):

@@ -5,15 +5,15 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import psutil
 
+from warmstore.pipeline.chain import Chain
+from warmstore.pipeline.pipeline_loader import checked_workers, loader_of
+from warmstore.pipeline.pipeline_source import uncached_source
 from warmstore.pipeline.profile.profile import Scaling
-
-if TYPE_CHECKING:
-    from warmstore.pipeline.pipeline import Pipeline
 
 _SETTLE = 2  # batches per worker before the clock starts
 _LEAST = 0.4  # seconds of a measurement, at least: a skipped number of workers would count as useless
@@ -34,7 +34,7 @@ class Pace:
     nbytes: int
 
 
-def doubled(pipe: "Pipeline", batch_size: int, each: float, most: int, cutoff: float, until: float) -> list[Scaling]:
+def doubled(chain: Chain, batch_size: int, each: float, most: int, cutoff: float, until: float) -> list[Scaling]:
     """Run the uncached pipeline with 1, 2, 4 ... workers until a doubling raises the rate by less than `cutoff`.
 
     Args:
@@ -46,7 +46,7 @@ def doubled(pipe: "Pipeline", batch_size: int, each: float, most: int, cutoff: f
     batch_size = max(1, min(batch_size, int(_BATCH / max(each, 1e-9))))
     while count <= most:
         left = until - time.perf_counter()
-        pace = measure(pipe, batch_size, count, max(_LEAST, left / max(1, steps - len(found))))
+        pace = measure(chain, batch_size, count, max(_LEAST, left / max(1, steps - len(found))))
         if found and pace.rate < found[-1].rate * (1 + cutoff):
             if pace.rate > found[-1].rate:
                 found.append(Scaling(count, pace.rate, pace.nbytes))
@@ -56,14 +56,15 @@ def doubled(pipe: "Pipeline", batch_size: int, each: float, most: int, cutoff: f
     return found
 
 
-def measure(pipe: "Pipeline", batch_size: int, workers: int, seconds: float) -> Pace:
+def measure(chain: Chain, batch_size: int, workers: int, seconds: float) -> Pace:
     """Read batches of the uncached pipeline for `seconds`, over as many epochs as needed.
 
     Returns the median of a few windows, so that a short disturbance does not count.
     """
-    batch_size = max(1, min(batch_size, len(pipe) // max(1, workers)))
+    batch_size = max(1, min(batch_size, len(chain) // max(1, workers)))
     others = _children()
-    with closing(pipe.loader(None, batch_size=batch_size, workers=workers, seed=0)) as loader:
+    workers = checked_workers(chain.steps, workers, None)
+    with closing(loader_of(uncached_source(chain), batch_size, workers=workers)) as loader:
         batches = _endless(loader)
         for _ in range(_SETTLE * max(workers, 1)):
             next(batches)

@@ -3,24 +3,23 @@
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from warmstore.errors import UnsupportedType
+from warmstore.pipeline.chain import Chain
 from warmstore.pipeline.pipeline_source import CacheLayout, PipelineSource
-from warmstore.pipeline.plan.plan import Placement, Plan
+from warmstore.pipeline.plan.plan import Plan
+from warmstore.pipeline.plan.plan_figures import Placement
 from warmstore.pipeline.step_identities import key_of
 from warmstore.pipeline.tiers.sample_schema import SampleSchema
 from warmstore.pipeline.tiers.sample_store import StoreLocation
 from warmstore.pipeline.tiers.tier_folders import MemoryTier, Wanted, disk_folder, open_place
 from warmstore.pipeline.tiers.tier_quota import tier_quota
-from warmstore.pipeline.trial import examples
+from warmstore.pipeline.trials.trial import examples
 from warmstore.storage.lease import UsageLease, remove_unused
 from warmstore.storage.quota import ByteQuota
-
-if TYPE_CHECKING:
-    from warmstore.pipeline.pipeline import Pipeline
 
 _log = logging.getLogger("warmstore")
 
@@ -28,19 +27,17 @@ _EXAMPLES = 8  # samples computed to infer the schema of a new store
 _TOO_STALE = 4  # a store with more than one stale record in this many is removed
 
 
-def source_of(pipe: "Pipeline", plan: Plan | None, seed: int) -> PipelineSource:
+def source_of(chain: Chain, plan: Plan, seed: int) -> PipelineSource:
     """The source of a pipeline that reads and fills the tiers of a plan.
 
     Raises:
         ValueError: the plan is for other samples or steps.
     """
-    pipe.identities.refresh(patches=True)
-    samples = pipe.identities.states.look()
+    chain.identities.refresh(patches=True)
+    samples = chain.identities.states.look()
     name = samples.name
-    if plan is None:
-        return PipelineSource(pipe, seed, name)
-    _check(pipe, plan)
-    opening = _Opening(pipe, plan, name)
+    _check(chain, plan)
+    opening = _Opening(chain, plan, name)
     places = opening.places()
     kept = CacheLayout(
         tuple(places),
@@ -48,11 +45,11 @@ def source_of(pipe: "Pipeline", plan: Plan | None, seed: int) -> PipelineSource:
         samples.each.copy(),
         opening.steps[: max((place.step for place in places), default=0)],
     )
-    source = PipelineSource(pipe, seed, name, kept, opening.held)
+    source = PipelineSource(chain, seed, name, kept, opening.held)
     if opening.remove_stale(source, places):
         source.close_stores()
         kept = replace(kept, places=tuple(opening.places()))
-        source = PipelineSource(pipe, seed, name, kept, opening.held)
+        source = PipelineSource(chain, seed, name, kept, opening.held)
     for note in opening.notes:
         source.tell(note)
     return source
@@ -61,16 +58,16 @@ def source_of(pipe: "Pipeline", plan: Plan | None, seed: int) -> PipelineSource:
 class _Opening:
     """Opens the placements of one plan. held: tiers and leases to close after use."""
 
-    def __init__(self, pipe: "Pipeline", plan: Plan, source: str) -> None:
+    def __init__(self, chain: Chain, plan: Plan, source: str) -> None:
         self.held: list[MemoryTier | UsageLease] = []
         self.notes: list[str] = []
-        self.assignment = plan.assignment(np.arange(len(pipe))).astype(np.int16)
-        self._pipe = pipe
+        self.assignment = plan.assignment(np.arange(len(chain))).astype(np.int16)
+        self._chain = chain
         self._plan = plan
-        self.steps = pipe.identities.descriptions()
+        self.steps = chain.identities.descriptions()
         self._lineage = key_of([{"source": source, "steps": [step["name"] for step in self.steps]}])
-        if pipe.identities.trouble:
-            self.notes.append(pipe.identities.trouble)
+        if chain.identities.trouble:
+            self.notes.append(chain.identities.trouble)
         self._tiers: dict[str, tuple[Path, ByteQuota]] = {}
 
     def places(self) -> list[StoreLocation]:
@@ -108,9 +105,9 @@ class _Opening:
 
     def _place(self, number: int, placement: Placement) -> StoreLocation | None:
         tier = placement.tier
-        keepable = self._pipe.identities.keepable
+        keepable = self._chain.identities.keepable
         for step in range(min(placement.step, keepable), min(placement.step, 1) - 1, -1):
-            name = f"{tier} after {self._pipe.steps[step - 1].name!r}" if step else f"{tier} of the source"
+            name = f"{tier} after {self._chain.steps[step - 1].name!r}" if step else f"{tier} of the source"
             wanted = Wanted(number, step, name, placement.codec, self.steps[:step], self._schema_of(placement, step))
             try:
                 place, reason = open_place(
@@ -128,7 +125,7 @@ class _Opening:
         return None
 
     def _stage_name(self, step: int) -> str:
-        return f"the result of step {self._pipe.steps[step - 1].name!r}" if step else "the raw value"
+        return f"the result of step {self._chain.steps[step - 1].name!r}" if step else "the raw value"
 
     def _tier(self, tier: str) -> tuple[Path, ByteQuota]:
         """The folder and the quota of a tier."""
@@ -158,23 +155,23 @@ class _Opening:
             number = self._plan.placements.index(placement)
             members = np.flatnonzero(self.assignment == number)
             chosen = members[np.linspace(0, len(members) - 1, min(_EXAMPLES, len(members)), dtype=np.int64)]
-            identities = self._pipe.identities
+            identities = self._chain.identities
             with identities.calling(), identities.states.making(chosen):
-                found = list(examples(self._pipe, chosen.tolist(), step))
+                found = list(examples(self._chain, chosen.tolist(), step))
             return SampleSchema.of(found, placement.codec)
 
         return schema
 
 
-def _check(pipe: "Pipeline", plan: Plan) -> None:
-    if plan.samples != len(pipe):
-        raise ValueError(f"the plan is for {plan.samples:,} samples, and the pipeline has {len(pipe):,}: plan again")
+def _check(chain: Chain, plan: Plan) -> None:
+    if plan.samples != len(chain):
+        raise ValueError(f"the plan is for {plan.samples:,} samples, and the pipeline has {len(chain):,}: plan again")
     last = max((placement.step for placement in plan.placements), default=0)
-    planned, steps = ([step.name for step in owner.steps[:last]] for owner in (plan, pipe))
+    planned, steps = ([step.name for step in owner.steps[:last]] for owner in (plan, chain))
     for placement in plan.placements:
-        if placement.step > pipe.cacheable:
-            random = pipe.steps[pipe.cacheable].name if pipe.cacheable < len(pipe.steps) else None
-            why = f"{random!r} is random" if random else f"the pipeline has {len(pipe.steps)} steps"
+        if placement.step > chain.cacheable:
+            random = chain.steps[chain.cacheable].name if chain.cacheable < len(chain.steps) else None
+            why = f"{random!r} is random" if random else f"the pipeline has {len(chain.steps)} steps"
             raise ValueError(f"the plan keeps samples after {placement.step} steps, but {why}: plan again")
         if placement.tier == "disk" and plan.folder is None:
             raise ValueError("the plan keeps samples on the disk and names no folder; plan again with folder=")

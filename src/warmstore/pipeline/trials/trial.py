@@ -5,19 +5,17 @@ may fill a buffer of its own, or set an entry to the same value again.
 """
 
 import logging
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import xxhash
 
-from warmstore.errors import BadSource, UnsupportedType
-from warmstore.pipeline.outside_memory import ReachableObjects, is_simple
+from warmstore.errors import UnsupportedType
+from warmstore.pipeline.chain import Chain
 from warmstore.pipeline.tiers.sample_values import TreeSpec, flatten, to_bytes, unmarked
-from warmstore.pipeline.write_watch import WriteWatch
-
-if TYPE_CHECKING:
-    from warmstore.pipeline.pipeline import Pipeline
+from warmstore.pipeline.trials.outside_memory import ReachableObjects, is_simple
+from warmstore.pipeline.trials.write_watch import WriteWatch
 
 _log = logging.getLogger("warmstore")
 
@@ -52,7 +50,7 @@ class Trial:
 
     def __init__(
         self,
-        pipe: "Pipeline",
+        chain: Chain,
         index: int,
         raw: list[Any],
         large: LargeParts,
@@ -61,7 +59,7 @@ class Trial:
         traceless: bool = False,
     ) -> None:
         self.watch = WriteWatch(raw, beside, large=large.are_compared(), copies=traceless)
-        self._pipe = pipe
+        self._chain = chain
         self._index = index
         self._large = large
         self._done = 0
@@ -78,13 +76,13 @@ class Trial:
         """Run the steps up to `last`."""
         values = self.watch.values
         for number in range(self._done, last):
-            values[0] = self._pipe.run(values[0], self._index, first=number, last=number + 1)
+            values[0] = self._chain.run(values[0], self._index, first=number, last=number + 1)
             self._done = number + 1
             self.watch.look(self._done)
 
     def stages(self) -> Iterator[bytes]:
         """The sample after each step, as bytes that are equal if samples are; b"" if it cannot be stored."""
-        for last in range(len(self._pipe.steps) + 1):
+        for last in range(len(self._chain.steps) + 1):
             self.run(last)
             try:
                 yield to_bytes(*flatten(self.value))
@@ -93,7 +91,7 @@ class Trial:
 
     def another(self) -> "Trial":
         """A second trial of the same sample, from its raw value."""
-        return Trial(self._pipe, self._index, raw_values(self._pipe.source, [self._index]), LargeParts())
+        return Trial(self._chain, self._index, self._chain.raw_values([self._index]), LargeParts())
 
     def take(self, *, copy: bool = False) -> Taken:
         """Flatten the sample as it is now, with its parts in outside memory marked.
@@ -132,7 +130,7 @@ class Trial:
             _log.info("sample %s cannot be computed twice: %r", f"{self._index:,}", error)
         finally:
             now.restore()
-        raise WrittenOutside(written[-1], _write_message(self._pipe, written[-1]))
+        raise WrittenOutside(written[-1], _write_message(self._chain, written[-1]))
 
 
 class WrittenOutside(UnsupportedType):
@@ -143,40 +141,22 @@ class WrittenOutside(UnsupportedType):
         self.stage = stage
 
 
-def raw_values(source: Any, positions: list[int]) -> list[Any]:
-    """The raw values at some positions.
-
-    Raises:
-        BadSource: `__getitems__` does not return a list with one sample per position.
-    """
-    get_many = getattr(source, "__getitems__", None)
-    if get_many is None:
-        return [source[index] for index in positions]
-    found = get_many(positions)
-    if isinstance(found, Mapping) or len(found) != len(positions):
-        raise BadSource(
-            f"__getitems__ of {type(source).__name__} gave a {type(found).__name__} of {len(found):,} for "
-            f"{len(positions):,} positions; return a list with one sample per position"
-        )
-    return list(found)
-
-
 def reachable(raws: list[Any]) -> ReachableObjects | None:
     """The objects reachable from raw values; None if all of them are immutable."""
     return None if all(map(is_simple, raws)) else ReachableObjects(raws)
 
 
-def examples(pipe: "Pipeline", indices: list[int], step: int) -> Iterator[Taken]:
+def examples(chain: Chain, indices: list[int], step: int) -> Iterator[Taken]:
     """Yield samples after `step` steps, and undo writes to outside memory.
 
     Raises:
         UnsupportedType: a sample cannot be stored.
     """
     large = LargeParts()
-    raws = raw_values(pipe.source, indices)
+    raws = chain.raw_values(indices)
     beside = reachable(raws)
     for at, index in enumerate(indices):
-        trial = Trial(pipe, index, [raws[at]], large, beside, traceless=True)
+        trial = Trial(chain, index, [raws[at]], large, beside, traceless=True)
         try:
             try:
                 trial.run(step)
@@ -191,14 +171,14 @@ def examples(pipe: "Pipeline", indices: list[int], step: int) -> Iterator[Taken]
             trial.watch.restore()
 
 
-def changes(pipe: "Pipeline", index: int) -> tuple[list[bool], list[str]]:
+def changes(chain: Chain, index: int) -> tuple[list[bool], list[str]]:
     """Compute a sample twice, and undo writes to outside memory.
 
     Returns:
         For each stage, whether the second result differs; and a message if steps write to outside memory that the
         sample refers to by then, else "".
     """
-    trial = Trial(pipe, index, raw_values(pipe.source, [index]), LargeParts(), traceless=True)
+    trial = Trial(chain, index, chain.raw_values([index]), LargeParts(), traceless=True)
     try:
         first = list(trial.stages())
         second = list(trial.another().stages())
@@ -207,7 +187,7 @@ def changes(pipe: "Pipeline", index: int) -> tuple[list[bool], list[str]]:
         trial.watch.restore()
     seen = [[stage for stage in written if stage <= k] for k in range(len(first))]
     return [before != after for before, after in zip(first, second, strict=True)], [
-        _write_message(pipe, stages[-1]) if stages else "" for stages in seen
+        _write_message(chain, stages[-1]) if stages else "" for stages in seen
     ]
 
 
@@ -222,8 +202,8 @@ def _bits(taken: Taken) -> Any:
     ]
 
 
-def _write_message(pipe: "Pipeline", stage: int) -> str:
-    what = f"the result of step {pipe.steps[stage - 1].name!r}" if stage else "a sample of the source"
+def _write_message(chain: Chain, stage: int) -> str:
+    what = f"the result of step {chain.steps[stage - 1].name!r}" if stage else "a sample of the source"
     return (
         f"{what} shares memory with the source, an argument, a global or a memo, and a step writes to it; "
         "write to a copy"

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from warmstore.pipeline.outside_memory import ReachableObjects, are_private
+from warmstore.pipeline.trials.outside_memory import ReachableObjects, are_private
 from warmstore.records.format.array_interop import is_tensor, to_numpy
 from warmstore.tree.shared_buffers import bounds
 

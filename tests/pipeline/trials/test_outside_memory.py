@@ -20,11 +20,11 @@ from tests.pipeline.recipes import SAMPLES, plots
 from tests.slow import either
 
 import warmstore as ws
-from warmstore.pipeline import trial, write_watch
-from warmstore.pipeline.outside_memory import ReachableObjects
 from warmstore.pipeline.pipeline import Pipeline
 from warmstore.pipeline.tiers import sample_store
-from warmstore.pipeline.write_watch import WriteWatch
+from warmstore.pipeline.trials import trial, write_watch
+from warmstore.pipeline.trials.outside_memory import ReachableObjects
+from warmstore.pipeline.trials.write_watch import WriteWatch
 
 pytestmark = pytest.mark.forks
 

@@ -1,0 +1,76 @@
+"""A chain: a source, and the steps that process each of its samples. It has identities, and caches nothing."""
+
+import os
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, final
+
+from warmstore.errors import BadSource
+from warmstore.loading.dataset import Dataset
+from warmstore.pipeline.step_identities import Identities
+from warmstore.pipeline.steps import Settings, Step, deterministic
+
+
+@final
+class Chain:
+    """A source and its steps; see `Pipeline`.
+
+    Raises:
+        BadSource: the source has no `__len__` or no `__getitem__`.
+    """
+
+    def __init__(self, source: Any, steps: tuple[Step, ...] = (), settings: Settings | None = None) -> None:
+        if isinstance(source, Mapping | str | os.PathLike):
+            source = Dataset(source)
+        if not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
+            kind = type(source).__name__
+            raise BadSource(f"a {kind} is no source of samples: it needs __len__ and __getitem__, like a list")
+        self.source = source
+        self.steps = steps
+        self.settings = Settings() if settings is None else settings
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    @property
+    def cacheable(self) -> int:
+        """Steps before the first random one."""
+        return deterministic(self.steps)
+
+    @cached_property
+    def identities(self) -> Identities:
+        """Identities of the source and the steps, computed at the first access."""
+        return Identities(self.source, self.steps, self.settings)
+
+    def raw_values(self, positions: list[int]) -> list[Any]:
+        """The raw values at some positions.
+
+        Raises:
+            BadSource: `__getitems__` does not return a list with one sample per position.
+        """
+        get_many = getattr(self.source, "__getitems__", None)
+        if get_many is None:
+            return [self.source[index] for index in positions]
+        found = get_many(positions)
+        if isinstance(found, Mapping) or len(found) != len(positions):
+            raise BadSource(
+                f"__getitems__ of {type(self.source).__name__} gave a {type(found).__name__} of {len(found):,} for "
+                f"{len(positions):,} positions; return a list with one sample per position"
+            )
+        return list(found)
+
+    def run(
+        self, value: Any, index: int, *, epoch: int = 0, seed: int = 0, first: int = 0, last: int | None = None
+    ) -> Any:
+        """Run the steps [first, last) on a value.
+
+        Args:
+            value: sample `index` after the first `first` steps; the raw value for 0.
+        """
+        for number, step in enumerate(self.steps[first:last], first):
+            try:
+                value = step(value, epoch, seed, index, number)
+            except Exception as error:
+                error.add_note(f"warmstore: in step {step.name!r} of sample {index:,}")
+                raise
+        return value

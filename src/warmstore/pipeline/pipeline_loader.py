@@ -1,0 +1,73 @@
+"""Makes a `Loader` of a pipeline's source."""
+
+import multiprocessing
+import pickle
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from warmstore.errors import NotPicklable
+from warmstore.loading.loader import Loader
+from warmstore.loading.samplers.samplers import Sampler, Shuffle
+from warmstore.loading.validation import integer
+from warmstore.pipeline.pipeline_source import PipelineSource
+from warmstore.pipeline.steps import Step
+
+
+def loader_of(
+    source: PipelineSource,
+    batch_size: int,
+    *,
+    workers: int,
+    seed: int = 0,
+    sampler: Sampler | None = None,
+    start_method: str | None = None,
+    **options: Any,
+) -> Loader:
+    """A loader that releases the source when it is closed; see `Pipeline.loader`."""
+    if workers:
+        source.close_stores()  # every worker opens its own
+    try:
+        loader = Loader(
+            source,
+            batch_size,
+            sampler if sampler is not None else Shuffle(seed=seed),
+            workers=0,
+            processes=workers,
+            start_method=start_method,
+            **options,
+        )
+    except BaseException:
+        source.release()
+        raise
+    loader.register()  # closed at exit, which removes the memory tier
+    return loader
+
+
+def checked_workers(steps: Sequence[Step], workers: int, start_method: str | None) -> int:
+    """The validated number of workers.
+
+    Raises:
+        ValueError: it is out of range.
+        NotPicklable: a step cannot be sent to workers that are not forked.
+    """
+    workers = integer("workers", workers, 0, 2**16)
+    if workers and (start_method or multiprocessing.get_start_method()) != "fork":
+        for step in steps:
+            try:
+                pickled = pickle.dumps((step.function, step.arguments))
+                if b"__main__" in pickled and not _main_can_be_imported():
+                    raise NotPicklable("no other process can import what a notebook or a prompt defines")
+            except Exception as error:  # pickling runs code of all kinds
+                raise NotPicklable(
+                    f"step {step.name!r} cannot be sent to worker processes: {error}. Define its function at the "
+                    "top of a module, fork the workers (start_method='fork'), or use workers=0"
+                ) from error
+    return workers
+
+
+def _main_can_be_imported() -> bool:
+    main = sys.modules["__main__"]
+    file = getattr(main, "__file__", None)
+    return getattr(main, "__spec__", None) is not None or (file is not None and Path(file).is_file())

@@ -1,0 +1,81 @@
+"""The figures of a plan: what it decides and predicts, for the plan itself, its table and its plot."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from warmstore.pipeline.profile.profile import Codec, Profile, Tier
+from warmstore.pipeline.steps import Step
+
+
+@dataclass(frozen=True, order=True)
+class Placement:
+    """Where samples are cached: after `step` steps (0: the raw value), in a tier, with a codec."""
+
+    step: int
+    tier: Tier
+    codec: Codec
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PlanFigures:
+    """What a plan decides and predicts.
+
+    placements, counts: the placements, and the samples per bucket of the profile that each gets.
+    samples: total number. buckets: int8 [samples], the bucket of each; None if there is one.
+    memory, disk: budgets in bytes, never exceeded. folder: of the disk tier. workers: processes that make batches;
+    0 for none. direct_io: the disk tier is read past the page cache. batch_size: assumed by the plan.
+    world_size: ranks on this machine that share the budgets; `workers` counts for each.
+    strategy: how the plan was found. epochs: number of epochs in which filling the tiers must pay off.
+    epoch_seconds: of a steady epoch, predicted; uncached_seconds: of one without caches. build_seconds: extra time of
+    the first epoch, predicted. limits: lower bounds of a steady epoch in seconds, by name.
+    memory_used, disk_used, worker_bytes: bytes planned for both tiers and for the workers with their batches.
+    notes: for the user, such as why a step cannot be cached. reasons: for each stage, why nothing is cached there.
+    measured: seconds of the steady epochs that were run, added by the loader.
+    """
+
+    placements: tuple[Placement, ...]
+    counts: tuple[tuple[int, ...], ...]
+    samples: int
+    buckets: np.ndarray[Any, np.dtype[np.int8]] | None
+    memory: int
+    disk: int
+    folder: Path | None
+    workers: int
+    direct_io: bool
+    batch_size: int
+    world_size: int
+    strategy: str
+    epochs: int
+    epoch_seconds: float
+    uncached_seconds: float
+    build_seconds: float
+    limits: dict[str, float]
+    memory_used: int
+    disk_used: int
+    worker_bytes: int
+    steps: tuple[Step, ...]
+    profile: Profile
+    reasons: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    measured: list[float] = field(default_factory=list)
+
+    def samples_in(self, placement: int) -> int:
+        """How many samples a placement gets, all buckets together."""
+        return sum(self.counts[placement])
+
+    def nbytes_of(self, placement: int) -> float:
+        """Bytes a placement is planned to take."""
+        place = self.placements[placement]
+        return float(np.dot(self.counts[placement], self.profile.stages[place.step].stored[place.codec].nbytes))
+
+    @property
+    def bound(self) -> str:
+        """The resource that limits a steady epoch."""
+        return max(self.limits, key=self.limits.__getitem__) if self.limits else "nothing"
+
+    def mean(self, values: tuple[float, ...]) -> float:
+        """The mean over all samples of a figure per bucket."""
+        return float(np.dot(self.profile.counts, values)) / max(self.samples, 1)

@@ -1,0 +1,1 @@
+"""Runs steps on samples, finds writes to memory outside a sample, and undoes them."""
