@@ -23,7 +23,7 @@ def pipeline(samples: int, steps: int, **caches: str) -> Pipeline:
 
 def planned(samples: int = 10_000, **told: object) -> ws.Plan:
     found = profile([0, 0.001, 0.003], [100, 1000, 4000], counts=(samples,))
-    return plan(pipeline(samples, 2), found, **{"memory": "17MB", "disk": "9MB", "folder": ".", **told})
+    return plan(pipeline(samples, 2).chain, found, **{"memory": "17MB", "disk": "9MB", "folder": ".", **told})
 
 
 def test_every_sample_has_one_place_and_counts_are_exact() -> None:
@@ -73,7 +73,7 @@ def test_buckets_have_their_own_counts() -> None:
     source = [bytes(1 + number % 2) for number in range(1000)]
     found = profile([0, (0.001, 0.01)], [(1, 2), (1000, 1000)], counts=(500, 500))
     found = replace(found, edges=(2,))
-    made = plan(Pipeline(source).step(kept), found, memory=300_000 + (1 << 20))
+    made = plan(Pipeline(source).step(kept).chain, found, memory=300_000 + (1 << 20))
     places = made.assignment(np.arange(1000))
     # What costs ten times as much for the same bytes goes first.
     assert made.counts[0][0] == (places[::2] >= 0).sum() == 0

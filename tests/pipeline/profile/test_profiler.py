@@ -87,7 +87,7 @@ PIPE = ws.Pipeline(range(200)).step(heavy).step(light).step(noisy, random=True)
 
 
 def measured(pipe: ws.Pipeline = PIPE, **told: object) -> Profile:
-    return profile(pipe, **{"seconds": 1.0, "max_workers": 0, "samples": 48, **told})
+    return profile(pipe.chain, **{"seconds": 1.0, "max_workers": 0, "samples": 48, **told})
 
 
 def test_steps_are_timed_and_weighed(clock: Clock) -> None:
@@ -275,7 +275,7 @@ def test_only_its_own_workers_are_measured() -> None:
 
 def test_samples_of_large_values_are_not_all_held(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_profiler, "LAST", 40 * 8 * 256)  # ten values of the last step
-    run = step_profiler.run_steps(PIPE, np.arange(200), [0] * 200, np.inf, lambda count: None)
+    run = step_profiler.run_steps(PIPE.chain, np.arange(200), [0] * 200, np.inf, lambda count: None)
     assert len(run.buckets) == 200
     assert len(run.last) == 48
 

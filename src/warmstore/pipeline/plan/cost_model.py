@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from warmstore.pipeline.plan.plan_figures import Placement
-from warmstore.pipeline.profile.profile import CODECS, TIERS, Disk, Profile
+from warmstore.pipeline.profile.profile import CODECS, TIERS, Disk, Profile, mean_of
 from warmstore.pipeline.steps import Step, deterministic
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -138,7 +138,7 @@ def candidates_of(
 
 def bytes_per_request(profile: Profile, candidate: Candidate) -> float:
     """Mean bytes of the disk read of one sample."""
-    return float(np.dot(profile.counts, candidate.nbytes)) / max(profile.total, 1)
+    return mean_of(profile.counts, candidate.nbytes.tolist())
 
 
 def seconds_per_byte(profile: Profile, candidates: Sequence[Candidate], disk: Disk | None, readers: int) -> Floats:

@@ -20,7 +20,7 @@ from warmstore.pipeline.plan.budgets import available_on_disk, disk_budget, memo
 from warmstore.pipeline.plan.cost_model import Candidate, Load, candidates_of, seconds_per_byte
 from warmstore.pipeline.plan.milp import PlacementProblem, Solution, solve
 from warmstore.pipeline.plan.plan import Plan
-from warmstore.pipeline.profile.profile import TIERS, Profile
+from warmstore.pipeline.profile.profile import TIERS, Profile, mean_of
 from warmstore.pipeline.profile.source_sizes import buckets_of
 from warmstore.pipeline.steps import deterministic
 
@@ -217,7 +217,7 @@ def _worker_bytes(profile: Profile, workers: int) -> int:
     """Bytes of one worker and of the batches it makes ahead."""
     if not workers:
         return 0
-    batch = profile.batch_size * float(np.dot(profile.counts, profile.stages[-1].nbytes)) / max(profile.total, 1)
+    batch = profile.batch_size * mean_of(profile.counts, profile.stages[-1].nbytes)
     return int(profile.at(workers).nbytes + PREFETCH * batch)
 
 
@@ -263,8 +263,7 @@ def _load(
 
 def _per_sample(profile: Profile) -> float:
     """CPU seconds per uncached sample in a worker."""
-    steps = sum(np.dot(profile.counts, stage.seconds) for stage in profile.stages) / max(profile.total, 1)
-    return float(steps) + profile.overhead
+    return sum(mean_of(profile.counts, stage.seconds) for stage in profile.stages) + profile.overhead
 
 
 def _lanes(profile: Profile, processes: int) -> float:

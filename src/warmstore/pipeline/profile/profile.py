@@ -6,6 +6,7 @@ buckets of nearly equal cost. Figures that vary are means per bucket.
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -157,6 +158,11 @@ class Profile:
             )
         except (OSError, ValueError, KeyError, TypeError):
             return None
+
+
+def mean_of(counts: Sequence[int], values: Sequence[float]) -> float:
+    """The mean over all samples of a figure per bucket. counts: samples per bucket."""
+    return float(np.dot(counts, values)) / max(sum(counts), 1)
 
 
 def _tuples(found: dict[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from warmstore.loading.samplers.permutation import permuted
 from warmstore.pipeline.chain import Chain
 from warmstore.pipeline.native_threads import native_threads
 from warmstore.pipeline.profile.disk_speed import measure_disk
-from warmstore.pipeline.profile.profile import Disk, Profile, Scaling, Stage
+from warmstore.pipeline.profile.profile import Disk, Profile, Scaling, Stage, mean_of
 from warmstore.pipeline.profile.source_sizes import bucket_of, sizes_of
 from warmstore.pipeline.profile.step_profiler import LAST, ProfileRun, run_steps, stage_of
 from warmstore.pipeline.profile.throughput import Ready, doubled, measure
@@ -147,10 +147,10 @@ def _workers(
     """Scaling, and the seconds `alone`, `overhead` and `delivery` of a `Profile`."""
     ready = Chain(Ready(run.last, max(len(run.last), 64 * batch_size)))
     brief = max(0.3, 0.12 * (until - time.perf_counter()))
-    each = float(np.dot(counts, stages[-1].nbytes)) / max(sum(counts), 1)
+    each = mean_of(counts, stages[-1].nbytes)
     ready_at_once = max(1, min(batch_size, int(LAST / max(each, 1.0))))
     alone = measure(ready, ready_at_once, 0, brief)
-    steps = sum(float(np.dot(counts, stage.seconds)) for stage in stages) / max(sum(counts), 1)
+    steps = sum(mean_of(counts, stage.seconds) for stage in stages)
     scaling = [Scaling(0, 1 / max(steps + alone.own, 1e-9), 0)]
     most = (os.cpu_count() or 1) if most is None else most
     if not most:
@@ -165,9 +165,8 @@ def _calibrated(
 ) -> tuple[Stage, ...]:
     """Scale the seconds of the stages to add up to those of one worker, which runs with warm CPU caches."""
     single = next((entry for entry in scaling if entry.workers == 1), None)
-    total = max(sum(counts), 1)
-    work = sum(float(np.dot(counts, stage.seconds)) for stage in stages) / total
-    waits = sum(float(np.dot(counts, stage.wait)) for stage in stages) / total
+    work = sum(mean_of(counts, stage.seconds) for stage in stages)
+    waits = sum(mean_of(counts, stage.wait) for stage in stages)
     if single is None or not work:
         return stages
     share = float(np.clip((1 / single.rate - overhead - waits) / work, 1 / _MOST_OFF, _MOST_OFF))
@@ -175,9 +174,7 @@ def _calibrated(
 
 
 def _disk(folder: Path, stages: Sequence[Stage], counts: Sequence[int], seconds: float) -> Disk:
-    means = [
-        int(np.dot(counts, stored.nbytes) / max(sum(counts), 1)) for stage in stages for stored in stage.stored.values()
-    ]
+    means = [int(mean_of(counts, stored.nbytes)) for stage in stages for stored in stage.stored.values()]
     wanted = sorted({*np.quantile(means, [0, 0.5, 1]).astype(int).tolist()}) if means else [1 << 16]
     return measure_disk(folder, wanted, seconds, _DISK_BYTES, os.cpu_count() or 1)
 

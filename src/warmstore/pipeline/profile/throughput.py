@@ -1,8 +1,9 @@
 """Measures throughput by the number of workers, and the cost of batches beside the steps."""
 
+import contextlib
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -104,25 +105,20 @@ def _children() -> set[psutil.Process]:
 
 
 def _cpu_of(workers: set[psutil.Process]) -> float:
-    total = 0.0
-    for child in workers:
-        try:
-            times = child.cpu_times()
-        except psutil.Error:
-            continue
-        total += times.user + times.system
-    return total
+    """CPU seconds of all workers together."""
+    return float(sum(times.user + times.system for times in _figures(workers, psutil.Process.cpu_times)))
 
 
 def _memory_of(workers: set[psutil.Process]) -> int:
     """The largest private memory of a worker in bytes; 0 without workers."""
-    most = 0
-    for child in workers:
-        try:
-            most = max(most, int(child.memory_full_info().uss))
-        except psutil.Error:
-            continue
-    return most
+    return max((int(memory.uss) for memory in _figures(workers, psutil.Process.memory_full_info)), default=0)
+
+
+def _figures(workers: set[psutil.Process], figure: Callable[[psutil.Process], Any]) -> Iterator[Any]:
+    """A figure of each worker that has not ended."""
+    for worker in workers:
+        with contextlib.suppress(psutil.Error):
+            yield figure(worker)
 
 
 class Ready:
