@@ -1,7 +1,7 @@
-"""Files that values name: a text for each, which differs where its content may differ.
+"""Texts of the files that values name. Two texts differ if the files may have different contents.
 
-A file counts by its absolute place, size and time, or by its content. Files of the program's own checkout that its code
-names count by their place in the checkout and by content, so that a checkout may move. What names no file has no text.
+A file counts by absolute path, size and time, or by content. A file in a checkout of the program counts by its path in
+the checkout and by content, so that checkouts may move. A string that names no file has no text.
 """
 
 from __future__ import annotations
@@ -19,18 +19,16 @@ from warmstore.identity.plain_data import digest_of
 
 Files = Literal["stat", "content"]
 MOVABLE = ("<root>/", "<program>/")
-"""With these, texts of places begin that are the same in another copy of a folder."""
+"""Prefixes of paths that are the same in another copy of a folder."""
 
 _LONGEST = 4096
 _BLOCK = 1 << 20
 _LARGEST_OF_PROGRAM = 16 << 20
-
-
 _MOST_LISTED = 256
 
 
 def listing(folder: str) -> str:
-    """The files that lie directly in a folder, with sizes and times; "" where they are many, or it is no folder."""
+    """A digest of the names, sizes and times of the files directly in a folder; "" if there are none or many."""
     found = []
     try:
         with os.scandir(folder) as entries:
@@ -51,7 +49,7 @@ def may_be_path(text: str) -> bool:
 
 
 def stat_of(path: str | os.PathLike[str]) -> os.stat_result | None:
-    """What `os.stat` says of a regular file or folder; None of anything else."""
+    """The `os.stat` of a regular file or folder; None for anything else."""
     try:
         found = os.stat(path)  # noqa: PTH116  half the time of Path.stat
     except (OSError, ValueError):
@@ -60,14 +58,15 @@ def stat_of(path: str | os.PathLike[str]) -> os.stat_result | None:
 
 
 def file_text(path: str, files: Files, root: str | None, checkouts: tuple[str, ...] = ()) -> str:
-    """The text of a file or folder that is named by a value; "" where there is none. Absolute paths below `root` or a
-    checkout have one in any case.
+    """The text of the file or folder that a path names; "" if there is none.
+
+    An absolute path below `root` or a checkout has a text even if nothing is there.
 
     Args:
-        path: as the value has it; relative ones are below the working directory.
+        path: The path. A relative path starts at the working directory.
         files: "stat", by size and time; "content", by content.
-        root: places below this folder count relative to it.
-        checkouts: folders of the program; files in there count by content and relative to them.
+        root: Paths below this folder count relative to it.
+        checkouts: Folders of the program. Their files count by content, and by their path relative to the folder.
     """
     if not may_be_path(path):
         return ""
@@ -87,15 +86,18 @@ def file_text(path: str, files: Files, root: str | None, checkouts: tuple[str, .
 
 @dataclass(frozen=True)
 class FileStamps:
-    """How files that samples name count, and in which folders those lie that are named without one."""
+    """Texts of the files that samples name.
+
+    files, root: As in `identify`. folders: Where to look for files that a relative path names.
+    """
 
     files: Files = "stat"
     root: str | None = None
     folders: tuple[str, ...] = ()
 
     def stamp(self, text: str) -> str:
-        """The text of the file or folder that a text names; "" where it names none."""
-        if not text or len(text) > _LONGEST or "\0" in text or "\n" in text:
+        """The text of the file or folder that a string names; "" if it names none."""
+        if not text or len(text) > _LONGEST or "\0" in text or "\n" in text:  # not a call: a million times
             return ""
         found = None
         try:
@@ -129,7 +131,7 @@ def _is_below(path: str, folder: str) -> bool:
 
 @lru_cache(maxsize=1 << 14)
 def content_of(path: str, size: int, time: int, inode: int) -> str:
-    """The xxh3-128 of a file's content, remembered while size, time and inode stay the same."""
+    """The xxh3-128 of a file's content. The cache holds while size, time and inode stay the same."""
     digest = xxhash.xxh3_128()
     try:
         with Path(path).open("rb") as file:

@@ -1,7 +1,7 @@
-"""Texts of plain data: numbers, texts, dates, paths, and containers and simple objects of these, in one pass.
+"""Texts of plain data in one pass: numbers, strings, dates, paths, and containers and simple objects of these.
 
-A text tells values apart by exact type and content, and says which containers are the same object. Whatever is not
-plain data has no text here; the walk takes it apart instead.
+A text shows exact types and contents, and which containers are the same object. Other values have no text here: the
+walk records their parts.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from warmstore.identity.object_state import attributes_of, full_name, slots_of
 _LONGEST = 200
 _DEEPEST = 40
 _WORD = 1 << 64
-_SAME_TYPE = 16  # lists longer than that are looked at as one where all items are of one type
+_SAME_TYPE = 16  # a longer list becomes one text if all items have the same type
 
 
 class NotPlain(Exception):
-    """A value that is no plain data."""
+    """A value is not plain data."""
 
 
 def _float(value: float) -> str:
@@ -42,12 +42,12 @@ def _complex(value: complex) -> str:
 
 
 def digest_of(text: str) -> str:
-    """The xxh3-128 of a text, which may have lone surrogates."""
+    """The xxh3-128 of a text. Lone surrogates are allowed."""
     return xxhash.xxh3_128_hexdigest(text.encode("utf-8", "surrogatepass"))
 
 
 def shortened(text: str) -> str:
-    """A text, or its beginning, length and hash where it is long."""
+    """A text; of a long text its beginning, length and hash."""
     if len(text) <= _LONGEST:
         return text
     return f"{text[:40]}... {len(text)} {digest_of(text)}"
@@ -56,7 +56,7 @@ def shortened(text: str) -> str:
 def _int(value: int) -> str:
     if -_WORD < value < _WORD:
         return repr(value)
-    return shortened(hex(value))  # of any length, and Python refuses to write that in decimals
+    return shortened(hex(value))  # Python refuses to write very long numbers in decimals
 
 
 def _str(value: str) -> str:
@@ -114,7 +114,7 @@ for _kind in {*np.sctypeDict.values()}:
 
 NAMES_A_FILE = frozenset((str, pathlib.PosixPath))
 READ_ONLY = " read-only"
-"""In the text of an array that cannot be written to. Copies and pickles of it can."""
+"""Part of the text of a read-only array. Copies and pickles of the array are writable."""
 
 _CHEAP = frozenset((bool, int, float, type(None)))
 
@@ -124,7 +124,7 @@ def _long_bytes(value: bytes) -> str:
 
 
 def atom_text(value: Any) -> str | None:
-    """The text of a value that holds no others; None of any other value."""
+    """The text of a value without parts; None for any other value."""
     rule = ATOMS.get(type(value))
     if rule is None:
         return None
@@ -135,19 +135,19 @@ def atom_text(value: Any) -> str | None:
 
 
 class PlainTexts:
-    """Makes texts of plain data, and notes what else counts: classes of objects, and texts that may name files.
+    """Makes texts of plain data. Collects the classes of objects, and the strings that may name files.
 
     Args:
-        is_simple: whether objects of a class count by their attributes alone.
-        by_content: what is met again has its content as text, and not which one it is; so that values which share
-            something have texts of their own.
+        is_simple: Returns whether objects of a class count by their attributes alone.
+        by_content: Whether an object that occurs again has its content as text, and not a reference to its first
+            occurrence. Values that share objects then have independent texts.
     """
 
     def __init__(self, is_simple: Callable[[type], bool], *, by_content: bool = False) -> None:
         self.classes: dict[type, int] = {}
         self.strings: list[Any] = []
         self.alive: list[Any] = []
-        self.cycles = False  # whether something was met within itself
+        self.cycles = False  # whether an object contains itself
         self._is_simple = is_simple
         self.by_content = by_content
         self._numbers: dict[int, int] = {}
@@ -157,10 +157,10 @@ class PlainTexts:
         self._strings: dict[int, list[Any]] = {}
 
     def text(self, value: Any, depth: int = 0) -> str:
-        """A text of plain data.
+        """The text of a value.
 
         Raises:
-            NotPlain: it is none, or too deep.
+            NotPlain: The value is not plain data, or nested more than 40 levels deep.
         """
         kind = type(value)
         rule = ATOMS.get(kind)
@@ -202,7 +202,7 @@ class PlainTexts:
         return text
 
     def known_kind(self, kind: type) -> tuple[object, bool]:
-        """What stands for a class in texts, which is noted, and whether its objects have more than a `__dict__`."""
+        """What stands for a class in texts, and whether its objects have state outside a `__dict__`. Collects the class."""
         known = self._known_kinds.get(kind)
         if known is None:
             number = self.classes.setdefault(kind, len(self.classes))
@@ -221,13 +221,13 @@ class PlainTexts:
         depth += 1
         if all(map(_CHEAP.__contains__, map(type, values))):
             return ", ".join(map(_text_of_cheap, values))
-        return ", ".join([self.text(one, depth) for one in values])
+        return ", ".join([self.text(value, depth) for value in values])
 
     def _sorted(self, values: Any, depth: int) -> list[str]:
         before = len(self._numbers)
-        found = sorted([self.text(one, depth + 1) for one in values])
+        found = sorted([self.text(value, depth + 1) for value in values])
         if len(self._numbers) != before:
-            raise NotPlain  # objects would be numbered in an order that differs in each process
+            raise NotPlain  # the order of the numbers would differ in each process
         return found
 
 
@@ -236,7 +236,7 @@ def _text_of_cheap(value: Any) -> str:
 
 
 def text_of_strings(values: Any) -> str:
-    """One text for many strings: their hash and that of their lengths."""
+    """One text for many strings: a hash of the strings and their lengths."""
     joined = "".join(values).encode("utf-8", "surrogatepass")
     lengths = np.fromiter(map(len, values), np.int64, len(values))
     digest = xxhash.xxh3_128(joined)
@@ -245,10 +245,10 @@ def text_of_strings(values: Any) -> str:
 
 
 def array_text(array: np.ndarray[Any, Any]) -> str:
-    """The text of an array: dtype, shape, order of its axes in memory, whether it can be written to, content.
+    """The text of an array: dtype, shape, strides unless in C order, whether it is read-only, and content.
 
     Raises:
-        NotPlain: its elements are objects.
+        NotPlain: The elements are objects.
     """
     return f"{layout_text(array)} {_content(array)}"
 
@@ -281,7 +281,7 @@ def contiguous_bytes(array: np.ndarray[Any, Any]) -> Any:
 
 
 def order_text(shape: tuple[int, ...], strides: tuple[int, ...], *, is_contiguous: bool) -> str:
-    """How an array lies in memory; "" where it does in C order. Kernels may sum in that order."""
+    """The strides of an array; "" in C order. Kernels may sum in the order of memory."""
     return "" if is_contiguous else f" strides {tuple(s for n, s in zip(shape, strides, strict=True) if n > 1)}"
 
 
@@ -291,20 +291,20 @@ def _object(plain: PlainTexts, value: Any, depth: int) -> str:
     state: dict[str, Any] = attributes_of(value) if has_slots else value.__dict__
     parts, add, depth = [], plain.strings.append, depth + 1
     for label in sorted(state):
-        one = state[label]
-        kind = type(one)
-        if kind is int:  # most attributes are such, and there may be millions
-            parts.append(f"{label}={one}" if -_WORD < one < _WORD else f"{label}={_int(one)}")
+        attribute = state[label]
+        kind = type(attribute)
+        if kind is int:  # inline: most attributes are integers, and there may be millions
+            parts.append(f"{label}={attribute}" if -_WORD < attribute < _WORD else f"{label}={_int(attribute)}")
         elif kind is str:
-            add(one)
-            parts.append(f"{label}={_str(one)}")
+            add(attribute)
+            parts.append(f"{label}={_str(attribute)}")
         else:
-            parts.append(f"{label}={plain.text(one, depth)}")
+            parts.append(f"{label}={plain.text(attribute, depth)}")
     return f"object {name}{{{', '.join(parts)}}}"
 
 
 def array_of(plain: PlainTexts, value: Any, depth: int) -> str:
-    """The text of an array, as one of the rules for what holds others."""
+    """The text of an array within other plain data."""
     return f"{_form(value)} {_content(value)}"
 
 

@@ -109,7 +109,7 @@ class Walk(ABC):
             try:
                 work()
             except Exception as error:
-                self.cannot_tell(place, f"looking at it raised {type(error).__name__}: {error}")
+                self.cannot_tell(place, f"reading it raised {type(error).__name__}: {error}")
 
     # Places.
 

@@ -84,7 +84,7 @@ def _ufunc(walk: Walk, place: Place, value: Any) -> None:
         walk.origin(origin_of_name(module))
         walk.fact(place, f"{module}.{name}")
     else:
-        walk.cannot_tell(place, "a ufunc that was made from a Python function does not give it back")
+        walk.cannot_tell(place, "a ufunc that was made from a Python function does not tell which")
 
 
 def _module_of(ufunc: Any) -> str | None:

@@ -116,7 +116,7 @@ def record_object(walk: Walk, place: Place, value: Any) -> None:
         walk.cannot_tell(place, f"a {kind.__module__}.{kind.__qualname__} of C does not tell its state")
         return
     if kind.__module__ == "builtins" and kind.__name__ == "PyCapsule":
-        walk.cannot_tell(place, "a capsule of C does not tell what is in it")
+        walk.cannot_tell(place, "a capsule of C does not tell its content")
         return
     try:
         with warnings.catch_warnings():

@@ -64,7 +64,7 @@ def rule_of(kind: type) -> Rule | None:
 def _tensor(walk: Walk, place: Place, value: Any) -> None:
     kind = type(value)
     if torch.nn.parameter.is_lazy(value):
-        walk.cannot_tell(place, "it has no values yet; call the module once before")
+        walk.cannot_tell(place, "a lazy parameter has no values yet; call the module once before")
         return
     if kind not in (torch.Tensor, nn.Parameter, nn.Buffer):
         inner = getattr(value, "__tensor_flatten__", None)
@@ -315,7 +315,7 @@ def _script_object(walk: Walk, place: Place, value: Any) -> None:
     """Record an object of C++ by its state, such as the packed parameters of a quantised layer."""
     walk.origin(origin_of_name("torch"))
     try:
-        state = walk.apart(value.__getstate__())  # a new object at each call
+        state = walk.apart(value.__getstate__())  # each call returns a new object
     except Exception as error:
         walk.cannot_tell(place, f"a {value._type()} does not tell its state ({type(error).__name__})")
         return
@@ -332,7 +332,7 @@ def _operator(walk: Walk, place: Place, value: Any) -> None:
     walk.origin(origin_of_name("torch"))
     walk.fact(place, f"operator {name} {getattr(value, '_overloadname', '')}".rstrip())
     if name.partition("::")[0] not in _TORCHS_OWN:
-        walk.cannot_tell(place, f"the operator {name} was registered by the program; what it does cannot be told")
+        walk.cannot_tell(place, f"the operator {name} was registered by the program; its code is unknown")
 
 
 _TORCHS_OWN = frozenset(

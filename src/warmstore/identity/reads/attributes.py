@@ -126,7 +126,7 @@ def _read_module(walk: Walk, module: ModuleType, place: Place, name: str, rest: 
         return
     at = place_in_module(walk, module, name)
     if module is sys and name == "modules":
-        walk.cannot_tell(at, "sys.modules finds modules that no code names")
+        walk.cannot_tell(at, "sys.modules finds modules that the code does not name")
         return
     if is_refused(module, origin):
         walk.cannot_tell(at, REFUSED_MODULES[module.__name__])

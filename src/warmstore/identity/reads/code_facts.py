@@ -1,8 +1,8 @@
-"""What a code object does, as a digest, and which names it reads, as a table.
+"""What a code object does, as a digest, and the names that it reads.
 
-The digest is over the instructions with their constants and names in the order of first use: line numbers, comments,
-docstrings and names of local variables do not count. Uses of a variable are chains of attributes: `cfg.model.width`
-makes ("model", "width"); the empty chain says that the variable itself goes somewhere else, so that all of it counts.
+The digest is over the instructions with their constants, and names in the order of first use: line numbers, comments,
+docstrings and names of local variables do not count. A use of a variable is a chain of attributes: `cfg.model.width`
+is ("model", "width"). The empty chain is any other use of the variable, which makes the whole value count.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SEES_LOCAL_NAMES = frozenset(("locals", "vars", "dir"))
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction: its name, and what its argument stands for."""
+    """One instruction: its name, and the value of its argument."""
 
     name: str
     value: object
@@ -52,14 +52,14 @@ class Instruction:
 
 @dataclass(frozen=True)
 class CodeFacts:
-    """What is known of a code object with all that are nested in it.
+    """The facts of a code object and of all code objects nested in it.
 
-    digest: 16 hex digits. constants: those that are plain. globals, variables: chains by name; `variables` are
-    parameters, other locals and what the code closes over. stored: attributes that are set, by variable. imports:
-    module, names and level of every import. names: every name of an attribute or global. strings: constants that are
-    text. asked: for variables and chains that look things up by a name (`os.environ`, `import_module`), the constant
-    that follows, or None where none does. loose: names of attributes of values that no name stands for. sees_locals:
-    local variables may be asked for by their names.
+    digest: 16 hex digits. constants: texts of constants other than code and None. globals, variables: chains by name;
+    `variables` are parameters, other locals and closure variables. stored: attributes that are set, by variable.
+    imports: module, names and level of every import. names: every name of an attribute or global. strings: constants
+    that are strings. asked: variables and chains that look up values by name (`os.environ`, `import_module`), with the
+    constant that follows, or None if none follows. loose: names of attributes that are not read of a variable.
+    sees_locals: whether the code may read local variables by computed names.
     """
 
     digest: str
@@ -103,7 +103,7 @@ def parameters_of(code: CodeType) -> tuple[str, ...]:
 
 
 def instructions(code: CodeType) -> Iterator[Instruction]:
-    """The instructions of one code object, nested ones left out, with what their arguments stand for."""
+    """The instructions of one code object without nested ones, with the values of their arguments."""
     names = _variables(code)
     raw = code.co_code
     extended = 0
@@ -139,7 +139,7 @@ def _variables(code: CodeType) -> tuple[str, ...]:
 
 
 class _Reader:
-    """Reads code objects, nested ones with the one that they are in: variables of one name are taken for one."""
+    """Reads a code object and those nested in it. Variables of the same name count as one variable."""
 
     def __init__(self) -> None:
         self.constants: list[str] = []
@@ -161,17 +161,20 @@ class _Reader:
         numbers: dict[tuple[str, str], int] = {}
         parts: list[str] = []
         skipped = _skipped(found)
-        for at, one in enumerate(found):
+        for at, instruction in enumerate(found):
             if at in skipped:
                 continue
-            value = one.value
-            if "CONST" in one.name or one.name == "KW_NAMES":
+            value = instruction.value
+            if "CONST" in instruction.name or instruction.name == "KW_NAMES":
                 value = self._constant(value)
             elif isinstance(value, str) and (
-                "FAST" in one.name or "DEREF" in one.name or "CELL" in one.name or "CLOSURE" in one.name
+                "FAST" in instruction.name
+                or "DEREF" in instruction.name
+                or "CELL" in instruction.name
+                or "CLOSURE" in instruction.name
             ):
                 value = numbers.setdefault(("local", value), len(numbers))  # by order, not by name
-            parts.append(f"{one.name} {value}")
+            parts.append(f"{instruction.name} {value}")
         parameters = parameters_of(code)
         head = (
             code.co_flags & ~_NEUTRAL_FLAGS, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount,
@@ -190,35 +193,37 @@ class _Reader:
         if isinstance(value, str):
             self.strings.append(value)
         elif isinstance(value, tuple | frozenset):
-            self.strings += sorted(one for one in value if isinstance(one, str))
+            self.strings += sorted(item for item in value if isinstance(item, str))
         return text
 
     def _uses(self, code: CodeType, found: list[Instruction]) -> None:
         cells = {*code.co_cellvars, *code.co_freevars}
-        named: set[int] = set()  # attributes of what globals and closures hold
+        named: set[int] = set()  # positions of attributes that are read of globals
         self.names |= {*code.co_names}
-        if "__class__" in code.co_freevars:  # super() without arguments takes both
+        if "__class__" in code.co_freevars:  # super() without arguments uses both
             for name in ("__class__", *code.co_varnames[:1]):
                 self.variables.setdefault(name, set()).add(WHOLE)
-        for at, one in enumerate(found):
-            if one.name in _LOADS_GLOBAL:
-                chains = self._chain(found, at, str(one.value))
-                self.globals.setdefault(str(one.value), set()).update(chains)
+        for at, instruction in enumerate(found):
+            if instruction.name in _LOADS_GLOBAL:
+                chains = self._chain(found, at, str(instruction.value))
+                self.globals.setdefault(str(instruction.value), set()).update(chains)
                 named.update(range(at + 1, at + 1 + max(map(len, chains), default=0)))
-            elif one.name in _LOADS_LOCAL or one.name in _LOADS_FREE:
-                name = str(one.value)
-                if one.name in _LOADS_LOCAL and name in cells:
-                    continue  # from Python 3.13 on: the cell is handed to a nested function
+            elif instruction.name in _LOADS_LOCAL or instruction.name in _LOADS_FREE:
+                name = str(instruction.value)
+                if instruction.name in _LOADS_LOCAL and name in cells:
+                    continue  # from Python 3.13 on: a nested function gets the cell
                 self.variables.setdefault(name, set()).update(self._chain(found, at, name))
-            elif one.name in ("STORE_FAST", "STORE_DEREF", "DELETE_FAST", "DELETE_DEREF"):
-                self.variables.setdefault(str(one.value), set()).add(WHOLE)  # another object from here on
-            elif one.name == "IMPORT_NAME":
+            elif instruction.name in ("STORE_FAST", "STORE_DEREF", "DELETE_FAST", "DELETE_DEREF"):
+                self.variables.setdefault(str(instruction.value), set()).add(
+                    WHOLE
+                )  # the variable has another value afterwards
+            elif instruction.name == "IMPORT_NAME":
                 self._import(found, at)
-            elif one.name in _LOADS_ATTRIBUTE and at not in named:
-                self.loose.add(str(one.value))
+            elif instruction.name in _LOADS_ATTRIBUTE and at not in named:
+                self.loose.add(str(instruction.value))
 
     def _chain(self, found: list[Instruction], at: int, variable: str) -> set[Chain]:
-        """The attributes that are read of what instruction `at` loads."""
+        """The attributes that are read of the value that instruction `at` loads."""
         after = at + 1
         rest = found[after : after + 2]
         if rest and rest[0].name in ("STORE_ATTR", "DELETE_ATTR"):
@@ -236,7 +241,7 @@ class _Reader:
         return {tuple(chain)}
 
     def _ask(self, found: list[Instruction], at: int, after: int, variable: str, chain: Chain) -> None:
-        """Note the constant with which something is looked up: `environ["A"]`, `getenv("A")`, `"A" in environ`."""
+        """Collect the constant of a look-up by name: `environ["A"]`, `getenv("A")`, `"A" in environ`."""
         following = found[after] if after < len(found) else None
         if following is not None and following.name == "CONTAINS_OP" and at:
             following = found[at - 1]
@@ -244,23 +249,28 @@ class _Reader:
         self.asked.add((variable, chain, str(following.value) if constant and following is not None else None))
 
     def _import(self, found: list[Instruction], at: int) -> None:
-        level = next((one.value for one in found[max(at - 2, 0) : at] if isinstance(one.value, int)), 0)
+        level = next((load.value for load in found[max(at - 2, 0) : at] if isinstance(load.value, int)), 0)
         names = found[at - 1].value if at else None
-        listed = tuple(str(one) for one in names) if isinstance(names, tuple) else ()
+        listed = tuple(map(str, names)) if isinstance(names, tuple) else ()
         self.imports.append((str(found[at].value), listed, level if isinstance(level, int) else 0))
 
 
 def _skipped(found: list[Instruction]) -> set[int]:
-    """The instructions with which the body of a class sets its docstring and the like."""
+    """The positions of instructions that set the docstring or other metadata of a class."""
     skipped: set[int] = set()
-    for at, one in enumerate(found):
-        if one.name == "STORE_NAME" and one.value in _OF_CLASS_BODIES and at and "CONST" in found[at - 1].name:
+    for at, instruction in enumerate(found):
+        if (
+            instruction.name == "STORE_NAME"
+            and instruction.value in _OF_CLASS_BODIES
+            and at
+            and "CONST" in found[at - 1].name
+        ):
             skipped |= {at - 1, at}
     return skipped
 
 
 def constant_text(value: object) -> str:
-    """A text that tells constants of code apart by type and value."""
+    """The text of a constant, with its type and value."""
     if isinstance(value, tuple):
         return f"({', '.join(map(constant_text, value))},)"
     if isinstance(value, frozenset):

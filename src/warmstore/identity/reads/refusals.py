@@ -17,18 +17,18 @@ REFLECTION = frozenset(
 """Attributes that give access to frames, globals or subclasses."""
 
 REFUSED_BUILTINS = {
-    "eval": "eval runs text that no reading of code can follow",
-    "exec": "exec runs text that no reading of code can follow",
-    "compile": "compile makes code of text that no reading can follow",
-    "breakpoint": "a debugger may change anything",
-    "input": "what a person types is another each time",
+    "eval": "eval runs text that is unknown before it runs",
+    "exec": "exec runs text that is unknown before it runs",
+    "compile": "compile makes code from text that is unknown before it runs",
+    "breakpoint": "a debugger may change any value",
+    "input": "the text that a user types differs at each call",
 }
 REFUSED_MODULES = {
-    "inspect": "inspect looks at code and frames",
-    "gc": "gc finds objects that no code names",
-    "subprocess": "another program runs, of which nothing is known",
-    "runpy": "runpy runs files that no reading of code follows",
-    "code": "code runs text that no reading can follow",
+    "inspect": "inspect reads code and frames",
+    "gc": "gc finds objects that the code does not name",
+    "subprocess": "subprocess runs another program, which is unknown",
+    "runpy": "runpy runs files that the code does not name",
+    "code": "code runs text that is unknown before it runs",
 }
 _REFUSED_NAMES = frozenset(
     ("sys._getframe", "sys._current_frames", "sys.settrace", "sys.setprofile", "os.system", "os.popen", "os.fork",
@@ -48,7 +48,7 @@ def refusal_of(value: Any) -> str:
 
 def reflection_reason(name: str) -> str:
     """The reason to refuse code that uses a name of reflection."""
-    return f"{name} goes where no reading of code follows"
+    return f"{name} reads values that the code does not name"
 
 
 def is_refused(module: ModuleType, origin: Origin) -> bool:
