@@ -23,8 +23,7 @@ from warmstore.identity.origin import PYTHON_ORIGIN
 from warmstore.identity.patches import Patches
 from warmstore.identity.places import Names
 from warmstore.identity.reads import read_called
-from warmstore.identity.walk import Walk
-from warmstore.identity.walk_settings import WalkSettings
+from warmstore.identity.walk import Walk, WalkSettings
 from warmstore.identity.watch import Watch
 
 RULES = 1
@@ -110,31 +109,23 @@ def walk_over(
     name: str = "value",
     ignore: Collection[str] = (),
     root: str | os.PathLike[str] | None = None,
-    files: Files = "stat",
-    tensors: Literal["content", "layout"] = "content",
     watch: Watch | None = None,
     called: bool = True,
-    folders: bool = False,
-    elsewhere: Collection[str] = (),
     patches: Patches | None = None,
-    draws: bool = True,
+    **settings: Any,
 ) -> Walk:
-    """A finished walk over an object. The arguments are those of `identify`, and these.
+    """A finished walk over an object.
 
     Args:
+        name, ignore, root: As in `identify`.
         watch: Records what to check for changes.
         called: Whether a callable counts by what a call of it does. Otherwise all of it counts.
-        folders: Whether the files in a folder that an argument names count, if there are at most 256.
-        elsewhere: Absolute paths of folders whose files count by other means.
         patches: Functions that the program has put into installed modules. None: search for them now.
-        draws: Whether the state of a default random generator counts where code draws from it.
+        settings: Other fields of `WalkSettings`.
     """
     root_path = None if root is None else os.path.abspath(root)  # noqa: PTH100  it must not follow links
     ignored = frozenset([ignore] if isinstance(ignore, str) else ignore)
-    with walking(
-        name, watch, ignore=ignored, root=root_path, files=files, tensors=tensors, folders=folders,
-        elsewhere=frozenset(elsewhere), patches=patches, draws=draws,
-    ) as walk:  # fmt: skip
+    with walking(name, watch, ignore=ignored, root=root_path, patches=patches, **settings) as walk:
         if isinstance(thing, partial) or not called or not callable(thing):
             walk.whole(walk.start, thing)
         else:

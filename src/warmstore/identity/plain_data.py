@@ -202,7 +202,7 @@ class PlainTexts:
         return text
 
     def known_kind(self, kind: type) -> tuple[object, bool]:
-        """What stands for a class in texts, and whether its objects have state outside a `__dict__`. Collects the class."""
+        """What stands for a class in texts, and whether its objects have state outside a `__dict__`."""
         known = self._known_kinds.get(kind)
         if known is None:
             number = self.classes.setdefault(kind, len(self.classes))

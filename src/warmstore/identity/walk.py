@@ -16,16 +16,45 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from warmstore.identity import named_files
+from warmstore.identity.named_files import Files
 from warmstore.identity.origin import Origin
+from warmstore.identity.patches import Patches
 from warmstore.identity.places import Names, Place
 from warmstore.identity.plain_data import atom_text, digest_of
-from warmstore.identity.walk_settings import WalkSettings
+from warmstore.identity.watch import Watch
 
 EXPANDED = 64
 """Larger containers of plain data become one fact."""
 
 _LOCALS = "<locals>."
 _NAMELESS = frozenset(("", "__main__", "__mp_main__", "builtins"))
+
+
+@dataclass(frozen=True)
+class WalkSettings:
+    """Options of a walk.
+
+    Args:
+        ignore: Places that do not count, as facts show them.
+        root: Files below this folder count relative to it.
+        files: Whether files count by size and time, "stat", or by "content".
+        tensors: "content", or "layout" for inputs of compiled code.
+        watch: Records what to check for changes, and remembers the texts of tensors and arrays.
+        folders: Whether the files in a folder that an argument names count, if there are at most 256.
+        elsewhere: Absolute paths of folders whose files count by other means.
+        patches: Functions that the program has put into installed modules.
+        draws: Whether the state of a default random generator counts where code draws from it.
+    """
+
+    ignore: frozenset[str] = frozenset()
+    root: str | None = None
+    files: Files = "stat"
+    tensors: str = "content"
+    watch: Watch | None = None
+    folders: bool = False
+    elsewhere: Collection[str] = ()
+    patches: Patches | None = None
+    draws: bool = True
 
 
 @dataclass
