@@ -1,7 +1,7 @@
-"""Identities of the samples of a source: one for the source itself, and one for each sample that it holds.
+"""Identities of a source of samples: one for the source, and one for each of its samples.
 
-A list is looked at sample by sample, so that growth and edits of files change what they concern and nothing else; other
-sources count as a whole. The name of a source does not change with the content of the files that it names.
+Each sample of a list has its own identity, so that a new sample or an edited file leaves the other samples valid. Any
+other source counts as a whole. The name of a source does not depend on the content of the files that it names.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from warmstore.identity.watch import Watch
 
 UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
 Classes = tuple[tuple[type, int], ...]
-"""Of samples, with their numbers."""
+"""The classes of samples, with their numbers."""
 
 _FIRST = 16
 _AT_ONCE = 1 << 12  # files
@@ -44,20 +44,19 @@ _PATHS = frozenset((str, PosixPath))
 
 
 class Look(Protocol):
-    """Looks at some samples of a source again, as at all of them first."""
+    """Hashes some samples of a source as they are now."""
 
     def __call__(self, samples: Sequence[Any]) -> tuple[UInt64, UInt64]:
-        """Hashes of their values and of the files that these name, uint64 [n] each; `mixed` gives those of both."""
+        """Hashes of values and of the files that they name, uint64 [n] each; `mixed` joins both."""
 
 
 @dataclass(frozen=True)
 class SampleIdentities:
     """The identity of a source and of its samples.
 
-    name: 16 hex digits. each: uint64 [samples]. identity: of what all samples have in common: their classes, or the
-    source as a whole. look: gives the hashes of some samples as they are now; None of a source that counts as a whole.
-    may_be_written: whether a step can write into a sample. recorded: what is known of a source that counts as a whole,
-    or of the classes of samples.
+    name: 16 hex digits. each: uint64 [samples]. identity: The identity of the classes of samples, or of the source as a
+    whole. look: Hashes samples again; None if the source counts as a whole. may_be_written: Whether a step can write
+    into a sample. recorded: The recorded identity of the source as a whole, or of the classes of samples.
     """
 
     name: str
@@ -82,21 +81,21 @@ def identify_samples(
     """The identity of a source and of each of its samples.
 
     Args:
-        source: has a length and items.
-        version, ignore, root, files: as in `identify`.
-        folders: where files lie that samples name relative to none in particular.
-        patches: what the program has put into installed modules; None: that does not count.
-        known: what was found when the source was looked at before.
+        source: The samples. It has a length and items.
+        version, ignore, root, files: As in `identify`.
+        folders: Folders in which to look for files that samples name by relative paths.
+        patches: Functions that the program has put into installed modules. None: they do not count.
+        known: An earlier result for the same source.
     """
     patches = Patches() if patches is None else patches
     count = len(source)
     listed = _listed(source)
-    place = FileStamps(files, None if root is None else os.path.abspath(root), tuple(folders))  # noqa: PTH100
+    stamps = FileStamps(files, None if root is None else os.path.abspath(root), tuple(folders))  # noqa: PTH100
     if listed is not None and version is None and not ignore:
         kinds = set(map(type, listed))
         if kinds <= _PATHS and len(kinds) == 1:
-            return _of_paths(listed if kinds == {str} else list(map(str, listed)), source, place)
-        found = _one_by_one(listed, source, place, root, files, patches, known)
+            return _of_paths(listed if kinds == {str} else list(map(str, listed)), source, stamps)
+        found = _one_by_one(listed, source, stamps, patches, known)
         if found is not None:
             return found
     recorded = _refreshed(known, None)
@@ -108,10 +107,10 @@ def identify_samples(
 
 
 def _refreshed(known: SampleIdentities | None, classes: Classes | None) -> RecordedIdentity | None:
-    """What was known of the source, or of these classes of samples, as it is now; None where nothing was.
+    """The recorded identity of an earlier result, refreshed; None if there is none for these classes.
 
     Args:
-        classes: None stands for the source as a whole.
+        classes: The classes of samples. None: the source as a whole.
     """
     if known is None or known.recorded is None:
         return None
@@ -123,12 +122,12 @@ def _refreshed(known: SampleIdentities | None, classes: Classes | None) -> Recor
 
 
 def counts_as_a_whole(source: Any) -> bool:
-    """Whether a source holds no samples one by one, so that reading some may change what it is."""
+    """Whether a source counts as a whole, so that reading samples may change its identity."""
     return _listed(source) is None and not isinstance(source, np.ndarray)
 
 
 def _listed(source: Any) -> Sequence[Any] | None:
-    """The samples of a source that holds them one by one; None of others."""
+    """The samples of a list, tuple, or array of strings or objects; None for any other source."""
     if isinstance(source, np.ndarray) and source.ndim == 1 and source.dtype.kind in "OU":
         return source.tolist()  # type: ignore[no-any-return]
     return source if type(source) in (list, tuple) else None
@@ -138,25 +137,25 @@ def _nothing() -> Identity:
     return WalkResult.of(ObjectWalk("source")).identity()
 
 
-def _of_paths(texts: Sequence[str], source: Any, places: FileStamps) -> SampleIdentities:
-    """Texts, or paths of files: hashed in one go, since there may be millions."""
+def _of_paths(texts: Sequence[str], source: Any, files: FileStamps) -> SampleIdentities:
+    """The identities of strings and paths, all hashed in one pass, since there may be millions."""
     hashes = _hashes(texts)
     name = xxhash.xxh3_128(f"{type(source).__name__} of {len(texts)} texts".encode())
     name.update(hashes.data)
     first = texts[:_FIRST]
-    look = _Paths(places, any(map(places.stamp, first)) or any(map(_looks_like_a_path, first)))
+    look = _Paths(files, any(map(files.stamp, first)) or any(map(_looks_like_a_path, first)))
     if look.are_files:
         hashes = mixed(hashes, look.stamps(texts))
-        if not all(text.startswith("/") for text in first) and places.root is None:
+        if not all(text.startswith("/") for text in first) and files.root is None:
             name.update(os.getcwd().encode())  # noqa: PTH109  relative paths are others elsewhere
     return SampleIdentities(name.hexdigest()[:16], hashes, _nothing(), look)
 
 
 @dataclass(frozen=True)
 class _Paths:
-    """Looks at texts again, and at the files that they name, if they do."""
+    """Hashes strings again, and the files that they name, if any."""
 
-    places: FileStamps
+    files: FileStamps
     are_files: bool
 
     def __call__(self, samples: Sequence[Any]) -> tuple[UInt64, UInt64]:
@@ -165,26 +164,26 @@ class _Paths:
 
     def stamps(self, texts: Sequence[str]) -> UInt64:
         """Hashes of the files."""
-        if self.places.files != "stat" or self.places.root is not None or self.places.folders:
-            return _hashes(list(map(self.places.stamp, texts)))
+        if self.files.files != "stat" or self.files.root is not None or self.files.folders:
+            return _hashes(list(map(self.files.stamp, texts)))
         return np.concatenate([self._stamps(texts[at : at + _AT_ONCE]) for at in range(0, len(texts), _AT_ONCE)])
 
     def _stamps(self, texts: Sequence[str]) -> UInt64:
-        """Hashes of sizes and times of regular files; of what else there is, those of texts."""
+        """Hashes of the sizes and times of regular files, and of the texts of everything else."""
         try:
             found = list(map(os.stat, texts))
         except (OSError, ValueError):
-            return _hashes(list(map(self.places.stamp, texts)))
+            return _hashes(list(map(self.files.stamp, texts)))
         sizes, times, modes = (
             np.fromiter(map(attrgetter(name), found), np.int64, len(found))
             for name in ("st_size", "st_mtime_ns", "st_mode")
         )
         hashes = mixed(sizes.view(np.uint64) + _ONE, times.view(np.uint64) + _ONE)
         absolute = np.fromiter(map(str.startswith, texts, repeat("/")), np.bool_, len(texts))
-        if not absolute.all():  # they are others elsewhere
+        if not absolute.all():  # relative paths depend on the working directory
             hashes[~absolute] = mixed(hashes[~absolute], _hashes([os.getcwd()]))  # noqa: PTH109
         for at in np.flatnonzero(modes & 0o170000 != stat.S_IFREG).tolist():
-            hashes[at] = _hashes([self.places.stamp(texts[at])])[0]
+            hashes[at] = _hashes([self.files.stamp(texts[at])])[0]
         return hashes
 
 
@@ -204,7 +203,7 @@ def mixed(one: UInt64, other: UInt64) -> UInt64:
     """Hashes of pairs of hashes: the finisher of SplitMix64 (Steele et al., 2014) over a sum of both.
 
     Args:
-        other: 0 where there is nothing to mix.
+        other: 0 where there is no second hash.
     """
     if not other.any():
         return one
@@ -221,25 +220,23 @@ def mixed(one: UInt64, other: UInt64) -> UInt64:
 def _one_by_one(
     samples: Sequence[Any],
     source: Any,
-    places: FileStamps,
-    root: str | None,
-    files: Files,
+    stamps: FileStamps,
     patches: Patches,
     known: SampleIdentities | None,
 ) -> SampleIdentities | None:
-    """Plain data and simple objects; None where samples are better looked at as a whole."""
+    """The identities of plain data and simple objects; None if the source is to count as a whole."""
     plain = _plain()
     try:
-        texts, states = _texts(samples, plain, places, root, files)
+        texts, states = _texts(samples, plain, stamps)
     except _TooMuchError:
         return None
-    if plain.cycles:  # samples that know each other: a change of one may be a change of all
-        look_at_all = partial(_look_at_all, samples, places, root, files, patches)
+    if plain.cycles:  # samples refer to each other: a change of one may change all
+        look_at_all = partial(_look_at_all, samples, stamps, patches)
         return as_a_whole(_refreshed(known, None) or RecordedIdentity(look_at_all), len(samples), None)
     classes, recorded = tuple(plain.classes.items()), None
     if classes:
         recorded = _refreshed(known, classes) or RecordedIdentity(partial(_look_at_classes, classes, patches))
-    look = _Values(places, root, files, classes, recorded)
+    look = _Values(stamps, classes, recorded)
     named_by = xxhash.xxh3_128(f"{type(source).__name__} of {len(texts)}".encode())
     for text in texts:
         named_by.update(f"{len(text)} {text}".encode("utf-8", "surrogatepass"))
@@ -259,19 +256,16 @@ def _look_at_classes(classes: Classes, patches: Patches, watch: Watch) -> Walk:
 
 def _look_at_all(
     samples: Sequence[Any],
-    places: FileStamps,
-    root: str | None,
-    files: Files,
+    stamps: FileStamps,
     patches: Patches,
     watch: Watch,
 ) -> Walk:
     plain = _plain()
     with walking("source", watch, patches=patches) as walk:
         try:
-            texts, states = _texts(samples, plain, places, root, files)
-            for part, said in (("<samples>", texts), ("<state>", states)):
-                digest = digest_of("\n".join(said))
-                walk.fact(walk.start + f".{part}", f"{len(said)} {digest}")
+            texts, states = _texts(samples, plain, stamps)
+            for part, lines in (("<samples>", texts), ("<state>", states)):
+                walk.fact(walk.start + f".{part}", f"{len(lines)} {digest_of(chr(10).join(lines))}")
         except _TooMuchError:
             walk.whole(walk.start, samples)
         for cls, number in plain.classes.items():
@@ -291,11 +285,9 @@ def _is_immutable(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class _Values:
-    """Looks at values again, and at the files that they name. recorded: what is known of the classes of objects."""
+    """Hashes values again, and the files that they name. recorded: The identity of the classes of objects."""
 
-    places: FileStamps
-    root: str | None
-    files: Files
+    stamps: FileStamps
     classes: Classes
     recorded: RecordedIdentity | None
 
@@ -304,53 +296,51 @@ class _Values:
         plain.classes.update(self.classes)
         nothing = np.zeros(len(samples), np.uint64)
         try:
-            texts, states = _texts(samples, plain, self.places, self.root, self.files)
+            texts, states = _texts(samples, plain, self.stamps)
         except _TooMuchError:
-            return nothing, nothing  # they are no longer what they were
+            return nothing, nothing  # the hashes of changed samples
         if plain.cycles or len(plain.classes) > len(self.classes):
             return nothing, nothing
         return self.hashes(texts, states)
 
     def hashes(self, texts: Sequence[str], states: Sequence[str]) -> tuple[UInt64, UInt64]:
-        """Hashes of samples from their texts, and those of the files that they name; 0 where they name none."""
+        """Hashes of samples from their texts, and hashes of the files that they name; 0 for no files."""
         common = "" if self.recorded is None else self.recorded.identity.digest
         stamps = _hashes(states) if any(states) else np.zeros(len(texts), np.uint64)
         return _hashes([common + text for text in texts] if common else texts), stamps
 
 
-def _texts(
-    samples: Sequence[Any], plain: PlainTexts, places: FileStamps, root: str | None, files: Files
-) -> tuple[list[str], list[str]]:
-    """Texts of samples, and of the files that each names.
+def _texts(samples: Sequence[Any], plain: PlainTexts, stamps: FileStamps) -> tuple[list[str], list[str]]:
+    """Texts of samples, and texts of the files that each names.
 
     Raises:
-        _TooMuchError: a sample leads far, or something of it cannot be told.
+        _TooMuchError: A sample has too many facts, or unknown ones.
     """
     texts: list[str] = []
     states: list[str] = []
-    strings, stamp = plain.strings, places.stamp
+    strings, stamp = plain.strings, stamps.stamp
     for sample in samples:
         try:
             text = plain.text(sample)
         except NotPlain:
             strings.clear()
-            text = _walked(sample, root, files)
+            text = _walked(sample, stamps)
         texts.append(text)
-        states.append("".join([stamp(str(one)) for one in strings]) if strings else "")
+        states.append("".join([stamp(str(string)) for string in strings]) if strings else "")
         strings.clear()
     return texts, states
 
 
 class _TooMuchError(Exception):
-    """A sample leads to so much that the source is better looked at as a whole."""
+    """A sample has too many facts or unknown ones, so that the source is to count as a whole."""
 
 
-def _walked(sample: Any, root: str | None, files: Files) -> str:
-    walk = walk_over(sample, name="sample", root=root, files=files, called=False, patches=Patches())
+def _walked(sample: Any, stamps: FileStamps) -> str:
+    walk = walk_over(sample, name="sample", root=stamps.root, files=stamps.files, called=False, patches=Patches())
     if len(walk.facts) > _MOST_FACTS:
         raise _TooMuchError
     if walk.unknown:
-        raise _TooMuchError  # looked at as a whole, it is said where
+        raise _TooMuchError  # the identity of the source as a whole names the places
     return WalkResult.of(walk).identity().digest
 
 
@@ -359,7 +349,7 @@ def _look_at_source(source: Any, options: Mapping[str, Any], watch: Watch) -> Wa
 
 
 def as_a_whole(recorded: RecordedIdentity, count: int, version: str | None) -> SampleIdentities:
-    """The samples of a source that counts as a whole: each changes as it does."""
+    """The identities of the samples of a source that counts as a whole: the same for each."""
     found, identity = recorded.found, recorded.identity
     lasting = {place: text for place, text in found.facts.items() if not _is_state(place)}
     name = replace(found, facts=lasting).identity(version).digest[:16]
@@ -372,7 +362,7 @@ def _is_state(place: str) -> bool:
 
 
 def unknown_source(samples: SampleIdentities) -> NoFingerprint:
-    """The error for a source of which something cannot be told."""
+    """The error for a source with unknown places."""
     try:
         samples.identity.require()
     except NoFingerprint as error:
