@@ -1,9 +1,8 @@
-"""Notices that something moved since an identity was made, without making it again.
+"""Detects changes since the last walk without walking again.
 
-A walk tells a watch of every container and variable that it read; a check compares what they hold now with what they
-held, object by object, in loops that run in C. Writes through torch raise a tensor's version. Writes that leave no
-trace, into NumPy arrays and through `.data`, are found by hashing contents again, one after the other, in a hundredth
-of the time.
+A walk adds every container and variable that it reads to a watch. A check compares the objects in them now with those
+at the walk, in loops that run in C. A write through torch raises the version of a tensor. Writes that leave no trace,
+into NumPy arrays and through `.data`, are found by hashing contents again, in turn, in 1 % of the time.
 """
 
 from __future__ import annotations
@@ -27,17 +26,15 @@ from warmstore.identity.object_state import slots_of
 from warmstore.identity.plain_data import array_text
 
 SHARE = 0.01
-"""Of the time that passes, what looking again at contents may take."""
+"""The fraction of time that hashing contents again may take."""
 
 LEFT = "left by a call"
-"""The text of a tensor or array that one of our own calls has made or written to."""
+"""The text of a tensor or array that a call of the library has made or written to."""
 
-_RATE = 2e9  # bytes/s that are hashed, until it was measured
-_LARGE = (
-    1 << 14
-)  # containers with more items are compared by their length, and item by item only where that is asked for
-_SMALL = 1 << 20  # bytes of arrays that are hashed where exactness is asked for, and by every walk
-_TINY = 1 << 14  # bytes of tensors that every walk hashes: batch norm writes its statistics without a trace
+_RATE = 2e9  # bytes/s of hashing, until it is measured
+_LARGE = 1 << 14  # items. Only exact checks compare the items of larger containers; others compare their lengths
+_SMALL = 1 << 20  # bytes. Every walk and every exact check hashes arrays up to this size
+_TINY = 1 << 14  # bytes. Every walk hashes tensors up to this size: batch norm writes statistics without a trace
 
 _MISSING = object()
 _version_of, _strides_of = attrgetter("_version"), methodcaller("stride")
@@ -46,7 +43,7 @@ _Make = Callable[[Any], str]
 
 @dataclass
 class _Content:
-    """A tensor or array, what changes as torch writes to it, and its text, which may have to be made again."""
+    """A tensor or array, its stamp, which changes when torch writes to it, and its text."""
 
     value: Any
     stamp: Any
@@ -56,13 +53,13 @@ class _Content:
 
 
 class Watch:
-    """What a walk has read, and the texts of the tensors and arrays in it.
+    """The containers, variables, tensors and arrays that a walk has read, with the texts of tensors and arrays.
 
     Args:
-        left: tensors and arrays that our own calls have made or written to, by their ids. Their contents do not count.
-        clock: seconds that pass.
-        left_at: places of others that do not count either.
-        is_stale: whether all is to be read again.
+        left: Tensors and arrays that calls of the library have made or written to, by id. Their contents do not count.
+        clock: Returns seconds.
+        left_at: The places of more tensors and arrays whose contents do not count.
+        is_stale: Whether the next check reports a change in any case.
     """
 
     def __init__(
@@ -89,9 +86,9 @@ class Watch:
         self._weights: dict[int, Any] = {}
         self._weights_before: dict[int, Any] = {}
         self._settled = _Settled((), (), (), (), (), ())
-        self._leaves: bool | None = None  # while looking for what a call has changed: whether weights may be it
+        self._leaves: bool | None = None  # during `after_call`: whether weights may have changed, too
         self.patches: Any = None
-        """What a walk has found in installed modules of the program's: it takes long, and is looked for in turn."""
+        """The patches that a walk has used. A search for them takes long, so that it has its turn as contents have."""
         self._turn = 0
         self._last = clock()
         self._allowance = 0.0
@@ -103,7 +100,7 @@ class Watch:
     # For walks
 
     def begin(self) -> None:
-        """Forget what the walk before has read; texts are remembered."""
+        """Start a walk: drop all containers and variables of the previous walk. Texts are kept."""
         self._containers, self._items, self._objects, self._cells, self._probes = [], [], [], [], []
         self._known, self._contents = self._contents or self._known, {}
         self._weights, self._weights_before = {}, self._weights
@@ -111,27 +108,27 @@ class Watch:
         self._began = self._clock(), self._hashing
 
     def add(self, container: Collection[Any]) -> None:
-        """Watch what a list or set, or a dict as its values and keys, or a view of a dict hold."""
+        """Watch the items of a list, set or view of a dict, or the keys and values of a dict."""
         self._containers.append(container)
 
     def add_code(self, container: Collection[Any]) -> None:
-        """Watch a dict of methods or hooks. A watch of code alone leaves out other containers."""
+        """Watch a dict of methods or hooks. A subclass may watch only these."""
         self._containers.append(container)
 
     def add_items(self, mapping: dict[str, Any], names: Collection[str]) -> None:
-        """Watch some items of a dict, and how many there are. What other items hold, exact checks alone see."""
+        """Watch some items of a dict, and its length. Only exact checks see changes of other items."""
         self._items.append((mapping, tuple(names)))
 
     def add_object(self, value: Any) -> None:
-        """Watch the class of an object and, in exact checks, which `__dict__` it has."""
+        """Watch the class of an object and, in exact checks, the identity of its `__dict__`."""
         self._objects.append(value)
 
     def add_cell(self, read: Callable[[], Any]) -> None:
-        """Watch which object a function without effects gives."""
+        """Watch which object a function returns. The function has no side effects."""
         self._cells.append(read)
 
     def add_probe(self, read: Callable[[], Any]) -> None:
-        """Watch what a function gives that makes an equal object each time. Exact checks alone ask it."""
+        """Watch the value of a function that makes a new, equal object at each call. Only exact checks call it."""
         self._probes.append(read)
 
     def add_attributes(self, value: Any) -> None:
@@ -159,15 +156,15 @@ class Watch:
             self.add_attributes(value)
 
     def add_weight(self, value: Any) -> None:
-        """Say that a tensor is a parameter or buffer."""
+        """Note that a tensor is a parameter or buffer."""
         self._weights[id(value)] = value
 
     @contextmanager
     def after_call(self, *, weights_too: bool) -> Iterator[None]:
-        """While a walk looks for what one of our own calls has changed: contents that it made do not count.
+        """In this context, a walk searches for effects of a call: contents that the call made do not count.
 
         Args:
-            weights_too: nor do contents of parameters and buffers that it has written to.
+            weights_too: Contents of parameters and buffers that the call has written to do not count either.
         """
         self._leaves = weights_too
         try:
@@ -176,7 +173,7 @@ class Watch:
             self._leaves = None
 
     def text_of(self, value: Any, make: _Make, place: str = "") -> str:
-        """The text of a tensor or array: that from before, if nothing has written to it through torch."""
+        """The text of a tensor or array: the previous text if nothing has written to it through torch."""
         key = id(value)
         now = self._contents.get(key)
         if now is None or now.value is not value:
@@ -202,7 +199,7 @@ class Watch:
         return text if counts or text == known.text else LEFT
 
     def settle(self) -> None:
-        """From now on, what is held now is what was held."""
+        """End a walk: later checks compare with the state now."""
         self._settled = _Settled(
             self._containers, self._items, self._objects, self._cells, self._probes, self._contents.values()
         )
@@ -214,27 +211,27 @@ class Watch:
     # For checks
 
     def has_moved(self, *, exactly: bool = False) -> bool:
-        """Whether a variable or container holds something else, or a tensor was written to.
+        """Whether a variable or container has changed, or a tensor was written to.
 
         Args:
-            exactly: look also into large containers and small arrays, at keys of dicts, and at what only probes show.
+            exactly: Check also items of large containers, small arrays, keys of dicts, and probes.
         """
         if self._is_stale:
             return True
         try:
             return self._settled.has_moved(exactly) or (exactly and self._has_written())
         except (RuntimeError, ValueError, KeyError):
-            return True  # an item is gone, a container grew in another thread, or a tensor has other memory
+            return True  # an item was removed, a container grew in another thread, or a tensor has other memory
 
     def has_moved_in_large(self) -> bool:
-        """Whether containers hold something else that only exact checks look into."""
+        """Whether the items of large containers have changed."""
         try:
             return self._settled.has_moved_in_large()
         except (RuntimeError, ValueError):
             return True
 
     def _has_written(self) -> bool:
-        """Whether small arrays have other contents than they had."""
+        """Whether the content of a small array has changed."""
         for content in self._contents.values():
             if content.stamp is None and content.text != LEFT and _size(content.value) <= _SMALL:
                 text = self._timed(content.value, content.make)
@@ -243,19 +240,23 @@ class Watch:
         return False
 
     def forget(self, *, arrays_only: bool = False) -> None:
-        """Have the next walk hash contents again: to arrays anybody may write without a trace."""
+        """Make the next walk hash contents again.
+
+        Args:
+            arrays_only: Only arrays, which are written to without a trace.
+        """
         self.patches = self.patches if arrays_only else None
         for content in self._contents.values():
             content.is_known = arrays_only and content.stamp is not None
 
     def look_in_turn(self, *, at_all: bool = False) -> bool:
-        """Hash a tensor or array again, as long as a hundredth of the time allows; say whether to walk again.
+        """Hash the next tensor or array again if 1 % of the time allows it. Returns whether to walk again.
 
         Args:
-            at_all: have all walked again after all contents: what no container shows is found then.
+            at_all: After all contents, request a walk, which finds changes that no container shows.
         """
         now = self._clock()
-        # After a pause, all may be looked at once.
+        # After a pause, the allowance suffices to hash all contents once.
         most = max(self._size / self._rate, 1e-3) + (self._walking if at_all else 0.0)
         self._allowance = min(self._allowance + SHARE * (now - self._last), most)
         self._last = now
@@ -274,7 +275,7 @@ class Watch:
 
     @contextmanager
     def charged(self) -> Iterator[None]:
-        """While there is a walk in turn."""
+        """A walk in this context uses up the allowance of `look_in_turn`."""
         began, self.patches = self._clock(), None
         try:
             yield
@@ -283,12 +284,12 @@ class Watch:
 
     @property
     def window(self) -> float:
-        """Seconds within which a write that leaves no trace is found, if there is a check now and then."""
+        """Seconds within which frequent checks find a write that leaves no trace."""
         return self.seconds / SHARE
 
     @property
     def seconds(self) -> float:
-        """What it takes to look at everything again."""
+        """Seconds to read everything again."""
         return self._size / self._rate + self._walking
 
     @property
@@ -304,7 +305,7 @@ class Watch:
 
 
 class _Settled:
-    """What is held where, at one moment."""
+    """The state of everything watched at the end of a walk."""
 
     def __init__(
         self,
@@ -315,8 +316,8 @@ class _Settled:
         probes: Collection[Callable[[], Any]],
         contents: Collection[_Content],
     ) -> None:
-        mappings = [one for one in containers if isinstance(one, dict | MappingProxyType)]
-        views = [one.values() if isinstance(one, dict | MappingProxyType) else one for one in containers]
+        mappings = [each for each in containers if isinstance(each, dict | MappingProxyType)]
+        views = [each.values() if isinstance(each, dict | MappingProxyType) else each for each in containers]
         self._sized = [*views, *(mapping for mapping, _ in items)]
         self._sizes = [*map(len, self._sized)]
         self._keys = [(mapping, tuple(mapping)) for mapping in (*mappings, *(mapping for mapping, _ in items))]
@@ -324,7 +325,9 @@ class _Settled:
         self._large += [(mapping.values(), list(mapping.values())) for mapping, _ in items]
         self._views = [view for view in views if 0 < len(view) <= _LARGE]
         self._dicts = [mapping for mapping, names in items if names]
-        self._getters = [itemgetter(*names, names[0]) for _, names in items if names]  # at least two: it gives tuples
+        self._getters = [
+            itemgetter(*names, names[0]) for _, names in items if names
+        ]  # two names at least: then it returns tuples
         self._count = sum(map(len, self._views)) + sum(len(names) + 1 for _, names in items if names)
         self._held = self._hold()
         self._pointers = pointers(self._held).tobytes()
@@ -334,19 +337,19 @@ class _Settled:
         self._cells = list(cells)
         self._read = [read() for read in self._cells]
         self._probes = [(probe, probe()) for probe in probes]
-        tensors = [one.value for one in contents if one.stamp is not None and one.text != LEFT]
-        # Tensors made in inference mode have no version; they cannot be written outside it either.
-        self._versioned = [one for one in tensors if not one.is_inference()]
-        self._strided = [one for one in tensors if _stamp(one)[1]]
-        # Memory that is let go of may become another tensor's, which would look the same.
-        self._alive = [one.untyped_storage() for one in self._strided]
+        tensors = [content.value for content in contents if content.stamp is not None and content.text != LEFT]
+        # Tensors of inference mode have no version. They cannot be written to outside of it either.
+        self._versioned = [tensor for tensor in tensors if not tensor.is_inference()]
+        self._strided = [tensor for tensor in tensors if _stamp(tensor)[1]]
+        # References keep freed memory from becoming that of another tensor with the same stamp.
+        self._alive = [tensor.untyped_storage() for tensor in self._strided]
         self._strides = [*map(_strides_of, self._strided)]
         torch = sys.modules.get("torch")
         self._pointer_of: Callable[[Any], int] = torch.Tensor.data_ptr if torch is not None else id
         self._stamps = self._stamps_now()
 
     def has_moved(self, exactly: bool) -> bool:
-        """Whether something else is held anywhere."""
+        """Whether anything has changed."""
         if [*map(len, self._sized)] != self._sizes or [*map(type, self._objects)] != self._types:
             return True
         if pointers(self._hold()).tobytes() != self._pointers:
@@ -380,23 +383,23 @@ def _dict_of(value: Any) -> Any:
 
 
 def pointers(objects: Any) -> Any:
-    """The addresses of objects, which compare a hundred times faster than the objects do."""
+    """The addresses of objects. They compare a hundred times faster than the objects."""
     return np.frombuffer(objects, np.intp) if len(objects) else objects
 
 
 def _size(value: Any) -> int:
     try:
         return int(value.nbytes)
-    except (AttributeError, RuntimeError, TypeError):  # sparse tensors have none, and nested ones have symbols
+    except (AttributeError, RuntimeError, TypeError):  # sparse tensors have no size, and nested ones symbolic sizes
         return 0
 
 
 def _stamp(value: Any) -> Any:
-    """What changes when torch writes to a tensor, or puts other memory below it; None of arrays."""
+    """A value that changes when torch writes to a tensor or gives it other memory; None for arrays."""
     if not hasattr(value, "is_inference"):
         return None
     version = -1 if value.is_inference() else value._version
     try:
         return version, value.data_ptr(), value.stride(), value.dtype
-    except RuntimeError:  # it has no memory of its own
+    except RuntimeError:  # a tensor without memory
         return version, 0, (), value.dtype
