@@ -346,7 +346,7 @@ def test_what_cannot_be_told_is_left_to_torch_and_said_once(monkeypatch: pytest.
     assert first.asked == second.asked == []
     said = first.said + second.said
     assert len(said) == 2
-    assert "reads is left to torch.compile: it cannot be told whether this changes: " in said[0]
+    assert "reads is left to torch.compile: it is unknown whether this changes: " in said[0]
     assert "<given>: a generator does not tell what it will give. Pass version='1'" in said[0]
     assert "arguments[1]: a generator does not tell" in said[1]
 

@@ -213,7 +213,7 @@ def reasons(unknown: Mapping[str, str]) -> str:
     """The error text for unknown places."""
     shown = [f"{place}: {reason}" for place, reason in list(unknown.items())[:_SHOWN]]
     more = len(unknown) - len(shown)
-    return "it cannot be told whether this changes: " + "; ".join(shown) + (f"; and {more} more" if more else "")
+    return "it is unknown whether this changes: " + "; ".join(shown) + (f"; and {more} more" if more else "")
 
 
 def remedies(unknown: Mapping[str, str]) -> str:

@@ -367,4 +367,4 @@ def unknown_source(samples: SampleIdentities) -> NoFingerprint:
         samples.identity.require()
     except NoFingerprint as error:
         return error
-    return NoFingerprint("the source cannot be told from others")
+    return NoFingerprint("the source has no identity")

@@ -1,6 +1,6 @@
 """Rules of NumPy: arrays, memory maps, subclasses of arrays, dtypes and universal functions.
 
-An array is its dtype, shape, memory layout and content. Two arrays in the same memory are told from two copies.
+An array is its dtype, shape, memory layout and content. Two arrays in the same memory differ from two copies.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def _registered(cls: abc.ABCMeta) -> list[type]:
 
 
 def static(cls: type, name: str) -> Any:
-    """An attribute of a class as it stands in the class or one of its bases; None where there is none."""
+    """An attribute of a class, found in the class or its bases without calling descriptors; None if it has none."""
     for base in cls.__mro__:
         if name in vars(base):
             return vars(base)[name]
