@@ -12,6 +12,7 @@ from warmstore.features.keyed.cache_versions import Fingerprint
 from warmstore.features.outputs.output_schema import KEY, OutputSchema
 from warmstore.records.local_store import LocalStore
 from warmstore.records.write.upgrade import upgrade
+from warmstore.records.write.write_options import WriteOptions
 from warmstore.storage.files import Files, is_read_only
 
 if TYPE_CHECKING:
@@ -38,14 +39,14 @@ def open_store(
     """
     if not read_only:
         try:
-            store = LocalStore.open(path, "a", files=files, **_writing(quota, threads))
+            store = LocalStore.open_folder(path, "a", writing=WriteOptions.of(**_writing(quota, threads)), files=files)
             if quota is not None:
                 upgrade(path, files, wait=True)
             return store
         except ReadOnly as error:
             if must_write:
                 raise _read_only(error, path) from error
-    return LocalStore.open(path, files=files)
+    return LocalStore.open_folder(path, files=files)
 
 
 def create_store(

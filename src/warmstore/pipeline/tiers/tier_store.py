@@ -33,7 +33,8 @@ class TierStore(KeyedStore):
         self, path: Path, quota: ByteQuota, kind: int, rows: np.ndarray[Any, Any], members: Any, identities: UInt64
     ) -> None:
         super().__init__(
-            LocalStore.open_folder(path, "a", writing=WriteOptions.of(threads=1), files=QuotaFiles(quota)), SAMPLE
+            LocalStore.open_folder(path, "a", writing=WriteOptions.of(writer_threads=1), files=QuotaFiles(quota)),
+            SAMPLE,
         )
         self.records = self.stale = 0
         self._kind = kind

@@ -21,7 +21,7 @@ class WriteOptions:
 
     @classmethod
     def of(
-        cls, chunk_size: int | str = SLOT, threads: int | None = None, room: Reserve | None = None
+        cls, chunk_size: int | str = SLOT, writer_threads: int | None = None, room: Reserve | None = None
     ) -> "WriteOptions":
         """Check the options of a user.
 
@@ -31,6 +31,8 @@ class WriteOptions:
         limit = parse_size(chunk_size)
         if limit > SLOT:
             raise ValueError(f"chunk_size is {chunk_size!r}; a chunk holds at most 1 GiB")
-        if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
-            raise ValueError(f"writer_threads is {threads!r}; it must be at least 1, or None for one per core")
-        return cls(limit, threads or thread_count(), room)
+        if writer_threads is not None and (
+            isinstance(writer_threads, bool) or not isinstance(writer_threads, int) or writer_threads < 1
+        ):
+            raise ValueError(f"writer_threads is {writer_threads!r}; it must be at least 1, or None for one per core")
+        return cls(limit, writer_threads or thread_count(), room)
