@@ -58,6 +58,17 @@ def _is_described(schema: pa.Schema, name: str) -> bool:
     return DESCRIPTION in (schema.field(name + CHECKSUM).metadata or {}) if name + CHECKSUM in schema.names else False
 
 
+def check_schema(schema: pa.Schema, other: pa.Schema, path: Path) -> None:
+    """Raise BadSource where a further file has other columns than the first."""
+    ours, theirs = ({one.name: str(one.type) for one in columns} for columns in (schema, other))
+    if ours != theirs:
+        names = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
+        raise BadSource(
+            f"{path} has other columns than the first file: "
+            + ", ".join(f"{name!r} is {theirs.get(name, 'missing')}, not {ours.get(name, 'there')}" for name in names)
+        )
+
+
 def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """A batch in parts of a few megabytes; nothing is copied."""
     step = min(max(1, batch.num_rows * BATCH_BYTES // max(batch.nbytes, 1)), BATCH_ROWS)

@@ -68,7 +68,8 @@ class Format:
 
     @property
     def _module(self) -> Any:
-        return importlib.import_module(f"warmstore.converting.formats.{self.name}")
+        package = "objects" if self.is_object else "formats"
+        return importlib.import_module(f"warmstore.converting.{package}.{self.name}")
 
 
 FORMATS = {

@@ -1,1 +1,1 @@
-"""One file a format: its name is the format's, and `open_source` opens what is in it."""
+"""Formats of files and folders: one module for each format, named after it, with `open_source`."""

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from warmstore.converting.formats.iterable import columns_of_records, fields_of_records, unknown_field
+from warmstore.converting.record_columns import columns_of_records, fields_of_records, unknown_field
 from warmstore.converting.record_source import BATCH_BYTES, RecordSource, Request, SourceBatch, needed
 from warmstore.errors import BadSource
 from warmstore.records.format.fields import Fields

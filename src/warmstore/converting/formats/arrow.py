@@ -8,8 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.dataset
 
-from warmstore.converting.arrow_columns import batch_of, fields_of_schema, pieces
-from warmstore.converting.formats.parquet import check_schema
+from warmstore.converting.arrow_columns import batch_of, check_schema, fields_of_schema, pieces
 from warmstore.converting.hive_partitions import partitions_of
 from warmstore.converting.record_source import RecordSource, Request, SourceBatch, reading, total_bytes
 from warmstore.errors import BadSource

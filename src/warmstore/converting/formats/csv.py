@@ -14,9 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
-from warmstore.converting.arrow_columns import batch_of, pieces
+from warmstore.converting.arrow_columns import batch_of, check_schema, pieces
 from warmstore.converting.arrow_types import field_of_column
-from warmstore.converting.formats.parquet import check_schema
 from warmstore.converting.record_source import RecordSource, Request, SourceBatch, reading
 from warmstore.errors import BadSource, SchemaMismatch
 from warmstore.records.arrow.arrow_schema import field_type

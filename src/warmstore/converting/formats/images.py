@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from warmstore.converting.formats.iterable import columns_of_records
 from warmstore.converting.known_formats import IMAGES
+from warmstore.converting.record_columns import columns_of_records
 from warmstore.converting.record_source import BATCH_BYTES, BATCH_ROWS, RecordSource, Request, SourceBatch, needed
 from warmstore.errors import BadSource, UnsupportedType
 from warmstore.records.format.fields import Array, Bytes, Field, Fields, Ragged, Text

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from warmstore.converting.formats.iterable import columns_of_records, groups_of
+from warmstore.converting.record_columns import columns_of_records, groups_of
 from warmstore.converting.record_source import RecordSource, Request, SourceBatch, reading
 from warmstore.errors import BadSource, SchemaMismatch, UnsupportedType
 from warmstore.records.format.fields import Array, Field, Json, Text

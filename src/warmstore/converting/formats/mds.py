@@ -21,7 +21,7 @@ import zstandard
 
 from warmstore.converting.field_inference import field_of
 from warmstore.converting.formats.images import decoded, size_of
-from warmstore.converting.formats.iterable import columns_of_records, fields_of_records, groups_of
+from warmstore.converting.record_columns import columns_of_records, fields_of_records, groups_of
 from warmstore.converting.record_source import RecordSource, Request, SourceBatch, needed, reading
 from warmstore.errors import BadSource, NoSource, UnsupportedType, WarmstoreError
 from warmstore.records.format.fields import Array, Field, Ragged

@@ -10,7 +10,7 @@ from typing import IO, Any
 import numpy as np
 
 from warmstore.converting.field_inference import array_field, native, no_objects
-from warmstore.converting.formats.arrays import drop_pages
+from warmstore.converting.objects.arrays import drop_pages
 from warmstore.converting.record_source import RecordSource, Request, SourceBatch, equal_lengths, rows_at_once
 from warmstore.errors import BadSource
 from warmstore.records.format.fields import Fields

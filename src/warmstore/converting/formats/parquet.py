@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from warmstore.converting.arrow_columns import batch_of, fields_of_schema, pieces
+from warmstore.converting.arrow_columns import batch_of, check_schema, fields_of_schema, pieces
 from warmstore.converting.hive_partitions import partitions_of
 from warmstore.converting.record_source import RecordSource, Request, SourceBatch, reading, rows_at_once
 from warmstore.errors import BadSource
@@ -38,17 +38,6 @@ def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
             before += count
 
     return RecordSource(fields, read, sum(counts))
-
-
-def check_schema(schema: pa.Schema, other: pa.Schema, path: Path) -> None:
-    """Raise BadSource where a further file has other columns than the first."""
-    ours, theirs = ({one.name: str(one.type) for one in columns} for columns in (schema, other))
-    if ours != theirs:
-        names = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
-        raise BadSource(
-            f"{path} has other columns than the first file: "
-            + ", ".join(f"{name!r} is {theirs.get(name, 'missing')}, not {ours.get(name, 'there')}" for name in names)
-        )
 
 
 def _open(path: Path) -> Any:

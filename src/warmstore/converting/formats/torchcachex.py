@@ -15,6 +15,7 @@ import pyarrow as pa
 from warmstore.converting.arrow_columns import (
     batch_of,
     check_nulls,
+    check_schema,
     fixed_values,
     numbers,
     pieces,
@@ -22,7 +23,6 @@ from warmstore.converting.arrow_columns import (
 )
 from warmstore.converting.arrow_types import scalar_dtype
 from warmstore.converting.formats.arrow import drop_pages, opened
-from warmstore.converting.formats.parquet import check_schema
 from warmstore.converting.record_source import RecordSource, Request, SourceBatch
 from warmstore.errors import BadSource, UnsupportedType
 from warmstore.records.format.fields import Array, Field, Fields, Ragged, Text

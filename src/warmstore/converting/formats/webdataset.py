@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from warmstore.converting.field_inference import field_of, native, no_objects
-from warmstore.converting.formats.iterable import columns_of_records, fields_of_records, nbytes_of, unknown_field
+from warmstore.converting.record_columns import columns_of_records, fields_of_records, nbytes_of, unknown_field
 from warmstore.converting.record_source import BATCH_BYTES, BATCH_ROWS, RecordSource, Request, SourceBatch, total_bytes
 from warmstore.converting.tar_members import members_of
 from warmstore.errors import BadSource, SchemaMismatch, UnsupportedType

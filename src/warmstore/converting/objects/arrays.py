@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from warmstore.converting.field_inference import column_field, native
-from warmstore.converting.formats.iterable import nbytes_of
+from warmstore.converting.record_columns import nbytes_of
 from warmstore.converting.record_source import RecordSource, Request, SourceBatch, equal_lengths, rows_at_once
 from warmstore.errors import BadSource
 from warmstore.records.format.fields import Field, Fields

@@ -15,8 +15,8 @@ import pyarrow.dataset
 from warmstore.converting.arrow_columns import batch_of, fields_of_schema, pieces, rows_of
 from warmstore.converting.arrow_types import field_of_column
 from warmstore.converting.field_inference import column_field
-from warmstore.converting.formats.arrays import slices
-from warmstore.converting.formats.iterable import columns_of_records
+from warmstore.converting.objects.arrays import slices
+from warmstore.converting.record_columns import columns_of_records
 from warmstore.converting.record_source import (
     BATCH_ROWS,
     RecordSource,

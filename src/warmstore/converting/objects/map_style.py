@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from warmstore.converting.formats.iterable import source_of
+from warmstore.converting.objects.iterable import source_of
 from warmstore.converting.record_source import RecordSource, Request
 from warmstore.errors import BadSource, SchemaMismatch
 

@@ -1,0 +1,80 @@
+"""Records as batches of columns, for formats that yield one record after the other."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from warmstore.converting.field_inference import field_of
+from warmstore.converting.record_source import BATCH_BYTES, BATCH_ROWS, Request, SourceBatch
+from warmstore.errors import SchemaMismatch
+from warmstore.records.format.encoded_rows import EncodedRows, absent_rows, spread
+from warmstore.records.format.fields import Field, Fields, Json
+from warmstore.records.format.value_encoding import encode
+
+Record = dict[str, Any]
+_SMALL = 64  # about what a number or a short list takes
+
+
+def groups_of(records: Iterator[Record]) -> Iterator[list[Record]]:
+    """Records in lists of a few megabytes."""
+    group: list[Record] = []
+    size = 0
+    for record in records:
+        group.append(record)
+        size += sum(map(nbytes_of, record.values()))
+        if size >= BATCH_BYTES or len(group) >= BATCH_ROWS:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def fields_of_records(
+    request: Request, records: Sequence[Record], infer: Callable[[str, Any], Field] = field_of
+) -> Fields:
+    """The fields of the first records of a source: of each that any of them has, the first value says what it is."""
+    names = list(dict.fromkeys(name for record in records for name in record))
+
+    def field(name: str) -> Field:
+        values = (record.get(name) for record in records)
+        return infer(name, next((value for value in values if value is not None), None))
+
+    return request.choose(names, field, open_ended=True)
+
+
+def unknown_field(where: str, name: str, looked_at: int) -> SchemaMismatch:
+    """What to raise for a record with a field that none of the first ones has."""
+    return SchemaMismatch(
+        f"{where} has the field {name!r}, which none of the first {looked_at:,} records has. Say what all fields are, "
+        f"with fields={{..., {name!r}: ...}}, or leave it out: fields=[...]"
+    )
+
+
+def columns_of_records(records: list[Record], fields: Fields, done: int | None = None) -> SourceBatch:
+    """Records as one batch. A record that lacks a field has no value for it."""
+    return SourceBatch({name: _column(name, field, records) for name, field in fields.items()}, done)
+
+
+def _column(name: str, field: Field, records: list[Record]) -> EncodedRows:
+    if not isinstance(field, Json):
+        return encode(name, field, [record.get(name) for record in records])
+    absent = np.array([name not in record for record in records])
+    if absent.all():
+        return absent_rows(field, len(records))
+    rows = encode(name, field, [record[name] for record in records if name in record])  # where None is a value
+    return spread(field, rows, absent) if absent.any() else rows
+
+
+def nbytes_of(value: Any) -> int:
+    """About how many bytes a value takes."""
+    size = getattr(value, "nbytes", None)
+    if isinstance(size, int):
+        return size
+    if isinstance(value, str | bytes | bytearray):
+        return len(value)
+    if isinstance(value, list | tuple | dict):
+        # Deep lists are rare and long ones common: the first item stands for the rest.
+        items = value.values() if isinstance(value, dict) else value
+        return _SMALL + len(value) * max(_SMALL, nbytes_of(next(iter(items), 0)))
+    return _SMALL
