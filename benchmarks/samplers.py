@@ -15,7 +15,8 @@ from benchmarks.side_by_side import Call, Contestant, Role, Row, named, side_by_
 from warmstore.loading.batch_sizes import BatchSize, RowBudget, TokenBudget
 from warmstore.loading.samplers.batched_indices import batched_indices
 from warmstore.loading.samplers.bucketed import Bucketed
-from warmstore.loading.samplers.samplers import Shuffle, Uniform, Weighted
+from warmstore.loading.samplers.replacement import Uniform, Weighted
+from warmstore.loading.samplers.shuffle import Shuffle
 
 BATCH = 256
 TOGETHER = 128  # batches a call: what generates ahead pays for all of them in one

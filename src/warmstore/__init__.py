@@ -65,16 +65,19 @@ if TYPE_CHECKING:
     from warmstore.features.module import CachedModule
     from warmstore.loading.batch_sizes import BatchSize, RowBudget, TokenBudget
     from warmstore.loading.collate import Pad
-    from warmstore.loading.dataset import Dataset, collate
     from warmstore.loading.fill_result import FillResult
     from warmstore.loading.loader import Loader
     from warmstore.loading.mixture import Mixture
     from warmstore.loading.packing import PackRows
     from warmstore.loading.samplers.bucketed import Bucketed
-    from warmstore.loading.samplers.samplers import Sampler, Sequential, Shuffle, Uniform, Weighted, Window
+    from warmstore.loading.samplers.replacement import Uniform, Weighted
+    from warmstore.loading.samplers.sampler import Sampler
+    from warmstore.loading.samplers.sequential import Sequential, Window
+    from warmstore.loading.samplers.shuffle import Shuffle
     from warmstore.loading.splits import folds, split
     from warmstore.loading.subset import Subset
     from warmstore.loading.trainers.batch_sampler import BatchSampler
+    from warmstore.loading.trainers.dataset import Dataset, collate
     from warmstore.pipeline.dali import Dali
     from warmstore.pipeline.pipeline import Pipeline
     from warmstore.pipeline.plan.plan import Plan
@@ -190,13 +193,13 @@ _LAZY = {
     "CacheVersion": "warmstore.features.keyed.cache_versions",
     "CachedModule": "warmstore.features.module",
     "Dali": "warmstore.pipeline.dali",
-    "Dataset": "warmstore.loading.dataset",
+    "Dataset": "warmstore.loading.trainers.dataset",
     "FeatureCache": "warmstore.features.cache",
     "FillResult": "warmstore.loading.fill_result",
     "Loader": "warmstore.loading.loader",
     "MergeResult": "warmstore.features.cache_merging",
     "Mixture": "warmstore.loading.mixture",
-    "Sampler": "warmstore.loading.samplers.samplers",
+    "Sampler": "warmstore.loading.samplers.sampler",
     "PackRows": "warmstore.loading.packing",
     "Pad": "warmstore.loading.collate",
     "Pipeline": "warmstore.pipeline.pipeline",
@@ -207,15 +210,15 @@ _LAZY = {
     "PushResult": "warmstore.replicate.push",
     "RecordStore": "warmstore.replicate.record_store",
     "RowBudget": "warmstore.loading.batch_sizes",
-    "Sequential": "warmstore.loading.samplers.samplers",
-    "Shuffle": "warmstore.loading.samplers.samplers",
+    "Sequential": "warmstore.loading.samplers.sequential",
+    "Shuffle": "warmstore.loading.samplers.shuffle",
     "Step": "warmstore.pipeline.steps",
     "TokenBudget": "warmstore.loading.batch_sizes",
-    "Uniform": "warmstore.loading.samplers.samplers",
-    "Weighted": "warmstore.loading.samplers.samplers",
-    "Window": "warmstore.loading.samplers.samplers",
+    "Uniform": "warmstore.loading.samplers.replacement",
+    "Weighted": "warmstore.loading.samplers.replacement",
+    "Window": "warmstore.loading.samplers.sequential",
     "Subset": "warmstore.loading.subset",
-    "collate": "warmstore.loading.dataset",
+    "collate": "warmstore.loading.trainers.dataset",
     "compile": "warmstore.compiling.compile",
     "compile_cache": "warmstore.compiling",
     "convert": "warmstore.converting.conversion",

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import warmstore as ws
-from warmstore.loading.sources.mixture import MixtureSource
+from warmstore.loading.sources.combined.mixture import MixtureSource
 from warmstore.loading.sources.resolve import source_of
 
 

@@ -10,8 +10,8 @@ import torch
 from tests.pipeline.making import plan_of
 
 import warmstore as ws
+from warmstore.loading.source import Source
 from warmstore.loading.sources.resolve import source_of
-from warmstore.loading.sources.source import Source
 from warmstore.pipeline.plan_opening import source_of as kept_source
 
 COUNT = 23

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from warmstore.loading.first_fit import first_fit
-from warmstore.loading.lengths import describe_lengths, lengths_of
 from warmstore.loading.samplers.counter_rng import Int64
-from warmstore.loading.validation import MOST_SAMPLES, integer
+from warmstore.loading.samplers.lengths import describe_numbers, lengths_of
+from warmstore.loading.validation import MOST_SAMPLES, integer, set_fields
 
 _MOST_TOKENS = 2**31 - 1  # of a batch, or a row: longest * count fits an int64, and places of a row an int32
 _MOST_ROWS = 2**20
@@ -112,10 +112,9 @@ class TokenBudget(BatchSize):
                 f"{first:,} of length {lengths[first]:,}{rounded}. Raise tokens, or shorten or leave out such samples"
             )
         limit = tokens // max(int(costs.min(initial=tokens)), 1)
-        values = {"tokens": tokens, "lengths": lengths, "max_samples": most, "multiple_of": multiple_of}
         limit = limit if most is None else min(limit, most)
-        for name, value in {**values, "limit": limit, "_described": describe_lengths(lengths)}.items():
-            object.__setattr__(self, name, value)
+        set_fields(self, tokens=tokens, lengths=lengths, max_samples=most, multiple_of=multiple_of)
+        set_fields(self, limit=limit, _described=describe_numbers(lengths))
 
     def cut(self, lengths: Int64, final: bool) -> Int64:
         """Where batches end, as `BatchSize.cut` says. O(m log limit) time, O(m) memory."""
@@ -181,9 +180,7 @@ class RowBudget(BatchSize):
                 f"{first:,} of length {lengths[first]:,}. Make rows longer, or shorten or leave out such samples"
             )
         limit = rows * length // max(int(lengths.min(initial=length)), 1)
-        values = {"rows": rows, "length": length, "lengths": lengths}
-        for name, value in {**values, "limit": limit, "_described": describe_lengths(lengths)}.items():
-            object.__setattr__(self, name, value)
+        set_fields(self, rows=rows, length=length, lengths=lengths, limit=limit, _described=describe_numbers(lengths))
 
     def cut(self, lengths: Int64, final: bool) -> Int64:
         """Where batches end, as `BatchSize.cut` says. O(m log rows): first-fit places one sample after the other."""

@@ -24,9 +24,11 @@ from warmstore.loading.prefetch.batch_producer import Batches, BatchProducer
 from warmstore.loading.prefetch.device_transfer import transfer_to
 from warmstore.loading.prefetch.loader_iteration import LoaderIteration
 from warmstore.loading.samplers.counter_rng import MOST_SEED
-from warmstore.loading.samplers.samplers import Sampler, Sequential, sampler_of
+from warmstore.loading.samplers.sampler import Sampler
+from warmstore.loading.samplers.sampler_argument import sampler_of
+from warmstore.loading.samplers.sequential import Sequential
+from warmstore.loading.sources.combined.mixture import MixtureSource
 from warmstore.loading.sources.iterable import IterableSource
-from warmstore.loading.sources.mixture import MixtureSource
 from warmstore.loading.sources.resolve import source_of
 from warmstore.loading.steps.cursor import MOST_EPOCH, EpochCursor
 from warmstore.loading.steps.epoch_steps import EpochSteps

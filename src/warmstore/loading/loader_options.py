@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from warmstore.loading.prefetch.batch_builder import VALID, BatchBuilder, OnError
+from warmstore.loading.sources.combined.mixture import MixtureSource
 from warmstore.loading.sources.iterable import IterableSource
-from warmstore.loading.sources.mixture import MixtureSource
 from warmstore.storage.thread_pool import thread_count
 
 _CHEAP = 4 << 20

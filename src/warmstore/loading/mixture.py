@@ -17,7 +17,8 @@ from warmstore.errors import BadSource, PositionError
 from warmstore.loading.samplers.counter_rng import MOST_SEED, Int64, UInt64
 from warmstore.loading.samplers.mixture_schedule import MixtureSchedule
 from warmstore.loading.samplers.random_interleave import RandomInterleave
-from warmstore.loading.samplers.samplers import Sampler, sampler_of
+from warmstore.loading.samplers.sampler import Sampler
+from warmstore.loading.samplers.sampler_argument import sampler_of
 from warmstore.loading.validation import MOST_SAMPLES, integer
 
 Weights = Sequence[float] | Mapping[str, float]

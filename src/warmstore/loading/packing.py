@@ -12,7 +12,7 @@ import numpy as np
 from warmstore.errors import SchemaMismatch
 from warmstore.loading.first_fit import first_fit
 from warmstore.loading.samplers.counter_rng import Int64
-from warmstore.loading.validation import integer
+from warmstore.loading.validation import integer, set_fields
 
 _MOST_LENGTH = 2**31 - 1  # places of a row are int32
 _MOST_ROWS = 2**20
@@ -46,9 +46,9 @@ class PackRows:
     pad: Any = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "length", integer("length of PackRows", self.length, 1, _MOST_LENGTH))
+        set_fields(self, length=integer("length of PackRows", self.length, 1, _MOST_LENGTH))
         if self.rows is not None:
-            object.__setattr__(self, "rows", integer("rows of PackRows", self.rows, 1, _MOST_ROWS))
+            set_fields(self, rows=integer("rows of PackRows", self.rows, 1, _MOST_ROWS))
 
 
 def pack_rows(values: np.ndarray[Any, Any], offsets: Int64, way: PackRows, name: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from warmstore.loading.samplers.counter_rng import MOST_SEED, Int64, derive_keys
 from warmstore.loading.samplers.permutation import permuted
-from warmstore.loading.sources.subset import Selection
+from warmstore.loading.sources.combined.subset import Selection
 from warmstore.loading.subset import Subset, selection_of
 from warmstore.loading.validation import integer
 from warmstore.records.format.array_interop import is_tensor, to_numpy

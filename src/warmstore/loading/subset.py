@@ -8,11 +8,11 @@ import numpy as np
 
 from warmstore.errors import BadSource
 from warmstore.loading.samplers.counter_rng import Int64
+from warmstore.loading.source import Source
+from warmstore.loading.sources.combined.mixture import MixtureSource
+from warmstore.loading.sources.combined.subset import Selection, SubsetSource, positions_of
 from warmstore.loading.sources.iterable import IterableSource
-from warmstore.loading.sources.mixture import MixtureSource
 from warmstore.loading.sources.resolve import source_of
-from warmstore.loading.sources.source import Source
-from warmstore.loading.sources.subset import Selection, SubsetSource, positions_of
 from warmstore.records.sample_batch import SampleBatch
 
 

@@ -1,4 +1,4 @@
-"""Whole numbers a user hands in: checked at the door, and quoted where they are wrong."""
+"""Checks of arguments. Errors quote the wrong value."""
 
 import operator
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ MOST_SAMPLES = 2**62  # of a source, and places of an epoch: sums of two of them
 
 
 def integer(name: str, value: Any, least: int, most: int) -> int:
-    """`value` as an int; NumPy's integers are welcome, bools and floats are not.
+    """`value` as an int. NumPy's integers are accepted; bools and floats are not.
 
     Raises:
         ValueError: no integer, or outside [least, most].
@@ -22,6 +22,12 @@ def integer(name: str, value: Any, least: int, most: int) -> int:
             if least <= whole <= most:
                 return whole
     raise ValueError(f"{name} must be an integer from {_power(least)} to {_power(most)}; got {value!r:.80}")
+
+
+def set_fields(instance: Any, **values: Any) -> None:
+    """Set fields of a frozen dataclass, in its `__post_init__`."""
+    for name, value in values.items():
+        object.__setattr__(instance, name, value)
 
 
 _OTHER_NAMES = {
@@ -40,7 +46,7 @@ _OTHER_NAMES = {
 
 
 def refuse(name: str, unknown: Mapping[str, object]) -> None:
-    """Raise TypeError for options that there are not, with those that other libraries' names stand for."""
+    """Raise TypeError for unknown options. The error names the option that replaces an option of another library."""
     for option, value in unknown.items():
         advice = f"; pass {_OTHER_NAMES[option]}" if option in _OTHER_NAMES else ""
         raise TypeError(f"{name} has no option {option}={value!r:.80}{advice}")

@@ -7,8 +7,8 @@ import numpy as np
 from warmstore.loading.fill_result import FillResult
 from warmstore.loading.loader import Loader
 from warmstore.loading.samplers.counter_rng import Int64
-from warmstore.loading.samplers.samplers import Sequential
-from warmstore.loading.sources.source import Source
+from warmstore.loading.samplers.sequential import Sequential
+from warmstore.loading.source import Source
 from warmstore.pipeline.pipeline_source import PipelineSource
 
 

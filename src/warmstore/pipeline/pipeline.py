@@ -8,7 +8,7 @@ from warmstore.identity.named_files import Files
 from warmstore.loading.fill_result import FillResult
 from warmstore.loading.loader import Loader
 from warmstore.loading.samplers.counter_rng import MOST_SEED
-from warmstore.loading.samplers.samplers import Sampler
+from warmstore.loading.samplers.sampler import Sampler
 from warmstore.loading.validation import integer
 from warmstore.pipeline.chain import Chain
 from warmstore.pipeline.filling import fill

@@ -13,7 +13,7 @@ import numpy as np
 
 from warmstore.errors import BadSource, UnsupportedType
 from warmstore.loading.samplers.counter_rng import Int64, UInt64
-from warmstore.loading.sources.source import Source
+from warmstore.loading.source import Source
 from warmstore.loading.values.ownership import owned
 from warmstore.pipeline.chain import Chain
 from warmstore.pipeline.native_threads import native_threads

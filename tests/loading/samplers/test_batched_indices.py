@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 
 from warmstore.errors import PositionError
 from warmstore.loading.samplers.batched_indices import batched_indices
-from warmstore.loading.samplers.samplers import Sampler, Sequential, Shuffle, Uniform
+from warmstore.loading.samplers.replacement import Uniform
+from warmstore.loading.samplers.sampler import Sampler
+from warmstore.loading.samplers.sequential import Sequential
+from warmstore.loading.samplers.shuffle import Shuffle
 
 
 @given(

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import warmstore as ws
-from warmstore.loading.samplers.samplers import Sampler
+from warmstore.loading.samplers.sampler import Sampler
 
 SOME = np.random.default_rng(0).lognormal(5, 0.8, 20_000).astype(np.int64) + 1
 

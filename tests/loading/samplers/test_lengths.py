@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from warmstore.loading.lengths import describe_lengths, lengths_of
+from warmstore.loading.samplers.lengths import describe_numbers, lengths_of
 
 
 @pytest.mark.parametrize("given", [[3, 0, 2], (3, 0, 2), np.uint8([3, 0, 2]), np.array([3, 0, 2], ">i4")])
@@ -13,8 +13,8 @@ def test_lengths_are_copied_and_equal_ones_are_described_alike(given: Any) -> No
     found = lengths_of(given)
     assert found.dtype == np.int64
     assert found.tolist() == [3, 0, 2]
-    assert describe_lengths(found) == {"count": 3, "digest": "40f847f669dbac3fba83135fb531eb67"}
-    assert describe_lengths(found) != describe_lengths(lengths_of([3, 2, 0]))
+    assert describe_numbers(found) == {"count": 3, "digest": "40f847f669dbac3fba83135fb531eb67"}
+    assert describe_numbers(found) != describe_numbers(lengths_of([3, 2, 0]))
     with pytest.raises(ValueError, match="read-only"):
         found[0] = 5
 

@@ -15,18 +15,13 @@ from hypothesis import strategies as st
 from tests.loading.statistics import surprise
 
 from warmstore.errors import PositionError
-from warmstore.loading.samplers import samplers
+from warmstore.loading.samplers import replacement
 from warmstore.loading.samplers.bucketed import Bucketed
-from warmstore.loading.samplers.samplers import (
-    BLOCK,
-    Sampler,
-    Sequential,
-    Shuffle,
-    Uniform,
-    Weighted,
-    Window,
-    sampler_of,
-)
+from warmstore.loading.samplers.replacement import Uniform, Weighted
+from warmstore.loading.samplers.sampler import BLOCK, Sampler
+from warmstore.loading.samplers.sampler_argument import sampler_of
+from warmstore.loading.samplers.sequential import Sequential, Window
+from warmstore.loading.samplers.shuffle import Shuffle
 
 TEN = [1, 0, 2.5, 4, 1, 1, 1, 1, 1, 9]
 KINDS: list[Callable[[int], Sampler]] = [
@@ -156,7 +151,7 @@ def test_a_weight_of_zero_is_never_drawn(weights: Any) -> None:
 def test_the_least_and_the_largest_draw_have_a_weight(
     monkeypatch: pytest.MonkeyPatch, drawn: int, expected: int
 ) -> None:
-    monkeypatch.setattr(samplers, "random_bits", lambda places, key: np.full(len(places), drawn, np.uint64))
+    monkeypatch.setattr(replacement, "random_bits", lambda places, key: np.full(len(places), drawn, np.uint64))
     for weights in ([0, 1, 0, 0, 1, 0], [0, 0.1, 0.7, 0, 1 / 3, 0], [0, 1e-300, 0, 0, 3, 0]):
         assert Weighted(weights).indices(0, 3, 6, 0).tolist() == [expected] * 3
 

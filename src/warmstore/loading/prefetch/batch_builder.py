@@ -11,7 +11,7 @@ import numpy as np
 
 from warmstore.errors import SchemaMismatch
 from warmstore.loading.collate import Collation, stack
-from warmstore.loading.sources.source import Source
+from warmstore.loading.source import Source
 from warmstore.loading.steps.shard import RankStep
 from warmstore.records.sample_batch import SampleBatch
 

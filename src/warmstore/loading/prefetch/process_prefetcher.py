@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from warmstore.loading.dataset import owned
 from warmstore.loading.prefetch.batch_builder import BatchBuilder, Built, Task
 from warmstore.loading.prefetch.shared_memory import SHARED, tensor_of, torch_has
+from warmstore.loading.values.ownership import without_views
 from warmstore.records.framework_arrays import imported, mapped
 
 _inherited: list[Any] = []
@@ -104,7 +104,7 @@ class _Batches:
             source.finish()
             return None, source.notes()
         built = self._make(task)
-        return built._replace(batch=mapped(_as_shared, owned(built.batch))), source.notes()
+        return built._replace(batch=mapped(_as_shared, without_views(built.batch))), source.notes()
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import numpy as np
 
 from warmstore.errors import PositionError
 from warmstore.loading.samplers.counter_rng import Int64
-from warmstore.loading.samplers.samplers import BLOCK, Sampler
+from warmstore.loading.samplers.sampler import BLOCK, Sampler
 
 AHEAD = BLOCK // 4  # positions generated in 30 µs
 FIRST = 512  # places generated together at the start of an epoch; the number then doubles up to AHEAD

@@ -10,11 +10,11 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import ArrayLike
 
-from warmstore.loading.lengths import describe_lengths, lengths_of
 from warmstore.loading.samplers.counter_rng import MOST_SEED, Int64, UInt64, derive_keys, random_bits
+from warmstore.loading.samplers.lengths import describe_numbers, lengths_of
 from warmstore.loading.samplers.permutation import permuted
-from warmstore.loading.samplers.samplers import Sampler
-from warmstore.loading.validation import MOST_SAMPLES, integer
+from warmstore.loading.samplers.sampler import Sampler
+from warmstore.loading.validation import MOST_SAMPLES, integer, set_fields
 
 
 @final
@@ -69,10 +69,9 @@ class Bucketed(Sampler):
             raise ValueError(f"shuffle must be True or False; got {self.shuffle!r:.80}")
         # NumPy sorts 8 and 16 bits by radix, ten times as fast.
         short = lengths.astype(np.min_scalar_type(int(lengths.max(initial=0))))
-        described = describe_lengths(lengths)
-        values = {"lengths": lengths, "size": size, "groups": groups, "seed": seed, "_last": None}
-        for name, value in {**values, "_short": short, "_described": described}.items():
-            object.__setattr__(self, name, value)
+        described = describe_numbers(lengths)
+        set_fields(self, lengths=lengths, size=size, groups=groups, seed=seed)
+        set_fields(self, _short=short, _described=described, _last=None)
 
     @property
     def shuffles(self) -> bool:
@@ -132,5 +131,5 @@ class Bucketed(Sampler):
             grouped = grouped[::-1]
         rest = rest[np.argsort(self._short[rest], kind="stable")]
         pool = np.concatenate((grouped.reshape(-1), rest)).astype(np.int64)
-        object.__setattr__(self, "_last", ((epoch, number), pool))
+        set_fields(self, _last=((epoch, number), pool))
         return pool

@@ -1,4 +1,4 @@
-"""Lengths of samples that a user hands in, in tokens or whatever else is counted: checked, copied and hashed once."""
+"""Lengths of samples: checked and copied. Lengths count tokens, or another unit of the caller."""
 
 from hashlib import blake2b
 from typing import Any
@@ -10,7 +10,7 @@ from warmstore.loading.samplers.counter_rng import Int64
 
 
 def lengths_of(given: ArrayLike) -> Int64:
-    """The lengths as an int64 [n] of our own, read-only.
+    """A read-only copy of the lengths, int64 [n].
 
     Args:
         given: [n] integers, none negative. Floats and bools are refused.
@@ -34,9 +34,7 @@ def lengths_of(given: ArrayLike) -> Int64:
     return lengths
 
 
-def describe_lengths(lengths: Int64) -> dict[str, Any]:
-    """The number of lengths and a BLAKE2b hash of them, as JSON keeps it."""
-    return {
-        "count": len(lengths),
-        "digest": blake2b(lengths.astype("<i8", copy=False).data, digest_size=16).hexdigest(),
-    }
+def describe_numbers(numbers: np.ndarray[Any, Any]) -> dict[str, Any]:
+    """How many numbers there are and a BLAKE2b hash of them, for JSON. Equal on machines of either byte order."""
+    little_endian = numbers.astype(numbers.dtype.newbyteorder("<"), copy=False)
+    return {"count": len(numbers), "digest": blake2b(little_endian.data, digest_size=16).hexdigest()}

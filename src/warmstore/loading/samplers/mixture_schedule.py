@@ -14,7 +14,7 @@ import numpy as np
 
 from warmstore.errors import PositionError
 from warmstore.loading.samplers.counter_rng import Int64
-from warmstore.loading.validation import MOST_SAMPLES
+from warmstore.loading.validation import MOST_SAMPLES, set_fields
 
 MOST_PLACES = 100_000  # of a period: shares of five decimals are exact, and it is laid out in a fifth of a second
 
@@ -48,8 +48,7 @@ class MixtureSchedule:
         checked = _checked(weights)
         shares = _shares(checked)
         source, before = _laid_out(shares)
-        for name, value in (("weights", checked), ("shares", shares), ("_source", source), ("_before", before)):
-            object.__setattr__(self, name, value)
+        set_fields(self, weights=checked, shares=shares, _source=source, _before=before)
 
     @property
     def period(self) -> int:

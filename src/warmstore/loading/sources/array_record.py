@@ -9,8 +9,8 @@ from typing import Any, final
 
 from warmstore.errors import BadSource, NoSource, NotInstalled
 from warmstore.loading.samplers.counter_rng import Int64
+from warmstore.loading.source import Source
 from warmstore.loading.sources.parts import Parts
-from warmstore.loading.sources.source import Source
 
 _NAME = re.compile(r"\.(array_record|arrayrecord|array-record)(-\d+-of-\d+)?$")
 _SHOWN = 4

@@ -10,7 +10,7 @@ import numpy as np
 
 from warmstore.loading.collate import stack
 from warmstore.loading.samplers.counter_rng import Int64
-from warmstore.loading.sources.source import Source
+from warmstore.loading.source import Source
 from warmstore.loading.values.arrow_values import values_of
 from warmstore.loading.values.ownership import copied, owned_alone
 from warmstore.records.format.array_interop import is_jax_array, is_tensor, to_numpy

@@ -5,7 +5,7 @@ from typing import Any, final
 
 from warmstore.errors import BadSource
 from warmstore.loading.collate import stack
-from warmstore.loading.sources.source import Source
+from warmstore.loading.source import Source
 from warmstore.loading.values.ownership import owned
 
 

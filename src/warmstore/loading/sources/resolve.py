@@ -10,18 +10,18 @@ import numpy as np
 from warmstore.errors import BadSource, NoSource
 from warmstore.loading.collate import Collation
 from warmstore.loading.mixture import Mixture
+from warmstore.loading.source import Source
 from warmstore.loading.sources import array_record
-from warmstore.loading.sources.aligned import AlignedSource
 from warmstore.loading.sources.array_record import ArrayRecordSource, is_array_record
 from warmstore.loading.sources.arrays import ArraySource, NpySource, TensorSource
+from warmstore.loading.sources.combined.aligned import AlignedSource
+from warmstore.loading.sources.combined.joined import ConcatSource
+from warmstore.loading.sources.combined.mixture import MixtureSource
+from warmstore.loading.sources.combined.subset import Selection, SubsetSource, positions_of
 from warmstore.loading.sources.iterable import iterable_source
-from warmstore.loading.sources.joined import ConcatSource
-from warmstore.loading.sources.mixture import MixtureSource
 from warmstore.loading.sources.refusals import refusal_of, unknown_file
 from warmstore.loading.sources.sequence import SequenceSource
-from warmstore.loading.sources.source import Source
 from warmstore.loading.sources.store import FieldSource, StoreSource
-from warmstore.loading.sources.subset import Selection, SubsetSource, positions_of
 from warmstore.loading.values.value_types import (
     MANY,
     is_aligned,

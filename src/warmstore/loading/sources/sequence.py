@@ -5,7 +5,7 @@ from typing import Any, final
 
 from warmstore.loading.collate import stack
 from warmstore.loading.samplers.counter_rng import Int64
-from warmstore.loading.sources.source import Source
+from warmstore.loading.source import Source
 from warmstore.loading.values.content_hash import hash_of_plain
 from warmstore.loading.values.ownership import owned, owned_alone
 from warmstore.records.sample_batch import SampleBatch

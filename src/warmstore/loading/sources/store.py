@@ -9,7 +9,7 @@ import numpy as np
 from warmstore.errors import Closed
 from warmstore.loading.collate import LIST, Collation
 from warmstore.loading.samplers.counter_rng import Int64
-from warmstore.loading.sources.source import Source
+from warmstore.loading.source import Source
 from warmstore.records.field_views import FieldView
 from warmstore.records.format.fields import Array, Bytes, Field, Ragged, check_known
 from warmstore.records.format.value_encoding import Packed

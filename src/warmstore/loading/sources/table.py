@@ -14,10 +14,10 @@ import pyarrow as pa
 from warmstore.converting.arrow_types import scalar_dtype
 from warmstore.errors import BadSource
 from warmstore.loading.samplers.counter_rng import Int64
+from warmstore.loading.source import Source
 from warmstore.loading.sources.arrays import ArraySource
 from warmstore.loading.sources.parts import Parts
 from warmstore.loading.sources.sequence import SequenceSource
-from warmstore.loading.sources.source import Source
 from warmstore.loading.values.arrow_values import values_of
 from warmstore.loading.values.content_hash import hash_of_rows, hash_of_values
 from warmstore.loading.values.value_types import POLARS_SERIES, is_of

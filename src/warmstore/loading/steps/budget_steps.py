@@ -12,7 +12,7 @@ import numpy as np
 
 from warmstore.loading.batch_sizes import BatchSize
 from warmstore.loading.samplers.counter_rng import Int64
-from warmstore.loading.samplers.samplers import Sampler
+from warmstore.loading.samplers.sampler import Sampler
 from warmstore.loading.steps.epoch_steps import EpochSteps
 from warmstore.loading.steps.shard import RankStep, Shard
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from warmstore.loading.samplers.batched_indices import batched_indices
 from warmstore.loading.samplers.counter_rng import Int64
-from warmstore.loading.samplers.samplers import Sampler
+from warmstore.loading.samplers.sampler import Sampler
 from warmstore.loading.steps.shard import RankStep, Shard
 
 

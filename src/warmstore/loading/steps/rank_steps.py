@@ -3,7 +3,7 @@
 from typing import Any
 
 from warmstore.loading.batch_sizes import BatchSize
-from warmstore.loading.samplers.samplers import Sampler
+from warmstore.loading.samplers.sampler import Sampler
 from warmstore.loading.steps.budget_steps import BudgetSteps
 from warmstore.loading.steps.epoch_steps import EpochSteps, FixedSteps
 from warmstore.loading.steps.shard import MOST_BATCH, Shard, Uneven, find_rank

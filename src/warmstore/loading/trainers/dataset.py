@@ -8,11 +8,11 @@ import numpy as np
 from warmstore.loading import collate as collating
 from warmstore.loading.prefetch.batch_builder import marked
 from warmstore.loading.prefetch.device_transfer import ToTorch
+from warmstore.loading.source import Source
 from warmstore.loading.sources.resolve import source_of
 from warmstore.loading.sources.sequence import SequenceSource
-from warmstore.loading.sources.source import Source
+from warmstore.loading.values.ownership import without_views
 from warmstore.records.sample_batch import SampleBatch
-from warmstore.tree.columns import map_columns
 
 _to_torch = ToTorch()
 
@@ -69,19 +69,8 @@ def collate(samples: Any) -> Any:
         values of Bytes fields are bytes, which, unlike views of a file, get out of a worker process.
     """
     if not isinstance(samples, SampleBatch):
-        return _to_torch.send(owned(collating.stack(samples)))
+        return _to_torch.send(without_views(collating.stack(samples)))
     batch, valid = samples.batch, getattr(samples.positions, "valid", None)
     if valid is not None and isinstance(batch, dict):
         batch = marked(batch, valid)
-    return _to_torch.send(owned(batch))
-
-
-def owned(batch: Any) -> Any:
-    """A batch that may leave the process: views of files become bytes."""
-    return map_columns(_owned_column, batch)
-
-
-def _owned_column(column: Any) -> Any:
-    if not isinstance(column, list):
-        return column
-    return [bytes(value) if isinstance(value, memoryview) else value for value in column]
+    return _to_torch.send(without_views(batch))

@@ -10,16 +10,16 @@ import numpy as np
 
 from warmstore.errors import BadRank
 from warmstore.loading.batch_sizes import BatchSize
-from warmstore.loading.dataset import Dataset
 from warmstore.loading.mixture import MixtureSampler
-from warmstore.loading.samplers.samplers import sampler_of
-from warmstore.loading.sources.mixture import MixtureSource
+from warmstore.loading.samplers.sampler_argument import sampler_of
+from warmstore.loading.source import Source
+from warmstore.loading.sources.combined.mixture import MixtureSource
 from warmstore.loading.sources.resolve import source_of
-from warmstore.loading.sources.source import Source
 from warmstore.loading.steps.cursor import EpochCursor
 from warmstore.loading.steps.epoch_steps import EpochSteps
 from warmstore.loading.steps.rank_steps import batch_size_of, shard_of, steps_of
 from warmstore.loading.steps.shard import RankStep, Shard, Uneven
+from warmstore.loading.trainers.dataset import Dataset
 from warmstore.loading.trainers.drivers import Driver
 from warmstore.loading.trainers.trainer_faces import BatchPositions, EpochSampler
 from warmstore.loading.validation import MOST_SAMPLES, integer

@@ -12,7 +12,7 @@ from typing import Any, final
 import numpy as np
 
 from warmstore.loading.prefetch.batch_builder import BatchBuilder, Task
-from warmstore.loading.samplers.samplers import Sampler
+from warmstore.loading.samplers.sampler import Sampler
 from warmstore.loading.steps.cursor import EpochCursor
 from warmstore.loading.steps.shard import RankStep
 from warmstore.records.sample_batch import SampleBatch

@@ -11,7 +11,7 @@ from warmstore.records.format.array_interop import is_tensor, to_numpy
 
 if TYPE_CHECKING:
     from warmstore.loading.samplers.counter_rng import Int64
-    from warmstore.loading.sources.source import Source
+    from warmstore.loading.source import Source
 
 ROWS = 64
 """Rows that are looked at."""

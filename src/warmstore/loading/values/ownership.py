@@ -158,3 +158,14 @@ def _is_immutable(kind: type) -> bool:
         return not issubclass(kind, np.void | np.object_)  # a view of the record it was taken from
     # Subclasses of str and the like may carry attributes, which nobody changes.
     return issubclass(kind, PurePath | enum.Enum | str | bytes | int | float)
+
+
+def without_views(batch: Any) -> Any:
+    """A batch that can be sent to another process: memoryviews become bytes."""
+    return map_columns(_column_without_views, batch)
+
+
+def _column_without_views(column: Any) -> Any:
+    if not isinstance(column, list):
+        return column
+    return [bytes(value) if isinstance(value, memoryview) else value for value in column]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from warmstore.loading.sources.source import Source
+from warmstore.loading.source import Source
 from warmstore.records.field_views import FieldsView, FieldView
 from warmstore.records.format.array_interop import is_jax_array, is_tensor
 from warmstore.records.framework_arrays import Formatted

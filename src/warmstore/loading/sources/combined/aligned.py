@@ -4,7 +4,7 @@ from typing import Any, final
 
 from warmstore.errors import BadSource
 from warmstore.loading.samplers.counter_rng import Int64
-from warmstore.loading.sources.source import Source
+from warmstore.loading.source import Source
 from warmstore.tree.columns import rebuilt
 
 

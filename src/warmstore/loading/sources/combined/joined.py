@@ -5,8 +5,8 @@ from typing import Any, final
 import numpy as np
 
 from warmstore.loading.samplers.counter_rng import Int64
+from warmstore.loading.source import Source
 from warmstore.loading.sources.parts import Parts
-from warmstore.loading.sources.source import Source
 from warmstore.records.sample_batch import SampleBatch
 from warmstore.tree.columns import rebuilt
 

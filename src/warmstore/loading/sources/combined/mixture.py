@@ -7,8 +7,8 @@ import numpy as np
 from warmstore.errors import SchemaMismatch
 from warmstore.loading.mixture import Mixture
 from warmstore.loading.samplers.counter_rng import Int64
+from warmstore.loading.source import Source
 from warmstore.loading.sources.parts import Parts
-from warmstore.loading.sources.source import Source
 from warmstore.records.format.value_encoding import Packed
 from warmstore.tree.columns import rebuilt
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from warmstore.errors import PositionError
 from warmstore.loading.samplers.counter_rng import Int64
-from warmstore.loading.sources.source import Source
+from warmstore.loading.source import Source
 from warmstore.loading.values.content_hash import hash_of_values
 from warmstore.records.format.array_interop import is_tensor, to_numpy
 
