@@ -8,7 +8,6 @@ from tests.faults.children import same
 
 import warmstore as ws
 from warmstore.converting import arrow_columns, conversion, record_columns, record_source
-from warmstore.converting.formats import webdataset
 from warmstore.converting.objects import iterable
 
 ALL_DTYPES = [
@@ -38,7 +37,7 @@ def present(store: ws.RecordStore) -> dict[str, list[bool]]:
 
 def small_batches(monkeypatch: pytest.MonkeyPatch, size: int = 1000, rows: int = 7, flush: int = 3000) -> None:
     """Make conversions read and commit tiny batches, so that small tests cross many borders."""
-    for module in (record_source, record_columns, iterable, webdataset, arrow_columns):
+    for module in (record_source, record_columns, iterable, arrow_columns):
         monkeypatch.setattr(module, "BATCH_BYTES", size)
         monkeypatch.setattr(module, "BATCH_ROWS", rows)
     monkeypatch.setattr(conversion, "_FLUSH_BYTES", flush)

@@ -60,12 +60,12 @@ def _is_described(schema: pa.Schema, name: str) -> bool:
 
 def check_schema(schema: pa.Schema, other: pa.Schema, path: Path) -> None:
     """Raise BadSource where a further file has other columns than the first."""
-    ours, theirs = ({one.name: str(one.type) for one in columns} for columns in (schema, other))
-    if ours != theirs:
-        names = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
+    first, further = ({column.name: str(column.type) for column in columns} for columns in (schema, other))
+    if first != further:
+        names = sorted(name for name in first.keys() | further.keys() if first.get(name) != further.get(name))
         raise BadSource(
             f"{path} has other columns than the first file: "
-            + ", ".join(f"{name!r} is {theirs.get(name, 'missing')}, not {ours.get(name, 'there')}" for name in names)
+            + ", ".join(f"{name!r} is {further.get(name, 'missing')}, not {first.get(name, 'there')}" for name in names)
         )
 
 

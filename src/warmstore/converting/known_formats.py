@@ -226,12 +226,12 @@ def _kind_of_folder(path: Path) -> str | None:
         return "mds"
     if (path / "dataset_info.json").exists() or (path / "dataset_dict.json").exists():
         return "hugging_face"
-    below = [one for one in path.rglob("*") if one.is_file() and not _hidden(one, path)]
-    # A folder of images may hold a table of labels, and one of tables a picture: most files decide.
+    below = [file for file in path.rglob("*") if file.is_file() and not _hidden(file, path)]
+    # A folder of images may also hold a table of labels. The format of most files decides.
     counts = {name: sum(map(found.matches, below)) for name, found in FORMATS.items()}
-    del counts["images"]  # they come last where as many speak for something else
-    counts["images"] = sum(one.suffix.lower() in IMAGES for one in below)
-    if any((one / "segments").is_dir() for one in path.iterdir()):
+    del counts["images"]  # the last entry, so that another format wins a tie
+    counts["images"] = sum(file.suffix.lower() in IMAGES for file in below)
+    if any((folder / "segments").is_dir() for folder in path.iterdir()):
         return "torchcachex"
     most = max(counts, key=lambda name: counts[name])
     return most if counts[most] else None

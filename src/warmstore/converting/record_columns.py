@@ -1,7 +1,7 @@
 """Records as batches of columns, for formats that yield one record after the other."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -16,9 +16,16 @@ Record = dict[str, Any]
 _SMALL = 64  # about what a number or a short list takes
 
 
-def groups_of(records: Iterator[Record]) -> Iterator[list[Record]]:
+class _HasValues(Protocol):
+    def values(self) -> Iterable[Any]: ...
+
+
+_Item = TypeVar("_Item", bound=_HasValues)
+
+
+def groups_of(records: Iterable[_Item]) -> Iterator[list[_Item]]:
     """Records in lists of a few megabytes."""
-    group: list[Record] = []
+    group: list[_Item] = []
     size = 0
     for record in records:
         group.append(record)

@@ -1,4 +1,4 @@
-"""The one contract of everything that samples are read from."""
+"""Source: what a loader reads samples from."""
 
 from abc import ABC, abstractmethod
 from typing import Any, final
@@ -10,11 +10,11 @@ from warmstore.records.sample_batch import SampleBatch
 
 
 class Source(ABC):
-    """Samples by position, many at a time. A source must survive a pickle, and reads from several threads at once.
+    """Samples by position, many at a time. A source can be pickled, and several threads may read from it at once.
 
-    identity: what tells these samples from others of the same number, as JSON has it, or None.
-    sample_bytes: what one sample takes where reading is a mere copy from memory; None where it costs more.
-    inner: the sources that this one reads from.
+    identity: a JSON value that differs for other samples of the same number, or None where it is unknown.
+    sample_bytes: bytes of one sample where reading only copies memory; None where reading costs more.
+    inner: the sources that this source reads from.
     """
 
     identity: Any = None
@@ -23,7 +23,7 @@ class Source(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """How many samples there are."""
+        """The number of samples."""
 
     @abstractmethod
     def read(self, positions: Int64) -> Any:
@@ -31,7 +31,7 @@ class Source(ABC):
         these."""
 
     def read_in(self, epoch: int, positions: Int64) -> Any:
-        """The same in an epoch, for sources whose samples are others in each."""
+        """The samples as of an epoch, for sources whose samples change from epoch to epoch."""
         return self.read(positions)
 
     @final
@@ -45,15 +45,15 @@ class Source(ABC):
         return SampleBatch(self.read(np.array([at])), 1)[0]
 
     def finish(self) -> None:
-        """An epoch is over. Called in every process that reads."""
+        """Called at the end of an epoch, in every process that reads."""
         for source in self.inner:
             source.finish()
 
     def notes(self) -> list[str]:
-        """What the user should be told, since the last call."""
+        """Messages for the user since the last call."""
         return [note for source in self.inner for note in source.notes()]
 
     def release(self) -> None:
-        """The loader that read is closed."""
+        """Called when the loader closes."""
         for source in self.inner:
             source.release()

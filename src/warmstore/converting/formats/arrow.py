@@ -1,4 +1,4 @@
-"""Arrow IPC files and streams, Feather 2 among them. They are mapped, and pages that were read are given back."""
+"""Arrow IPC files and streams, and Feather 2. Files are memory-mapped; pages are released once they are read."""
 
 import mmap
 from collections.abc import Iterator, Sequence
@@ -49,7 +49,7 @@ def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
 
 @contextmanager
 def opened(path: Path) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch], Pages]]:
-    """The schema of a file or stream, its batches, and the mapping they lie in."""
+    """The schema of a file or stream, its batches, and the memory map that holds them."""
     with open(path, "rb") as file:
         try:
             pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -70,7 +70,7 @@ def opened(path: Path) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch], Pa
 
 
 def drop_pages(pages: Pages) -> None:
-    """Give read pages back to the page cache; what still refers to them reads them from there again."""
+    """Release pages of the mapping. Later reads come from the page cache."""
     pages.madvise(mmap.MADV_DONTNEED)
 
 

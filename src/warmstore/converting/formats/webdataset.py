@@ -6,7 +6,7 @@ Bytes. The names of the records are the field `__key__`. Tars are streamed, and 
 
 import io
 import json
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from warmstore.converting.field_inference import field_of, native, no_objects
-from warmstore.converting.record_columns import columns_of_records, fields_of_records, nbytes_of, unknown_field
-from warmstore.converting.record_source import BATCH_BYTES, BATCH_ROWS, RecordSource, Request, SourceBatch, total_bytes
+from warmstore.converting.record_columns import columns_of_records, fields_of_records, groups_of, unknown_field
+from warmstore.converting.record_source import RecordSource, Request, SourceBatch, total_bytes
 from warmstore.converting.tar_members import members_of
 from warmstore.errors import BadSource, SchemaMismatch, UnsupportedType
 from warmstore.records.format.fields import Array, Bytes, Field, Fields, Json, Ragged, Text
@@ -33,11 +33,14 @@ class _Sample:
     where: str
     done: int
 
+    def values(self) -> Iterable[Any]:
+        return self.files.values()
+
 
 def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
     every = request.fields is None
     with closing(_samples(files, every)) as samples:
-        first = next(_groups(samples), None)
+        first = next(groups_of(samples), None)
     if first is None:
         raise BadSource(f"{', '.join(map(str, files))}: no records")
 
@@ -48,7 +51,7 @@ def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
     fields = fields_of_records(request, [sample.files for sample in first], infer)
 
     def read(start: int) -> Iterator[SourceBatch]:
-        for group in _groups(islice(_samples(files, every), start, None)):
+        for group in groups_of(islice(_samples(files, every), start, None)):
             records = []
             for sample in group:
                 if every and not sample.files.keys() <= fields.keys():
@@ -57,19 +60,6 @@ def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
             yield columns_of_records(records, fields, group[-1].done)
 
     return RecordSource(fields, read, size=total_bytes(files))
-
-
-def _groups(samples: Iterator[_Sample]) -> Iterator[list[_Sample]]:
-    group: list[_Sample] = []
-    size = 0
-    for sample in samples:
-        group.append(sample)
-        size += sum(map(nbytes_of, sample.files.values()))
-        if size >= BATCH_BYTES or len(group) >= BATCH_ROWS:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
 
 
 def _record(sample: _Sample, fields: Fields) -> dict[str, Any]:

@@ -24,7 +24,7 @@ def open_source(request: Request, files: Sequence[Path]) -> RecordSource:
     def read(start: int) -> Iterator[SourceBatch]:
         return slices(fields, arrays, rows, rows_at_once(sum(map(_nbytes, arrays.values())) / rows), start)
 
-    # Arrays in memory have no name or time to know them by: what is there already is compared.
+    # Arrays in memory have no file name or time that identifies them: records of a draft are compared with the source.
     return RecordSource(fields, read, rows, skippable=False)
 
 
@@ -42,7 +42,7 @@ def slices(fields: Fields, arrays: dict[str, Any], rows: int, step: int, start: 
 
 
 def drop_pages(array: Any) -> None:
-    """Give the pages of a read-only memory map back; what is read again comes from the page cache."""
+    """Release the pages of a read-only memory map. Later reads come from the page cache."""
     mapped = getattr(array, "_mmap", None)
     if isinstance(mapped, mmap.mmap) and not array.flags.writeable:
         mapped.madvise(mmap.MADV_DONTNEED)

@@ -1,7 +1,7 @@
-"""Random numbers that are a function of where they stand: the draw at any place costs what the first one costs.
+"""Counter-based random numbers: each draw is a function of its place in the epoch.
 
-A generator walks through states one after the other; here the place in the epoch is the state. So a loader resumes at
-any step, on any rank, without having drawn what came before.
+A sequential generator needs all earlier draws first. A draw here needs only its place, so a loader resumes at any step
+and on any rank at no cost.
 """
 
 import hashlib

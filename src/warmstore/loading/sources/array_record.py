@@ -17,7 +17,7 @@ _SHOWN = 4
 
 
 def is_array_record(path: Path) -> bool:
-    """Whether a file is called as ArrayRecord files are: `train.array_record`, `train.array_record-00000-of-00002`."""
+    """Whether a file has a name of an ArrayRecord file: `train.array_record`, `train.array_record-00000-of-00002`."""
     return _NAME.search(path.name) is not None
 
 
@@ -26,15 +26,15 @@ def shards_beside(path: Path) -> list[Path]:
     folder, start = (path, "") if path.is_dir() else (path.parent, _NAME.sub("", path.name))
     if not folder.is_dir():
         return []
-    return sorted(one for one in folder.iterdir() if is_array_record(one) and one.name.startswith(start))
+    return sorted(file for file in folder.iterdir() if is_array_record(file) and file.name.startswith(start))
 
 
 def advice(path: Path) -> str:
-    """What to pass instead of a folder of ArrayRecord files, or of one that is not there; "" where there are none."""
+    """Which ArrayRecord files to pass instead of a folder or a missing path; "" where no such files exist."""
     found = shards_beside(path)
     if not found:
         return ""
-    names = ", ".join(one.name for one in found[:_SHOWN]) + (", ..." if len(found) > _SHOWN else "")
+    names = ", ".join(file.name for file in found[:_SHOWN]) + (", ..." if len(found) > _SHOWN else "")
     where = path if path.is_dir() else path.parent
     pattern = "*" if path.is_dir() else f"{_NAME.sub('', path.name)}.*"
     return f"{where} holds {names}: pass the files, as in sorted(Path({str(where)!r}).glob({pattern!r}))"
@@ -45,8 +45,8 @@ class ArrayRecordSource(Source):
     """The records of some files, one file after the other.
 
     Raises:
-        NoSource: a file is not there.
-        BadSource: a file that cannot be read.
+        NoSource: a file does not exist.
+        BadSource: a file cannot be read.
         NotInstalled: the package array_record is needed.
     """
 

@@ -1,4 +1,4 @@
-"""Several sources of one length as one, whose batches are dicts or tuples."""
+"""Sources of equal length, read at the same positions into one batch."""
 
 from typing import Any, final
 
@@ -16,7 +16,7 @@ class AlignedSource(Source):
         sources: by name, for batches that are dicts; or a tuple, named or not, for batches that are such tuples.
 
     Raises:
-        BadSource: there is none, or their lengths differ.
+        BadSource: no sources, or sources of different lengths.
     """
 
     def __init__(self, sources: dict[Any, Source] | tuple[Source, ...]) -> None:
@@ -27,15 +27,15 @@ class AlignedSource(Source):
         self.inner = tuple(self._sources.values())
         lengths = {name: len(source) for name, source in self._sources.items()}
         if len(set(lengths.values())) > 1:
-            told = [f"{name!r} has {length:,} samples" for name, length in lengths.items()]
-            told = [*told[:8], *(["..."] if len(told) > 8 else [])]
-            raise BadSource(f"sources that are read side by side differ in length: {', '.join(told)}")
+            listed = [f"{name!r} has {length:,} samples" for name, length in lengths.items()]
+            listed = [*listed[:8], *(["..."] if len(listed) > 8 else [])]
+            raise BadSource(f"sources that are read side by side differ in length: {', '.join(listed)}")
         widths = [source.sample_bytes for source in self.inner]
         self.sample_bytes = None if None in widths else sum(widths)  # type: ignore[arg-type]
 
     @property
     def identity(self) -> Any:
-        """Those of the sources, by name or number."""
+        """The identities of the sources, by name or number."""
         parts = {str(name): source.identity for name, source in self._sources.items()}
         return {"kind": "aligned", "sources": parts}
 
@@ -43,10 +43,8 @@ class AlignedSource(Source):
         return len(self.inner[0])
 
     def read(self, positions: Int64) -> Any:
-        return self._batch({name: source.read(positions) for name, source in self._sources.items()})
+        return self.read_in(0, positions)
 
     def read_in(self, epoch: int, positions: Int64) -> Any:
-        return self._batch({name: source.read_in(epoch, positions) for name, source in self._sources.items()})
-
-    def _batch(self, parts: dict[Any, Any]) -> Any:
+        parts = {name: source.read_in(epoch, positions) for name, source in self._sources.items()}
         return parts if self._like is None else rebuilt(self._like, parts.values())
