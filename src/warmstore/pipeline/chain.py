@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any, final
 
 from warmstore.errors import BadSource
-from warmstore.loading.dataset import Dataset
+from warmstore.loading.trainers.dataset import Dataset
 from warmstore.pipeline.step_identities import Identities
 from warmstore.pipeline.steps import Settings, Step, deterministic
 

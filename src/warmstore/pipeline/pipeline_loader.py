@@ -9,7 +9,8 @@ from typing import Any
 
 from warmstore.errors import NotPicklable
 from warmstore.loading.loader import Loader
-from warmstore.loading.samplers.samplers import Sampler, Shuffle
+from warmstore.loading.samplers.sampler import Sampler
+from warmstore.loading.samplers.shuffle import Shuffle
 from warmstore.loading.validation import integer
 from warmstore.pipeline.pipeline_source import PipelineSource
 from warmstore.pipeline.steps import Step
