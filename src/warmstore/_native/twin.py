@@ -97,16 +97,7 @@ def gather_spans(memory: Bytes, starts: Int64, lengths: Int64, out: Bytes, threa
 
 
 def checksums(rows: Bytes, width: int, seeds: UInt64, sums: UInt64, threads: int) -> None:
-    """The xxh3-64 of each row.
-
-    Args:
-        rows: n * width bytes.
-        seeds: uint64 [n], or [1] for all.
-        sums: uint64 [n], written.
-
-    Raises:
-        ValueError: the length of a buffer is wrong.
-    """
+    """The xxh3-64 of each row: `span_checksums` for rows of one width. rows: n * width bytes."""
     count = len(sums)
     _check_length("rows", rows, count * width)
     span_checksums(rows.reshape(-1), np.arange(count) * width, np.full(count, width), seeds, sums, threads)
@@ -269,7 +260,6 @@ def fetch(
     """Look keys up, copy their rows, and compare the key that each row carries: `lookup` and `gather_rows` in one.
 
     Args:
-        keys: uint64 [n, 2].
         own: the bases of the column of keys, 16 bytes a row; all columns have the same batches.
         columns: bases, width and out of each column to copy.
 
@@ -305,8 +295,7 @@ def insert(directory: Int64, counts: Int64, words: UInt64, buckets: int, keys: U
     Args:
         directory, words, buckets: as in `lookup`.
         counts: int64 [4096], the keys of each partition; updated.
-        keys: uint64 [n, 2].
-        rows: int64 [n].
+        keys, rows: uint64 [n, 2] and int64 [n].
 
     Returns:
         The number of leading keys that were added. The next one finds its partition full.
@@ -326,8 +315,7 @@ def grow(directory: Int64, words: UInt64, buckets: int, partitions: Int64, entri
     """Copy partitions to unused buckets, and enter their new places in the directory.
 
     Args:
-        partitions: int64 [n].
-        entries: int64 [n], their new directory entries.
+        partitions, entries: int64 [n], and their new directory entries.
 
     Returns:
         Whether this succeeded; in a damaged table there may be no room.
@@ -371,23 +359,21 @@ def permute(places: UInt64, n: int, side: int, other_side: int, keys: UInt64, ou
         raise ValueError(f"{side} x {other_side} cells for n={n}")
     if len(places) and places.max() >= n:
         raise IndexError(f"a place is not below n={n}")
-    sides = np.uint64(side), np.uint64(other_side)
-    out[:] = _network(places, sides, keys)
-    outside = np.flatnonzero(out >= np.uint64(n))
-    while len(outside):
-        again = _network(out[outside], sides, keys)
-        out[outside] = again
-        outside = outside[again >= np.uint64(n)]
+    out[:] = places
+    walking = np.arange(len(places))
+    while len(walking):
+        cells = _network(out[walking], side, other_side, keys)
+        out[walking] = cells
+        walking = walking[cells >= n]
 
 
-def _network(cells: UInt64, sides: tuple[np.uint64, np.uint64], keys: UInt64) -> UInt64:
+def _network(cells: UInt64, side: int, other_side: int, keys: UInt64) -> UInt64:
     """A permutation of range(side * other_side). Each round hashes one coordinate and adds it to the other."""
-    side, other_side = sides
     left, right = cells // other_side, cells % other_side
     for key in keys:
-        hashed = (right + key) * np.uint64(0xBF58476D1CE4E5B9)
-        hashed = ((hashed ^ hashed >> np.uint64(32)) * np.uint64(0x94D049BB133111EB)) >> np.uint64(32)
-        left = (left + (hashed * side >> np.uint64(32))) % side
+        hashed = (right + key) * 0xBF58476D1CE4E5B9
+        hashed = (hashed ^ hashed >> 32) * 0x94D049BB133111EB >> 32
+        left = (left + (hashed * side >> 32)) % side
         left, right, side, other_side = right, left, other_side, side
     return left * other_side + right  # after an even number of rounds the sides have their first order
 

@@ -393,14 +393,11 @@ class FeatureCache(Closeable):
                 files = self.session.version.files if self._joined is None else None
                 other = FeatureCache(self._given, self.id, **vars(self._options), files=files)
                 self._others[key] = other.bind(fingerprint)
-                self._share_out()
+                versions = self._versions()
+                for version in versions:
+                    if version.hot is not None:
+                        version.hot.share(len(versions))
             return self._others[key]
-
-    def _share_out(self) -> None:
-        versions = self._versions()
-        for version in versions:
-            if version.hot is not None:
-                version.hot.share(len(versions))
 
     def _sessions(self) -> list[CacheSession]:
         return [self.session, *(other.session for other in self._others.values())]

@@ -8,7 +8,7 @@ from typing import Any, final
 from warmstore.errors import BadSource
 from warmstore.loading.trainers.dataset import Dataset
 from warmstore.pipeline.step_identities import Identities
-from warmstore.pipeline.steps import Settings, Step, deterministic
+from warmstore.pipeline.steps import ChainSettings, Step, deterministic
 
 
 @final
@@ -19,7 +19,7 @@ class Chain:
         BadSource: the source has no `__len__` or no `__getitem__`.
     """
 
-    def __init__(self, source: Any, steps: tuple[Step, ...] = (), settings: Settings | None = None) -> None:
+    def __init__(self, source: Any, steps: tuple[Step, ...] = (), settings: ChainSettings | None = None) -> None:
         if isinstance(source, Mapping | str | os.PathLike):
             source = Dataset(source)
         if not (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
@@ -27,7 +27,7 @@ class Chain:
             raise BadSource(f"a {kind} is no source of samples: it needs __len__ and __getitem__, like a list")
         self.source = source
         self.steps = steps
-        self.settings = Settings() if settings is None else settings
+        self.settings = ChainSettings() if settings is None else settings
 
     def __len__(self) -> int:
         return len(self.source)

@@ -19,7 +19,7 @@ from warmstore.pipeline.plan.plan import Plan
 from warmstore.pipeline.plan_opening import source_of
 from warmstore.pipeline.profile.profile import Profile
 from warmstore.pipeline.step_identities import Identities
-from warmstore.pipeline.steps import Caching, Settings, Step, name_of
+from warmstore.pipeline.steps import Caching, ChainSettings, Step, name_of
 from warmstore.storage.lifecycle import Closeable
 from warmstore.storage.thread_pool import thread_count
 
@@ -59,7 +59,7 @@ class Pipeline(Closeable):
         files: Files = "stat",
     ) -> None:
         root = None if root is None else os.path.abspath(root)  # noqa: PTH100  it must not follow links
-        settings = Settings(integer("threads", threads, 1, 2**16), version, _as_tuple(ignore), root, files)
+        settings = ChainSettings(integer("threads", threads, 1, 2**16), version, _as_tuple(ignore), root, files)
         self.chain = Chain(source, steps, settings)
         self._held: list[PipelineSource] = []
 

@@ -29,7 +29,7 @@ from warmstore.storage.array_types import Bools
 if TYPE_CHECKING:
     from warmstore.identity.patches import Patches
     from warmstore.identity.recorded_identity import RecordedIdentity
-    from warmstore.pipeline.steps import Settings
+    from warmstore.pipeline.steps import ChainSettings
 
 _BRIEF = 0.25  # seconds: all samples are checked every epoch if the last check took no longer
 _FIRST = 1.0  # seconds: the same limit for the first check, which also reads code
@@ -45,7 +45,7 @@ class SampleStates:
         patches: patches of installed modules, kept up to date by the caller.
     """
 
-    def __init__(self, source: Any, settings: Settings, folders: Sequence[str], patches: Patches) -> None:
+    def __init__(self, source: Any, settings: ChainSettings, folders: Sequence[str], patches: Patches) -> None:
         self.changes = 0
         self._source = source
         self._settings = settings

@@ -22,7 +22,7 @@ from warmstore.identity.sample_identities import SampleIdentities
 from warmstore.identity.walk import Walk
 from warmstore.identity.watch import Watch
 from warmstore.pipeline.sample_states import SampleStates
-from warmstore.pipeline.steps import Settings, Step, deterministic
+from warmstore.pipeline.steps import ChainSettings, Step, deterministic
 
 Description = dict[str, Any]
 """A step as JSON: name, random, threads, and the digest and the facts of its identity."""
@@ -34,7 +34,7 @@ _FIRST = 16
 class Identities:
     """The identities of a pipeline's source and of its deterministic steps, at the first use and now."""
 
-    def __init__(self, source: Any, steps: Sequence[Step], settings: Settings) -> None:
+    def __init__(self, source: Any, steps: Sequence[Step], settings: ChainSettings) -> None:
         self._all_steps = steps
         self._settings = settings
         self._patches = Patches().look()

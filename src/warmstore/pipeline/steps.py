@@ -16,7 +16,7 @@ Caching = Literal["auto", "never", "memory", "disk"]
 
 
 @dataclass(frozen=True)
-class Settings:
+class ChainSettings:
     """What applies to the source and to all steps of a pipeline; see `Pipeline`.
 
     Raises:
