@@ -19,7 +19,6 @@ from typing import Any, Protocol
 import numpy as np
 import xxhash
 
-from warmstore.errors import NoFingerprint
 from warmstore.identity.call_effects import effects_of
 from warmstore.identity.identity import Identity, WalkResult, walk_over, walking
 from warmstore.identity.kinds.dispatch import is_simple
@@ -359,12 +358,3 @@ def as_a_whole(recorded: RecordedIdentity, count: int, version: str | None) -> S
 
 def _is_state(place: str) -> bool:
     return place.endswith(_STATE) or ".<state>" in place
-
-
-def unknown_source(samples: SampleIdentities) -> NoFingerprint:
-    """The error for a source with unknown places."""
-    try:
-        samples.identity.require()
-    except NoFingerprint as error:
-        return error
-    return NoFingerprint("the source has no identity")

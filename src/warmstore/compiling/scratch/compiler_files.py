@@ -9,8 +9,6 @@ import re
 import struct
 from pathlib import PurePosixPath
 
-FOLDERS = ("inductor", "triton", "jax")
-
 _TRITON = {".cubin": "triton.cubin", ".ptx": "triton.ptx", ".hsaco": "triton.cubin", ".ttir": "triton.ttir"}
 _WANTED = re.compile(r"inductor/(?:\w\w/\w+\.best_config|cache/\w+)")
 _GROUP = re.compile(r"__grp__.*\.json")

@@ -35,7 +35,6 @@ from warmstore.compiling.store.shared_index import WAIT, SharedIndex
 from warmstore.compiling.store.store_stats import StoreStats, stats_of
 from warmstore.compiling.store.transactions import Transactions, as_json
 from warmstore.errors import BadArtifact, Closed, Damaged, NoArtifact, ReadOnly, TooLarge, WriteFailed
-from warmstore.storage.atomic import replace_file
 from warmstore.storage.files import PLAIN, Files, read_whole
 from warmstore.storage.humanize import parse_size
 from warmstore.storage.lifecycle import Closeable
@@ -178,18 +177,6 @@ class ArtifactStore(Closeable):
             self._drop(artifact.digest)
             raise Damaged(errno.EIO, f"{what} was damaged and is dropped; it will be compiled again", str(path))
         return data
-
-    def copy_to(self, artifact: Artifact, path: str | os.PathLike[str]) -> None:
-        """Make a file of the artifact's bytes, which are verified before anything is seen at `path`.
-
-        Raises:
-            Damaged, NoArtifact: as `read`.
-            OSError: the file cannot be written.
-        """
-        data = self.read(artifact)
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, data, durable=False, files=self.files)
 
     def stats(self) -> StoreStats:
         """What is in the store, and the counters."""
