@@ -81,7 +81,7 @@ def run(settings: Settings) -> Report:
         (timings("", found),),
         (
             Bar.at_least(
-                "torchcachex's hits in RAM over ours", over(named(found, "torchcachex, hits in RAM"), own), 3.0
+                "torchcachex's hits in RAM over ours", over(named(found, "torchcachex, hits in RAM"), own), 5.0
             ),
             Bar.at_least("torchcachex's disk over ours", over(named(found, "torchcachex, reads from disk"), own), 30.0),
         ),
