@@ -29,6 +29,7 @@ from benchmarks.feeders import (
     Epoch,
     Feeder,
 )
+from benchmarks.gather import PAUSE
 from benchmarks.keepers import WIDTH, Keeper
 from benchmarks.report import Bar, Report, broken_rows, timings
 from benchmarks.settings import Settings
@@ -47,7 +48,6 @@ from benchmarks.side_by_side import (
 SMALL = 32 * BATCH  # rows of the data that every contestant's epoch is checked on
 SETTLE = 8  # batches: as many as any contestant makes ahead
 LOOP = 64  # batches in a row of one contestant, where batches are timed one by one
-PAUSE = 0.002  # seconds of other work between two batches
 
 
 def run(settings: Settings) -> Report:
@@ -107,7 +107,11 @@ def run(settings: Settings) -> Report:
             "a row; busy processes count, as many as there are processors.",
             "The bars take a peer's fastest row. loaderx has no epochs: its batches are counted off an endless stream.",
         ),
-        tuple(trouble for rows in (found, slow, others, begun, between, busy) for trouble in broken_rows(rows)),
+        tuple(
+            trouble
+            for rows in (found, slow, others, begun, between, busy, busy_between)
+            for trouble in broken_rows(rows)
+        ),
     )
 
 

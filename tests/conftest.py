@@ -21,7 +21,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     set_long(config.getoption("--slow"))
-    config.addinivalue_line("markers", "forks: forks the process of the tests; runs before those without this mark")
     faulthandler.register(signal.SIGALRM, file=2, chain=True)
     os.register_at_fork(after_in_child=lambda: signal.alarm(FORKED_CHILD_SECONDS))
 

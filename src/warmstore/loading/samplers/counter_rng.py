@@ -15,10 +15,10 @@ UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
 
 MOST_SEED = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
-MULTIPLIER = np.uint64(0xBF58476D1CE4E5B9)
-SECOND_MULTIPLIER = np.uint64(0x94D049BB133111EB)
-HALF = np.uint64(32)
-LOW_HALF = np.uint64(2**32 - 1)
+_MULTIPLIER = np.uint64(0xBF58476D1CE4E5B9)
+_SECOND_MULTIPLIER = np.uint64(0x94D049BB133111EB)
+_HALF = np.uint64(32)
+_LOW_HALF = np.uint64(2**32 - 1)
 
 
 def derive_keys(kind: str, seed: int, epoch: int, n: int) -> UInt64:
@@ -40,10 +40,10 @@ def random_bits(places: UInt64, key: np.uint64) -> UInt64:
     state += np.uint64((int(key) + _GOLDEN) % 2**64)
     shifted = state >> np.uint64(30)
     state ^= shifted
-    state *= MULTIPLIER
+    state *= _MULTIPLIER
     np.right_shift(state, np.uint64(27), out=shifted)
     state ^= shifted
-    state *= SECOND_MULTIPLIER
+    state *= _SECOND_MULTIPLIER
     np.right_shift(state, np.uint64(31), out=shifted)
     state ^= shifted
     return state
@@ -57,17 +57,17 @@ def bounded(drawn: UInt64, bound: int) -> UInt64:
     for ten million, 2e-10 for four thousand million.
     """
     high_bound, low_bound = np.uint64(bound >> 32), np.uint64(bound & 0xFFFFFFFF)
-    high, low = drawn >> HALF, drawn & LOW_HALF
+    high, low = drawn >> _HALF, drawn & _LOW_HALF
     # The 128-bit product from 32-bit halves, each sum below 2**64; only its upper 64 bits are wanted.
     middle = low * low_bound
-    middle >>= HALF
+    middle >>= _HALF
     middle += high * low_bound
     if not high_bound:
-        middle >>= HALF
+        middle >>= _HALF
         return middle
     low *= high_bound
-    low += middle & LOW_HALF
+    low += middle & _LOW_HALF
     high *= high_bound
-    high += middle >> HALF
-    high += low >> HALF
+    high += middle >> _HALF
+    high += low >> _HALF
     return high
