@@ -140,9 +140,9 @@ class TorchHooks:
             key, info = function(gm, *args, **kwargs)
             if key is not None:
                 try:
-                    text, why = operators_text(gm), "what an operator of its graph does may be edited unseen"
+                    text, why = operators_text(gm), "an operator of its graph has no identity"
                 except Exception as error:
-                    text, why = None, f"what its graph calls cannot be told: {error}"
+                    text, why = None, f"the calls of its graph cannot be identified: {error}"
                 if text is None:
                     key, info = None, {
                         "cache_state": "bypass", "cache_bypass_reason": why, "cache_event_time": time.time_ns()

@@ -1,7 +1,7 @@
-"""Keys of calls that nobody has traced yet: all that tracing may look at, but for the sizes of arguments.
+"""Keys of calls, made before tracing from all that tracing may read except the sizes of arguments.
 
-A graph would need to be traced first, which takes most of a warm start. A key of a call is made of identities instead.
-What is found there is checked by its guards in every call.
+The key of a graph would need tracing, which takes most of a warm start. The key of a call is made from identities.
+Guards check the packages of a key in every call.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from warmstore.identity.identity import Identity
 
 _MOST_FACTS = 4_000
 _TENSORS = (torch.Tensor, nn.Parameter, nn.Buffer, FakeTensor)
-_WRAPPED = wrap_inline(abs).__code__  # the frame in which Dynamo calls what is torch's own
+_WRAPPED = wrap_inline(abs).__code__  # of the frame in which Dynamo calls functions of torch
 CONSTANTS = (
     torch._C._get_cublas_allow_tf32, torch._C._get_privateuse1_backend_name, torch._C._is_any_autocast_enabled,
     torch.accelerator.is_available, torch.autograd._is_checkpoint_valid, torch.cuda.is_available,
     distributed.is_available, torch.get_default_dtype, torch.is_autocast_cache_enabled, torch.is_inference_mode_enabled,
     torch.xpu.is_available,
 )  # fmt: skip
-"""What Dynamo asks while it traces, and takes the answer for a constant; ranks and autocast are told beside."""
+"""Functions that Dynamo calls while it traces, and whose results it takes as constants, beside ranks and autocast."""
 _SETTINGS = (
     "mkldnn.enabled", "mkldnn.deterministic", "cudnn.enabled", "cudnn.benchmark", "cudnn.deterministic",
     "cudnn.allow_tf32", "cuda.matmul.allow_tf32", "opt_einsum.enabled", "opt_einsum.strategy", "quantized.engine",
@@ -53,23 +53,23 @@ def key_of_call(
     options: Mapping[str, Any],
     environment: Environment,
 ) -> GraphKey:
-    """The key of a call of what is to be compiled with these options.
+    """The key of a call of a program that is compiled with these options.
 
     Args:
-        identities: of what is called, and of the arguments.
-        args, kwargs: of the call. Shapes and numbers do not count.
-        options: those of `torch.compile`.
-        environment: of this process.
+        identities: Of the program and of the arguments.
+        args, kwargs: Of the call. Shapes and numbers do not count.
+        options: Of `torch.compile`.
+        environment: Of this process.
 
     Raises:
-        NoFingerprint: something cannot be told, or tensors are of a kind that no other process could compare.
+        NoFingerprint: A part of the program has no identity, or a tensor is of an unsupported class.
     """
     known = [*identities, identify_options(options)]
-    for one in known:
-        one.require()
+    for identity in known:
+        identity.require()
     leaves, structure = torch.utils._pytree.tree_flatten((args, kwargs))
     program: list[object] = [
-        [one.digest for one in known],
+        [identity.digest for identity in known],
         structure_text(structure),
         _same(leaf for leaf in leaves if isinstance(leaf, torch.Tensor)),
         shares_memory(leaves),
@@ -87,18 +87,16 @@ def key_of_call(
 
 
 def details_of_call(identities: Iterable[Identity], key: GraphKey, options: Mapping[str, Any]) -> KeyDescription:
-    """What a key was made of, to be compared where nothing is found for it."""
+    """The parts of a key, which are compared with those of other keys on a miss. More than 4,000 facts are left out."""
     facts: dict[str, str] = {}
-    for one in identities:
-        facts |= one.facts
-    parts = (
-        facts_as_parts(facts) if len(facts) <= _MOST_FACTS else {}
-    )  # else it can be said only that there is a change
-    for at, spec in enumerate(key.inputs):
-        said = {"type": spec} if isinstance(spec, str) else {name: str(value) for name, value in vars(spec).items()}
-        parts |= {f"input {at}: {name}": value for name, value in said.items()}
+    for identity in identities:
+        facts |= identity.facts
+    parts = facts_as_parts(facts) if len(facts) <= _MOST_FACTS else {}
+    for position, spec in enumerate(key.inputs):
+        texts = {"type": spec} if isinstance(spec, str) else {name: str(value) for name, value in vars(spec).items()}
+        parts |= {f"input {position}: {name}": text for name, text in texts.items()}
     parts |= {f"option {name}": repr(value) for name, value in options.items()}
-    parts |= dict(one.partition(" ")[::2] for one in key.modes)
+    parts |= dict(mode.partition(" ")[::2] for mode in key.modes)
     parts["torch.get_num_threads()"] = str(torch.get_num_threads())
     parts |= dict(process_state())
     parts |= {f"config {name}": value for config in _configuration() for name, value in config}
@@ -106,19 +104,19 @@ def details_of_call(identities: Iterable[Identity], key: GraphKey, options: Mapp
 
 
 def shares_memory(values: Iterable[object]) -> bool:
-    """Whether tensors among some values lie in the same memory, which matters to programs that change them in place."""
-    found = [one for one in values if isinstance(one, torch.Tensor) and one.layout == torch.strided]
-    return len(found) > 1 and len({one.untyped_storage()._cdata for one in found}) < len(found)
+    """Whether two tensors among some values share memory, which matters to programs that change tensors in place."""
+    found = [value for value in values if isinstance(value, torch.Tensor) and value.layout == torch.strided]
+    return len(found) > 1 and len({tensor.untyped_storage()._cdata for tensor in found}) < len(found)
 
 
 def overlap(variables: Mapping[str, object]) -> bool:
-    """Whether tensors among the variables of a frame, and in what they hold, lie in the same memory."""
+    """Whether two tensors share memory, among the variables of a frame and in their containers."""
     return shares_memory(torch.utils._pytree.tree_leaves(list(variables.values())))
 
 
 def is_transformed() -> bool:
-    """Whether calls are not only calls now: hooks of all modules, `torch.func`, forward-mode differentiation, and
-    modes that see every operator."""
+    """Whether something transforms calls now: global module hooks, `torch.func`, forward-mode differentiation, or a
+    dispatch mode."""
     return bool(
         _has_any_global_hook()
         or torch._C._functorch.peek_interpreter_stack() is not None
@@ -128,7 +126,7 @@ def is_transformed() -> bool:
 
 
 def is_root(model: Any, frame: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a frame is that of a call: it runs what is called, with these very arguments."""
+    """Whether a frame is the first of a call: it runs the code of `model`, with the very same arguments."""
     local = frame.f_locals
     code: CodeType = frame.f_code
     if isinstance(model, nn.Module):
@@ -146,7 +144,7 @@ def is_root(model: Any, frame: Any, args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 def process_state() -> list[tuple[str, str]]:
-    """What torch says of this process, and what Dynamo takes for constants: ranks, devices, settings of kernels."""
+    """The state of this process that Dynamo takes as constant: ranks, devices, settings of kernels."""
     found = {function.__name__: repr(function()) for function in CONSTANTS}
     for kind in ("cpu", "cuda"):
         found[f"autocast {kind}"] = f"{torch.is_autocast_enabled(kind)} {torch.get_autocast_dtype(kind)}"
@@ -160,9 +158,9 @@ def process_state() -> list[tuple[str, str]]:
 
 
 def program_of_call(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """What stays the same of a call while the program is edited, in 32 hexadecimal digits: names, not code.
+    """A hash of the names in a call, without code, in 32 hexadecimal digits. It stays when the program is edited.
 
-    Sizes of arguments that differed for one version of a program differ for the next one, too.
+    Sizes that differed between calls of one version of a program are compiled as dynamic for the next version.
     """
     named = model if hasattr(model, "__qualname__") else type(model)
     leaves, structure = torch.utils._pytree.tree_flatten((args, kwargs))
@@ -172,25 +170,27 @@ def program_of_call(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
             named.__module__ if named.__module__ != "__main__" else "",
             named.__qualname__,
             structure_text(structure),
-            [one.dim() if isinstance(one, torch.Tensor) else type(one).__qualname__ for one in leaves],
-            [[name, type(one).__qualname__] for name, one in modules],
+            [leaf.dim() if isinstance(leaf, torch.Tensor) else type(leaf).__qualname__ for leaf in leaves],
+            [[name, type(module).__qualname__] for name, module in modules],
         ]
     )
 
 
 def _same(objects: Iterable[object]) -> list[int]:
-    """A number for each of some objects, the same for the same."""
+    """A number for each object; the same object has the same number."""
     numbers: dict[int, int] = {}
-    return [numbers.setdefault(id(one), len(numbers)) for one in objects]
+    return [numbers.setdefault(id(value), len(numbers)) for value in objects]
 
 
 def _of_any_size(value: object) -> InputSpec | str:
-    """An argument without its sizes: those that differ are compiled for once, or have packages of their own."""
+    """The text or specification of an argument, without its sizes."""
     if type(value) in (int, float):
         return type(value).__name__
     if isinstance(value, torch.Tensor):
         if type(value) not in _TENSORS or value.is_quantized:
-            raise NoFingerprint(f"of a {type(value).__qualname__} it is not known what an input like it has to have")
+            raise NoFingerprint(
+                f"an argument is a {type(value).__qualname__}; only plain tensors, parameters and buffers are supported"
+            )
         return InputSpec(value.dim(), str(value.dtype), str(value.layout), str(value.device), value.requires_grad)
     if isinstance(value, np.ndarray | np.generic):
         return f"{type(value).__qualname__} {value.dtype} {value.ndim}"
@@ -198,13 +198,15 @@ def _of_any_size(value: object) -> InputSpec | str:
 
 
 def _configuration() -> list[list[tuple[str, str]]]:
-    """Options of torch's compiler: plain values that are no folders. Others have no text that is the same elsewhere."""
+    """Options of torch's compilers, by configuration. Only plain values that are no folders have the same text in every
+    process."""
     from torch._dynamo import config as dynamo
     from torch._functorch import config as functorch
     from torch._inductor import config as inductor
 
-    if (name := next((one for one in _PASSES if getattr(inductor, one, None) is not None), None)) is not None:
-        raise NoFingerprint(f"torch._inductor.config.{name} is set, and what a pass does has no name")
+    for name in _PASSES:
+        if getattr(inductor, name, None) is not None:
+            raise NoFingerprint(f"torch._inductor.config.{name} is set, and a custom pass has no identity")
     plain = bool | int | float | str | None
     return [
         sorted(

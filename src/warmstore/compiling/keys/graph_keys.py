@@ -1,7 +1,7 @@
-"""Keys that say what is compiled, not where it was written: equal on every machine, under every name.
+"""Keys of programs, equal on every machine and under every name of a variable.
 
-A key is the digest of what a program may look at while it is traced, of its inputs without their sizes, of the kind of
-device, of torch's version and of torch's global modes. `calls` makes it; torch has keys of its own for graphs.
+A key is a digest of all code and values that tracing may read, of the inputs without their sizes, and of the kind of
+device, torch's version and torch's global modes. `call_keys` makes keys; torch has other keys for graphs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from blake3 import blake3
 
 @dataclass(frozen=True)
 class InputSpec:
-    """What is known of an input that is a tensor: all but its sizes and strides, which guards check."""
+    """A tensor among the inputs, without sizes and strides, which guards check."""
 
     ndim: int
     dtype: str
@@ -27,14 +27,14 @@ class InputSpec:
 
 @dataclass(frozen=True)
 class GraphKey:
-    """What a compiled artifact is of.
+    """What an artifact is compiled from.
 
     Args:
-        program: digest of all that tracing may look at.
-        inputs: by argument; a text where it is not a tensor.
+        program: Digest of all code and values that tracing may read.
+        inputs: One for each argument; a text for an argument that is no tensor.
         device: "cuda" or "cpu".
-        torch: its version.
-        modes: global settings of torch.
+        torch: The version of torch.
+        modes: Global settings of torch.
     """
 
     program: str
@@ -46,12 +46,12 @@ class GraphKey:
     @cached_property
     def digest(self) -> str:
         """32 hexadecimal digits."""
-        inputs = [one if isinstance(one, str) else vars(one) for one in self.inputs]
+        inputs = [spec if isinstance(spec, str) else vars(spec) for spec in self.inputs]
         return digest([self.program, inputs, self.device, self.torch, self.modes])
 
 
 def modes() -> tuple[str, ...]:
-    """Global settings of torch under which the same program compiles to something else."""
+    """Global settings of torch that change how a program is compiled."""
     autocast = [
         f"{kind} {torch.get_autocast_dtype(kind)}" for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)
     ]
@@ -65,6 +65,6 @@ def modes() -> tuple[str, ...]:
     )
 
 
-def digest(what: object) -> str:
-    """32 hexadecimal digits of what JSON can say."""
-    return blake3(json.dumps(what, separators=(",", ":")).encode()).hexdigest(length=16)
+def digest(value: object) -> str:
+    """Hash a JSON value to 32 hexadecimal digits."""
+    return blake3(json.dumps(value, separators=(",", ":")).encode()).hexdigest(length=16)

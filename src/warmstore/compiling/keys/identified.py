@@ -1,7 +1,7 @@
-"""What is compiled and what it is called with, identified: the code and values that tracing may look at.
+"""Identities of programs and of their arguments: the code and values that tracing may read.
 
-Sizes, strides and contents of tensors among the arguments do not count. Of a function or module that changes while the
-program runs a new identity is made. Torch's guards look at data in every call; code is watched here.
+Sizes, strides and contents of tensors among the arguments do not count. A program that changes while it runs is
+identified again. Torch's guards check data in every call; this module detects changes of code.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _PLAIN = frozenset((int, float, bool, str, bytes, type(None), np.ndarray))
 
 
 class Identified:
-    """A function, or a module that is called, with its identity.
+    """A function or module and its identity.
 
     Args:
-        thing: what is compiled.
-        version, ignore: as `identify` takes them.
+        thing: The function or module.
+        version, ignore: As for `identify`.
 
     Attributes:
-        identity: as of the last look.
-        codes: what was read as code, all that is within included.
+        identity: The identity at the last `look`.
+        codes: The code objects that were read, nested ones included, by address.
     """
 
     def __init__(self, thing: Any, version: str | None, ignore: Collection[str]) -> None:
@@ -51,16 +51,16 @@ class Identified:
         self.identity = self._look()
 
     def look(self) -> Identity:
-        """The identity as it is now."""
+        """Identify the program again. Returns the identity."""
         self.identity = self._look()
         return self.identity
 
     def has_moved(self) -> bool:
-        """Whether a variable that is read, a method or a hook is another one since the last look."""
+        """Whether a variable that the code reads, a method or a hook was replaced since the last `look`."""
         return self._watch.has_moved()
 
     def called(self) -> bool:
-        """What moved meanwhile was moved by the program as it ran. Say whether that was code: guards see data."""
+        """Accept changes that the program itself made during a call. Returns whether code changed."""
         if self._moves_itself:
             self._watch.settle()
         elif self._calls_to_see:
@@ -82,87 +82,87 @@ class Identified:
 
 
 class _CodeWatch(Watch):
-    """Watches variables that code reads, methods and hooks. Data that objects hold is left out: of what was read of it
-    there are guards, and programs set attributes at every step."""
+    """Watches variables that code reads, methods and hooks, but no data in objects: guards check the data that was
+    read, and programs set attributes at every step."""
 
     def add(self, container: Collection[Any]) -> None:
-        """Left out."""
+        """Does nothing."""
 
     def add_items(self, mapping: dict[str, Any], names: Collection[str]) -> None:
-        """Left out."""
+        """Does nothing."""
 
 
 class IdentifiedArguments:
-    """The arguments of a call that are neither tensors nor plain, identified, with the classes of all that hold them.
+    """The identity of the arguments that are neither tensors nor plain values, and of the classes of their containers.
 
     Attributes:
-        identity: of them.
-        codes: what was read as code.
-        watch: of their code; None where there is none.
+        identity: The identity.
+        codes: The code objects that were read, by address.
+        watch: Detects changes of this code; None if no code was read.
     """
 
     def __init__(self, args: Any, kwargs: Any, version: str | None, ignore: Collection[str]) -> None:
         leaves, structure = tree_flatten((args, kwargs))
-        objects: dict[object, Any] = {at: one for at, one in enumerate(leaves) if not is_plain(one)}
-        objects |= {f"structure {at}": one for at, one in enumerate(_structures(structure))}
+        objects: dict[object, Any] = {number: leaf for number, leaf in enumerate(leaves) if not is_plain(leaf)}
+        objects |= {f"structure {number}": kind for number, kind in enumerate(_structures(structure))}
         walk = _walk(objects, name="arguments", ignore=ignore)
         self.identity = identity_of_walk(walk, version)
         self.codes = codes_of(walk.functions)
         self.watch: Watch | None = None
         if walk.functions:
             self.watch = _CodeWatch()
-            classes = [one if isinstance(one, type) else type(one) for one in _each(objects.values())]
-            _walk([*walk.functions, *classes], watch=self.watch)  # not what they hold: the next call has others
+            classes = [value if isinstance(value, type) else type(value) for value in _each(objects.values())]
+            _walk([*walk.functions, *classes], watch=self.watch)  # not the objects: the next call has other ones
 
 
 def identify_options(options: Mapping[str, Any]) -> Identity:
-    """Those of `torch.compile`, of which some are functions."""
+    """The identity of the options of `torch.compile`, some of which are functions."""
     return identity_of_walk(_walk(dict(options), name="options"))
 
 
 def identity_of(thing: Any) -> Identity:
-    """What something that was met while tracing is."""
+    """The identity of an object that tracing has read."""
     return identity_of_walk(_walk(thing, name="object"))
 
 
 def _walk(thing: Any, **options: Any) -> Walk:
-    # What the program has put into installed modules is compared where they were traced (`traced.installed_text`).
+    # Changes of installed modules are compared where these modules were traced (`traced.installed_text`).
     return walk_over(thing, tensors="layout", patches=Patches(), **options)
 
 
 def is_plain(value: object) -> bool:
-    """Whether an argument is said in full by the specification of its kind."""
+    """Whether an argument is a plain value or a tensor, which `call_keys` describes completely."""
     return type(value) in _PLAIN or isinstance(value, torch.Tensor | np.generic)
 
 
 def codes_of(functions: list[FunctionType]) -> dict[int, CodeType]:
-    """The code objects of functions and all that are within, by their addresses."""
+    """The code objects of functions, nested ones included, by address."""
     found: dict[int, CodeType] = {}
-    waiting = [one.__code__ for one in functions]
+    waiting = [function.__code__ for function in functions]
     while waiting:
         code = waiting.pop()
         if id(code) not in found:
             found[id(code)] = code
-            waiting += [one for one in code.co_consts if isinstance(one, CodeType)]
+            waiting += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
     return found
 
 
 def structure_text(spec: TreeSpec) -> str:
-    """How containers are nested; what `IdentifiedArguments` identifies has only its name here."""
-    keys = spec.context if spec.type is dict and _is_said(spec) else ""
-    inside = ", ".join(map(structure_text, spec.children()))
-    return "*" if spec.is_leaf() else f"{spec.type.__qualname__}{keys}({inside})"
+    """The nesting of containers as text. `IdentifiedArguments` identifies their classes, which are only named here."""
+    keys = spec.context if spec.type is dict and _is_standard(spec) else ""
+    children = ", ".join(map(structure_text, spec.children()))
+    return "*" if spec.is_leaf() else f"{spec.type.__qualname__}{keys}({children})"
 
 
 def _structures(spec: TreeSpec) -> Iterator[Any]:
-    """Types and contexts of containers, but for those of which the text says everything."""
-    if not _is_said(spec):
+    """Types and contexts of the containers that `structure_text` does not describe completely."""
+    if not _is_standard(spec):
         yield [spec.type, spec.context]
     for child in spec.children():
         yield from _structures(child)
 
 
-def _is_said(spec: TreeSpec) -> bool:
+def _is_standard(spec: TreeSpec) -> bool:
     return spec.type in (tuple, list, None) or (spec.type is dict and all(type(key) is str for key in spec.context))
 
 

@@ -1,4 +1,4 @@
-"""What another process can compare of an object that guards compare by its address."""
+"""Texts that identify objects in every process, for guards that compare addresses in one process."""
 
 from __future__ import annotations
 
@@ -15,22 +15,21 @@ _NAMED = (type, ModuleType, FunctionType, BuiltinFunctionType, CodeType, enum.En
 
 
 def object_text(value: Any) -> str | None:
-    """What tells a constant, function, class, module or member of an enumeration from all others; of collections too.
+    """Identify a constant, function, class, module, member of an enumeration, or a collection of these.
 
-    Of a tensor it tells what guards look at.
-
-    None where that cannot be told, and for other objects: of them there may be two that look the same.
+    The text of a tensor has what guards check. None for other objects, since two of them may look the same, and for
+    objects without an identity.
     """
     if type(value) in _CONSTANTS:
         return f"constant {value!r}"
     if type(value) in (tuple, list, dict):
-        inside = [object_text(one) for one in (value.items() if type(value) is dict else value)]
-        return None if None in inside else f"{type(value).__name__} {inside}"
+        texts = [object_text(item) for item in (value.items() if type(value) is dict else value)]
+        return None if None in texts else f"{type(value).__name__} {texts}"
     if isinstance(value, torch.Tensor):
         strides = value.stride() if value.layout == torch.strided else ()
-        like = (value.dtype, tuple(value.shape), strides, value.layout, value.device, value.requires_grad)
-        return f"tensor {type(value).__qualname__} {like}"
+        checked = (value.dtype, tuple(value.shape), strides, value.layout, value.device, value.requires_grad)
+        return f"tensor {type(value).__qualname__} {checked}"
     if not isinstance(value, _NAMED):
         return None
-    found = identity_of(value)
-    return None if found.unknown else f"{type(value).__name__} {found.digest}"
+    identity = identity_of(value)
+    return None if identity.unknown else f"{type(value).__name__} {identity.digest}"

@@ -1,9 +1,8 @@
-"""What graphs call: torch's own operators and functions, those of installed packages, and those that programs add.
+"""The operators and functions that graphs call: of torch, of installed packages, or added by the program.
 
-What an operator computes, and its gradient, may be code that torch runs while it differentiates or takes a graph apart.
-torch's keys of differentiated graphs have the operator's name alone, and so does a compiled package: an edited formula
-would go on with the old one. The graphs that come after, which Inductor compiles, have all of it in them but for the
-shape that the operator says its result will have.
+torch runs the code of an operator, and of its gradient, while it differentiates or decomposes a graph. torch's key of a
+differentiated graph and a compiled package have only the operator's name, so an edit of this code would go unnoticed.
+Graphs that Inductor compiles contain the result of that code, except for the shapes that fake implementations return.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from functools import cache, lru_cache, partial
 from itertools import chain
 from pathlib import Path
@@ -25,46 +25,42 @@ _DEFINED = re.compile(r"^debug: registered at (.+?):\d+", re.MULTILINE)
 _COMPOSED = re.compile(r"^Composite[^\n]*registered at (.+?):\d+", re.MULTILINE)
 _META = re.compile(r"^Meta\b", re.MULTILINE)
 _A_TORCH_OPERATOR = "aten::sin"
-_BUILT = "build/aten/"  # where in torch's sources the definition of every operator of ATen lies
-_seen: set[str] = set()  # of what was registered in Python for torch's own operators: what torch has registered
-_registered: dict[int, set[str]] = {}  # what each library has registered, by its address
+_BUILT = "build/aten/"  # the folder in torch's sources that defines all operators of ATen
+_seen: set[str] = set()  # the registrations in Python by torch for its own operators
+_registered: dict[int, set[str]] = {}  # the registrations of each library, by its address
 
 PROGRAM = ""
+"""Stands for the program in place of the name of an installed module."""
 
 
 def why_not_known(graph: Any) -> list[str]:
-    """Why what a graph module computes may be another thing elsewhere, unseen; of what it calls and how that is
-    compiled."""
+    """Why the calls of a graph module may change without a change of its key; empty if they cannot."""
     try:
         found = foreign_operators(graph)
-        reasons = [f"what {name} does may be edited unseen" for name, module in found.items() if module == PROGRAM]
-        reasons += [f"how {name} is compiled may be edited unseen" for name in added_lowerings(_names(graph))]
+        reasons = [f"the code of operator {name} has no identity" for name, kind in found.items() if kind == PROGRAM]
+        reasons += [f"the program registers how {name} is compiled" for name in added_lowerings(_names(graph))]
         for target in targets_of(graph):
             if _is_function(target) and patched(module := target.__globals__.get("__name__", "")):
                 reasons.append(f"the program has changed functions of {module}, and its graph calls {target.__name__}")
         return sorted(set(reasons))
     except Exception as error:
-        return [f"what its graph calls cannot be told: {error}"]
+        return [f"the calls of its graph cannot be identified: {error}"]
 
 
 def called_modules(graph: Any) -> set[str]:
-    """The installed modules that operators and functions in a graph module come from; torch's own operators do not
-    count, they are those of its version."""
+    """The installed modules of the operators and functions that a graph module calls, except torch's own operators."""
     found = {module for module in foreign_operators(graph).values() if module != PROGRAM}
     return found | {target.__globals__["__name__"] for target in targets_of(graph) if _is_function(target)}
 
 
 def modules_text(graph: Any) -> str:
-    """What tells the installed modules in `called_modules` from other versions of them; "" where there are none."""
+    """The versions and changes of the `called_modules`; "" if there are none."""
     return "\n".join(f"{name} {installed_text(name)}" for name in sorted(called_modules(graph)))
 
 
 def operators_text(graph: Any) -> str | None:
-    """What tells a graph that Inductor compiles from others, beside what torch's key has of it; None for what cannot
-    be told.
-
-    Such a graph calls operators that are not torch's by their names, and is compiled for the shapes that they say.
-    """
+    """The part of the key of a graph for Inductor that torch's key lacks: the operators that are not torch's own, and
+    the identity of their fake implementations. None if there is no identity."""
     found, names = foreign_operators(graph), _names(graph)
     if added_lowerings(names):
         return None
@@ -78,14 +74,15 @@ def operators_text(graph: Any) -> str | None:
 
 
 def foreign_operators(graph: Any) -> dict[str, str]:
-    """The operators that a graph module calls, and torch's own that do another thing now, of which some part does not
-    come from torch; with the installed module that it comes from, or `PROGRAM`."""
+    """The operators of a graph module that are not torch's own, and all operators of torch that others have changed.
+    The value is the installed module of the operator or of the change, or `PROGRAM`."""
     found = {}
     for name in _names(graph) | _overridden():
-        sources = [one for one in _sources(name) if not _is_torchs(one)]
-        modules = {_module_of(name, one) for one in sources}
+        modules = {_module_of(name, source) for source in _sources(name) if not _is_torchs(source)}
         modules |= {
-            _installed(one.__globals__.get("__name__")) for one in _python_definition(name) if not _in_torch(one)
+            _installed(function.__globals__.get("__name__"))
+            for function in _python_definition(name)
+            if not _in_torch(function)
         }
         if modules:
             found[name] = PROGRAM if PROGRAM in modules or len(modules) > 1 else modules.pop()
@@ -97,50 +94,50 @@ def foreign_operators(graph: Any) -> dict[str, str]:
 
 
 def added_lowerings(names: Collection[str]) -> list[str]:
-    """Operators that are among these or torch's own, and are compiled or taken apart as the program says."""
+    """The operators among these and torch's own for which the program has registered a lowering or decomposition."""
     found = set()
     for module, table in (
         ("torch._inductor.lowering", "lowerings"),
         ("torch._inductor.decomposition", "decompositions"),
         ("torch._decomp", "global_decomposition_table"),
     ):
-        held = getattr(sys.modules.get(module), table, {})
-        tables = held.values() if table.startswith("global") else (held,)
-        for target, function in chain.from_iterable(list(one.items()) for one in tables):
+        registered = getattr(sys.modules.get(module), table, {})
+        tables = registered.values() if table.startswith("global") else (registered,)
+        for target, function in chain.from_iterable(list(functions.items()) for functions in tables):
             if _is_programs(function) and ((name := _name_of(target)) in names or _is_torchs_own(name)):
                 found.add(name)
     return sorted(found)
 
 
 def targets_of(graph: Any) -> list[Any]:
-    """What a graph module, and those within it, call."""
+    """The functions and operators that a graph module and its nested graph modules call."""
     import torch
 
-    modules = [one for one in graph.modules() if isinstance(one, torch.fx.GraphModule)]
-    return [node.target for one in modules for node in one.graph.nodes if node.op == "call_function"]
+    modules = [module for module in graph.modules() if isinstance(module, torch.fx.GraphModule)]
+    return [node.target for module in modules for node in module.graph.nodes if node.op == "call_function"]
 
 
 def unknown_targets(targets: Iterable[Any], identified: Collection[int]) -> list[str]:
-    """Why what graphs call may be another thing elsewhere, unseen. Of operators `why_not_known` says it.
+    """Why the targets of graphs may change without a change of the key; `why_not_known` checks the operators.
 
     Args:
-        targets: what they call.
-        identified: the addresses of the code that counts in the key.
+        targets: What the graphs call.
+        identified: The addresses of the code that the key covers.
     """
     import torch
 
     unknown = set()
     for target in targets:
         if str(target).startswith("triton_kernel_wrapper"):
-            unknown.add("its graph calls a kernel of Triton's by a number that only this process knows")
+            unknown.add("its graph calls a Triton kernel by a number that is valid only in this process")
         elif isinstance(target, torch_overloads()):
             continue
         elif isinstance(target, torch._ops.HigherOrderOperator):
             if origin_of_class(type(target)).is_program or any(map(_is_programs, target.py_kernels.values())):
-                unknown.add(f"its graph calls {target}, which the program has made")
+                unknown.add(f"its graph calls {target}, which the program defines")
         elif isinstance(target, FunctionType):
             if origin_of_function(target).is_program and id(target.__code__) not in identified:
-                unknown.add(f"its graph calls {target.__qualname__}, which was neither traced nor is it in the key")
+                unknown.add(f"its graph calls {target.__qualname__}, which the key does not cover")
         elif not _is_installed(target):
             unknown.add(f"its graph calls {target!r}")
     return sorted(unknown)
@@ -155,7 +152,7 @@ def torch_overloads() -> tuple[type, ...]:
 
 
 def _names(graph: Any) -> set[str]:
-    """The names of operators that a graph module, and those within it, call; as "mine::sine"."""
+    """The names of the operators that a graph module calls, such as "mine::sine"."""
     return {_name_of(target) for target in targets_of(graph) if isinstance(target, torch_overloads())}
 
 
@@ -168,7 +165,7 @@ def _name_of(operator: Any) -> str:
 
 
 def _dumps(name: str) -> Iterator[str]:
-    """What the dispatcher says of each overload of an operator."""
+    """The dispatcher's text about each overload of an operator."""
     import torch
 
     for overload in _overloads(name):
@@ -185,25 +182,25 @@ def _overloads(name: str) -> Iterator[Any]:
 
 
 def _sources(name: str) -> set[str]:
-    """The files that have registered something for an operator."""
+    """The files with registrations for an operator."""
     return {source for dump in _dumps(name) for source in _SOURCE.findall(dump)}
 
 
 def _is_torchs_own(name: str) -> bool:
-    """Whether torch has defined an operator, whoever has changed it since."""
+    """Whether torch defines an operator, even if others have changed it since."""
     defined = [source for dump in _dumps(name) for source in _DEFINED.findall(dump)]
     return not _python_definition(name) and any(map(_is_torchs, defined))
 
 
 @cache
 def _torchs_folders() -> tuple[str, ...]:
-    """Where torch lies here, and where its sources lay as it was built."""
+    """The folder of the installed torch, and the folder of torch's sources when it was built."""
     import torch
 
-    here = str(Path(str(torch.__file__)).parent) + "/"
+    installed = str(Path(str(torch.__file__)).parent) + "/"
     defined = _DEFINED.findall(torch._C._dispatch_dump(_A_TORCH_OPERATOR))
-    built = [folder for folder, mark, _ in (one.partition(_BUILT) for one in defined) if mark and folder]
-    return (here, *built)
+    built = [folder for folder, mark, _ in (file.partition(_BUILT) for file in defined) if mark and folder]
+    return (installed, *built)
 
 
 def _is_torchs(source: str) -> bool:
@@ -211,22 +208,22 @@ def _is_torchs(source: str) -> bool:
 
 
 def registers(library: Any) -> None:
-    """Told of a `torch.library.Library` that has registered something. Torch forgets what one has registered where
-    another one has registered the same before and goes only then, as where a module is loaded again."""
+    """Record the registrations of a `torch.library.Library`. torch forgets a registration when an older library with
+    the same registration is deleted, as when a module is reloaded."""
     _registered[id(library._op_impls)] = library._op_impls
     if _seen:
         _seen.difference_update(library._op_impls)
 
 
 def _overridden() -> set[str]:
-    """torch's own operators for which somebody else has registered a kernel in Python."""
+    """torch's own operators for which others have registered a kernel in Python."""
     from torch.library import _impls
 
     found = set()
     for key in _impls.union(*_registered.values()) - _seen:
         overload, _, kind = key.rpartition("/")
         if kind == "Meta":
-            continue  # of what a graph calls it is seen there, and nothing else asks it
+            continue  # only matters for operators that the graph calls, whose dumps show it
         name = overload.replace("/", "::", 1).partition(".")[0]
         if all(map(_is_torchs, _sources(name))):
             if key in _impls:  # torch registers nothing twice
@@ -237,10 +234,11 @@ def _overridden() -> set[str]:
 
 
 def _module_of(name: str, source: str) -> str:
-    """The installed module that a file which registers something for an operator belongs to, or `PROGRAM`."""
+    """The installed module of a file with registrations for an operator, or `PROGRAM`."""
     if source.endswith(".py"):
-        return next((_installed(key) for key, one in list(sys.modules.items()) if file_of(one) == source), PROGRAM)
-    return _installed(name.partition("::")[0])  # where C++ was built says nothing; most are named like their package
+        modules = list(sys.modules.items())
+        return next((_installed(key) for key, module in modules if file_of(module) == source), PROGRAM)
+    return _installed(name.partition("::")[0])  # C++: most namespaces are named like their package
 
 
 def _installed(name: str | None) -> str:
@@ -248,35 +246,30 @@ def _installed(name: str | None) -> str:
 
 
 def _python_definition(name: str) -> list[FunctionType]:
-    """The functions that `torch.library.custom_op` and what stands on it made an operator of, if it is one."""
+    """The functions of an operator that was defined with `torch.library.custom_op`; none for other operators."""
     from torch._library.custom_ops import OPDEFS
 
-    held = vars(OPDEFS[name]).values() if name in OPDEFS else ()
-    several = [one.values() if isinstance(one, dict) else (one,) for one in held]
-    return [function for one in chain(*several) if isinstance(one, FunctionType) for function in _functions_in(one)]
+    attributes = vars(OPDEFS[name]).values() if name in OPDEFS else ()
+    values = chain(*(value.values() if isinstance(value, dict) else (value,) for value in attributes))
+    return [function for value in values if isinstance(value, FunctionType) for function in _functions_in(value)]
 
 
 def _functions_in(function: FunctionType) -> list[FunctionType]:
-    """A function, and those that it holds in its closure and wraps."""
+    """A function, and the functions that it wraps and has in its closure."""
     found: dict[int, FunctionType] = {}
     waiting: list[Any] = [function]
     while waiting:
-        one = waiting.pop()
-        if not isinstance(one, FunctionType):
-            if isinstance(one, MethodType):
-                waiting.append(one.__func__)
-            elif isinstance(one, partial):
-                waiting.append(one.func)
-            continue
-        if id(one) in found:
-            continue
-        found[id(one)] = one
-        waiting.append(vars(one).get("__wrapped__"))
-        for cell in one.__closure__ or ():
-            try:
-                waiting.append(cell.cell_contents)
-            except ValueError:  # nothing is in it yet
-                continue
+        value = waiting.pop()
+        if isinstance(value, MethodType):
+            waiting.append(value.__func__)
+        elif isinstance(value, partial):
+            waiting.append(value.func)
+        elif isinstance(value, FunctionType) and id(value) not in found:
+            found[id(value)] = value
+            waiting.append(vars(value).get("__wrapped__"))
+            for cell in value.__closure__ or ():
+                with suppress(ValueError):  # an empty cell
+                    waiting.append(cell.cell_contents)
     return list(found.values())
 
 
@@ -285,36 +278,36 @@ def _in_torch(function: FunctionType) -> bool:
 
 
 def _fake_text(name: str) -> str | None:
-    """What tells the shapes that an operator of the program says its results have, and how it is called; None where
-    that cannot be told."""
+    """The schemas of an operator of the program, and the identities of its fake implementations, which compute the
+    shapes of results. None without such an identity."""
     import torch
     from torch._library.custom_ops import OPDEFS
     from torch._library.simple_registry import singleton
 
     from warmstore.compiling.keys.identified import identity_of
 
-    said = []
+    texts = []
     for overload in _overloads(name):
         entry = singleton.get(overload._name)
         kernels = entry.fake_impl.kernels if entry is not None else []
         dump = torch._C._dispatch_dump(overload._name)
         composed = any(not _is_torchs(source) for source in _COMPOSED.findall(dump))
         if entry is None or not kernels or composed or len(_META.findall(dump)) != len(kernels):
-            return None  # something else than its fakes says the shapes
+            return None  # other code computes the shapes
         function = kernels[-1].func
         if name in OPDEFS and len(kernels) == 1:
-            function = OPDEFS[name]._abstract_fn  # None where torch makes one up
-        found = identity_of(function)
-        if found.unknown:
+            function = OPDEFS[name]._abstract_fn  # None if torch generates one
+        identity = identity_of(function)
+        if identity.unknown:
             return None
         layout = torch._library.utils.get_layout_constraint_tag(overload)
         tags, effect = sorted(map(str, overload.tags)), str(entry.effect.effect)
-        said.append((str(overload._schema), tags, str(layout), effect, found.digest))
-    return repr(said)
+        texts.append((str(overload._schema), tags, str(layout), effect, identity.digest))
+    return repr(texts)
 
 
 def _is_function(target: Any) -> bool:
-    """Whether something that a graph calls is a function in Python of an installed module."""
+    """Whether the target of a graph is a Python function of an installed module."""
     return isinstance(target, FunctionType) and not origin_of_function(target).is_program
 
 
@@ -324,11 +317,11 @@ def _is_programs(function: Any) -> bool:
 
 @lru_cache(maxsize=1 << 13)
 def _is_written_by_the_program(function: FunctionType) -> bool:
-    return any(origin_of_function(one).is_program for one in _functions_in(function))
+    return any(origin_of_function(part).is_program for part in _functions_in(function))
 
 
 def _is_installed(target: Any) -> bool:
-    """Whether something that is no function of Python is torch's or Python's own."""
+    """Whether a target that is no Python function belongs to an installed module or to Python."""
     owner = getattr(target, "__self__", None)
     module = getattr(target, "__module__", None) or getattr(owner, "__module__", None) or "builtins"
     return not origin_of_name(module.partition(".")[0]).is_program
