@@ -91,7 +91,7 @@ def test_bundles_are_written_and_taken_in(folder: Path, tmp_path: Path, monkeypa
     assert status == 1
     assert "it is not signed, and a key is configured" in said
     status, _, said = run("compiled", "export", bundle, "--dir", folder)
-    assert (status, said) == (1, f"Error: {bundle} is there already; remove it or choose another name\n")
+    assert (status, said) == (1, f"Error: {bundle} exists already; remove it or choose another name\n")
     key = SigningKey.parse(run("keys", "generate")[1])
     monkeypatch.setenv("WARMSTORE_SIGNING_KEY", key.line)
     assert f"signed with the key {key.id}" in run("compiled", "export", tmp_path / "signed", "--dir", folder)[1]

@@ -403,7 +403,7 @@ def test_packages_survive_bytes_and_others_are_refused() -> None:
 def test_a_package_is_for_the_same_objects() -> None:
     package = Package("root", (), (("L['f']", object_text(torch.sin) or ""), ("L['x']", PROVEN)), (), False, b"")
     package.check_objects([torch.sin, object()])
-    with pytest.raises(Incompatible, match=r"L\['f'\] is another one"):
+    with pytest.raises(Incompatible, match=r"L\['f'\] is a different object here"):
         package.check_objects([torch.cos, object()])
 
 

@@ -115,7 +115,7 @@ def test_a_damaged_index_is_made_anew(
             one.digest for one in store.all()
         }  # what nobody knows of any longer takes no room
     assert caplog.records[0].levelno == logging.WARNING
-    assert f"the index of the compile cache {tmp_path / 'c'} could not be read" in caplog.text
+    assert f"the index of the compile cache {tmp_path / 'c'} is damaged" in caplog.text
     assert (tmp_path / "c" / "index.damaged").exists()
     with ArtifactStore(tmp_path / "c") as again:
         assert again.find("new", "cpp.source", HERE) is not None

@@ -256,7 +256,7 @@ def test_folders_where_others_may_write_are_refused(tmp_path: Path) -> None:
     assert "others" in why_not(tmp_path)
     tmp_path.chmod(0o1777)
     assert why_not(tmp_path) == ""
-    with pytest.raises(OSError, match="no folder to compile in"):
+    with pytest.raises(OSError, match="no folder is suitable to compile in"):
         ScratchDir.create([Path("/proc/nowhere")])
 
 

@@ -44,7 +44,7 @@ def test_nonsense_in_variables_is_too(name: str, value: str, tmp_path: Path, mon
 def test_arguments_win_over_variables_and_these_over_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WARMSTORE_CACHE_DIR", raising=False)
     plain = settings()
-    assert (plain.max_size, plain.offline, plain.job_is_told) == (100 * 10**9, False, False)
+    assert (plain.max_size, plain.offline, plain.job_is_named) == (100 * 10**9, False, False)
     assert plain.folder.name == "compiled"
     for name, value in {"CACHE_DIR": str(tmp_path), "MAX_SIZE_GB": "2.5", "OFFLINE": "1", "JOB": "a"}.items():
         monkeypatch.setenv(f"WARMSTORE_{name}", value)

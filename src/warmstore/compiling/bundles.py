@@ -1,8 +1,8 @@
 """Bundles: artifacts in one .tar.zst file, to copy to other machines or to keep with a CI job.
 
 The first member is a manifest with the metadata of every artifact, the second is its signature; the others are blobs
-named by their BLAKE3. A bundle may come from anywhere, so it is not trusted: names are never used as paths, sizes are
-declared before they are read, and the store gets the artifacts only after all of them were verified.
+named by their BLAKE3. A bundle is not trusted: names are not used as paths, sizes are declared before bytes are read,
+and the store gets the artifacts only after all of them were verified.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import logging
 import os
 import tarfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +37,7 @@ _MANIFEST, _SIGNATURE, _BLOB = "manifest.json", "manifest.sig", "blobs/"
 _PURPOSE = "bundle"
 _CLAIM = "import"
 _MOST_MANIFEST = 64 << 20  # bytes of a manifest
-_RATIO = 500  # times that a bundle may grow when it is unpacked, beyond the first 64 MiB
+_RATIO = 500  # greatest ratio of unpacked to packed size, beyond the first 64 MiB
 _PIECE = 1 << 20
 
 _log = logging.getLogger("warmstore")
@@ -45,7 +45,7 @@ _log = logging.getLogger("warmstore")
 
 @dataclass(frozen=True)
 class BundleInfo:
-    """What `export` wrote or `import_` took. `key` is the id of the key that signed it, None where none did."""
+    """The content of a bundle. `key`: the id of the key that signed the bundle; None if none did."""
 
     artifacts: int
     size: int
@@ -62,36 +62,35 @@ def export(
 ) -> BundleInfo:
     """Write the artifacts of some jobs, or all, into a bundle. The file appears only when it is complete.
 
-    Damaged artifacts are left out. The bundle is signed if the keyring has a secret key; by default the keyring holds
-    the keys of the environment.
+    Damaged artifacts are left out. The bundle is signed if the keyring has a secret key. By default the keyring has the
+    keys of the environment variables.
 
     Raises:
-        TargetExists: there is a file of that name.
-        NoArtifact: nobody recorded a job of that name, or there is nothing to write.
-        NotTrusted: the keys of the environment cannot be used.
-        OSError: the file cannot be written.
+        TargetExists: The file exists.
+        NoArtifact: A job is unknown, or there are no artifacts.
+        NotTrusted: The keys of the environment variables cannot be used.
+        OSError: The file cannot be written.
     """
     path = Path(path)
     keyring = Keyring.from_environment() if keyring is None else keyring
     if path.exists():
-        raise TargetExists(f"{path} is there already; remove it or choose another name")
+        raise TargetExists(f"{path} exists already; remove it or choose another name")
     recorded = {name: store.job(name) for name in (store.stats().jobs if jobs is None else jobs)}
     for name, keys in recorded.items():
         if not keys:
-            raise NoArtifact(f"no job {name!r} is known to {store.folder}; it knows {_listed(store.stats().jobs)}")
+            known = ", ".join(map(repr, store.stats().jobs)) or "none"
+            raise NoArtifact(f"{store.folder} has no job {name!r}; its jobs: {known}")
     wanted = None if jobs is None else {key for keys in recorded.values() for key in keys}
-    chosen = [one for one in store.all() if one.kind != HEADER and (wanted is None or one.key in wanted)]
-    whole = [one for one in chosen if _is_whole(store, one)]
-    if not whole:
-        raise NoArtifact(f"there is nothing in {store.folder} to write a bundle of")
-    manifest = json.dumps(
-        {
-            "format": FORMAT,
-            "created": time.time(),
-            **artifact_json.describe(whole, recorded),
-        },
-        sort_keys=True,
-    ).encode()
+    intact = []
+    for artifact in store.all():
+        if artifact.kind != HEADER and (wanted is None or artifact.key in wanted):
+            with suppress(Damaged, NoArtifact):
+                store.read(artifact)
+                intact.append(artifact)
+    if not intact:
+        raise NoArtifact(f"{store.folder} has no artifacts for a bundle")
+    head = {"format": FORMAT, "created": time.time()}
+    manifest = json.dumps(head | artifact_json.describe(intact, recorded), sort_keys=True).encode()
     signature = keyring.sign(_PURPOSE, manifest)
     with (
         draft_of(path, files=store.files) as draft,
@@ -102,25 +101,25 @@ def export(
         _add(tar, _MANIFEST, manifest)
         if signature is not None:
             _add(tar, _SIGNATURE, json.dumps(signature).encode())
-        for digest, one in {one.digest: one for one in whole}.items():
-            _add(tar, _BLOB + digest, store.read(one))
-    return BundleInfo(len(whole), path.stat().st_size, tuple(recorded), signature["key"] if signature else None)
+        for digest, artifact in {artifact.digest: artifact for artifact in intact}.items():
+            _add(tar, _BLOB + digest, store.read(artifact))
+    return BundleInfo(len(intact), path.stat().st_size, tuple(recorded), signature["key"] if signature else None)
 
 
 def import_(store: ArtifactStore, path: str | os.PathLike[str], *, keyring: Keyring | None = None) -> BundleInfo:
-    """Take all artifacts of a bundle into a store, or none if anything is wrong with it.
+    """Add all artifacts of a bundle to a store, or none if the bundle is invalid.
 
-    With keys configured, the bundle must be signed by one of them. Without keys, the author of the bundle can run code
-    here, as the author of any installed program can; a warning says so.
+    If keys are configured, the bundle must be signed by one of them. Without keys, a warning says that the author of
+    the bundle can run code here.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        BadBundle: it is damaged, hostile or no bundle.
-        NotTrusted: its signature is missing or wrong.
-        NewerFormat: a newer warmstore wrote it.
-        TooLarge: the store has no room for it.
-        WriteFailed: the disk refused, or another import is going on.
-        ReadOnly: the store cannot be written.
+        FileNotFoundError: The file is missing.
+        BadBundle: The file is damaged, hostile or no bundle.
+        NotTrusted: The signature is missing or wrong.
+        NewerFormat: A newer warmstore wrote the bundle.
+        TooLarge: The store has no room for it.
+        WriteFailed: The disk refused, or another import is running.
+        ReadOnly: The store cannot be written.
     """
     path = Path(path)
     keyring = Keyring.from_environment() if keyring is None else keyring
@@ -128,11 +127,11 @@ def import_(store: ArtifactStore, path: str | os.PathLike[str], *, keyring: Keyr
         try:
             return _take(store, file, path.stat().st_size, path, folder, keyring)
         except (tarfile.TarError, zstandard.ZstdError, EOFError) as error:
-            raise BadBundle(f"{path} cannot be unpacked ({error}); nothing of it was taken") from error
+            raise BadBundle(f"{path} cannot be unpacked ({error}); nothing was imported") from error
 
 
 def _take(store: ArtifactStore, file: IO[bytes], packed: int, path: Path, folder: Path, keyring: Keyring) -> BundleInfo:
-    """`packed`: bytes of the bundle."""
+    """Import an open bundle of `packed` bytes."""
     most = (64 << 20) + _RATIO * packed
     unpacked = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(file, read_size=_PIECE)
     source = _Bounded(unpacked, min(most, _MOST_MANIFEST + (1 << 20)), path)
@@ -144,31 +143,33 @@ def _take(store: ArtifactStore, file: IO[bytes], packed: int, path: Path, folder
         if member is not None and member.name == _SIGNATURE:
             signature = _json(_content(tar, member, 4096, path), path)
             member = next(members, None)
-        key = _trusted(keyring, manifest, signature, path)
+        key = None
+        if keyring:
+            key = keyring.check(_PURPOSE, manifest, signature if isinstance(signature, dict) else None, str(path))
+        else:
+            _log.warning("%s is not checked, since no key is configured; its author can run code here", path)
         artifacts, jobs = _read_manifest(_json(manifest, path), path)
-        sizes = {one.digest: one.size for one in artifacts}
+        sizes = {artifact.digest: artifact.size for artifact in artifacts}
         declared = sum(sizes.values())
         if declared > most:
-            raise BadBundle(f"{path} claims to unpack to {declared:,} bytes, more than {_RATIO} times its size")
+            raise BadBundle(f"{path} declares {declared:,} bytes, more than {_RATIO} times its size")
         store.reserve(_CLAIM, sum(size + 4096 for size in sizes.values()))
         source.limit = min(most, source.taken + declared + 2048 * len(sizes) + (1 << 20))
         while member is not None:
             digest = member.name.removeprefix(_BLOB)
             if not member.name.startswith(_BLOB) or digest not in sizes:
-                raise BadBundle(
-                    f"{path} has {member.name!r} in it twice, or it is not in its manifest; nothing was taken"
-                )
+                raise BadBundle(f"{path} has {member.name!r} twice or not in its manifest; nothing was imported")
             _stage(tar, member, sizes.pop(digest), folder / digest, path, store.files)
             member = next(members, None)
     if sizes:
-        raise BadBundle(f"{path} lacks {len(sizes)} of the blobs that its manifest names; nothing was taken")
+        raise BadBundle(f"{path} lacks {len(sizes)} of the blobs in its manifest; nothing was imported")
     store.adopt(artifacts, jobs, _CLAIM)
     return BundleInfo(len(artifacts), declared, tuple(jobs), key)
 
 
 @contextmanager
 def _staging(store: ArtifactStore) -> Iterator[Path]:
-    """An empty folder in the store, for one import at a time. The folder of a killed import is removed first."""
+    """An empty folder in the store, for one import at a time. Removes the folder of a killed import first."""
     folder = store.folder / "import"
     if not store.read_only:
         store.folder.mkdir(parents=True, exist_ok=True)
@@ -183,7 +184,7 @@ def _staging(store: ArtifactStore) -> Iterator[Path]:
                 _remove(folder, store.files)
                 store.release(_CLAIM)
     except Timeout as error:
-        raise WriteFailed(None, "another import is going on; wait for it", str(store.folder)) from error
+        raise WriteFailed(None, "another import is running; wait for its end", str(store.folder)) from error
 
 
 def _remove(folder: Path, files: Files) -> None:
@@ -192,7 +193,7 @@ def _remove(folder: Path, files: Files) -> None:
 
 
 class _Bounded(io.RawIOBase):
-    """Reads at most `limit` bytes from a stream in total, and raises beyond: decompression bombs fill no disk."""
+    """Reads at most `limit` bytes from a stream in total, and raises BadBundle beyond: a decompression bomb."""
 
     def __init__(self, stream: Any, limit: int, path: Path) -> None:
         self._stream = stream
@@ -207,38 +208,37 @@ class _Bounded(io.RawIOBase):
         part: bytes = self._stream.read(min(size, _PIECE) if size >= 0 else _PIECE)
         self.taken += len(part)
         if self.taken > self.limit:
-            raise BadBundle(f"{self._path} unpacks to more than it declares; nothing of it was taken")
+            raise BadBundle(f"{self._path} unpacks to more bytes than it declares; nothing was imported")
         return part
 
 
 def _members(tar: tarfile.TarFile, path: Path) -> Iterator[tarfile.TarInfo]:
-    """The members, each a plain file with a plain name."""
+    """The members. Each must be a plain file with a safe name."""
     for member in tar:
         if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or member.sparse is not None:
-            raise BadBundle(f"{path} has {member.name!r} in it, which is no plain file; nothing was taken")
-        parts = member.name.split("/")
-        if member.name.startswith("/") or "\\" in member.name or not all(part not in ("", ".", "..") for part in parts):
-            raise BadBundle(f"{path} has the name {member.name!r} in it, which leads elsewhere; nothing was taken")
+            raise BadBundle(f"{path} has the member {member.name!r}, which is no plain file; nothing was imported")
+        if "\\" in member.name or not {"", ".", ".."}.isdisjoint(member.name.split("/")):
+            raise BadBundle(f"{path} has the unsafe name {member.name!r}; nothing was imported")
         yield member
 
 
 def _expected(members: Iterator[tarfile.TarInfo], name: str, path: Path) -> tarfile.TarInfo:
     member = next(members, None)
     if member is None or member.name != name:
-        raise BadBundle(f"{path} does not begin with {name}: it is no bundle of warmstore's")
+        raise BadBundle(f"{path} does not begin with {name}, so it is no bundle of warmstore")
     return member
 
 
 def _content(tar: tarfile.TarFile, member: tarfile.TarInfo, most: int, path: Path) -> bytes:
     if member.size > most:
-        raise BadBundle(f"{member.name} in {path} has {member.size:,} bytes, and {most:,} at most are taken")
+        raise BadBundle(f"{member.name} in {path} has {member.size:,} bytes; the most is {most:,}")
     file = tar.extractfile(member)
     assert file is not None
     return file.read()
 
 
 def _stage(tar: tarfile.TarFile, member: tarfile.TarInfo, size: int, target: Path, path: Path, files: Files) -> None:
-    """Write a blob into the staging folder, if it is what the manifest says."""
+    """Write a blob into the staging folder, and compare its size and hash with the manifest."""
     file = tar.extractfile(member)
     assert file is not None
     hasher, found = blake3(), 0
@@ -250,14 +250,7 @@ def _stage(tar: tarfile.TarFile, member: tarfile.TarInfo, size: int, target: Pat
             hasher.update(part)
             out.write(part)
     if found != size or hasher.hexdigest() != target.name:
-        raise BadBundle(f"{member.name} in {path} is not what the manifest says; nothing was taken")
-
-
-def _trusted(keyring: Keyring, manifest: bytes, signature: Any, path: Path) -> str | None:
-    if keyring:
-        return keyring.check(_PURPOSE, manifest, signature if isinstance(signature, dict) else None, str(path))
-    _log.warning("%s is taken unchecked, for no key is configured: whoever made it may run code here", path)
-    return None
+        raise BadBundle(f"{member.name} in {path} differs from its manifest; nothing was imported")
 
 
 def _read_manifest(found: Any, path: Path) -> tuple[list[Artifact], dict[str, list[str]]]:
@@ -270,15 +263,7 @@ def _read_manifest(found: Any, path: Path) -> tuple[list[Artifact], dict[str, li
             raise BadArtifact(f"not a manifest of format {FORMAT}")
         return artifact_json.read(found)
     except BadArtifact as error:
-        raise BadBundle(f"the manifest of {path} is not one ({error}); nothing was taken") from error
-
-
-def _is_whole(store: ArtifactStore, one: Artifact) -> bool:
-    try:
-        store.read(one)
-    except (Damaged, NoArtifact):
-        return False
-    return True
+        raise BadBundle(f"the manifest of {path} is invalid ({error}); nothing was imported") from error
 
 
 def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
@@ -291,8 +276,4 @@ def _json(content: bytes, path: Path) -> Any:
     try:
         return json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise BadBundle(f"the manifest of {path} cannot be read ({error}); nothing was taken") from error
-
-
-def _listed(names: Mapping[str, object]) -> str:
-    return ", ".join(map(repr, names)) or "none"
+        raise BadBundle(f"the manifest of {path} cannot be read ({error}); nothing was imported") from error

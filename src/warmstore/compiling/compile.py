@@ -52,38 +52,31 @@ def compile(  # noqa: A001
         plain.forward = program
         return plain
     program.listen(plain, plain, _why_not(kept))
-    return wraps(plain)(_function(program))
-
-
-def _function(program: CompiledProgram) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return program(*args, **kwargs)
-
-    return call
+    return wraps(plain)(lambda *args, **kwargs: program(*args, **kwargs))
 
 
 def _why_not(options: Mapping[str, Any]) -> str:
-    """Why no result of `torch.compile` with these options is kept; "" if results are kept."""
+    """Why no result of `torch.compile` with these options is stored; "" if results are stored."""
     import torch
     import torch._inductor
 
     from warmstore.compiling.hooks.torch_hooks import TESTED, is_tested
 
     if (backend := options.get("backend") or "inductor") != "inductor":
-        return f"of the backend {backend!r} nothing is kept, only of Inductor"
+        return f"nothing is stored with backend={backend!r}, only with Inductor"
     if options.get("disable"):
-        return "disable=True"
+        return "nothing is stored with disable=True"
     config = torch._inductor.config
     settings = {**torch._inductor.list_mode_options(options.get("mode") or "default"), **options["options"]}
     for name in ("caching_precompile", "compiled_autograd"):
         if getattr(torch._dynamo.config, name):
-            return f"with torch._dynamo.config.{name} nothing is kept"
+            return f"nothing is stored with torch._dynamo.config.{name}"
     for name in ("triton.cudagraphs", "freezing", "guard_filter_fn", "use_aoti", "cpp_wrapper"):
         value = settings.get(name)
         if value is None and "_fn" not in name and "aoti" not in name:
             value = config.triton.cudagraphs if "." in name else getattr(config, name)
         if value:
-            return f"with the option {name} nothing is kept"
+            return f"nothing is stored with the option {name}"
     if not is_tested(torch.__version__):
-        return f"of torch {torch.__version__} nothing is kept; tested is {', '.join(TESTED)}"
+        return f"nothing is stored with torch {torch.__version__}; tested: {', '.join(TESTED)}"
     return ""

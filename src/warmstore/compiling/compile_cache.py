@@ -115,7 +115,7 @@ class CompileCache(Closeable):
         for name, value in {**_folders(live), **JAX_VARIABLES}.items():
             self._variables[name] = os.environ.get(name)
             os.environ[name] = value
-        if self.settings.job_is_told:
+        if self.settings.job_is_named:
             self._variables["TORCH_COMPILE_JOB_ID"] = os.environ.get("TORCH_COMPILE_JOB_ID")
             os.environ.setdefault("TORCH_COMPILE_JOB_ID", self.settings.job)
 
@@ -125,7 +125,7 @@ class CompileCache(Closeable):
         if (utils := sys.modules.get("torch._inductor.utils")) is not None:
             utils.clear_caches()  # of modules and libraries by their paths; those in use stay in use
         if self._jax is not None:
-            self._jax.tell()
+            self._jax.set_options()
 
     def _set_options(self, config: ModuleType) -> None:
         compiler_profiles.apply_options(self.profile, config)

@@ -29,7 +29,7 @@ class Finding:
 
 
 def doctor(folder: Path, job: str | None = None) -> list[Finding]:
-    """Check this machine and a store's folder. `job`: shows only the last run of this job.
+    """Check this machine and a store's folder. With `job`, show only the last run of this job.
 
     Raises:
         ValueError: A newer warmstore made the store.
@@ -46,14 +46,14 @@ def _machine(environment: Environment) -> Iterator[Finding]:
     elif is_tested(environment.torch):
         yield Finding("torch", True, f"{environment.torch} ({versions})")
     else:
-        yield Finding("torch", False, f"{environment.torch}; only what a job used is brought ({versions})")
+        yield Finding("torch", False, f"{environment.torch}; only artifacts that the job used are found ({versions})")
     if environment.compiler is None:
-        yield Finding("compiler", False, "no g++, clang++ or $CXX; what is not cached cannot be compiled for the CPU")
+        yield Finding("compiler", False, "no g++, clang++ or $CXX; code for the CPU cannot be compiled")
     else:
         yield Finding("compiler", True, environment.compiler)
     level = f"{environment.capability}, {len(environment.isa)} extensions"
-    if told := os.environ.get("ATEN_CPU_CAPABILITY"):
-        level += f"; lowered by ATEN_CPU_CAPABILITY={told}, so code for the whole CPU does not fit"
+    if lowered := os.environ.get("ATEN_CPU_CAPABILITY"):
+        level += f"; set by ATEN_CPU_CAPABILITY={lowered}, so code for all extensions of the CPU is not usable"
     yield Finding("instruction set", environment.capability != "default", level)
     yield Finding("GPUs", True, ", ".join(environment.gpus) or "none")
 
@@ -68,9 +68,9 @@ def _folders(folder: Path) -> Iterator[Finding]:
         return
     try:
         SingleFlight(folder / "flights").close()
-        yield Finding("locks", True, "writable: of several cold processes one compiles")
+        yield Finding("locks", True, "writable: one of several cold processes compiles")
     except OSError as error:
-        yield Finding("locks", False, f"{message_of(error)}; every cold process compiles for itself")
+        yield Finding("locks", False, f"{message_of(error)}; every cold process compiles")
     reasons = []
     for parent in places(folder):
         try:
@@ -93,21 +93,21 @@ def _store(folder: Path, environment: Environment) -> Iterator[Finding]:
     with store:
         artifacts = store.all()
         usable = sum(not objections(artifact, environment) for artifact in artifacts)
-        yield Finding("artifacts", True, f"{len(artifacts)}, of which {usable} may be used here")
+        yield Finding("artifacts", True, f"{len(artifacts)}, of which {usable} are usable here")
         broken = []
         for artifact in artifacts:
             try:
                 data = store.read(artifact)
                 if artifact.kind == "cpp.so" and not is_whole_library(data):
-                    broken.append(f"{artifact.key} is cut short")
+                    broken.append(f"{artifact.key} is truncated")
             except (OSError, LookupError) as error:
                 broken.append(message_of(error))
-        yield Finding("integrity", not broken, "; ".join(broken[:5]) or "every artifact is what was stored")
+        yield Finding("integrity", not broken, "; ".join(broken[:5]) or "no artifact is damaged")
 
 
 def _last_runs(folder: Path, job: str | None) -> Iterator[Finding]:
     for name, lookups in lookup_log.read(folder, job):
-        missed = [one for one in lookups if not one.hit]
+        missed = [lookup for lookup in lookups if not lookup.hit]
         yield Finding(f"last run of {name}", not missed, f"{len(lookups) - len(missed)} of {len(lookups)} found")
-        for one in missed:
-            yield Finding(f"last run of {name}: {one.key}", False, one.why)
+        for lookup in missed:
+            yield Finding(f"last run of {name}: {lookup.key}", False, lookup.why)

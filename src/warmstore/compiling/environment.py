@@ -1,8 +1,4 @@
-"""What a compiled artifact depends on outside the program: versions, device, instruction set, compiler, threads.
-
-An `Environment` is plain data. Versions of torch, Triton and JAX are read from their files, without an import, so an
-environment is the same before and after they are imported.
-"""
+"""The environment that a compiled artifact depends on: versions, device, instruction set, compiler, threads."""
 
 from __future__ import annotations
 
@@ -21,10 +17,10 @@ from warmstore.errors import BadArtifact
 class Environment:
     """Everything that decides whether an artifact is usable on another machine. None or empty: absent or unknown.
 
-    `isa` holds the extensions of the CPU's instruction set that compilers use. `capability` is the vector level that
-    torch's kernels take ("avx512", "avx2", "default"), which ATEN_CPU_CAPABILITY lowers. `gpus` are the models that
-    this process may use and `compute` their compute capabilities, in the same order. `driver` is the CUDA driver's
-    version. `threads` is how many threads torch takes when nobody tells it.
+    `isa` has the extensions of the CPU's instruction set that compilers use. `capability` is the vector level of
+    torch's kernels ("avx512", "avx2", "default"), which ATEN_CPU_CAPABILITY lowers. `gpus` are the models of the
+    visible GPUs and `compute` their compute capabilities, in the same order. `driver` is the version of the CUDA
+    driver. `threads` is torch's default number of threads.
     """
 
     system: str = ""
@@ -47,38 +43,35 @@ class Environment:
     threads: int = 0
 
     def changes_from(self, other: Environment) -> list[str]:
-        """What differs from `other`, as in "torch 2.12.0 -> 2.13.0"; where torch lies does not count."""
-        said = []
-        for name in (one.name for one in fields(self)):
+        """The differences from `other`, such as "torch 2.12.0 -> 2.13.0". The path of torch does not count."""
+        changes = []
+        for name in (field.name for field in fields(self)):
             before, now = getattr(other, name), getattr(self, name)
             if before == now or name == "torch_path":
                 continue
             if name == "isa":
-                lost, won = sorted(set(before) - set(now)), sorted(set(now) - set(before))
-                said.append(" and ".join(f"{what} {', '.join(of)}" for what, of in (("no", lost), ("with", won)) if of))
+                lost, new = sorted(set(before) - set(now)), sorted(set(now) - set(before))
+                parts = (f"{word} {', '.join(isa)}" for word, isa in (("no", lost), ("with", new)) if isa)
+                changes.append(" and ".join(parts))
             else:
-                said.append(f"{name} {value_text(before)} -> {value_text(now)}")
-        return said
+                changes.append(f"{name} {value_text(before)} -> {value_text(now)}")
+        return changes
 
     @cached_property
     def digest(self) -> str:
-        """32 hexadecimal digits that are equal exactly for equal environments, on every machine."""
-        return blake3(self._json.encode()).hexdigest(length=16)
+        """A hash of `to_json`, 32 hexadecimal digits."""
+        return blake3(self.to_json().encode()).hexdigest(length=16)
 
     def to_json(self) -> str:
         """One line, the same for equal environments."""
-        return self._json
-
-    @cached_property
-    def _json(self) -> str:
         return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Environment:
-        """The environment that `to_json` wrote. Names that this version does not know are left out.
+        """The environment that `to_json` wrote. Unknown names are skipped.
 
         Raises:
-            BadArtifact: the text is no environment.
+            BadArtifact: The text is no environment.
         """
         try:
             found: Mapping[str, Any] = json.loads(text)
@@ -87,12 +80,12 @@ class Environment:
                 known[name] = tuple(known.get(name, ()))
             known["compute"] = tuple((int(major), int(minor)) for major, minor in known.get("compute", ()))
         except (ValueError, TypeError, KeyError) as error:
-            raise BadArtifact(f"not the record of an environment ({error}): {text[:80]!r}") from error
+            raise BadArtifact(f"not an environment ({error}): {text[:80]!r}") from error
         return cls(**known)
 
 
 def value_text(value: object) -> str:
-    """A value of a field, or several, as messages show it."""
+    """The value of a field for messages."""
     if isinstance(value, tuple | list):
         return ", ".join(map(str, value)) or "none"
     return "none" if value is None else str(value)

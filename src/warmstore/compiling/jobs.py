@@ -14,7 +14,7 @@ from warmstore.compiling.store.artifact_store import ArtifactStore
 
 @dataclass(frozen=True)
 class Readiness:
-    """How many of the `keys` that a job used are `ready`: here, whole and usable; `reasons` why the others are not."""
+    """How many of the `keys` of a job are `ready`: stored, undamaged and usable. `reasons`: why others are not."""
 
     job: str
     keys: int
@@ -23,10 +23,10 @@ class Readiness:
 
 
 def prepare(folder: Path, job: str, remote: RemoteSettings | None = None) -> Readiness:
-    """Fetch the artifacts of a job from the remote, then read and verify them; they are in the page cache then.
+    """Fetch the artifacts of a job from the remote, then read and verify all of them, which fills the page cache.
 
     Raises:
-        NewerFormat, WriteFailed: the store cannot be opened.
+        NewerFormat, WriteFailed: The store cannot be opened.
     """
     environment = probe()
     with ArtifactStore(folder) as store:

@@ -1,4 +1,4 @@
-"""How the parts of an `Environment` are found out, each without importing a framework or starting a process twice."""
+"""Finds the parts of this process's `Environment`, without importing a framework. Slow answers are cached in files."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from warmstore.compiling.environment import Environment
 from warmstore.storage.atomic import replace_file
 from warmstore.storage.files import PLAIN, read_whole
 
-# Extensions of x86-64 and ARM that compilers emit with -march=native. What /proc/cpuinfo lists besides comes and goes
-# with the kernel and the hypervisor, and means nothing to a compiled file.
+# Extensions of x86-64 and ARM that compilers use with -march=native. Other flags in /proc/cpuinfo depend on the kernel
+# and the hypervisor, and do not matter to compiled code.
 _ISA = {
     "ssse3", "pni", "fma", "fma4", "f16c", "bmi1", "bmi2", "abm", "lzcnt", "popcnt", "movbe", "aes", "vaes",
     "pclmulqdq", "vpclmulqdq", "gfni", "adx", "rdrnd", "rdrand", "rdseed", "cx16", "fsgsbase", "clwb", "clflushopt",
@@ -36,7 +36,7 @@ _ISA_FAMILIES = ("sse", "avx", "amx_", "sha", "xsave", "asimd", "sve", "sme_", "
 
 @cache
 def probe() -> Environment:
-    """The environment that this process compiles for. The first call takes some milliseconds, later ones none."""
+    """The environment of this process. The first call takes some milliseconds."""
     torch = _torch()
     isa = _isa()
     gpus, compute = _gpus()
@@ -77,7 +77,7 @@ def _package(name: str) -> Path | None:
 
 
 def _torch() -> dict[str, str]:
-    """What torch's version file says, and where torch is."""
+    """The variables in torch's version file, and the path of torch."""
     folder = _package("torch")
     if folder is None:
         return {}
@@ -89,7 +89,7 @@ def _torch() -> dict[str, str]:
 
 
 def _version(name: str) -> str | None:
-    """The version of a package, from the folder that its installer left beside it."""
+    """The version of a package, from the name of its .dist-info folder."""
     folder = _package(name)
     if folder is None:
         return None
@@ -101,12 +101,12 @@ def _version(name: str) -> str | None:
 @cache
 def _flags() -> frozenset[str]:
     with suppress(OSError), open("/proc/cpuinfo", "rb") as file:
-        text = file.read(1 << 14).decode(errors="replace")  # the first processor is in there; of 256 all are megabytes
+        text = file.read(1 << 14).decode(errors="replace")  # the first processor; 256 of them take megabytes
         if match := re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE):
             return frozenset(match[1].split())
     with suppress(OSError, subprocess.SubprocessError):  # macOS
-        said = subprocess.run(["sysctl", "-n", "hw.optional"], capture_output=True, text=True, timeout=5, check=False)
-        return frozenset(re.findall(r"hw\.optional\.(?:arm\.)?(\w+): 1", said.stdout))
+        printed = _output(["sysctl", "-n", "hw.optional"])
+        return frozenset(re.findall(r"hw\.optional\.(?:arm\.)?(\w+): 1", printed))
     return frozenset()
 
 
@@ -119,46 +119,47 @@ def _isa() -> tuple[str, ...]:
 
 def _capability(isa: tuple[str, ...]) -> str:
     """The vector level of torch's kernels: `at::get_cpu_capability` in ATen/native/DispatchStub.cpp."""
-    told = os.environ.get("ATEN_CPU_CAPABILITY")
-    if told in ("avx512", "avx2", "default", "vsx", "zvector", "sve", "sve256"):
-        return told
-    has = set(isa)
-    if has >= {"avx512vl", "avx512bw", "avx512dq", "fma"}:
+    forced = os.environ.get("ATEN_CPU_CAPABILITY")
+    if forced in ("avx512", "avx2", "default", "vsx", "zvector", "sve", "sve256"):
+        return forced
+    extensions = set(isa)
+    if extensions >= {"avx512vl", "avx512bw", "avx512dq", "fma"}:
         return "avx512"
-    if has >= {"avx2", "fma"}:
+    if extensions >= {"avx2", "fma"}:
         return "avx2"
-    return "sve" if "sve" in has else "default"
+    return "sve" if "sve" in extensions else "default"
 
 
 def _threads() -> int:
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        told = os.environ.get(name, "").split(",")[0].strip()
-        if told.isdecimal() and int(told):
-            return int(told)
+        threads = os.environ.get(name, "").split(",")[0].strip()
+        if threads.isdecimal() and int(threads):
+            return int(threads)
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _compiler() -> str | None:
-    """The first line that the C++ compiler says of itself. Asked once for a compiler; the answer is kept in a file."""
-    told = shlex.split(os.environ.get("CXX", ""))
-    found = next(filter(None, map(shutil.which, told[-1:] or ("g++", "clang++", "c++"))), None)
+    """The first line that the C++ compiler prints for --version."""
+    command = shlex.split(os.environ.get("CXX", ""))
+    found = next(filter(None, map(shutil.which, command[-1:] or ("g++", "clang++", "c++"))), None)
     if found is None:
         return None
     real = Path(found).resolve()
     state = real.stat()
-    return _remembered(
-        ("compiler", str(real), str(state.st_size), str(state.st_mtime_ns)),
-        lambda: _first_line([str(real), "--version"]),
-    )
+
+    def version() -> str | None:
+        with suppress(OSError, subprocess.SubprocessError):
+            lines = _output([str(real), "--version"]).strip().splitlines()
+            return lines[0].strip() if lines else None
+        return None
+
+    return _remembered(("compiler", str(real), str(state.st_size), str(state.st_mtime_ns)), version)
 
 
-def _first_line(command: list[str]) -> str | None:
-    with suppress(OSError, subprocess.SubprocessError):
-        said = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False).stdout
-        return said.splitlines()[0].strip() if said.strip() else None
-    return None
+def _output(command: list[str]) -> str:
+    return subprocess.run(command, capture_output=True, text=True, timeout=10, check=False).stdout
 
 
 def _driver() -> str | None:
@@ -169,7 +170,7 @@ def _driver() -> str | None:
 
 
 def _gpus() -> tuple[tuple[str, ...], tuple[tuple[int, int], ...]]:
-    """Models and compute capabilities of the GPUs that CUDA shows this process, from the NVIDIA management library."""
+    """Models and compute capabilities of the GPUs that are visible to CUDA, from the NVIDIA management library."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and (not visible.strip() or visible.strip().startswith("-1")):
         return (), ()
@@ -177,14 +178,14 @@ def _gpus() -> tuple[tuple[str, ...], tuple[tuple[int, int], ...]]:
     if driver is None and not Path("/dev/nvidiactl").exists():
         return (), ()
     devices = sorted(path.name for path in Path("/proc/driver/nvidia/gpus").glob("*"))
-    said = _remembered(("gpus", driver or "", *devices), lambda: json.dumps(_ask_nvml()))
-    found = [(uuid, name, (int(major), int(minor))) for uuid, name, major, minor in json.loads(said or "[]")]
+    listed = _remembered(("gpus", driver or "", *devices), lambda: json.dumps(_ask_nvml()))
+    found = [(uuid, name, (int(major), int(minor))) for uuid, name, major, minor in json.loads(listed or "[]")]
     if visible is not None:
         chosen = []
         for part in (part.strip() for part in visible.split(",")):
-            match = [one for at, one in enumerate(found) if part == str(at) or (part and one[0].startswith(part))]
+            match = [gpu for at, gpu in enumerate(found) if part == str(at) or (part and gpu[0].startswith(part))]
             if not match:
-                break  # CUDA stops at the first that it does not know
+                break  # CUDA ignores everything after an unknown name
             chosen += match[:1]
         found = chosen
     return tuple(name for _, name, _ in found), tuple(compute for _, _, compute in found)
@@ -217,7 +218,7 @@ def _ask_nvml() -> list[tuple[str, str, int, int]]:
 
 
 def _remembered(question: tuple[str, ...], ask: Callable[[], str | None]) -> str | None:
-    """The answer to a question that is slow to ask, kept in a file of this user's temporary folder."""
+    """The answer to a slow question, cached in a file below the temporary folder."""
     name = hashlib.sha256("\0".join(question).encode()).hexdigest()[:32]
     folder = Path(tempfile.gettempdir()) / f"warmstore-{os.getuid()}"
     path = folder / name

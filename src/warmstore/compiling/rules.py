@@ -36,7 +36,7 @@ class Same:
 
 @dataclass(frozen=True)
 class SamePython:
-    """The same Python but for its patch level: 3.11.4 reads what 3.11.9 wrote."""
+    """The same minor version of Python: 3.11.4 reads what 3.11.9 wrote."""
 
     def objection(self, artifact: Artifact, environment: Environment) -> str | None:
         needed, found = artifact.needs("python"), environment.python
@@ -56,7 +56,7 @@ class InstructionSet:
 
 @dataclass(frozen=True)
 class GlibcAtLeast:
-    """The C library is no older: a shared object may use symbols of the one it was linked with."""
+    """The C library is no older than the one that the artifact was linked with, whose symbols it may use."""
 
     def objection(self, artifact: Artifact, environment: Environment) -> str | None:
         needed, found = artifact.needs("glibc"), environment.glibc
@@ -67,10 +67,10 @@ class GlibcAtLeast:
 
 @dataclass(frozen=True)
 class Compute:
-    """Every GPU has the compute capability that was compiled for; or, where `newer` may use it, that or a higher one.
+    """Every GPU has the compute capability of the artifact, or with `newer` that or a higher one.
 
-    Code for an architecture with a letter ("sm_90a", a requirement `architecture`) runs on exactly that one: CUDA C++
-    Programming Guide, "Compute Capabilities", architecture-specific features.
+    Code for an architecture with a letter ("sm_90a", in the requirement `architecture`) needs exactly that one: CUDA
+    C++ Programming Guide, "Compute Capabilities", architecture-specific features.
     """
 
     newer: bool = False
@@ -80,20 +80,20 @@ class Compute:
         if not needed:
             return None
         least = max(needed)
-        said = f"{least[0]}.{least[1]}"
+        wanted = f"{least[0]}.{least[1]}"
         if not environment.compute:
-            return f"needs a GPU of compute capability {said}, here is none"
+            return f"needs a GPU of compute capability {wanted}, here is none"
         exact = not self.newer or str(artifact.requirements.get("architecture", ""))[-1:].isalpha()
         fits = [found == least if exact else found >= least for found in environment.compute]
         if all(fits):
             return None
         found = environment.compute[fits.index(False)]
-        return f"needs compute capability {said}{'' if exact else ' or higher'}, here is {found[0]}.{found[1]}"
+        return f"needs compute capability {wanted}{'' if exact else ' or higher'}, here is {found[0]}.{found[1]}"
 
 
 @dataclass(frozen=True)
 class SameModels:
-    """Every GPU is of the model that was measured or compiled for."""
+    """The GPUs are of the same models."""
 
     def objection(self, artifact: Artifact, environment: Environment) -> str | None:
         needed, found = set(artifact.needs("gpus") or ()), set(environment.gpus)
@@ -102,7 +102,7 @@ class SameModels:
 
 @dataclass(frozen=True)
 class CudaAtLeast:
-    """CUDA is of the same major version and no older: a driver refuses PTX and cubins of a newer toolkit."""
+    """CUDA has the same major version and is no older: a driver rejects PTX and cubins of a newer toolkit."""
 
     def objection(self, artifact: Artifact, environment: Environment) -> str | None:
         needed, found = artifact.needs("cuda"), environment.cuda
@@ -115,17 +115,17 @@ class CudaAtLeast:
 
 @dataclass(frozen=True)
 class SameEnvironment:
-    """The whole environment is the same: for kinds that are not in `KINDS`."""
+    """The whole environment is the same. For kinds that are not in `KINDS`."""
 
     def objection(self, artifact: Artifact, environment: Environment) -> str | None:
         if artifact.environment == environment:
             return None
-        return f"of kind {artifact.kind!r}, of which nothing is known: it needs the very environment it was made in"
+        return f"is of the unknown kind {artifact.kind!r}, which is usable only in exactly its own environment"
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of artifact. The higher `rank` is the more specific of those with the same key."""
+    """A kind of artifact. Of the usable artifacts of a key, those with the highest `rank` are the most specific."""
 
     rank: int
     rules: tuple[Rule, ...]
@@ -153,36 +153,35 @@ KINDS: dict[str, Kind] = {
     "header": Kind(30, (*_HOST, *_TORCH, Same("compiler"))),
     "jax": Kind(30, (*_NATIVE, Same("jax"), Same("jaxlib"), SameModels())),
 }
-"""Rank and rules of each kind. An artifact of another kind is used only in exactly the environment it was made in."""
+"""Rank and rules of each kind."""
 
 _UNKNOWN = Kind(0, (SameEnvironment(),))
 
 
 def objections(artifact: Artifact, environment: Environment) -> list[str]:
-    """Every reason why an artifact must not be used in an environment; none when it may be."""
+    """Every reason why an artifact must not be used in an environment; none if it may be used."""
     rules = KINDS.get(artifact.kind, _UNKNOWN).rules
-    return [said for rule in rules if (said := rule.objection(artifact, environment)) is not None]
+    return [reason for rule in rules if (reason := rule.objection(artifact, environment)) is not None]
 
 
 def choose(candidates: Iterable[Artifact], environment: Environment) -> tuple[Artifact | None, list[str]]:
-    """The most specific of the candidates that may be used, and why each of the others may not.
+    """The most specific usable candidate, and why others are not usable.
 
-    The reasons are of the form "triton.cubin made on HOST: needs compute capability 9.0, here is 8.0".
+    A reason is, for example, "triton.cubin made on HOST: needs compute capability 9.0, here is 8.0".
     """
     usable: list[Artifact] = []
     reasons = []
     for artifact in candidates:
-        against = objections(artifact, environment)
-        if against:
-            reasons.append(f"{artifact.kind} made on {artifact.host or 'an unknown host'}: {'; '.join(against)}")
+        if found := objections(artifact, environment):
+            reasons.append(f"{artifact.kind} made on {artifact.host or 'an unknown host'}: {'; '.join(found)}")
         else:
             usable.append(artifact)
-    best = max(usable, key=lambda one: (_rank(one), len(one.needs("isa") or ()), one.created), default=None)
-    return best, reasons
 
+    def order(artifact: Artifact) -> tuple[int, int, float]:
+        kind = KINDS.get(artifact.kind, _UNKNOWN)
+        return kind.rank, len(artifact.needs("isa") or ()), artifact.created
 
-def _rank(artifact: Artifact) -> int:
-    return KINDS.get(artifact.kind, _UNKNOWN).rank
+    return max(usable, key=order, default=None), reasons
 
 
 def _minor(version: str) -> str:

@@ -1,4 +1,4 @@
-"""The settings of `init`, from its arguments or environment variables, validated when they are made."""
+"""The settings of `init`, from its arguments or environment variables, validated."""
 
 import os
 import sys
@@ -23,7 +23,7 @@ class Settings:
         eviction: A name of `eviction_order.POLICIES`.
         profile: A name of `compiler_profiles.PROFILES`.
         job: The name of this program.
-        job_is_told: Whether the user gave the name; else it is the name of the script.
+        job_is_named: Whether the user named the program; otherwise `job` is the name of the script.
         offline: Whether the network must not be used.
         wait: Most seconds to wait for another process that compiles the same.
         remote: The remote, or None.
@@ -34,7 +34,7 @@ class Settings:
     eviction: str
     profile: str
     job: str
-    job_is_told: bool
+    job_is_named: bool
     offline: bool
     wait: float
     remote: RemoteSettings | None = None
@@ -54,7 +54,7 @@ class Settings:
         """Arguments win over variables, and variables over defaults.
 
         Raises:
-            ValueError: one of them makes no sense; the message names it.
+            ValueError: A value is invalid; the message names it.
         """
         order_of(eviction)
         if profile == "auto":
@@ -66,14 +66,14 @@ class Settings:
         size = parse_size(max_size if max_size is not None else f"{gigabytes} GB" if gigabytes else "100GB")
         if size < LEAST:
             raise ValueError(f"max_size={max_size or gigabytes!r} is less than the {LEAST:,} bytes that a store needs")
-        told = job or os.environ.get("WARMSTORE_JOB")
+        name = job or os.environ.get("WARMSTORE_JOB")
         return cls(
             folder=Path(local_dir or os.environ.get("WARMSTORE_CACHE_DIR") or default_folder()).expanduser().absolute(),
             max_size=size,
             eviction=eviction,
             profile=profile,
-            job=told or default_job(),
-            job_is_told=bool(told),
+            job=name or default_job(),
+            job_is_named=bool(name),
             offline=is_offline() if offline is None else offline,
             wait=float(wait),
             remote=remote,
@@ -88,7 +88,7 @@ def default_folder() -> Path:
 
 
 def default_job() -> str:
-    """The name of the program: of its script, or of its module for `python -m`."""
+    """The name of the program's script, or of its module for `python -m`."""
     main = sys.modules.get("__main__")
     spec = getattr(main, "__spec__", None)
     if spec is not None and spec.name != "__main__":

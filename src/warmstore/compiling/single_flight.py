@@ -1,8 +1,8 @@
 """Single flight: of several processes that need the same artifact, one compiles and the others wait for it.
 
 A flight is a lock on one of 4,096 empty files, chosen by a hash of the key. The system releases the lock when its
-process ends. Two keys of the same file wait for each other, which only costs time. The locks are those of `flock`: they
-belong to an open file, so other code of the process that opens and closes the same file does not release them.
+process ends. Two keys with the same file wait for each other, which only costs time. A lock of `flock` belongs to an
+open file, so other code of the process that opens and closes the same file does not release it.
 """
 
 import fcntl
@@ -16,13 +16,10 @@ _FILES = 1 << 12
 
 
 class SingleFlight:
-    """The flights of one process.
-
-    Args:
-        folder: Holds the files; made when missing.
+    """The flights of one process, with files in a folder that is created if missing.
 
     Raises:
-        OSError: nothing can be written there.
+        OSError: The folder cannot be written.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -71,13 +68,13 @@ class SingleFlight:
         with self._guard:
             file = self._held.pop(self._file(key), None)
             if file is not None:
-                self._let_go(file)
+                self._release(file)
 
     def close(self) -> None:
         """Release all flights. From then on `begin` is always true."""
         with self._guard:
             while self._held:
-                self._let_go(self._held.popitem()[1])
+                self._release(self._held.popitem()[1])
             self._is_closed = True
 
     def leave(self) -> None:
@@ -88,7 +85,7 @@ class SingleFlight:
         self._is_closed = True
 
     @staticmethod
-    def _let_go(file: int) -> None:
+    def _release(file: int) -> None:
         fcntl.flock(file, fcntl.LOCK_UN)  # a forked child may still have the file open
         os.close(file)
 

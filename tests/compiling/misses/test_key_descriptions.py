@@ -94,7 +94,7 @@ def test_only_the_first_changes_are_said() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"x", b"\x80\x04."])
 def test_what_is_no_details_is_refused(data: bytes) -> None:
-    with pytest.raises(BadArtifact, match="not the details of a key"):
+    with pytest.raises(BadArtifact, match="not the description of a key"):
         KeyDescription.from_bytes(data)
 
 

@@ -94,7 +94,7 @@ def test_a_program_that_outgrows_the_limit_goes_on_elsewhere(
         one.harvest()
         assert du(tmp_path / "store") <= LIMIT
     assert one.live.path.parent == tmp_path / "tmp"
-    assert "no room within the limit of 25,165,824 bytes" in caplog.text
+    assert "exceed the limit of 25,165,824 bytes" in caplog.text
     kept = one.kept
     assert 0 < kept < 30
     compiled(one, 31)
@@ -105,9 +105,9 @@ def test_a_program_that_outgrows_the_limit_goes_on_elsewhere(
 
 def test_room_for_more_than_the_limit_is_refused(session: Open) -> None:
     scratch = session().scratch
-    assert scratch.book(10 * MIB)
-    assert not scratch.book(13 * MIB)
-    assert scratch.book(9 * MIB)
+    assert scratch.reserve(10 * MIB)
+    assert not scratch.reserve(13 * MIB)
+    assert scratch.reserve(9 * MIB)
 
 
 def test_what_the_killed_had_booked_is_given_back(session: Open, tmp_path: Path) -> None:

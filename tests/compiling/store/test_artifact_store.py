@@ -220,7 +220,7 @@ def test_a_claim_counts_and_evicts(store: ArtifactStore) -> None:
     assert store.stats().claimed >= 55 * MB
     assert store.stats().size + store.stats().claimed <= 64 * MB
     assert 0 < len(store.all()) < 10
-    with pytest.raises(TooLarge, match="the claim of 'inductor' takes 64,000,000 bytes"):
+    with pytest.raises(TooLarge, match="the reservation of 'inductor' takes 64,000,000 bytes"):
         store.reserve("inductor", 64 * MB)
     assert 55 * MB <= store.stats().claimed < 56 * MB
     store.release("inductor")
@@ -240,7 +240,7 @@ def test_what_others_put_into_the_folder_counts(store: ArtifactStore) -> None:
 
 def test_an_artifact_larger_than_the_limit_is_refused_and_evicts_nothing(store: ArtifactStore) -> None:
     store.put("k", "cpp.so", b"x", environment=HERE)
-    with pytest.raises(TooLarge, match=r"the artifact 'big' takes 63,000,000 bytes.*may have 64,000,000"):
+    with pytest.raises(TooLarge, match=r"the artifact 'big' takes 63,000,000 bytes; the limit of .* is 64,000,000"):
         store.put("big", "cpp.so", bytes(63 * MB), environment=HERE)
     assert [one.key for one in store.all()] == ["k"]
 
@@ -268,7 +268,7 @@ def test_jobs_alone_never_fill_a_store(tmp_path: Path) -> None:
     [
         (("1MB",), "max_size '1MB' is less than the 8,388,608 bytes that a store needs"),
         (("many",), "'many' is not a size"),
-        (("1GB", "newest"), "eviction 'newest' is not known; take one of 'lru', 'lfu', 'size', 'age'"),
+        (("1GB", "newest"), "eviction 'newest' is not known; choose one of 'lru', 'lfu', 'size', 'age'"),
     ],
 )
 def test_nonsense_is_said_to_be_so(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
@@ -405,5 +405,5 @@ def test_the_digest_of_an_environment_is_its_content() -> None:
     assert HERE.digest == replace(HERE).digest
     assert HERE.digest != elsewhere(threads=9).digest
     assert type(HERE).from_json(HERE.to_json()) == HERE
-    with pytest.raises(BadArtifact, match="not the record of an environment"):
+    with pytest.raises(BadArtifact, match="not an environment"):
         type(HERE).from_json('{"gpus": 3}')

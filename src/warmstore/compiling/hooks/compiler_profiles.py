@@ -1,7 +1,7 @@
-"""Profiles: the options of the compilers that decide how fast a warm start is, and where what was compiled may run.
+"""Profiles: options of the compilers that decide on which machines the compiled code can run.
 
-A profile is environment variables, which a compiler reads when it is imported, and the same options for compilers that
-are imported already. A variable that the user set stays as it is.
+A profile has environment variables, which a compiler reads when it is imported, and the same options for compilers that
+are imported already. A variable that the user has set stays as it is.
 """
 
 import os
@@ -15,13 +15,13 @@ from typing import Any
 
 @dataclass(frozen=True)
 class CompilerProfile:
-    """Options by name.
+    """A profile.
 
     Attributes:
         name: `fast` or `portable`.
         variables: Environment variables.
-        options: The same, and more, as attributes of `torch._inductor.config`.
-        requirements: What artifacts made with it need instead of the environment they are made in.
+        options: The same and further options, as attributes of `torch._inductor.config`.
+        requirements: The `Artifact.requirements` of artifacts made with the profile.
     """
 
     name: str
@@ -36,7 +36,7 @@ _FAST = CompilerProfile("fast", {})
 _X86_64_V2 = ["cx16", "popcnt", "sse4_1", "sse4_2", "ssse3"]
 _X86_64_V3 = [*_X86_64_V2, "abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"]
 
-# x86-64-v3 is AVX2 and FMA: what every x86 server since 2015 runs. Thread numbers are not compiled in.
+# x86-64-v3 has AVX2 and FMA, as every x86 server since 2015. The number of threads is not compiled in.
 _PORTABLE = CompilerProfile(
     "portable",
     {
@@ -51,10 +51,10 @@ PROFILES = ("auto", "fast", "portable")
 
 
 def choose(name: str) -> CompilerProfile:
-    """The profile of that name; `auto` is `fast`. On machines that are not x86-64 `portable` is `fast` too.
+    """The profile of a name. `auto` is `fast`; so is `portable` on machines other than x86-64.
 
     Raises:
-        ValueError: there is no such profile.
+        ValueError: The name is unknown.
     """
     if name not in PROFILES:
         raise ValueError(f"profile={name!r} is not known; choose one of {', '.join(PROFILES)}")
@@ -62,7 +62,7 @@ def choose(name: str) -> CompilerProfile:
 
 
 def apply(profile: CompilerProfile) -> dict[str, str | None]:
-    """Set the variables, and the options of an Inductor that is imported. Returns what the variables were before."""
+    """Set the variables, and the options of an imported Inductor. Returns the previous values of the variables."""
     before = {name: os.environ.get(name) for name in profile.variables}
     for name, value in profile.variables.items():
         os.environ.setdefault(name, value)
@@ -72,7 +72,7 @@ def apply(profile: CompilerProfile) -> dict[str, str | None]:
 
 
 def apply_options(profile: CompilerProfile, config: ModuleType) -> None:
-    """Set the options in `torch._inductor.config`; those that this version does not have are left out."""
+    """Set the options in `torch._inductor.config`. Options that this version does not have are skipped."""
     for name, value in profile.options.items():
         variable = _VARIABLES.get(name)
         if (

@@ -76,4 +76,4 @@ def _run(action: Action, module: ModuleType) -> None:
     try:
         action(module)
     except Exception:
-        _log.warning("the compile cache cannot look into %s; it works on, with less", module.__name__, exc_info=True)
+        _log.warning("the compile cache has no hooks in %s; it finds less", module.__name__, exc_info=True)

@@ -22,12 +22,12 @@ _OPTIONS = {
 
 VARIABLES = {
     "JAX_ENABLE_COMPILATION_CACHE": "true",
-    # Else the folder's name is among the options of the compiler, and so in the key.
+    # Otherwise the compiler's options, and so the key, contain the name of the folder.
     "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
 }
-"""Options beside the folder. With them JAX keeps every program, and keys do not depend on the folder."""
+"""With these options JAX stores every program, and keys do not depend on the folder."""
 
 
 class JaxHooks:
@@ -36,11 +36,11 @@ class JaxHooks:
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._replaced: list[tuple[Any, str, Any]] = []
-        self._told: dict[str, Any] = {}
+        self._options: dict[str, Any] = {}  # the values before `set_options`
 
     def watch(self, watcher: Watcher) -> None:
         """Set each hook as soon as its module of JAX is imported, and the options of a JAX that is imported already."""
-        self.tell()
+        self.set_options()
         watcher.when_imported("jax._src.lru_cache", self._lru_cache)
         watcher.when_imported("jax._src.compilation_cache", self._compilation_cache)
         watcher.when_imported("jax._src.compiler", self._compiler)
@@ -52,28 +52,29 @@ class JaxHooks:
         self._replaced.clear()
         jax = sys.modules.get("jax")
         if jax is not None:
-            for option, value in self._told.items():
+            for option, value in self._options.items():
                 jax.config.update(option, value)
             self._forget_folder()
-        self._told.clear()
+        self._options.clear()
 
-    def tell(self) -> None:
+    def set_options(self) -> None:
         """Set the options of an imported JAX, each with the type of its present value."""
         jax = sys.modules.get("jax")
         if jax is None:
             return
         for option, variable in _OPTIONS.items():
             now = getattr(jax.config, option, None)
-            said = os.environ[variable]
-            value = (
-                said == "true" if isinstance(now, bool) else type(now)(said) if isinstance(now, int | float) else said
-            )
-            self._told.setdefault(option, now)
+            value: Any = os.environ[variable]
+            if isinstance(now, bool):
+                value = value == "true"
+            elif isinstance(now, int | float):
+                value = type(now)(value)
+            self._options.setdefault(option, now)
             jax.config.update(option, value)
         self._forget_folder()
 
     def _forget_folder(self) -> None:
-        """Close the cache of JAX, which JAX opens only once, so that it opens the new folder."""
+        """Close the cache of JAX, so that JAX opens the new folder."""
         cache = sys.modules.get("jax._src.compilation_cache")
         if cache is not None and hasattr(cache, "reset_cache"):
             cache.reset_cache()
@@ -90,30 +91,29 @@ class JaxHooks:
             return self._listener.inside(str(Path(self_.path) / f"{key}{suffix}"))
 
         @functools.wraps(get)
-        def hearing_get(self_: Any, key: str) -> bytes | None:
+        def reporting_get(self_: Any, key: str) -> bytes | None:
             if (inside := path_of(self_, key)) is not None:
                 self._listener.wanted(inside, alone=True)
             found: bytes | None = get(self_, key)
             return found
 
         @functools.wraps(put)
-        def hearing_put(self_: Any, key: str, value: bytes) -> None:
+        def reporting_put(self_: Any, key: str, value: bytes) -> None:
             put(self_, key, value)
             if (inside := path_of(self_, key)) is not None:
                 self._listener.made(inside)
 
-        self._replace(cache, "get", hearing_get)
-        self._replace(cache, "put", hearing_put)
+        self._replace(cache, "get", reporting_get)
+        self._replace(cache, "put", reporting_put)
 
     def _compilation_cache(self, module: ModuleType) -> None:
         get_cache_key = module.get_cache_key
-        suffix = "-cache"
 
         @functools.wraps(get_cache_key)
         def described(program: Any, devices: Any, options: Any, *args: Any, **kwargs: Any) -> str:
             key: str = get_cache_key(program, devices, options, *args, **kwargs)
             folder = os.environ.get("JAX_COMPILATION_CACHE_DIR", "")
-            if (inside := self._listener.inside(str(Path(folder) / f"{key}{suffix}"))) is not None:
+            if (inside := self._listener.inside(str(Path(folder) / f"{key}-cache"))) is not None:
                 flags = os.environ.get("XLA_FLAGS", "")
                 self._listener.describe(inside, lambda: of_jax(str(program), options.SerializeAsString(), flags))
             return key

@@ -6,7 +6,6 @@ functions of torch, each only if its signature is as expected. torch works witho
 """
 
 import copy
-import functools
 import hashlib
 import inspect
 import logging
@@ -19,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
+from functools import partial, wraps
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -65,282 +65,240 @@ class TorchHooks:
         self._replaced.clear()
 
     def _codecache(self, module: ModuleType) -> None:
-        self._folder_of(module.FxGraphCache, alone=True)
-        self._replace(module.FxGraphCache, "_save_graph", "key", self._saving(module.FxGraphCache))
-        self._replace(module.FxGraphCache, "prepare_key", "gm example_inputs", self._preparing)
-        self._replace(module.FxGraphCache, "load_with_key", "key debug_lines", self._loading(module.FxGraphCache))
-        self._replace(module.FxGraphCachePickler, "__init__", "self gm", self._pickling)
-        self._replace(module, "write", "content extension extra hash_type specified_dir key", self._writing)
+        cache = module.FxGraphCache
+        self._folder_of(cache, alone=True)
+        self._replace(cache, "_save_graph", "key", partial(self._save, cache))
+        self._replace(cache, "prepare_key", "gm example_inputs", self._prepare_key)
+        self._replace(cache, "load_with_key", "key debug_lines", partial(self._load_with_key, cache))
+        self._replace(module.FxGraphCachePickler, "__init__", "self gm", self._init_pickler)
+        parameters = "content extension extra hash_type specified_dir key"
+        self._replace(module, "write", parameters, partial(self._write, _folders()))
         for name in ("_HEADER_DIR", "_HEADER_LOCK_DIR"):
             self._replaced.append((module, name, getattr(module, name)))
-        self._replace(module, "_precompile_header", "header hashable_cmd_line", self._precompiling(module))
+        parameters = "header hashable_cmd_line"
+        self._replace(module, "_precompile_header", parameters, partial(self._precompile_header, module))
         module.torch_key.prefetch()  # starts to hash the sources of torch, which takes 0.2 s
 
     def _autograd_cache(self, module: ModuleType) -> None:
-        self._folder_of(module.AOTAutogradCache, alone=False)
+        cache = module.AOTAutogradCache
+        self._folder_of(cache, alone=False)
         lines = "_get_debug_lines_for_cache_key"
-        self._replace(module, lines, "pickler details key", self._describing(module.AOTAutogradCache))
-        self._replace(module, "autograd_cache_key", "mod example_inputs", self._keying(module))
-        self._replace(module.AOTAutogradCachePickler, "_reduce_aot_config", "self aot_config", self._reducing)
-        self._replace(module.AOTAutogradCache, "save", "key", self._saving(module.AOTAutogradCache))
+        self._replace(module, lines, "pickler details key", partial(self._debug_lines, cache))
+        self._replace(module, "autograd_cache_key", "mod example_inputs", partial(self._autograd_cache_key, module))
+        self._replace(module.AOTAutogradCachePickler, "_reduce_aot_config", "self aot_config", _reduce_aot_config)
+        self._replace(cache, "save", "key", partial(self._save, cache))
 
     def _compile_fx(self, module: ModuleType) -> None:
-        self._replace(module, "_compile_fx_inner", "gm example_inputs", self._compiling)
-        self._replace(module, "fx_codegen_and_compile", "gm example_inputs", self._generating)
+        self._replace(module, "_compile_fx_inner", "gm example_inputs", self._compile_graph)
+        self._replace(module, "fx_codegen_and_compile", "gm example_inputs", self._generate)
 
     def _cpu_vec_isa(self, module: ModuleType) -> None:
-        self._replace(module.VecISA, "check_build", "self code", self._probing)
+        self._replace(module.VecISA, "check_build", "self code", self._check_build)
 
     def _symbolic_shapes(self, module: ModuleType) -> None:
-        self._replace(module.ShapeEnv, "_generate_unique_id", "self source_name", self._numbering)
+        self._replace(module.ShapeEnv, "_generate_unique_id", "self source_name", _generate_unique_id)
 
     def _operators(self, module: ModuleType) -> None:
-        self._replace(module.Library, "impl", "self op_name fn dispatch_key", self._registering)
+        self._replace(module.Library, "impl", "self op_name fn dispatch_key", _impl)
 
-    def _replace(self, holder: Any, name: str, parameters: str, make: Callable[[Any], Any]) -> None:
+    def _replace(self, holder: Any, name: str, parameters: str, hook: Callable[..., Any]) -> Callable[..., Any]:
+        """Replace a function by a hook, which gets the function and its arguments. Returns the function."""
+        if reason := unexpected_signature(holder, name, parameters):
+            raise TypeError(reason)
         original = inspect.getattr_static(holder, name)
-        function = getattr(original, "__func__", original)
-        found = list(inspect.signature(function).parameters)
-        if found[: len(parameters.split())] != parameters.split():
-            raise TypeError(f"{name} of {holder.__name__} takes {', '.join(found)}; expected {parameters}")
-        replacement = functools.wraps(function)(make(function))
+        function: Callable[..., Any] = getattr(original, "__func__", original)
+
+        @wraps(function)
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            return hook(function, *args, **kwargs)
+
         self._replaced.append((holder, name, original))
         setattr(holder, name, type(original)(replacement) if function is not original else replacement)
+        return function
 
     def _folder_of(self, cache: Any, *, alone: bool) -> None:
         """Each key has a folder for its entries. Lookups and saves both ask for this folder."""
 
-        def make(function: Any) -> Any:
-            self._folders[cache] = lambda key: self._listener.inside(function(cache, key))
+        def folder(function: Any, cls: Any, key: str) -> str:
+            if (inside := self._listener.inside(function(cls, key))) is not None:
+                self._listener.wanted(inside + "/", alone=alone or _is_bundled())
+            return str(function(cls, key))  # again: `wanted` may move the scratch directory
 
-            def folder(cls: Any, key: str) -> str:
-                if (inside := self._listener.inside(function(cls, key))) is not None:
-                    self._listener.wanted(inside + "/", alone=alone or _is_bundled())
-                return str(function(cls, key))  # again: `wanted` may move the scratch directory
+        function = self._replace(cache, "_get_tmp_dir_for_key", "cls", folder)
+        self._folders[cache] = lambda key: self._listener.inside(function(cache, key))
 
-            return folder
+    def _save(self, cache: Any, function: Any, key: str, *args: Any, **kwargs: Any) -> None:
+        function(key, *args, **kwargs)
+        if (inside := self._listener.inside(cache._get_tmp_dir_for_key(key))) is not None:
+            self._listener.made(inside + "/")
 
-        self._replace(cache, "_get_tmp_dir_for_key", "cls", make)
-
-    def _saving(self, cache: Any) -> Callable[[Any], Any]:
-        def make(function: Any) -> Any:
-            def save(key: str, *args: Any, **kwargs: Any) -> None:
-                function(key, *args, **kwargs)
-                if (inside := self._listener.inside(cache._get_tmp_dir_for_key(key))) is not None:
-                    self._listener.made(inside + "/")
-
-            return save
-
-        return make
-
-    def _preparing(self, function: Any) -> Any:
+    def _prepare_key(self, function: Any, gm: Any, *args: Any, **kwargs: Any) -> Any:
         """Add the schemas and fake implementations of operators to torch's key, which has only their names."""
+        key, info = function(gm, *args, **kwargs)
+        if key is not None:
+            try:
+                text, why = operators_text(gm), "an operator of its graph has no identity"
+            except Exception as error:
+                text, why = None, f"the calls of its graph cannot be identified: {error}"
+            if text is None:
+                key = None
+                info = {"cache_state": "bypass", "cache_bypass_reason": why, "cache_event_time": time.time_ns()}
+            elif text:
+                combined = key[0][0] + hashlib.sha256(f"{key[0]}\n{text}".encode()).hexdigest()
+                key = (combined, [*key[1], f"[{key[0]}] operators: {text}"])
+        if key is None:
+            self._listener.refused("inductor/fxgraph", f"Inductor does not look: {info.get('cache_bypass_reason')}")
+        return key, info
 
-        def prepare_key(gm: Any, *args: Any, **kwargs: Any) -> Any:
-            key, info = function(gm, *args, **kwargs)
-            if key is not None:
-                try:
-                    text, why = operators_text(gm), "an operator of its graph has no identity"
-                except Exception as error:
-                    text, why = None, f"the calls of its graph cannot be identified: {error}"
-                if text is None:
-                    key, info = None, {
-                        "cache_state": "bypass", "cache_bypass_reason": why, "cache_event_time": time.time_ns()
-                    }  # fmt: skip
-                elif text:
-                    key = (_with_text(key[0], text), [*key[1], f"[{key[0]}] operators: {text}"])
-            if key is None:
-                self._listener.refused("inductor/fxgraph", f"Inductor does not look: {info.get('cache_bypass_reason')}")
-            return key, info
+    def _load_with_key(
+        self, cache: Any, function: Any, key: str, debug_lines: list[str], *args: Any, **kwargs: Any
+    ) -> Any:
+        inside = self._folders[cache](key)
+        if inside is not None:
+            self._listener.describe(inside + "/", lambda: of_torch(debug_lines))
+        try:
+            graph, info = function(key, debug_lines, *args, **kwargs)
+        except OSError as error:  # torch writes the entry as a module; the disk may be full
+            if not self._listener.may_go_on(error):
+                raise
+            graph, info = function(key, debug_lines, *args, **kwargs)
+        if graph is None and inside is not None and self._listener.found(inside + "/"):
+            self._listener.refused(
+                inside + "/", "it is stored, but torch rejects it, most often because of other sizes"
+            )
+        return graph, info
 
-        return prepare_key
-
-    def _loading(self, cache: Any) -> Callable[[Any], Any]:
-        def make(function: Any) -> Any:
-            def load_with_key(key: str, debug_lines: list[str], *args: Any, **kwargs: Any) -> Any:
-                inside = self._folders[cache](key)
-                if inside is not None:
-                    self._listener.describe(inside + "/", lambda: of_torch(debug_lines))
-                try:
-                    graph, info = function(key, debug_lines, *args, **kwargs)
-                except OSError as error:  # torch writes the entry as a module; the disk may be full
-                    if not self._listener.may_go_on(error):
-                        raise
-                    graph, info = function(key, debug_lines, *args, **kwargs)
-                if graph is None and inside is not None and self._listener.found(inside + "/"):
-                    self._listener.refused(
-                        inside + "/", "it is there, but torch does not take it: most often it is for other sizes"
-                    )
-                return graph, info
-
-            return load_with_key
-
-        return make
-
-    def _describing(self, cache: Any) -> Callable[[Any], Any]:
+    def _debug_lines(self, cache: Any, function: Any, pickler: Any, details: Any, key: str) -> Any:
         """Describe keys by torch's debug lines. Making them is slow, so they are made only on a miss."""
+        if (inside := self._folders[cache](key)) is not None:
+            self._listener.describe(inside + "/", lambda: of_torch(pickler.debug_lines(details)))
+        return function(pickler, details, key)
 
-        def make(function: Any) -> Any:
-            def lines(pickler: Any, details: Any, key: str) -> list[str]:
-                if (inside := self._folders[cache](key)) is not None:
-                    self._listener.describe(inside + "/", lambda: of_torch(pickler.debug_lines(details)))
-                debug_lines: list[str] = function(pickler, details, key)
-                return debug_lines
-
-            return lines
-
-        return make
-
-    def _keying(self, module: ModuleType) -> Callable[[Any], Any]:
+    def _autograd_cache_key(self, module: ModuleType, function: Any, mod: Any, *args: Any, **kwargs: Any) -> Any:
         """Add the modules of called functions to torch's key, which has only their names. Remove the names of variables
         from the key: compiled code does not depend on them."""
+        graph = getattr(mod, "gm", mod)
+        try:
+            if reasons := why_not_known(graph):
+                raise module.BypassAOTAutogradCache("; ".join(reasons))
+            with _with_modules(graph), _without_names(graph):
+                return function(mod, *args, **kwargs)
+        except Exception as error:
+            self._listener.refused("inductor/aotautograd", f"AOTAutograd does not look: {error}")
+            raise
 
-        def make(function: Any) -> Any:
-            def autograd_cache_key(mod: Any, *args: Any, **kwargs: Any) -> Any:
-                graph = getattr(mod, "gm", mod)
-                try:
-                    if reasons := why_not_known(graph):
-                        raise module.BypassAOTAutogradCache("; ".join(reasons))
-                    with _with_modules(graph), _without_names(graph):
-                        return function(mod, *args, **kwargs)
-                except Exception as error:
-                    self._listener.refused("inductor/aotautograd", f"AOTAutograd does not look: {error}")
-                    raise
-
-            return autograd_cache_key
-
-        return make
-
-    def _numbering(self, function: Any) -> Any:
-        """The number of a dynamic size is a hash of its source. Hash the source without the variable's name."""
-
-        def number(shapes: Any, source_name: str) -> int:
-            found: int = function(shapes, _VARIABLE.sub("L", source_name))
-            return found
-
-        return number
-
-    def _registering(self, function: Any) -> Any:
-        def impl(library: Any, *args: Any, **kwargs: Any) -> None:
-            function(library, *args, **kwargs)
-            registers(library)
-
-        return impl
-
-    def _pickling(self, function: Any) -> Any:
+    def _init_pickler(self, function: Any, pickler: Any, *args: Any, **kwargs: Any) -> None:
         """Keys are hashes of pickles. A layout, memory format or dtype pickles as a name in the first module of
         `sys.modules` that has it, which depends on the order of imports. Pickle only the name. Variables get numbers
         for names."""
+        function(pickler, *args, **kwargs)
         torch = sys.modules["torch"]
-        named = {
-            getattr(torch, name) for name in ("dtype", "layout", "memory_format", "qscheme") if hasattr(torch, name)
-        }
+        for name in ("dtype", "layout", "memory_format", "qscheme"):
+            if hasattr(torch, name):
+                pickler.dispatch_table[getattr(torch, name)] = _by_name
+        source = sys.modules["torch._dynamo.source"].LocalSource
+        pickler.dispatch_table[source] = partial(_without_name, {})
 
-        def init(pickler: Any, *args: Any, **kwargs: Any) -> None:
-            function(pickler, *args, **kwargs)
-            pickler.dispatch_table.update(dict.fromkeys(named, _by_name))
-            source = sys.modules["torch._dynamo.source"].LocalSource
-            pickler.dispatch_table[source] = functools.partial(_without_name, {})
-
-        return init
-
-    def _reducing(self, function: Any) -> Any:
-        """Remove the random id of a compilation for a package from the key. The saved entry does not have the id, so
-        any compilation can use it."""
-
-        def reduce_aot_config(pickler: Any, aot_config: Any) -> Any:
-            return function(pickler, replace(aot_config, precompile_backend_id=None))
-
-        return reduce_aot_config
-
-    def _writing(self, function: Any) -> Any:
+    def _write(
+        self,
+        folders: list[tuple[str, str]],
+        function: Any,
+        content: Any,
+        extension: str,
+        extra: str = "",
+        *args: Any,
+        **kwargs: Any,
+    ) -> tuple[str, str]:
         """torch writes a source before it looks for the library of the source. The name is a hash of the source and of
         the command line. Replace the folders of torch and Python in it, which differ between machines."""
-        folders = _folders()
+        is_source = extension in ("main.cpp", "optimized.cpp", "cpp")
+        for folder, mark in folders if is_source else ():
+            extra = extra.replace(folder, mark)
+        name: str
+        path: str
+        name, path = function(content, extension, extra, *args, **kwargs)
+        inside = self._listener.inside(path) if extension in ("h", "main.cpp", "cpp") else None
+        if inside is not None and not is_source:
+            self._listener.want_header(inside + ".gch")
+        elif inside is not None:
+            library = inside.removesuffix("cpp") + "so"
+            self._library.path = Path(path).with_suffix(".so")
+            self._listener.describe(library, lambda: of_source(content, extra))
+            self._listener.wanted(library, alone=False)
+        return name, path
 
-        def write(content: Any, extension: str, extra: str = "", *args: Any, **kwargs: Any) -> tuple[str, str]:
-            if extension not in ("main.cpp", "optimized.cpp", "cpp"):
-                answer: tuple[str, str] = function(content, extension, extra, *args, **kwargs)
-                if extension == "h" and (inside := self._listener.inside(answer[1])) is not None:
-                    self._listener.want_header(inside + ".gch")
-                return answer
-            for folder, mark in folders:
-                extra = extra.replace(folder, mark)
-            basename, path = function(content, extension, extra, *args, **kwargs)
-            if extension != "optimized.cpp" and (inside := self._listener.inside(path)) is not None:
-                library = inside.removesuffix("cpp") + "so"
-                self._library.path = Path(path).with_suffix(".so")
-                self._listener.describe(library, lambda: of_source(content, extra))
-                self._listener.wanted(library, alone=False)
-            return basename, path
-
-        return write
-
-    def _precompiling(self, module: ModuleType) -> Callable[[Any], Any]:
+    def _precompile_header(self, module: ModuleType, function: Any, *args: Any, **kwargs: Any) -> str | None:
         """torch precompiles headers before it looks for the library: 0.2 s at every start, in a temporary folder that
         it never empties. Precompile them only when the library is missing, in the scratch directory."""
+        library: Path | None = getattr(self._library, "path", None)
+        if (library is not None and library.exists()) or not self._listener.has_room_for_headers:
+            return None
+        folder = Path(module.cache_dir(), "precompiled_headers")
+        if has_space(folder) or has_space(tempfile.gettempdir()):
+            return None
+        vars(module).update(_HEADER_DIR=str(folder), _HEADER_LOCK_DIR=str(folder / "locks"))
+        try:
+            path = str(function(*args, **kwargs))
+            if not Path(path).exists():  # in a former scratch directory
+                function.cache_clear()
+                path = str(function(*args, **kwargs))
+        except Exception as error:
+            _log.info("headers are not precompiled: %s", str(error).strip().rpartition("\n")[2])
+            return None
+        if (inside := self._listener.inside(path + ".gch")) is not None:
+            self._listener.made_header(inside)
+        return path
 
-        def make(function: Any) -> Any:
-            def precompile_header(*args: Any, **kwargs: Any) -> str | None:
-                library: Path | None = getattr(self._library, "path", None)
-                if (library is not None and library.exists()) or not self._listener.has_room_for_headers:
-                    return None
-                folder = Path(module.cache_dir(), "precompiled_headers")
-                if has_space(folder) or has_space(tempfile.gettempdir()):
-                    return None
-                vars(module).update(_HEADER_DIR=str(folder), _HEADER_LOCK_DIR=str(folder / "locks"))
-                try:
-                    path = str(function(*args, **kwargs))
-                    if not Path(path).exists():  # in a former scratch directory
-                        function.cache_clear()
-                        path = str(function(*args, **kwargs))
-                except Exception as error:
-                    _log.info("headers are not precompiled: %s", str(error).strip().rpartition("\n")[2])
-                    return None
-                if (inside := self._listener.inside(path + ".gch")) is not None:
-                    self._listener.made_header(inside)
-                return path
+    def _compile_graph(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        finally:
+            if not _is_bundled():
+                self._listener.landed()
 
-            return precompile_header
-
-        return make
-
-    def _compiling(self, function: Any) -> Any:
-        def compile_graph(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return function(*args, **kwargs)
-            finally:
-                if not _is_bundled():
-                    self._listener.landed()
-
-        return compile_graph
-
-    def _generating(self, function: Any) -> Any:
+    def _generate(self, function: Any, gm: Any, *args: Any, **kwargs: Any) -> Any:
         """Repeat a compilation that failed on a full disk, with a copy of the graph: compiling changes the graph."""
+        graph = None
+        with suppress(Exception):
+            graph = copy.deepcopy(gm.graph)  # copies the nodes, and not the values that they refer to
+        try:
+            return function(gm, *args, **kwargs)
+        except Exception as error:
+            if graph is None or not self._listener.may_go_on(error):
+                raise
+        again = sys.modules["torch"].fx.GraphModule(gm, graph)
+        again.meta = gm.meta
+        return function(again, *args, **kwargs)
 
-        def generate(gm: Any, *args: Any, **kwargs: Any) -> Any:
-            graph = None
-            with suppress(Exception):
-                graph = copy.deepcopy(gm.graph)  # copies the nodes, and not the values that they refer to
-            try:
-                return function(gm, *args, **kwargs)
-            except Exception as error:
-                if graph is None or not self._listener.may_go_on(error):
-                    raise
-            again = sys.modules["torch"].fx.GraphModule(gm, graph)
-            again.meta = gm.meta
-            return function(again, *args, **kwargs)
-
-        return generate
-
-    def _probing(self, function: Any) -> Any:
+    def _check_build(self, function: Any, isa: Any, code: str) -> bool:
         """torch tests in a subprocess at every start whether an instruction set builds and loads: up to 0.8 s. Keep the
         answer."""
+        return self._listener.remember(f"{isa.build_arch_flags()}\n{code}", lambda: bool(function(isa, code)))
 
-        def check_build(isa: Any, code: str) -> bool:
-            return self._listener.remember(f"{isa.build_arch_flags()}\n{code}", lambda: bool(function(isa, code)))
 
-        return check_build
+def unexpected_signature(holder: Any, name: str, parameters: str) -> str:
+    """How the first parameters of a function differ from the expected names; "" if they are the same."""
+    function = inspect.getattr_static(holder, name)
+    found, expected = list(inspect.signature(getattr(function, "__func__", function)).parameters), parameters.split()
+    if found[: len(expected)] == expected:
+        return ""
+    return f"{name} of {holder.__name__} takes {', '.join(found)}; expected {parameters}"
+
+
+def _generate_unique_id(function: Any, shapes: Any, source_name: str) -> Any:
+    """The number of a dynamic size is a hash of its source. Hash the source without the variable's name."""
+    return function(shapes, _VARIABLE.sub("L", source_name))
+
+
+def _impl(function: Any, library: Any, *args: Any, **kwargs: Any) -> None:
+    function(library, *args, **kwargs)
+    registers(library)
+
+
+def _reduce_aot_config(function: Any, pickler: Any, aot_config: Any) -> Any:
+    """Remove the random id of a compilation for a package from the key. The saved entry does not have the id, so any
+    compilation can use it."""
+    return function(pickler, replace(aot_config, precompile_backend_id=None))
 
 
 @contextmanager
@@ -373,11 +331,6 @@ def _without_names(graph: Any) -> Iterator[None]:
     finally:
         for node, name in named:
             node.name = name
-
-
-def _with_text(key: str, text: str) -> str:
-    """A key of torch combined with a text. It keeps the first letter of the key."""
-    return key[0] + hashlib.sha256(f"{key}\n{text}".encode()).hexdigest()
 
 
 def _is_bundled() -> bool:

@@ -1,1 +1,1 @@
-"""Why a key was missed: what it was made of, and what was looked up."""
+"""Reasons for misses: descriptions of keys, and the log of lookups."""

@@ -1,7 +1,7 @@
-"""Descriptions of keys: what a compiler's key was made of, so that a miss can say which part has changed.
+"""Descriptions of keys: the parts that a compiler's key was made from, so that a miss can show the changed part.
 
-A key is a hash. Its description is a small artifact of its own: a name and a short text for each part, and the number
-of occurrences of each operator. Texts are only compared and shown.
+A key is a hash. Its description is a small artifact: a name and a short text for each part, and the number of
+occurrences of each operator. Texts are only compared and shown.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from hashlib import blake2b
 from warmstore.errors import BadArtifact
 from warmstore.identity.identity import differences
 
-_MOST = 1 << 20  # bytes of details, unpacked
-_SHOWN = 120  # letters of a value
-_FACT = "fact "  # begins the names of parts that are facts of an identity
-_NAMED = 3  # operators of a kind of change
+_MOST = 1 << 20  # bytes of a description, unpacked
+_SHOWN = 120  # characters of a value
+_FACT = "fact "  # the prefix of the names of parts that are facts of an identity
+_NAMED = 3  # operators that a message names
 
 _LINE = re.compile(r"\[(\w+)\] ([^:]+): (.*)", re.DOTALL)
 _TENSOR = re.compile(r"dtype=torch\.(\w+), shape=torch\.Size\((\[.*?\])\), stride=\((.*?)\), device=device\((.*?)\)")
@@ -46,10 +46,10 @@ class KeyDescription:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> KeyDescription:
-        """The opposite of `to_bytes`.
+        """The inverse of `to_bytes`.
 
         Raises:
-            BadArtifact: these bytes are no details.
+            BadArtifact: These bytes are no description.
         """
         try:
             parts, operators = json.loads(zlib.decompressobj().decompress(data, _MOST))
@@ -58,7 +58,7 @@ class KeyDescription:
                 {str(name): int(number) for name, number in operators.items()},
             )
         except (ValueError, TypeError, AttributeError, zlib.error) as error:
-            raise BadArtifact(f"not the details of a key: {error}") from error
+            raise BadArtifact(f"not the description of a key: {error}") from error
 
     def likeness(self, other: KeyDescription) -> float:
         """The share of operators that both have in common, from 0 to 1."""
@@ -70,27 +70,30 @@ class KeyDescription:
         """The differences from `other`, the most informative first: inputs, program, then options."""
         names = [name for name in [*self.parts, *other.parts] if not name.startswith(_FACT)]
         changed = [name for name in dict.fromkeys(names) if self.parts.get(name) != other.parts.get(name)]
-        inputs: dict[str, str] = {}  # of each the most telling: strides follow from the shape
+        inputs: dict[str, str] = {}  # the first change of each input: strides follow from the shape
         rest = []
         for name in changed:
             before, now = other.parts.get(name), self.parts.get(name)
             if not name.startswith("input "):
-                rest.append(_said(name, before, now))
-            elif ":" not in name or (before and now):  # else it is no tensor on one side
-                inputs.setdefault(name.partition(":")[0], _said(name, before, now))
+                rest.append(_change(name, before, now))
+            elif ":" not in name or (before and now):  # otherwise one of the two is no tensor
+                inputs.setdefault(name.partition(":")[0], _change(name, before, now))
         edits = differences(_facts(other.parts), _facts(self.parts))
         return [*edits, *inputs.values(), *self._operators_from(other), *rest]
 
     def _operators_from(self, other: KeyDescription) -> list[str]:
         new = Counter(self.operators) - Counter(other.operators)
         gone = Counter(other.operators) - Counter(self.operators)
-        if not new and not gone:
-            return []
-        return [f"the program changed: {' and '.join(filter(None, [_named('new', new), _named('gone', gone)]))}"]
+        texts = []
+        for word, operators in (("new", new), ("gone", gone)):
+            if operators:
+                more = f" and {len(operators) - _NAMED} more" if len(operators) > _NAMED else ""
+                texts.append(f"{word} {', '.join(list(operators)[:_NAMED])}{more}")
+        return [f"the program changed: {' and '.join(texts)}"] if texts else []
 
 
 def of_torch(lines: Iterable[str]) -> KeyDescription:
-    """The details of an Inductor or AOTAutograd key, from the lines that torch makes of it for debugging."""
+    """The description of an Inductor or AOTAutograd key, from torch's debug lines."""
     parts: dict[str, str] = {}
     operators: Counter[str] = Counter()
     for line in lines:
@@ -99,10 +102,10 @@ def of_torch(lines: Iterable[str]) -> KeyDescription:
             continue
         digest, name, text = found.groups()
         if name == "gm":
-            head, *body = [one for one in text.splitlines() if one.strip() and not one.lstrip().startswith("#")]
-            arguments = next((one for one in [head, *body] if one.startswith("def forward(")), "")
-            names = {found[1] for one in body if (found := _ASSIGNED.match(one))} | set(_WORD.findall(arguments))
-            operators += Counter(_operator(one, names) for one in body if " = " in one or "return" in one)
+            head, *body = [row for row in text.splitlines() if row.strip() and not row.lstrip().startswith("#")]
+            arguments = next((row for row in [head, *body] if row.startswith("def forward(")), "")
+            names = {found[1] for row in body if (found := _ASSIGNED.match(row))} | set(_WORD.findall(arguments))
+            operators += Counter(_operator(row, names) for row in body if " = " in row or "return" in row)
         elif name.startswith("example_inputs["):
             parts |= _input(name[len("example_inputs[") : -1], digest, text)
         else:
@@ -111,17 +114,17 @@ def of_torch(lines: Iterable[str]) -> KeyDescription:
 
 
 def of_source(content: str, command: str) -> KeyDescription:
-    """The details of a C++ library: its source, which must be the same, and the words of the compiler's command."""
+    """The description of a C++ library: a hash of its source, and the words of the compiler's command."""
     words = Counter(f"command {word}" for word in command.split())
     return KeyDescription({word: str(number) for word, number in words.items()}, {f"source {_digest(content)}": 1})
 
 
 def of_jax(program: str, options: bytes, flags: str) -> KeyDescription:
-    """The details of a JAX program, from its MLIR text, XLA's options as bytes, and flags of the environment."""
+    """The description of a JAX program, from its MLIR text, serialised options of XLA, and the value of XLA_FLAGS."""
     parts = {"XLA_FLAGS": flags, "options of XLA": f"#{_digest(options.hex())}"}
     main = _MAIN.search(program)
-    for at, one in enumerate(re.findall(r"%arg\d+: (\S+?)(?:[,\s)]|$)", main[1] if main else "")):
-        parts[f"input {at}: type"] = one
+    for number, kind in enumerate(re.findall(r"%arg\d+: (\S+?)(?:[,\s)]|$)", main[1] if main else "")):
+        parts[f"input {number}: type"] = kind
     body = [_SHAPED.sub("", line) for line in program.splitlines() if " = " in line]
     return KeyDescription(parts, Counter(_operator(line.partition(" : ")[0]) for line in body))
 
@@ -162,19 +165,19 @@ def _part(name: str) -> str:
 
 
 def _value(text: str, digest: str) -> str:
-    """A value as text, with the digest where the text does not say everything."""
+    """The text of a value, with its digest if the text was shortened."""
     short = _PASSING.sub("", _short(text))
     return short if short == text else f"{short}#{digest[:10]}"
 
 
 def _operator(line: str, names: Collection[str] = ()) -> str:
-    """A line of a graph without the names of values, which change when a line is added."""
+    """A line of a graph without the names of variables, which change when a line is added."""
     found = _OPERATOR.match(line)
     text = (found[1] if found else line).strip().removeprefix("torch.ops.").replace(".default(", "(")
     return _short(_WORD.sub(lambda word: "_" if word[0] in names or word[0][0] == "%" else word[0], text))
 
 
-def _said(name: str, before: str | None, now: str | None) -> str:
+def _change(name: str, before: str | None, now: str | None) -> str:
     old, new = ("none" if text is None else text.partition("#")[0] for text in (before, now))
     if name.startswith("command "):
         return f"{'gone from' if now is None else 'new in'} the compiler's {name}"
@@ -183,19 +186,9 @@ def _said(name: str, before: str | None, now: str | None) -> str:
     return f"{name}{' ' if ': ' in name else ': '}{old} -> {new}"
 
 
-def _named(what: str, operators: Mapping[str, int]) -> str:
-    if not operators:
-        return ""
-    shown = list(operators)[:_NAMED]
-    more = len(operators) - len(shown)
-    return f"{what} {', '.join(shown)}{f' and {more} more' if more else ''}"
-
-
-def _short(text: str, *, digest_of: bool = False) -> str:
+def _short(text: str) -> str:
     text = " ".join(text.split())
-    if len(text) <= _SHOWN:
-        return text
-    return f"{text[:_SHOWN]}...{f'#{_digest(text)}' if digest_of else ''}"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def _digest(text: str) -> str:
@@ -203,6 +196,6 @@ def _digest(text: str) -> str:
 
 
 def summary(changes: Sequence[str], most: int = 6) -> tuple[str, ...]:
-    """The first of the changes, and how many there are beside."""
+    """The first changes, and the number of the others."""
     more = len(changes) - most
     return (*changes[:most], *([f"{more} more"] if more > 0 else []))

@@ -1,4 +1,4 @@
-"""The lookups of a process. The store's folder has those of the last run of each job, with reasons for misses."""
+"""The lookups of compilers. The store's folder has those of the last run of each job, with the reasons for misses."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import Any
 from warmstore.storage.atomic import replace_file
 from warmstore.storage.files import PLAIN, Files, read_whole
 
-_SHOWN = 3  # reasons in a line
-_LONGEST = 120  # letters of one
+_SHOWN = 3  # reasons in a summary
+_LONGEST = 120  # characters of a reason in a summary
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,13 @@ class Lookup:
     """One lookup of a compiler.
 
     Attributes:
-        key: Where it would lie, relative to a live folder; the same on every machine.
-        hit: Whether the store had it.
-        reasons: Why what the store has for that key may not be used; nothing when it has nothing.
-        changed: What is different from the nearest that was compiled before, as in "input 0: shape (8, 16) -> (4, 16)",
-            "torch 2.12.0 -> 2.13.0"; nothing when it was found, and when nothing is near.
-        waited: Seconds spent waiting for another process that was making it.
-        left: Whether it was left to torch.compile: nothing is kept of it, for these reasons.
+        key: The path that the compiler looked for, relative to the scratch directory.
+        hit: Whether the store had a usable artifact.
+        reasons: Why stored artifacts of the key are not usable.
+        changed: On a miss, the differences from the nearest key in the store, such as "torch 2.12.0 -> 2.13.0" or
+            "input 0: shape (8, 16) -> (4, 16)".
+        waited: Seconds spent waiting for another process that compiled the same.
+        left: Whether the program is left to torch.compile for these reasons, and nothing is stored.
     """
 
     key: str
@@ -42,52 +42,44 @@ class Lookup:
 
     @property
     def why(self) -> str:
-        """The reasons for a miss in one line; empty for a hit."""
-        return "" if self.hit else "; ".join([*self.reasons, *self.changed]) or "nobody had compiled it here"
+        """The reasons for a miss in one line; "" for a hit."""
+        return "" if self.hit else "; ".join([*self.reasons, *self.changed]) or "it was not compiled here before"
 
 
 def write(folder: Path, files: Files, job: str, lookups: Sequence[Lookup], kept: int) -> None:
-    """Write the lookups of this process, in place of those of the last run of the same job and rank.
+    """Write the lookups of this process over those of the last run of the same job and rank.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: The file cannot be written.
     """
-    run = {"job": job, "time": time(), "pid": os.getpid(), "kept": kept, "lookups": [asdict(one) for one in lookups]}
-    path = folder / "runs" / f"{_file_name(job)}.{_rank()}.json"
+    run = {"job": job, "time": time(), "pid": os.getpid(), "kept": kept, "lookups": list(map(asdict, lookups))}
+    rank = os.environ.get("RANK", "")  # as torchrun sets it
+    name = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in job)[:100] or "_"
+    path = folder / "runs" / f"{name}.{rank if rank.isdecimal() else 0}.json"
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     replace_file(path, json.dumps(run).encode(), durable=False, files=files)
 
 
 def read(folder: Path, job: str | None = None) -> Iterator[tuple[str, list[Lookup]]]:
-    """The name of each job, or of one, and what its last run looked up. What cannot be read is left out."""
+    """The name of each job, or of one, and the lookups of its last run. Unreadable files are skipped."""
     for path in sorted((folder / "runs").glob("*.json")):
         with suppress(OSError, ValueError, KeyError, TypeError):
             run = json.loads(read_whole(PLAIN, path))
             if job is None or run["job"] == job:
-                yield run["job"], [_lookup(one) for one in run["lookups"]]
+                yield run["job"], list(map(_lookup, run["lookups"]))
 
 
 def summary(lookups: Sequence[Lookup]) -> str:
-    """In one line, how many of the lookups of a run found what they looked for, and why the others did not."""
-    missed = [one for one in lookups if not one.hit]
-    said = f"{len(lookups) - len(missed)} of {len(lookups)} compiled things found"
-    if left := sum(one.left for one in missed):
-        said += f", {left} left to torch.compile"
-    reasons = list(dict.fromkeys(textwrap.shorten(one.why, _LONGEST, placeholder=" ...") for one in missed))
+    """The number of hits of a run and the reasons for its misses, in one line."""
+    missed = [lookup for lookup in lookups if not lookup.hit]
+    text = f"{len(lookups) - len(missed)} of {len(lookups)} lookups hit"
+    if left := sum(lookup.left for lookup in missed):
+        text += f", {left} left to torch.compile"
+    reasons = list(dict.fromkeys(textwrap.shorten(lookup.why, _LONGEST, placeholder=" ...") for lookup in missed))
     more = f"; and {len(reasons) - _SHOWN} more reasons" if len(reasons) > _SHOWN else ""
-    return f"{said}: {'; '.join(reasons[:_SHOWN])}{more}" if missed else said
+    return f"{text}: {'; '.join(reasons[:_SHOWN])}{more}" if missed else text
 
 
-def _lookup(said: dict[str, Any]) -> Lookup:
-    reasons, changed = (tuple(map(str, said.get(name, ()))) for name in ("reasons", "changed"))
-    return Lookup(str(said["key"]), bool(said["hit"]), reasons, changed, left=bool(said.get("left")))
-
-
-def _file_name(job: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in job)[:100] or "_"
-
-
-def _rank() -> str:
-    """Which of the processes of a job this is, as torchrun says."""
-    rank = os.environ.get("RANK", "")
-    return rank if rank.isdecimal() else "0"
+def _lookup(record: dict[str, Any]) -> Lookup:
+    reasons, changed = (tuple(map(str, record.get(name, ()))) for name in ("reasons", "changed"))
+    return Lookup(str(record["key"]), bool(record["hit"]), reasons, changed, left=bool(record.get("left")))

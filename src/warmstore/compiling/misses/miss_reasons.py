@@ -23,7 +23,7 @@ _ALIKE = 0.5  # least share of common operators of two versions of one program
 
 
 class MissReasons:
-    """What the keys of one process were made of. Paths are relative to a live folder, as everywhere."""
+    """The descriptions of the keys of one process. Paths are relative to the scratch directory."""
 
     def __init__(self, store: ArtifactStore, environment: Environment, job: str, requirements: dict[str, Any]) -> None:
         self._store = store
@@ -52,17 +52,11 @@ class MissReasons:
         below = _below(path)
         candidates = self._store.newest("details", below, _COMPARED, job=self._job)
         candidates = candidates or self._store.newest("details", below, _COMPARED)
-        if any(one.key == _key(path) and one.environment == self._environment for one in candidates):
+        if any(stored.key == _key(path) and stored.environment == self._environment for stored in candidates):
             return ("it was compiled here before, and evicted or dropped since",)
-        nearest = max(
-            ((details.likeness(other), -len(changes), changes) for one in candidates for other, changes in [
-                self._changes(details, one)
-            ]),
-            default=None,
-        )  # fmt: skip
-        if nearest is None:
+        if not candidates:
             return ()
-        likeness, _, changes = nearest
+        likeness, _, changes = max(self._difference(details, candidate) for candidate in candidates)
         if likeness < _ALIKE:
             return (NEW,)
         return summary(changes) or ("the same operators, connected otherwise or of other sizes",)
@@ -71,9 +65,9 @@ class MissReasons:
         """Store the description of the key that a file was compiled under, once. Returns its key.
 
         Raises:
-            TooLarge, WriteFailed, ReadOnly: as `ArtifactStore.put`.
+            TooLarge, WriteFailed, ReadOnly: As `ArtifactStore.put`.
         """
-        looked_up = next((one for one in self._unkept if path.startswith(one)), None)
+        looked_up = next((prefix for prefix in self._unkept if path.startswith(prefix)), None)
         if looked_up is None:
             return None
         details = self._unkept.pop(looked_up)
@@ -87,7 +81,8 @@ class MissReasons:
         )
         return _key(looked_up)
 
-    def _changes(self, details: KeyDescription, candidate: Artifact) -> tuple[KeyDescription, list[str]]:
+    def _difference(self, details: KeyDescription, candidate: Artifact) -> tuple[float, int, list[str]]:
+        """Likeness, minus the number of changes, and the changes. The nearest candidate has the maximum."""
         other = self._read.get(candidate.digest)
         if other is None:
             try:
@@ -95,21 +90,15 @@ class MissReasons:
             except (OSError, LookupError, ValueError):
                 other = KeyDescription({}, {"unreadable": 1})
             self._read[candidate.digest] = other
-        return other, [*self._environment.changes_from(candidate.environment), *details.changes_from(other)]
+        changes = [*self._environment.changes_from(candidate.environment), *details.changes_from(other)]
+        return details.likeness(other), -len(changes), changes
 
 
 def _key(path: str) -> str:
-    return f"{_below(path, everything=True)}{path.rstrip('/')}"
+    kind = "package" if path.startswith(_PACKAGES) else kind_of(f"{path}file" if path.endswith("/") else path)
+    return f"details/{kind}/{path.rstrip('/')}"
 
 
-def _below(path: str, *, everything: bool = False) -> str:
-    """The path below which comparable descriptions are stored: of the same kind; of packages, of the same program."""
-    if path.startswith(_PACKAGES) and not everything:
-        return f"details/package/{'/'.join(path.split('/')[:2])}/"
-    kind = "package" if path.startswith(_PACKAGES) else kind_of(_file_of(path))
-    return f"details/{kind}/"
-
-
-def _file_of(path: str) -> str:
-    """A file below a folder that is looked up, or the file itself."""
-    return f"{path}file" if path.endswith("/") else path
+def _below(path: str) -> str:
+    """The prefix of the keys of comparable descriptions: of the same kind; of packages, of the same program."""
+    return "/".join(_key(path).split("/")[: 4 if path.startswith(_PACKAGES) else 2]) + "/"

@@ -39,12 +39,11 @@ _calling = threading.local()
 
 @dataclass
 class _Call:
-    """A running call. The fields from `path` on are set at Dynamo's first question.
+    """A running call. The fields from `path`, the key of its packages, on are set at Dynamo's first question.
 
     Attributes:
         is_first: Whether the program was identified at the start of this call.
-        path: The key of the packages for this call.
-        codes: The code objects of the program and of the arguments, by id.
+        codes: The code objects of the program and of the arguments, by address.
         arguments: Detects changes of the arguments' code.
         unusable: Why stored packages are not usable.
         is_refused: Whether torch compiles the remaining frames of the call.
@@ -103,7 +102,7 @@ class CompiledProgram:
         Args:
             compiled: The result of `torch.compile`.
             plain: Calls the result.
-            why_not: Why nothing is kept with these options, if that is so; "" otherwise.
+            why_not: Why nothing is stored with these options; "" if results are stored.
         """
         self._plain = plain
         self._why_not = why_not
@@ -118,7 +117,7 @@ class CompiledProgram:
         except Exception as error:
             import torch
 
-            self._why_not = f"of torch {torch.__version__} nothing is kept: {error}"
+            self._why_not = f"nothing is stored with torch {torch.__version__}: {error}"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._is_compiling():
@@ -140,7 +139,7 @@ class CompiledProgram:
         return result
 
     def _begin(self) -> None:
-        """Before the first call: report why nothing is kept, or identify the program."""
+        """Before the first call: report why nothing is stored, or identify the program."""
         if _session() is None:
             return
         self._has_begun = True
@@ -174,7 +173,7 @@ class CompiledProgram:
             if self._token == before:
                 self._seconds_in_vain += time.monotonic() - began
             if self._seconds_in_vain > _MOST_SECONDS_IN_VAIN:
-                self._forget("what it reads is set again and again")
+                self._forget("variables that it reads are set repeatedly")
 
     def _after_call(self, identified: Identified) -> None:
         """Accept changes that the program itself made during a call."""
@@ -279,7 +278,7 @@ class CompiledProgram:
             usable.sort(key=lambda package: package.sizes != call.sizes)  # packages for exactly these sizes first
         reasons = []
         if call.packages and not usable:
-            reasons.append("what is kept of it is for other sizes" if of_frame else "nothing is kept of this frame")
+            reasons.append("its packages are for other sizes" if of_frame else "no package of this frame is stored")
         for package in usable:
             try:
                 package.check_installed()
@@ -287,13 +286,13 @@ class CompiledProgram:
                 check = partial(self._check_objects, package)
                 answer, resumes, failed = question.restore(package.data, check, holds)
             except Exception as error:
-                reasons.append(f"what was kept of it is of no use here: {error}")
+                reasons.append(f"a package of it is not usable here: {error}")
                 _log.debug("compile cache", exc_info=True)
                 continue
             if answer is not None:
                 self._resume_in(resumes)
                 return answer, []
-            reasons.append(f"what was kept of it is for another case: {failed}")
+            reasons.append(f"a guard of a package of it fails: {failed}")
         return None, reasons
 
     def _check_objects(self, package: Package, found: Sequence[object]) -> None:
@@ -303,7 +302,7 @@ class CompiledProgram:
         before = self._proven.setdefault(package.data, found)
         for (expression, text), value, known in zip(package.objects, found, before, strict=True):
             if text == PROVEN and value is not known:
-                raise Incompatible(f"{expression} is another one")
+                raise Incompatible(f"{expression} is a different object here")
 
     def _resume_in(self, resumes: Mapping[str, CodeType]) -> None:
         self._resumes.update((id(code), (name, code)) for name, code in resumes.items())
@@ -326,7 +325,7 @@ class CompiledProgram:
             if answer is not None:
                 return answer
             sizes = self._sizes(session, call, frame)
-            codes, token = call.codes, self._token
+            token = self._token
         except Exception as error:
             call.is_refused = True
             self._report(error)
@@ -340,7 +339,7 @@ class CompiledProgram:
             session.landed()
         try:
             self._resume_in(recorded.resumes)
-            package = packaged(recorded, frame, sizes, codes, self._resumes, is_root=frame == _ROOT)
+            package = packaged(recorded, frame, sizes, call.codes, self._resumes, is_root=frame == _ROOT)
             if answer.guarded_code is not None:
                 dynamo.add_guard(answer.guarded_code.guard_manager, self._holds(call, package.mutates))
             self._proven[package.data] = recorded.written.objects
@@ -378,18 +377,14 @@ class CompiledProgram:
         return holds
 
     def _require_unchanged(self, token: int | None) -> None:
-        """Check that the program is the one that the key was made for.
-
-        Raises:
-            NoFingerprint: The program has changed since.
-        """
+        """Raise NoFingerprint if the program has changed since the key was made."""
         identified = self._identified
         if identified is None or self._token != token:
-            raise NoFingerprint("it changed while it was compiled")
+            raise NoFingerprint("the program changed while it was compiled")
         before = identified.identity
         now = identified.look()
         if before.digest != now.digest:
-            raise NoFingerprint(f"it changed while it was compiled. {before.difference(now)}")
+            raise NoFingerprint(f"the program changed while it was compiled. {before.difference(now)}")
 
     def _report(self, reason: object) -> None:
         """Report once why the program is left to `torch.compile`."""

@@ -1,17 +1,15 @@
-"""The private parts of Dynamo that `ws.compile` stands on: what it asks, what compiling leaves, how that is put back.
+"""The private parts of Dynamo that `ws.compile` depends on: recording the result of a compilation, and restoring it.
 
-Dynamo compiles a program frame by frame. For each frame that it has no code for it asks, and the answer is new code,
-the guards under which that code is right, and names that it has put into the frame's globals. Here the question is ours
-first. So everything that Dynamo compiles is covered, in as many graphs as it takes, and Dynamo holds the answers in its
-own cache and checks their guards at each call.
+Dynamo compiles a program frame by frame. For a frame without compiled code, Dynamo calls a converter, which returns new
+code and its guards, and adds names to the frame's globals. `listen` replaces the converter, so packages cover all that
+Dynamo compiles. Dynamo keeps the results in its own cache and checks their guards at each call.
 
-This was written for the versions in `torch_hooks.TESTED`; `missing` says what another version does not have.
+This module is written for the versions in `torch_hooks.TESTED`. `missing` checks other versions.
 """
 
 from __future__ import annotations
 
 import dis
-import inspect
 import itertools
 import pickle
 import random
@@ -36,13 +34,14 @@ from torch._dynamo.types import ConvertFrameReturn, GuardedCode, wrap_guarded_co
 from torch._dynamo.utils import orig_code_map
 from torch._guards import CompileContext, TracingContext, compile_context, tracing
 
+from warmstore.compiling.hooks.torch_hooks import unexpected_signature
 from warmstore.compiling.keys.operators import called_modules, targets_of, why_not_known
 from warmstore.compiling.packages.dynamo_guards import Written, restoring, writing
 from warmstore.compiling.packages.references import Reference, put, reference_of
 
 _FROM = 10**12
 _NUMBERED = re.compile(r"(?!__builtins_dict__).*_\d{9,}(?:_c\d+|_[0-9a-f_]+)?")
-"""A name that Dynamo has made up, in this process or another. Those of builtins are made where they are needed."""
+"""A name that Dynamo has made, in any process. The names of builtins are left out: `restore` sets them."""
 _BUNDLED = {
     "bundled_autograd_cache": True,
     "force_autograd_cache": True,
@@ -52,21 +51,21 @@ _BUNDLED = {
 
 @dataclass
 class RecordedFrame:
-    """What compiling one frame left.
+    """The result of compiling one frame.
 
     Attributes:
-        guards: those that torch writes down.
-        written: the others.
-        code: runs instead of the frame's own.
-        resumes: the functions that run what follows a graph break, by the names under which the code calls them.
-        references: what another process finds by a name of its own, by such names.
-        backends: compiled graphs by such names.
-        traced: code that was looked at.
-        targets: what graphs call.
-        modules: the installed modules that this comes from.
-        mutates: whether tensors that are passed in are changed in place.
-        skipped: why Dynamo leaves the frame to Python, and for which frames, as `ConvertFrameReturn` has it.
-        reasons: why it cannot be put back in another process.
+        written: The guards that torch does not serialise.
+        guards: The guards that torch serialises.
+        code: The code that replaces the frame's code.
+        resumes: The resume functions, which run the code after a graph break, by their global names.
+        references: Objects that other processes can find, by their global names.
+        backends: Compiled graphs, by their global names.
+        traced: Code that was traced.
+        targets: What graphs call.
+        modules: The installed modules of these targets.
+        mutates: Whether arguments are changed in place.
+        skipped: Why Dynamo leaves the frame to Python, and the other fields of its `ConvertFrameReturn`.
+        reasons: Why no other process can restore the frame.
     """
 
     written: Written
@@ -83,16 +82,16 @@ class RecordedFrame:
     reasons: list[str] = field(default_factory=list)
 
     def to_bytes(self) -> bytes:
-        """What `Question.restore` needs."""
+        """The argument of `Question.restore`."""
         code = None if self.code is None else SerializedCode.from_code_object(self.code)
-        resumes = {name: SerializedCode.from_code_object(one) for name, one in self.resumes.items()}
+        resumes = {name: SerializedCode.from_code_object(resume) for name, resume in self.resumes.items()}
         return pickle.dumps(
             (self.guards, self.written.of_objects, code, resumes, self.references, self.backends, self.skipped)
         )
 
 
 class _Recorder:
-    """Stands where a `torch._dynamo.package.CompilePackage` is told what compiling a frame leaves."""
+    """Takes the place of torch's `CompilePackage`, which Dynamo calls with the parts of a result."""
 
     def __init__(self, code: CodeType) -> None:
         self.recorded = RecordedFrame(Written(code))
@@ -109,7 +108,7 @@ class _Recorder:
         self.recorded.traced.update(sources)
 
     def update_device_type(self, graph: Any) -> None:
-        """Left out: the environment is in the key."""
+        """Does nothing: the environment is in the key."""
 
     def add_backend_id(self, backend_id: str, backend: Any = None) -> None:
         self.compiled[backend_id] = backend
@@ -121,14 +120,14 @@ class _Recorder:
         self.recorded.resumes[function_name] = python_code
 
     def bypass_current_entry(self) -> None:
-        """Left out: of graphs with parameters in them, as which torch says this, the compiler of graphs is told."""
+        """Does nothing: torch calls this for graphs with parameters, which `_Backend` rejects."""
 
     def __bool__(self) -> bool:
-        """Torch asks this where it would warn that it keeps no package. What is kept is said here, not there."""
+        """False, so that torch does not warn about packages that it does not store."""
         return False
 
-    def finish(self, answer: ConvertFrameReturn, known: Mapping[str, Any]) -> RecordedFrame:
-        """What was recorded, once the frame is compiled; `known` are its globals."""
+    def finish(self, answer: ConvertFrameReturn, variables: Mapping[str, Any]) -> RecordedFrame:
+        """The recorded frame after its compilation. `variables`: its globals."""
         recorded = self.recorded
         if answer.guarded_code is None:
             strategy = answer.frame_exec_strategy
@@ -136,62 +135,62 @@ class _Recorder:
             recorded.skipped = (answer.skip_reason or "", answer.apply_to_code, *actions)
             return recorded
         assert recorded.code is not None
-        names = set(_names_in(recorded.code)).union(*(_names_in(one) for one in recorded.resumes.values()))
+        names = set(_names_in(recorded.code)).union(*map(_names_in, recorded.resumes.values()))
         recorded.resumes = {name: code for name, code in recorded.resumes.items() if name in names}
         for name in sorted(names):
             if name in self.compiled:
                 self._add_graph(name, self.compiled[name])
             elif name in recorded.resumes or name in recorded.references or not _NUMBERED.fullmatch(name):
                 continue
-            elif (found := reference_of(known.get(name))) is not None:
-                recorded.references[name] = found
+            elif (reference := reference_of(variables.get(name))) is not None:
+                recorded.references[name] = reference
             else:
-                recorded.reasons.append(f"its code reads {name}, which is an object of this process")
+                recorded.reasons.append(f"its code reads {name}, an object that only this process has")
         recorded.references |= recorded.written.references
-        if any(one.opname in ("STORE_GLOBAL", "DELETE_GLOBAL") for one in dis.get_instructions(recorded.code)):
+        if any(step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL") for step in dis.get_instructions(recorded.code)):
             recorded.reasons.append("it sets global variables")
         return recorded
 
     def _add_graph(self, name: str, compiled: Any) -> None:
         if getattr(compiled, "serialize", None) is None:
-            self.recorded.reasons.append("torch does not keep its compiled graphs")
+            self.recorded.reasons.append("torch cannot serialise its compiled graphs")
             return
         try:
             with functorch_config.patch(_BUNDLED):
                 info = compiled.serialize().runtime_metadata.input_info
-            self.recorded.mutates |= any(one.mutates_data for one in info)
+            self.recorded.mutates |= any(argument.mutates_data for argument in info)
             self.recorded.backends[name] = Bundled.serialize_compile_artifacts(Bundled(compiled))
         except Exception as error:
-            self.recorded.reasons.append(f"a compiled graph cannot be written down: {error}")
+            self.recorded.reasons.append(f"a compiled graph cannot be serialised: {error}")
 
 
 def _names_in(code: CodeType) -> Iterator[str]:
-    """The names that code and the code within it read."""
+    """The names that code and its nested code read."""
     yield from code.co_names
-    for one in code.co_consts:
-        if isinstance(one, CodeType):
-            yield from _names_in(one)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_in(constant)
 
 
 class _Backend:
-    """The compiler of graphs, told to compile them in a form that can be written down."""
+    """Calls a compiler of graphs, and makes it compile in a form that can be serialised."""
 
     def __init__(self, compiler: Any, recorder: _Recorder) -> None:
-        self._torchdynamo_orig_backend = compiler  # where torch looks for the one that guards compare
+        self._torchdynamo_orig_backend = compiler  # torch reads this attribute for its guards
         self._recorder = recorder
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_torchdynamo_orig_backend"], name)
 
     def __call__(self, graph: torch.fx.GraphModule, inputs: Any, **options: Any) -> Any:
-        vars(graph).pop("_backend_id", None)  # else torch copies what is compiled, for a package of its own
+        vars(graph).pop("_backend_id", None)  # otherwise torch copies compiled graphs for its own packages
         recorded = self._recorder.recorded
         recorded.targets += targets_of(graph)
         recorded.reasons += why_not_known(graph)
         if not recorded.reasons:
             recorded.modules |= called_modules(graph)
         if next(graph.parameters(), None) is not None:
-            recorded.reasons.append("its graph holds parameters")
+            recorded.reasons.append("its graph contains parameters")
         if recorded.reasons:
             return self._torchdynamo_orig_backend(graph, inputs, **options)
         with functorch_config.patch(_BUNDLED):
@@ -199,10 +198,10 @@ class _Backend:
 
 
 class Question:
-    """A frame that Dynamo has no code for.
+    """Dynamo's question about a frame without compiled code.
 
     Attributes:
-        frame: has `f_code`, `f_globals` and `f_locals`.
+        frame: Has `f_code`, `f_globals` and `f_locals`.
     """
 
     def __init__(self, frame: Any, state: Any, convert: Any, ask: Callable[[Any], ConvertFrameReturn]) -> None:
@@ -212,11 +211,11 @@ class Question:
         self._ask = ask
 
     def compile(self) -> ConvertFrameReturn:
-        """Torch's own answer."""
+        """Compile with torch."""
         return self._ask(self._convert)
 
     def compile_recorded(self) -> tuple[ConvertFrameReturn, RecordedFrame]:
-        """Torch's own answer, and what another process needs to give it again."""
+        """Compile with torch, and record the result for other processes."""
         frames = getattr(self._convert, "_inner_convert", self._convert)
         recorder, compiler = _Recorder(self.frame.f_code), frames._torchdynamo_orig_backend
         _number_from_here()
@@ -231,17 +230,17 @@ class Question:
     def restore(
         self, data: bytes, check: Callable[[Sequence[object]], None], holds: Callable[[Mapping[str, Any]], bool]
     ) -> tuple[ConvertFrameReturn | None, Mapping[str, CodeType], str]:
-        """The answer that was recorded, if it is right for this frame.
+        """Restore a recorded result, if its guards hold for this frame.
 
         Args:
-            data: as `RecordedFrame.to_bytes` made it.
-            check: is given what stands in this process for `Written.objects`, and raises what stops this.
-            holds: one guard more; it is given the frame's variables.
+            data: The result of `RecordedFrame.to_bytes`.
+            check: As for `dynamo_guards.restoring`.
+            holds: An additional guard, called with the frame's variables.
 
         Returns:
-            The answer, the functions to resume in by their names, and, where there is no answer, the guard that failed.
+            The answer or None, the resume functions by name, and without an answer the guard that failed.
         """
-        with tracing(TracingContext(None)):  # where some sources leave guards as they are made
+        with tracing(TracingContext(None)):  # some sources record guards when they are unpickled
             guards, of_objects, code, resumes, references, backends, skipped = pickle.loads(data)
             state = load_guards_state(guards) if guards else None
         if skipped is not None:
@@ -250,29 +249,29 @@ class Question:
             return ConvertFrameReturn(strategy, apply_to_code, None, reason), {}, ""
         assert state is not None
         _number_from_here()
-        space = self.frame.f_globals
+        variables = self.frame.f_globals
         if name := state.output_graph.name_of_builtins_dict_key_in_fglobals:
-            space.setdefault(name, get_builtins_dict(space))
-        put(references, space)
-        with self._compiling() as number, restoring(of_objects, {"L": self.frame.f_locals, "G": space}, check):
-            manager: Any = load_guard_manager(state, self.frame.f_code, space)
+            variables.setdefault(name, get_builtins_dict(variables))
+        put(references, variables)
+        with self._compiling() as number, restoring(of_objects, {"L": self.frame.f_locals, "G": variables}, check):
+            manager: Any = load_guard_manager(state, self.frame.f_code, variables)
         add_guard(manager, holds)
         if not manager.check(self.frame.f_locals):
-            return None, {}, _failed(manager, self.frame.f_locals)
+            return None, {}, _failed_guard(manager, self.frame.f_locals)
         for name, graph in backends.items():
-            space[name] = torch._dynamo.disable(Bundled.deserialize_compile_artifacts(graph))
-        codes = {name: SerializedCode.to_code_object(one) for name, one in resumes.items()}
-        for name, one in codes.items():
-            make = torch._dynamo.disable(partial(_closed, one, space, name))
-            space[name] = make if one.co_freevars else FunctionType(one, space, name)
-        instead = SerializedCode.to_code_object(code)
-        convert_frame.output_codes.add(instead)
-        orig_code_map[instead] = self.frame.f_code
-        return wrap_guarded_code(GuardedCode(instead, manager, number)), codes, ""
+            variables[name] = torch._dynamo.disable(Bundled.deserialize_compile_artifacts(graph))
+        codes = {name: SerializedCode.to_code_object(resume) for name, resume in resumes.items()}
+        for name, resume in codes.items():
+            make = torch._dynamo.disable(partial(_closed, resume, variables, name))
+            variables[name] = make if resume.co_freevars else FunctionType(resume, variables, name)
+        compiled = SerializedCode.to_code_object(code)
+        convert_frame.output_codes.add(compiled)
+        orig_code_map[compiled] = self.frame.f_code
+        return wrap_guarded_code(GuardedCode(compiled, manager, number)), codes, ""
 
     @contextmanager
     def _compiling(self) -> Iterator[Any]:
-        """As where torch compiles: guards compare what is global now, and have the number of a compilation."""
+        """The state in which torch compiles: guards compare the present global state. Yields a compilation number."""
         before = convert_frame.initial_global_state
         convert_frame.initial_global_state = GlobalStateGuard()
         number = convert_frame.get_compile_id(self._state)
@@ -283,12 +282,12 @@ class Question:
             convert_frame.initial_global_state = before
 
 
-def _closed(code: CodeType, space: dict[str, Any], name: str, closure: Any) -> FunctionType:
-    """A function to resume in that has variables around it."""
-    return FunctionType(code, space, name, None, closure)
+def _closed(code: CodeType, variables: dict[str, Any], name: str, closure: Any) -> FunctionType:
+    """A resume function with a closure."""
+    return FunctionType(code, variables, name, None, closure)
 
 
-def _failed(manager: Any, variables: Any) -> str:
+def _failed_guard(manager: Any, variables: Any) -> str:
     try:
         return "; ".join(manager.check_verbose(variables).verbose_code_parts[:1])
     except Exception as error:
@@ -296,31 +295,29 @@ def _failed(manager: Any, variables: Any) -> str:
 
 
 def add_guard(manager: Any, holds: Callable[[Mapping[str, Any]], bool]) -> None:
-    """One guard more, checked after all others."""
+    """Add a guard that is checked after all others."""
     manager.root.add_epilogue_lambda_guard(holds, ["the program is the same"], None)
 
 
 class _Convert:
-    """Asked by Dynamo in the place of `torch._dynamo.convert_frame`'s."""
+    """Replaces the converter of `torch._dynamo.convert_frame`."""
 
     def __init__(
-        self, convert: Any, answer: Callable[[Question], ConvertFrameReturn], say: Callable[[str], None]
+        self, convert: Any, answer: Callable[[Question], ConvertFrameReturn], report: Callable[[str], None]
     ) -> None:
         self._convert = convert
-        self._torchdynamo_orig_backend = convert._torchdynamo_orig_backend  # where torch looks for the compiler
+        self._torchdynamo_orig_backend = convert._torchdynamo_orig_backend  # torch reads this attribute
         self._answer = answer
-        self._say = say
+        self._report = report
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy of what was compiled is that of `torch.compile`."""
+        """A copy has torch's converter."""
         return _itself, (self._convert,)
 
     @property
     def _clone_with_backend(self) -> Any:
-        """What DistributedDataParallel asks with: it cuts graphs by the size of its buckets."""
-        self._say(
-            "DistributedDataParallel cuts its graphs; torch._dynamo.config.optimize_ddp = False leaves them whole"
-        )
+        """torch's converter for DistributedDataParallel, which splits graphs by the size of its buckets."""
+        self._report("DistributedDataParallel splits its graphs; set torch._dynamo.config.optimize_ddp = False")
         return self._convert._clone_with_backend
 
     def __call__(self, frame: Any, cache_entry: Any, hooks: Any, frame_state: Any, skip: int = 0) -> ConvertFrameReturn:
@@ -337,30 +334,25 @@ def _itself(convert: Any) -> Any:
 
 @cache
 def _number_from_here() -> None:
-    """Count the names that Dynamo makes up from a number that no other process counts from, once.
-
-    What another process has made is put into the same globals, under the names that it was made with.
-    """
+    """Let the numbers in Dynamo's names start at a random number, once, so that names of other processes, which
+    `restore` adds to the same globals, are different."""
     bytecode_transformation._unique_id_counter = itertools.count(random.SystemRandom().randrange(_FROM, _FROM * 1000))
 
 
-def listen(compiled: Any, answer: Callable[[Question], ConvertFrameReturn], say: Callable[[str], None]) -> None:
-    """Have Dynamo's questions about what `torch.compile` returned answered by `answer`.
+def listen(compiled: Any, answer: Callable[[Question], ConvertFrameReturn], report: Callable[[str], None]) -> None:
+    """Answer Dynamo's questions about a result of `torch.compile`.
 
     Args:
-        compiled: an `OptimizedModule` or a function.
-        answer: `Question.compile` is what torch would do.
-        say: is told why torch asks elsewhere.
-
-    Raises:
-        TypeError: this version of torch is another one.
+        compiled: The result, an `OptimizedModule` or a function.
+        answer: Returns the answer to a question; `Question.compile` is torch's.
+        report: Called with the reason when torch does not ask.
     """
     context = getattr(compiled, "dynamo_ctx", None)
     if context is None:
         cells = dict(zip(compiled.__code__.co_freevars, compiled.__closure__ or (), strict=True))
         context = cells["self"].cell_contents
-    asking = context.callback
-    asking._torchdynamo_orig_backend = _Convert(asking._torchdynamo_orig_backend, answer, say)
+    converter = context.callback
+    converter._torchdynamo_orig_backend = _Convert(converter._torchdynamo_orig_backend, answer, report)
 
 
 _EXPECTED: tuple[tuple[Any, str, str], ...] = (
@@ -374,9 +366,5 @@ _EXPECTED: tuple[tuple[Any, str, str], ...] = (
 
 
 def missing() -> str:
-    """What this version of torch has otherwise than expected; "" where it has everything."""
-    for holder, name, parameters in _EXPECTED:
-        found = list(inspect.signature(getattr(holder, name)).parameters)
-        if found[: len(parameters.split())] != parameters.split():
-            return f"{name} of {holder.__name__} takes {', '.join(found)}; expected was {parameters}"
-    return ""
+    """The first difference of this version of torch from the expected one; "" if there is none."""
+    return next(filter(None, (unexpected_signature(*expected) for expected in _EXPECTED)), "")

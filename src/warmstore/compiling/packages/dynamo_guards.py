@@ -1,12 +1,12 @@
-"""How guards are written down and made anew in another process, where torch does it by half.
+"""Serialisation of the guards that torch does not serialise, or serialises in a form that always holds.
 
-Torch writes down most guards, with the values that they compare. It does not write down those that compare which object
-something is, since an address means nothing to another process; and where the way to a value leads over a class, module
-or function, it writes down the name of that, so that the guard would compare what it finds with itself. Guards of both
-kinds are kept here without what they compare, and are made anew there, for what is found at the same place, once that
-was seen to be the same.
+torch serialises most guards with the values that they compare. Two kinds need more. A guard that compares the address
+of an object has no meaning in another process. A guard whose source leads through a class, module or function is
+serialised with the name of that object, so that it would compare the value found there with itself. Guards of both
+kinds are stored without their values. Another process first checks that the objects at their sources are the same, and
+then creates the guards for these objects.
 
-Like `dynamo`, this stands on private parts of torch.
+Like `dynamo`, this module depends on private parts of torch.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ _OF_CODE = frozenset(("CLOSURE_MATCH",))
 _OF_TYPE = frozenset(("TYPE_MATCH", "BUILTIN_MATCH"))
 _OF_KEYS = frozenset(("DICT_VERSION", "DICT_KEYS_MATCH", "MAPPING_KEYS_CHECK", "DICT_CONST_KEYS"))
 _OF_LENGTH = frozenset(("SEQUENCE_LENGTH", "LIST_LENGTH", "TUPLE_ITERATOR_LEN", "SET_LENGTH"))
-_OF_LIVE = frozenset(("DICT_VERSION", "HASATTR"))  # compare what an object is now, and not what was written of it
+_OF_LIVE = frozenset(("DICT_VERSION", "HASATTR"))  # compare the live object, and not its serialised form
 _OF_PRESENCE = frozenset(("DICT_CONTAINS", "DICT_NOT_CONTAINS", "NOT_PRESENT_IN_GENERIC_DICT"))
 _OF_THIS_PROCESS = re.compile(r"G\['(\w*_\d{9,}_c\d+)'\]")
-"""A name that Dynamo makes up of an address."""
+"""A name that Dynamo makes from an address."""
 _BY_NAME = (torch.Tensor, type, ModuleType, FunctionType, MethodType, BuiltinFunctionType, MappingProxyType, CellType)
 
-_here = threading.local()
+_thread = threading.local()
 
 
 @dataclass
 class Written:
-    """The guards of one frame.
+    """The guards of one frame that torch does not serialise.
 
     Attributes:
-        code: of the frame.
-        of_objects: guards of objects, and of what is reached over names.
-        objects: what each of those compares.
-        references: what their ways begin at, where that is no variable of the program's, by the names that it has.
-        reasons: why they cannot be made anew in another process.
+        code: The code of the frame.
+        of_objects: The guards.
+        objects: The value that each of them compares.
+        references: The objects that their sources begin at, by name, if these are no variables of the program.
+        reasons: Why they cannot be created in another process.
     """
 
     code: CodeType
@@ -64,86 +64,78 @@ class Written:
 
 @contextmanager
 def writing(written: Written) -> Iterator[None]:
-    """While this lasts, guards that torch makes and writes down in this thread are written down like this."""
+    """Within this context, guards that torch serialises in this thread are recorded in `written` too."""
     _prepare()
-    before = getattr(_here, "written", None)
-    _here.written = written
+    before = getattr(_thread, "written", None)
+    _thread.written = written
     try:
         yield
     finally:
-        _here.written = before
+        _thread.written = before
 
 
 @contextmanager
 def restoring(
     guards: Sequence[Any], scope: dict[str, Any], check: Callable[[Sequence[object]], None]
 ) -> Iterator[None]:
-    """While this lasts, guards that torch makes in this thread of what it has written down get these beside them.
+    """Within this context, guards that torch creates from a serialised state in this thread are joined by `guards`.
 
     Args:
         guards: `Written.of_objects`.
-        scope: the variables `L` and globals `G` of the frame.
-        check: is given what stands in this process for `Written.objects`, and raises what stops this.
+        scope: The variables `L` and globals `G` of the frame.
+        check: Called with the values of this process for `Written.objects`. Raises if the guards must not be created.
     """
     _prepare()
-    _here.restoring = _Restoring(guards, scope, check)
+
+    def create(builder: Any) -> None:
+        builder.scope.update(scope)
+        builder.src_get_value_cache.clear()
+        ordered = builder.check_fn_manager.output_graph.guard_on_key_order
+        builder.key_order_guarded_dict_ids.update(id(builder.get(source)) for source in ordered)
+        check([_compared(guard, builder) for guard in guards])
+        for guard in guards:
+            guard.create(builder)
+
+    _thread.create = create
     log = logging.getLogger("torch._guards")
-    before, log.disabled = log.disabled, True  # it tells of every guard that cannot be made, at length
+    before, log.disabled = log.disabled, True  # long messages about each guard that cannot be created
     try:
         yield
     finally:
         log.disabled = before
-        _here.restoring = None
-
-
-@dataclass
-class _Restoring:
-    """Guards of objects to be made for what is found in this process."""
-
-    guards: Sequence[Any]
-    scope: dict[str, Any]
-    check: Callable[[Sequence[object]], None]
-
-    def make(self, builder: Any) -> None:
-        builder.scope.update(self.scope)
-        builder.src_get_value_cache.clear()
-        ordered = builder.check_fn_manager.output_graph.guard_on_key_order
-        builder.key_order_guarded_dict_ids.update(id(builder.get(source)) for source in ordered)
-        self.check([_compared(guard, builder) for guard in self.guards])
-        for guard in self.guards:
-            guard.create(builder)
+        _thread.create = None
 
 
 @cache
 def _prepare() -> None:
-    """Have torch write and make guards as it is described above, where that is asked for; once."""
+    """Replace torch's functions once. Outside of the two contexts above they do what torch does."""
     write, build = CheckFunctionManager.serialize_guards, CheckFunctionManager.build_guards
     reduce = GuardsStatePickler.reducer_override
 
     def serialize_guards(self: Any, builder: Any, sorted_guards: Any, output_graph: Any) -> bytes:
-        written: Written | None = getattr(_here, "written", None)
+        written: Written | None = getattr(_thread, "written", None)
         if written is None:
             return write(self, builder, sorted_guards, output_graph)
         try:
             return _write(written, partial(write, self), self, builder, sorted_guards, output_graph)
-        except Exception as error:  # torch would end the program's call with it
-            written.reasons.append(f"its guards cannot be written down: {error}")
+        except Exception as error:  # otherwise torch raises it in the program's call
+            written.reasons.append(f"its guards cannot be serialised: {error}")
             return b""
 
     def build_guards(self: Any, *args: Any, **kwargs: Any) -> Any:
         builder, manager = build(self, *args, **kwargs)
-        restoring: _Restoring | None = getattr(_here, "restoring", None)
-        if restoring is not None:
-            restoring.make(builder)
+        create: Callable[[Any], None] | None = getattr(_thread, "create", None)
+        if create is not None:
+            create(builder)
         return builder, manager
 
     def reducer_override(self: Any, value: Any) -> Any:
         found = reduce(self, value)
         if found is NotImplemented and isinstance(value, torch.nn.Module) and not _has_a_name(type(value)):
-            return self._unpickle_module, (vars(value).copy(),)  # its class has a guard of its own
+            return self._unpickle_module, (vars(value).copy(),)  # another guard checks the class
         if isinstance(value, torch.Tensor) and isinstance(found, tuple) and found[0] == self._unpickle_tensor:
-            make, (*said, grad) = found
-            return make, (*said, grad if id(grad) in self.guard_tree_values else None)  # else torch cannot read it
+            make, (*parts, grad) = found
+            return make, (*parts, grad if id(grad) in self.guard_tree_values else None)  # torch cannot load others
         return found
 
     for holder, function in (
@@ -157,7 +149,7 @@ def _prepare() -> None:
 def _write(
     written: Written, write: Callable[..., bytes], manager: Any, builder: Any, guards: Sequence[Any], graph: Any
 ) -> bytes:
-    """Write down the guards that torch can, and keep the others."""
+    """Serialise the guards that torch can serialise, and record the others."""
     kept = []
     for mode in graph.torch_function_mode_stack or ():
         if type(mode) is not DeviceContext:
@@ -165,7 +157,7 @@ def _write(
     for guard in guards:
         kinds = _kinds(guard)
         if "WEAKREF_ALIVE" in kinds or not _refers(written, guard, builder.scope["G"]):
-            written.reasons.append(f"a guard looks at {guard.name}, an object of this process")
+            written.reasons.append(f"a guard checks {guard.name}, an object that only this process has")
         elif (
             kinds & (_UNWRITABLE | _OF_LIVE)
             or (kinds & _OF_TYPE and not _has_a_name(type(builder.get(guard))))
@@ -175,27 +167,27 @@ def _write(
             written.objects.append(_compared(guard, builder))
         else:
             kept.append(guard)
-    manager.torch_function_mode_stack = graph.torch_function_mode_stack  # taken away when guards were made first
+    manager.torch_function_mode_stack = graph.torch_function_mode_stack  # torch deletes it after creating guards
     try:
         with torch._C.DisableTorchFunction(), catch_warnings():
-            simplefilter("ignore")  # torch looks at the gradients of tensors that have none
+            simplefilter("ignore")  # torch reads the gradients of tensors without one
             reduced, _ = manager.build_guards(kept, set(), written.code, graph, True)
             return write(reduced, kept, graph)
     finally:
         manager.torch_function_mode_stack = None
 
 
-def _refers(written: Written, guard: Any, space: dict[str, Any]) -> bool:
-    """Whether another process finds what the way to what a guard looks at begins at."""
+def _refers(written: Written, guard: Any, variables: dict[str, Any]) -> bool:
+    """Record references to the objects that a guard's source begins at. Returns whether there is one for each."""
     for name in _OF_THIS_PROCESS.findall(guard.name):
-        if (found := reference_of(space.get(name))) is None:
+        if (reference := reference_of(variables.get(name))) is None:
             return False
-        written.references[name] = found
+        written.references[name] = reference
     return True
 
 
 def _has_a_name(kind: type) -> bool:
-    """Whether another process finds a class by its name, as pickles do."""
+    """Whether pickle can find a class by its name."""
     found: Any = sys.modules.get(kind.__module__)
     for part in kind.__qualname__.split("."):
         found = getattr(found, part, None)
@@ -211,14 +203,14 @@ def _leads_over_a_name(source: Any, builder: Any) -> bool:
         try:
             value = builder.get(source)
         except Exception:
-            return True  # what cannot be looked at is not believed
+            return True
         if isinstance(value, _BY_NAME):
             return True
     return False
 
 
 def _compared(guard: Any, builder: Any) -> object:
-    """What a guard compares of what it looks at."""
+    """The value that a guard compares: a part or property of the value at its source."""
     kinds = _kinds(guard)
     try:
         value = builder.get(guard)

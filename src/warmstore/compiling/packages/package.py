@@ -1,8 +1,7 @@
-"""Packages: what compiling one frame left, with what must be the same where it is put back.
+"""Packages: the result of compiling one frame, and the conditions for using it in another process.
 
-The key of a package is made of the identity of all that tracing may look at, so most of it is known to be the same
-where the package is found. What the key cannot tell is in the package: the installed modules that were traced, and the
-objects that guards compare in frames that the program calls with values of its own.
+The key of a package covers all code and values that tracing may read. The package records what the key does not cover:
+the installed modules that were traced, and the objects that guards compare by address.
 """
 
 from __future__ import annotations
@@ -26,22 +25,21 @@ if TYPE_CHECKING:
 _MAGIC = b"warmstore package 6\n"
 _CHANGED = {"getrecursionlimit", "get_int_max_str_digits"}
 PROVEN = "proven by the key"
-"""Stands for an object that the program's own identity leads to."""
+"""Stands for the text of an object that the key covers."""
 
 
 @dataclass(frozen=True)
 class Package:
-    """What is stored.
+    """A stored package.
 
     Attributes:
-        frame: which of the program's frames it is.
-        installed: every installed module whose code was traced or that graphs call, with what was in it, as
-            `installed_text` says.
-        objects: what guards compare by its address: an expression over `L`, the frame's variables, and `G`, its
-            globals, and what is known of the object that it leads to.
-        sizes: the shape of every tensor among the arguments of the call; None for a size that may be another.
-        mutates: whether tensors are changed in place.
-        data: what `Question.restore` takes.
+        frame: The name of the frame.
+        installed: Name and `installed_text` of every installed module whose code was traced or that graphs call.
+        objects: The objects that guards compare by address: an expression over `L`, the frame's variables, and `G`, its
+            globals; and the `object_text` of its value.
+        sizes: The sizes that it was compiled for.
+        mutates: Whether tensors are changed in place.
+        data: The argument of `Question.restore`.
     """
 
     frame: str
@@ -52,17 +50,17 @@ class Package:
     data: bytes
 
     def to_bytes(self) -> bytes:
-        """As it is stored; the same for equal packages."""
-        said = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "data"}
-        head = json.dumps(said, sort_keys=True).encode()
+        """The stored form, the same for equal packages: magic, length of the head (uint64), head as JSON, data."""
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "data"}
+        head = json.dumps(fields, sort_keys=True).encode()
         return _MAGIC + struct.pack("<Q", len(head)) + head + self.data
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Package:
-        """The opposite of `to_bytes`.
+        """The inverse of `to_bytes`.
 
         Raises:
-            BadArtifact: these bytes are no package.
+            BadArtifact: These bytes are no package.
         """
         start = len(_MAGIC) + 8
         if not data.startswith(_MAGIC) or len(data) < start:
@@ -82,24 +80,24 @@ class Package:
             raise BadArtifact(f"not a package of a compiled frame: {error}") from error
 
     def check_installed(self) -> None:
-        """Compare the installed modules that were traced or called with those that are here.
+        """Compare the installed modules that were traced or called with those of this process.
 
         Raises:
-            Incompatible: one is of another version, or was changed.
+            Incompatible: A module has another version, or was changed.
         """
-        for module, said in self.installed:
-            if (now := installed_text(module)) != said:
-                raise Incompatible(f"{module} is {now or 'not loaded'}, and was {said} when it was compiled")
+        for module, before in self.installed:
+            if (now := installed_text(module)) != before:
+                raise Incompatible(f"{module} is {now or 'not loaded'}, and was {before} when it was compiled")
 
-    def check_objects(self, found: Sequence[object]) -> None:
-        """Compare the objects that expressions lead to here.
+    def check_objects(self, values: Sequence[object]) -> None:
+        """Compare the values of the expressions in `objects` with their recorded texts.
 
         Raises:
-            Incompatible: one is another object.
+            Incompatible: A value differs.
         """
-        for (expression, said), value in zip(self.objects, found, strict=True):
-            if said not in (PROVEN, object_text(value)):
-                raise Incompatible(f"{expression} is another one")
+        for (expression, text), value in zip(self.objects, values, strict=True):
+            if text not in (PROVEN, object_text(value)):
+                raise Incompatible(f"{expression} is a different object here")
 
 
 def packaged(
@@ -111,30 +109,30 @@ def packaged(
     *,
     is_root: bool,
 ) -> Package:
-    """What was recorded of a frame, as it is stored.
+    """Make the package of a recorded frame.
 
     Args:
-        recorded: what compiling it left.
-        frame: which one it is.
-        sizes: those that it was compiled for.
-        identified: the code that counts in the key, by its addresses.
-        resumes: code that Dynamo made of such code, by its addresses.
-        is_root: whether it is the frame that the program called, with arguments that are in the key.
+        recorded: The result of compiling the frame.
+        frame: The name of the frame.
+        sizes: The sizes that it was compiled for.
+        identified: The code that the key covers, by address.
+        resumes: The code of resume functions, which Dynamo makes from such code, by address.
+        is_root: Whether it is the frame of the program's call, whose arguments the key covers.
 
     Raises:
-        Incompatible: something about it could be another thing in another process, and nobody would see.
+        Incompatible: The package could be wrong in another process without any check that notices.
     """
     unknown = [*recorded.reasons, *recorded.written.reasons, *unknown_targets(recorded.targets, identified)]
     objects = []
     for guard, value in zip(recorded.written.of_objects, recorded.written.objects, strict=True):
-        said = object_text(value) or (PROVEN if is_root else "")
-        if not said:
-            unknown.append(f"nothing another process could find again: {guard.name}")
-        objects.append((guard.name, said))
-    asked = {
+        text = object_text(value) or (PROVEN if is_root else "")
+        if not text:
+            unknown.append(f"a guard compares {guard.name}, which has no identity in other processes")
+        objects.append((guard.name, text))
+    called = {
         name for code in {recorded.written.code, *recorded.traced} for name in code.co_names if id(code) in identified
     }
-    unknown += [f"it asks sys.{name}, which compiling itself changes" for name in sorted(asked & _CHANGED)]
+    unknown += [f"its code calls sys.{name}, whose value compiling changes" for name in sorted(called & _CHANGED)]
     traced = [code for code in recorded.traced if id(code) not in resumes]
     installed = installed_modules(traced, identified, unknown) | recorded.modules
     if unknown:
@@ -149,5 +147,5 @@ def packaged(
     )
 
 
-def _pairs(said: Iterable[Sequence[object]]) -> tuple[tuple[str, str], ...]:
-    return tuple((str(a), str(b)) for a, b in said)
+def _pairs(values: Iterable[Sequence[object]]) -> tuple[tuple[str, str], ...]:
+    return tuple((str(first), str(second)) for first, second in values)

@@ -1,4 +1,4 @@
-"""What Dynamo puts into a program's globals under names that it makes up of addresses, as another process finds it."""
+"""References to objects that Dynamo adds to a program's globals, under names made from addresses in this process."""
 
 from __future__ import annotations
 
@@ -12,56 +12,56 @@ from warmstore.errors import Incompatible
 from warmstore.identity.origin import is_found
 
 Reference = tuple[str, str, str]
-"""Kind, name, and what tells that thing from others of its name: "module", "class" or "named tuple"."""
+"""Kind ("module", "class" or "named tuple"), name, and for a class its `object_text`."""
 _NAMED_TUPLE = "namedtuple_"
 
 
 def reference_of(value: Any) -> Reference | None:
-    """How another process finds a module, a class, or the globals of a named tuple's constructor; None for others."""
+    """The reference to a module, a class, or the globals of a named tuple's constructor; None for other objects."""
     if isinstance(value, ModuleType):
         return ("module", value.__name__, "") if sys.modules.get(value.__name__) is value else None
     if isinstance(value, type):
         text = object_text(value) if is_found(value) else None
         return None if text is None else ("class", f"{value.__module__}:{value.__qualname__}", text)
-    if type(value) is dict and value == _constructing(name := str(value.get("__name__"))):
+    if type(value) is dict and value == _constructor_globals(name := str(value.get("__name__"))):
         return ("named tuple", name, "") if name.startswith(_NAMED_TUPLE) else None
     return None
 
 
 def referenced(reference: Reference) -> Any:
-    """The thing that a reference leads to here.
+    """The object of a reference in this process.
 
     Raises:
-        Incompatible: it is gone, or another one.
+        Incompatible: There is no such object, or its text differs.
     """
     kind, name, text = reference
     if kind == "named tuple":
-        return _constructing(name)
+        return _constructor_globals(name)
     module, _, path = name.partition(":")
     try:
         found: Any = importlib.import_module(module)
         for part in path.split(".") if path else ():
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:
-        raise Incompatible(f"{name} is gone: {error}") from error
+        raise Incompatible(f"{name} is missing: {error}") from error
     if text and object_text(found) != text:
-        raise Incompatible(f"{name} is another one")
+        raise Incompatible(f"{name} is a different class here")
     return found
 
 
-def put(references: dict[str, Reference], space: dict[str, Any]) -> None:
-    """Put what references lead to into some globals, by their names there.
+def put(references: dict[str, Reference], variables: dict[str, Any]) -> None:
+    """Add the objects of references to global variables, under the keys of `references`.
 
     Raises:
-        Incompatible: one leads to another thing here, or its name does.
+        Incompatible: An object is missing or differs, or a variable has another value.
     """
     for name, reference in references.items():
-        if name not in space:
-            space[name] = referenced(reference)
-        elif reference_of(space[name]) != reference:
-            raise Incompatible(f"{name} is the name of something else here")
+        if name not in variables:
+            variables[name] = referenced(reference)
+        elif reference_of(variables[name]) != reference:
+            raise Incompatible(f"the global variable {name} has another value here")
 
 
-def _constructing(name: str) -> dict[str, Any]:
-    """What `collections.namedtuple` runs the constructor in that it makes."""
+def _constructor_globals(name: str) -> dict[str, Any]:
+    """The globals of the constructor that `collections.namedtuple` generates."""
     return {"_tuple_new": tuple.__new__, "__builtins__": {}, "__name__": name}

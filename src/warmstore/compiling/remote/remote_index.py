@@ -1,11 +1,10 @@
-"""An index in memory of all that the manifests of a remote name, so that lookups need no requests."""
+"""An index in memory of the artifacts in a remote's manifests, so that lookups need no requests."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable
-from itertools import groupby
 
 from warmstore.compiling.artifact import Artifact
 from warmstore.compiling.environment import Environment
@@ -27,7 +26,7 @@ class RemoteIndex:
         self._keys = sorted(self._artifacts)
 
     def below(self, path: str, environment: Environment) -> list[Artifact]:
-        """The best usable artifact of each key that is `path`, or that starts with it where it ends with a slash."""
+        """The best usable artifact of the key `path`, or of every key below it if it ends with a slash."""
         if not path.endswith("/"):
             return self._best([path], environment)
         first = bisect_left(self._keys, path)
@@ -39,23 +38,19 @@ class RemoteIndex:
 
     def has(self, artifact: Artifact) -> bool:
         """Whether an artifact of the same key, kind, environment and requirements is published."""
-        return any(_same(artifact, one) for one in self._artifacts.get(artifact.key, ()))
+        return _identity(artifact) in map(_identity, self._artifacts.get(artifact.key, ()))
 
     def _best(self, keys: Iterable[str], environment: Environment) -> list[Artifact]:
         found = (choose(self._artifacts.get(key, ()), environment)[0] for key in keys)
-        return [one for one in found if one is not None]
+        return [artifact for artifact in found if artifact is not None]
 
 
 def merged(old: Iterable[Artifact], new: Iterable[Artifact]) -> list[Artifact]:
-    """Both lists in one, by key. Of several with the same key, kind, environment and requirements, the last stays."""
-    rows = sorted([*old, *new], key=_identity)  # stable: the later of equals stays later
-    return [list(group)[-1] for _, group in groupby(rows, key=_identity)]
+    """All artifacts, sorted by key. Of several with the same key, kind, environment and requirements the last stays."""
+    last = {_identity(artifact): artifact for artifact in [*old, *new]}
+    return [last[identity] for identity in sorted(last)]
 
 
-def _same(one: Artifact, other: Artifact) -> bool:
-    return _identity(one) == _identity(other)
-
-
-def _identity(one: Artifact) -> tuple[str, str, str, str]:
-    wanted = sorted((name, str(value)) for name, value in one.requirements.items())
-    return one.key, one.kind, one.environment.digest, str(wanted)
+def _identity(artifact: Artifact) -> tuple[str, str, str, str]:
+    requirements = sorted((name, str(value)) for name, value in artifact.requirements.items())
+    return artifact.key, artifact.kind, artifact.environment.digest, str(requirements)

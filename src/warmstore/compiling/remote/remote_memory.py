@@ -1,7 +1,7 @@
-"""What a host remembers of a remote: its own name as a writer, and the highest number of each series of manifests.
+"""The memory of a remote: the name of this host as a writer, and the highest number of each series of manifests.
 
-This is a file in the store's folder. A manifest with a lower number than the remembered one, or with the same number
-and other content, shows that somebody restored an old state of the remote. Such a manifest is refused.
+The memory is a file in the store's folder. A manifest with a lower number than the remembered one, or with the same
+number and other content, shows that somebody restored an old state of the remote. Such a manifest is refused.
 """
 
 from __future__ import annotations
@@ -24,13 +24,7 @@ _PATIENCE = 5.0  # seconds to wait for another process of this host
 
 
 class RemoteMemory:
-    """The memory of one remote, shared by all processes that use the store's folder.
-
-    Args:
-        folder: The store's folder.
-        url: The remote, without secrets.
-        files: The file operations.
-    """
+    """The memory of the remote at `url`, shared by all processes that use the store's folder."""
 
     def __init__(self, folder: Path, url: str, files: Files = PLAIN) -> None:
         self._files = files
@@ -63,27 +57,25 @@ class RemoteMemory:
         sequence, digest = self._seen(manifest.series)
         if manifest.sequence < sequence:
             return (
-                f"{manifest.name} is older than number {sequence} of that writer, which was seen before: somebody set "
-                f"the remote back; if it was you, remove {self._path}"
+                f"{manifest.name} is older than number {sequence} of its writer, which was seen before: somebody "
+                f"restored an old state; if it was you, remove {self._path}"
             )
         if manifest.sequence == sequence and manifest.digest != digest:
             return (
-                f"{manifest.name} is not the one that was seen before: somebody replaced it; if it was you, remove "
-                f"{self._path}"
+                f"{manifest.name} differs from the manifest of that name that was seen before: somebody replaced it; "
+                f"if it was you, remove {self._path}"
             )
         return None
 
     def saw(self, found: Iterable[SignedManifest]) -> None:
         """Remember the numbers of these manifests."""
-        new = [one for one in found if one.sequence > self.sequence(one.series)]
-
-        def see(known: dict[str, Any]) -> None:
-            seen = known.setdefault("seen", {})
-            for one in new:
-                seen[one.series] = [one.sequence, one.digest]
-
+        new = {
+            manifest.series: [manifest.sequence, manifest.digest]
+            for manifest in found
+            if manifest.sequence > self.sequence(manifest.series)
+        }
         if new:
-            self._change(see)
+            self._change(lambda known: known.setdefault("seen", {}).update(new))
 
     def _seen(self, series: str) -> tuple[int, str]:
         match self._known.get("seen", {}).get(series):

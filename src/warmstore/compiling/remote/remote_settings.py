@@ -1,4 +1,4 @@
-"""The remote of a compile cache, given by an argument or a variable. It is used only if a key can check signatures."""
+"""The settings of a compile cache's remote. A remote is used only if a key can check signatures."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ class RemoteSettings:
     def of(
         cls, url: str | os.PathLike[str] | None, options: Mapping[str, Any] | None, wait: float
     ) -> RemoteSettings | None:
-        """Arguments win over the variable; None without either.
+        """The settings from arguments, else from the variable; None without either.
 
         Raises:
-            ValueError: a URL or a time that makes no sense.
+            ValueError: The URL or time is invalid.
         """
         if not wait >= 0:
             raise ValueError(f"remote_wait={wait!r} must be a number of seconds, 0 or more")
-        told = os.fspath(url) if url is not None else os.environ.get(URL, "")
-        if not told:
+        address = os.fspath(url) if url is not None else os.environ.get(URL, "")
+        if not address:
             return None
-        Location.parse(told)
-        return cls(told, dict(options or {}), float(wait))
+        Location.parse(address)
+        return cls(address, dict(options or {}), float(wait))
 
 
 def open_tier(
@@ -57,18 +57,15 @@ def open_tier(
         return None
     where = Location.parse(settings.url).url
     if store.read_only:
-        _log.warning("remote cache %s: not used, for nothing can be kept in %s", where, store.folder)
+        _log.warning("remote cache %s: not used, since %s cannot be written", where, store.folder)
         return None
     try:
         keyring = Keyring.from_environment()
         if not keyring:
             _log.warning(
-                "remote cache %s: not used, for what it has would run here and no key is configured to check it; put a "
-                "key of `warmstore keys generate` into %s or into a file that %s names",
-                where,
-                KEY,
-                KEY_FILE,
-            )
+                "remote cache %s: not used, since its artifacts run as code here and no key is configured to check "
+                "them; put a key of `warmstore keys generate` into %s or a file that %s names", where, KEY, KEY_FILE,
+            )  # fmt: skip
             return None
         from warmstore.compiling.remote.remote_tier import RemoteTier
         from warmstore.remote.objects import Objects

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
+from itertools import compress
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
@@ -59,8 +60,8 @@ class RemoteTier:
         objects: The remote, made with `at_exit=False`: this class closes it.
         keyring: Keys that check manifests. If one of them can sign, new artifacts are published.
         store: The local store; writable.
-        environment: Fetched artifacts must be usable in it.
-        job: Its artifacts are fetched at the start; used artifacts are published under its name.
+        environment: Fetched artifacts are usable in it.
+        job: Its artifacts are fetched at the start, and used artifacts are published under its name.
         budget: Limits the seconds of waiting in total.
     """
 
@@ -132,15 +133,18 @@ class RemoteTier:
         if not wanted:
             self._store.count("remote miss")
             return False
-        self.budget.wait(lambda: not any(one.digest in self._fetching for one in wanted))
-        missing = [one for one in wanted if not self._is_here(one)]
+        missing = self._missing(wanted)
         return self._get(missing, self.budget) > 0 or len(missing) < len(wanted)
 
     def _fetch_job(self, name: str, kinds: frozenset[str] | None) -> int:
         found = self._known().job(name, self._environment)
-        wanted = [one for one in found if kinds is None or one.kind in kinds]
-        self.budget.wait(lambda: not any(one.digest in self._fetching for one in wanted))
-        return self._get([one for one in wanted if not self._is_here(one)], self.budget, job=name)
+        wanted = [artifact for artifact in found if kinds is None or artifact.kind in kinds]
+        return self._get(self._missing(wanted), self.budget, job=name)
+
+    def _missing(self, wanted: Sequence[Artifact]) -> list[Artifact]:
+        """The artifacts that the store does not have, after waiting for those that are being fetched."""
+        self.budget.wait(lambda: self._fetching.isdisjoint(artifact.digest for artifact in wanted))
+        return [artifact for artifact in wanted if not self._is_stored(artifact)]
 
     def _known(self) -> RemoteIndex:
         """The index of the remote. Waits, within the budget, until the manifests were read.
@@ -151,7 +155,7 @@ class RemoteTier:
         if not self.budget.wait(self._ready.is_set):
             raise RemoteUnavailable("it does not answer in time")
         if self._index is None:
-            raise RemoteUnavailable("what is there could not be read")
+            raise RemoteUnavailable("its manifests could not be read")
         return self._index
 
     def _look_again(self) -> None:
@@ -170,17 +174,17 @@ class RemoteTier:
     def _learn(self, found: Loaded) -> None:
         for why in found.refused:
             self._store.count("remote refused")
-            self._complain("a manifest is not trusted, nothing of it is taken", why)
+            self._complain("a manifest is refused", why)
         for why in found.failed:
             self._store.count("remote failed")
             self._complain("a manifest cannot be read", why)
         try:
             self._memory.saw(found.manifests)
         except OSError as error:
-            self._complain("how far its writers are cannot be remembered", error)
+            self._complain("the numbers of its manifests cannot be remembered", error)
         self._index = RemoteIndex(found.manifests)
 
-    def _is_here(self, artifact: Artifact) -> bool:
+    def _is_stored(self, artifact: Artifact) -> bool:
         return any(best is not None for best, _ in self._store.below(artifact.key, self._environment))
 
     def _get(self, wanted: Sequence[Artifact], budget: StallBudget | None, job: str | None = None) -> int:
@@ -210,14 +214,14 @@ class RemoteTier:
         try:
             while not over:
                 if budget is not None and not budget.wait(lambda: not arrived.empty()):
-                    self._complain("it does not answer in time; what is missing is compiled", "the budget is spent")
+                    self._complain("it does not answer in time; missing artifacts are compiled", "the budget is spent")
                     self._store.count("remote failed")
                     break
                 batch = _batch(arrived)
                 over = None in batch
-                taken += self._take([one for one in batch if one is not None], job)
+                taken += self._take([arrival for arrival in batch if arrival is not None], job)
             if over and not future.cancelled() and (error := future.exception()) is not None:
-                self._complain("what it has cannot be fetched", error)
+                self._complain("artifacts cannot be fetched", error)
         finally:
             future.cancel()
             with self._lock:
@@ -237,25 +241,25 @@ class RemoteTier:
             return error
         if data is None:
             self._bad.add(artifact.digest)
-            return NoArtifact(f"{name} is in a manifest and not in the remote")
+            return NoArtifact(f"{name} is in a manifest, but not in the remote")
         if len(data) != artifact.size or blake3(data).hexdigest() != artifact.digest:
             self._bad.add(artifact.digest)
-            return BadArtifact(f"{name} is not what its signed manifest says")
+            return BadArtifact(f"{name} differs from its signed manifest")
         return data
 
     def _take(self, arrived: Sequence[_Arrived], job: str | None) -> int:
         whole = [(artifact, content) for artifact, content in arrived if isinstance(content, bytes)]
-        for _, trouble in arrived:
-            if not isinstance(trouble, bytes):
+        for _, error in arrived:
+            if not isinstance(error, bytes):
                 self._store.count("remote failed")
-                self._complain("an artifact cannot be fetched, it is compiled", trouble)
+                self._complain("an artifact cannot be fetched and is compiled", error)
         if whole:
             try:
                 self._store.take(whole, job)
-            except (OSError, ValueError) as error:
-                if isinstance(error, TooLarge) and len(whole) > 1:
-                    return sum(self._take([one], job) for one in whole)
-                self._complain("what it has cannot be kept here", error)
+            except (OSError, ValueError) as failure:
+                if isinstance(failure, TooLarge) and len(whole) > 1:
+                    return sum(self._take([arrival], job) for arrival in whole)
+                self._complain("its artifacts cannot be stored here", failure)
                 return 0
             self._store.count("remote hit", len(whole))
         with self._lock:
@@ -325,21 +329,21 @@ class RemoteTier:
         try:
             self._learn(self.objects.run(self._load()))
             assert self._index is not None
-            wanted = [one for one in self._index.job(self._job, self._environment) if not self._is_here(one)]
+            found = self._index.job(self._job, self._environment)
+            wanted = [artifact for artifact in found if not self._is_stored(artifact)]
             with self._lock:
-                self._fetching.update(one.digest for one in wanted)
+                self._fetching.update(artifact.digest for artifact in wanted)
         except (WarmstoreError, ValueError) as error:
-            self._complain("it cannot be read; what is missing is compiled", error)
+            self._complain("it cannot be read; missing artifacts are compiled", error)
             return
         finally:
             self._looked = time.monotonic()
             self._ready.set()
             self.budget.notify()
         began = time.monotonic()
-        if brought := self._get(wanted, None, job=self._job):
-            _log.info(
-                "%d artifacts of job %s came from the remote in %.1f s", brought, self._job, time.monotonic() - began
-            )
+        if count := self._get(wanted, None, job=self._job):
+            seconds = time.monotonic() - began
+            _log.info("%d artifacts of job %s came from the remote in %.1f s", count, self._job, seconds)
 
     def _wait_for_more(self) -> bool:
         """Wait until artifacts were offered and no other followed for a while. False when closing."""
@@ -357,14 +361,14 @@ class RemoteTier:
             offered, self._offered = self._offered, {}
         if self._index is None or not self._can_sign:
             return
-        new = [one for one in offered.values() if self._is_new(one)]
+        new = [artifact for artifact in offered.values() if self._is_new(artifact)]
         if not new:
             return
         try:
             sent = self.objects.run(self.objects.each(self._send, new))
-            self._sign([one for one, there in zip(new, sent, strict=True) if there], self._index)
+            self._sign(list(compress(new, sent)), self._index)
         except (OSError, ValueError) as error:
-            self._complain("what was compiled is not published; the next run tries again", error)
+            self._complain("new artifacts are not published; the next run tries again", error)
             self._store.count("remote failed")
 
     async def _send(self, artifact: Artifact) -> bool:
@@ -383,16 +387,16 @@ class RemoteTier:
     def _sign(self, new: list[Artifact], known: RemoteIndex) -> None:
         """Publish the next manifest of this host, which adds these artifacts and lists them under the job."""
         writer = self._memory.writer()
-        keys = {one.key for one in new}
+        keys = {artifact.key for artifact in new}
         with self._memory.lock:
             found = self.objects.run(load(self.objects, self._keyring, self._namespace, self._memory.objection))
-            mine = next(
-                (one for one in found.manifests if one.writer == writer), SignedManifest(self._namespace, writer, 0)
-            )
-            jobs = {name: sorted(used) for name, used in mine.jobs.items()}
+            manifests = {manifest.writer: manifest for manifest in found.manifests}
+            before = manifests.get(writer, SignedManifest(self._namespace, writer, 0))
+            jobs = {name: sorted(used) for name, used in before.jobs.items()}
             jobs[self._job] = sorted(keys.union(jobs.get(self._job, ())))
-            artifacts = merged(mine.artifacts, (one for one in new if not known.has(one) or one.digest in self._bad))
-            last = max(mine.sequence, self._memory.sequence(mine.series))
+            added = [artifact for artifact in new if not known.has(artifact) or artifact.digest in self._bad]
+            artifacts = merged(before.artifacts, added)
+            last = max(before.sequence, self._memory.sequence(before.series))
             for sequence in range(last + 1, last + 1 + _TRIES):
                 manifest = SignedManifest(self._namespace, writer, sequence, artifacts, jobs)
                 published = self.objects.run(publish(self.objects, self._keyring, manifest))
@@ -401,16 +405,16 @@ class RemoteTier:
             else:
                 raise RemoteUnavailable(f"{self.objects.location.url}: others create the manifests of this host")
             self._memory.saw([published])
-            others = [one for one in found.manifests if one.writer != writer]
-            self._index = RemoteIndex([*others, published])
+            self._index = RemoteIndex((manifests | {writer: published}).values())
             self._looked = time.monotonic()
             with suppress(WarmstoreError):
-                self.objects.run(remove_older(self.objects, found.listed.get(mine.series, ()), keep=_KEPT - 1))
+                self.objects.run(remove_older(self.objects, found.listed.get(before.series, ()), keep=_KEPT - 1))
 
-    def _complain(self, what: str, why: object) -> None:
-        level = logging.DEBUG if what in self._complained else logging.WARNING
-        self._complained.add(what)
-        _log.log(level, "remote cache %s: %s: %s", self.objects.location.url, what, why)
+    def _complain(self, message: str, reason: object) -> None:
+        """Log a failure: each kind of message once as a warning, then at level DEBUG."""
+        level = logging.DEBUG if message in self._complained else logging.WARNING
+        self._complained.add(message)
+        _log.log(level, "remote cache %s: %s: %s", self.objects.location.url, message, reason)
 
 
 def _batch(arrived: SimpleQueue[_Arrived | None]) -> list[_Arrived | None]:

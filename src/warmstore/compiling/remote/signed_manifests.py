@@ -1,7 +1,7 @@
-"""Signed manifests in a remote: each lists all that one host published for one namespace.
+"""Signed manifests in a remote: each lists all artifacts that one host has published for one namespace.
 
-Environments that can share anything are of one namespace. `warmstore.remote.manifests` numbers the manifests of a host
-and namespace. A reader that has seen a number refuses lower ones of the same series.
+Environments of different namespaces share no artifacts. `warmstore.remote.manifests` numbers the manifests of a host
+and namespace. A reader that has seen a number refuses lower numbers of the same series.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TRIES = 3  # manifests of a series that are tried, newest first, until one is v
 
 @dataclass(frozen=True)
 class SignedManifest:
-    """What a writer published for a namespace. `digest`: BLAKE3 of its object; empty before it is published."""
+    """What a writer has published for a namespace. `digest`: the BLAKE3 of its object; "" before it is published."""
 
     namespace: str
     writer: str
@@ -60,12 +60,12 @@ class SignedManifest:
 
 @dataclass
 class Loaded:
-    """What was found in a remote.
+    """The manifests of a remote.
 
     Attributes:
         manifests: The newest valid manifest of each series.
         listed: The names of all manifests, by series.
-        refused: Why manifests are not taken.
+        refused: Why manifests are invalid or not trusted.
         failed: Why manifests could not be read.
     """
 
@@ -76,23 +76,22 @@ class Loaded:
 
 
 def namespace_of(environment: Environment) -> str:
-    """The namespace of an environment, as part of a name: system, machine, Python and torch. A remote shares
-    artifacts only within a namespace."""
-    said = f"{environment.system}-{environment.machine}-{'.'.join(environment.python.split('.')[:2])}"
-    said += f"-torch-{environment.torch or 'none'}"
-    return re.sub(r"[^\w.-]", "_", said).lower()
+    """The namespace of an environment: system, machine, Python and torch."""
+    python = ".".join(environment.python.split(".")[:2])
+    name = f"{environment.system}-{environment.machine}-{python}-torch-{environment.torch or 'none'}"
+    return re.sub(r"[^\w.-]", "_", name).lower()
 
 
 def blob_name(digest: str) -> str:
-    """The name of the object that has these bytes."""
+    """The name of the object of a blob."""
     return f"{BLOBS}/{digest[:2]}/{digest}"
 
 
 def seal(manifest: SignedManifest, keyring: Keyring) -> bytes:
-    """The bytes of a manifest's object: a line with the signature, and the packed manifest that it signs.
+    """The bytes of a manifest's object: a line with the signature, then the compressed manifest that it signs.
 
     Raises:
-        NotTrusted: no key can sign.
+        NotTrusted: No key can sign.
     """
     body = manifests.describe(manifest.artifacts, manifest.jobs) | {
         "format": FORMAT,
@@ -103,7 +102,7 @@ def seal(manifest: SignedManifest, keyring: Keyring) -> bytes:
     packed = zstandard.ZstdCompressor(level=6).compress(json.dumps(body, sort_keys=True).encode())
     signature = keyring.sign(_PURPOSE, packed)
     if signature is None:
-        raise NotTrusted(None, "none of the keys can sign; a public key only checks", manifest.name)
+        raise NotTrusted(None, "none of the keys can sign; a public key can only check", manifest.name)
     return json.dumps(signature).encode() + b"\n" + packed
 
 
@@ -113,7 +112,7 @@ def unseal(data: bytes, name: str, keyring: Keyring) -> SignedManifest:
     Raises:
         NotTrusted: The signature is missing, wrong or of another key, or the object has the name of another manifest.
         BadArtifact: The signature is right, but the content is no manifest.
-        NewerFormat: a newer warmstore wrote it.
+        NewerFormat: A newer warmstore wrote the manifest.
     """
     header, _, packed = data.partition(b"\n")
     try:
@@ -131,7 +130,7 @@ def unseal(data: bytes, name: str, keyring: Keyring) -> SignedManifest:
     if version != FORMAT:
         raise NewerFormat(f"{name} has format {version!r}, and this warmstore knows {FORMAT}; upgrade warmstore")
     if MANIFESTS.parse(name) != (f"{namespace}/{writer}", sequence, name):
-        raise NotTrusted(None, f"it is the manifest {namespace} {writer} {sequence} under another name", name)
+        raise NotTrusted(None, f"its content is the manifest {namespace} {writer} {sequence}", name)
     artifacts, jobs = manifests.read(body)
     return SignedManifest(namespace, writer, sequence, artifacts, jobs, blake3(data).hexdigest())
 
@@ -145,10 +144,10 @@ async def load(
 ) -> Loaded:
     """The newest valid manifest of each series, of one namespace or of all: one listing, then parallel requests.
 
-    `objection` says why a manifest with a right signature is refused; None accepts it.
+    `objection` returns why a correctly signed manifest is refused, or None.
 
     Raises:
-        RemoteUnavailable, RemoteRefused: the remote cannot be listed.
+        RemoteUnavailable, RemoteRefused: The remote cannot be listed.
     """
     found = Loaded(listed=await MANIFESTS.by_series(objects, namespace or "", flowed=flowed))
 
@@ -175,7 +174,7 @@ async def load(
 
 
 async def publish(objects: Objects, keyring: Keyring, manifest: SignedManifest) -> SignedManifest | None:
-    """Create the object of a manifest. None where another process created one of that name.
+    """Create the object of a manifest. Returns None if the object exists.
 
     Raises:
         RemoteUnavailable, RemoteRefused: The object may exist now, or not.

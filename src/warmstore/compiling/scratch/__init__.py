@@ -1,1 +1,1 @@
-"""The private folder that one process's compilers work in, its limit, and what is taken from it."""
+"""The private folder of one process's compilers: its quota, and the copying of artifacts from and into the store."""

@@ -1,7 +1,7 @@
-"""What lies in compilers' caches: which kind of artifact a file is, and whether it is whole.
+"""The files of compilers' caches: the kind of artifact of a file, and whether the file is complete.
 
-Paths are relative to a live folder, whose folders `inductor`, `triton` and `jax` belong to one compiler each. They are
-the same on every machine, and so are the keys of artifacts.
+Paths are relative to the scratch directory, in which each compiler has a folder: `inductor`, `triton` or `jax`. Paths
+are the same on every machine; they are the keys of artifacts.
 """
 
 import json
@@ -15,12 +15,12 @@ _GROUP = re.compile(r"__grp__.*\.json")
 _HERE = "<live>"
 
 HEADER = "header"
-"""The kind of precompiled headers, 75 MB each. They are for one compiler and one installation of torch, so no bundle,
-job or remote has them."""
+"""The kind of precompiled headers, of 75 MB each. They fit only one compiler and one installation of torch, so bundles,
+jobs and remotes leave them out."""
 
 
 def kind_of(path: str) -> str | None:
-    """The kind of artifact that a file is; None for what is not worth keeping: locks, sources, temporary files."""
+    """The kind of artifact of a file; None for files that are not stored: locks, sources, temporary files."""
     parts = PurePosixPath(path).parts
     name = parts[-1]
     if name.startswith(".") or name.endswith((".lock", ".tmp")):
@@ -44,24 +44,21 @@ def kind_of(path: str) -> str | None:
 
 
 def belongs(path: str, kind: str) -> bool:
-    """Whether an artifact may become that file. Keys come from other people's bundles too: none may lead elsewhere."""
+    """Whether a key is a safe path for files of a kind. A key may come from a bundle that somebody else made."""
     return not any(part in ("", ".", "..") for part in path.split("/")) and kind_of(path) == kind
 
 
 def is_whole(path: str, data: bytes) -> bool:
-    """Whether a compiler is through with a file. Libraries are written in place, and so are precompiled headers, which
-    do not show it: whoever had them made says so. All other files appear whole."""
+    """Whether a file is complete. Compilers write libraries and precompiled headers in place, other files atomically.
+    A header does not show whether it is complete, so `CompileSession.made_header` stores headers."""
     if path.endswith(".so"):
         return is_whole_library(data)
     return bool(data) and kind_of(path) != HEADER
 
 
 def is_whole_library(data: bytes) -> bool:
-    """Whether an ELF file holds all that its header promises; what is no ELF file (on macOS) only must not be empty.
-
-    The table of sections is the last thing in a shared object (System V ABI, chapter 4), so a file that was cut short
-    lacks its end.
-    """
+    """Whether an ELF file has its table of sections, which is at its end (System V ABI, chapter 4). Of a Mach-O file
+    only the magic number is checked."""
     if data[:4] != b"\x7fELF":
         return data[:4] in (b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
     if len(data) < 64 or data[4] != 2:
@@ -73,17 +70,17 @@ def is_whole_library(data: bytes) -> bool:
 
 
 def to_keep(path: str, data: bytes, root: str) -> bytes:
-    """A file's bytes as they are stored: where they name the live folder, a mark stands instead."""
+    """The stored form of a file: a mark replaces the path of the scratch directory."""
     return _replaced(path, data, root, _HERE)
 
 
 def to_use(path: str, data: bytes, root: str) -> bytes:
-    """The opposite of `to_keep`, for another live folder."""
+    """The inverse of `to_keep`, for another scratch directory."""
     return _replaced(path, data, _HERE, root)
 
 
 def is_rewritten(path: str) -> bool:
-    """Whether the stored bytes differ from those in use: Triton's groups name their files by absolute paths."""
+    """Whether the stored form of a file differs: Triton's group files contain absolute paths."""
     return bool(_GROUP.fullmatch(path.rpartition("/")[2]))
 
 

@@ -24,14 +24,11 @@ _ORDER = {"fx_graph": 1, "aot_autograd": 2, "package": 3}
 
 
 class Harvester:
-    """Scans the scratch directories of a process.
+    """Scans the scratch directories of a process, in a thread.
 
     Args:
-        store: Gets the files.
-        scratch: Has the directories.
         put: Stores one artifact, given path, kind and bytes.
-        landed: Called with each path that was given to `made`, once it is stored.
-        complain: Called with errors.
+        landed: Called with each path that was given to `made`, after the scan.
     """
 
     def __init__(
@@ -102,7 +99,7 @@ class Harvester:
                 for path, status in folder.files()
                 if self._known.get(f"{folder.path}/{path}") != (status.st_size, status.st_mtime_ns)
             ]
-            # Entries that refer to others come last, so that whoever finds an entry finds what it needs.
+            # Entries that refer to others come last, so that a process that finds an entry finds what it refers to.
             for path, status in sorted(new, key=lambda found: _ORDER.get(kind_of(found[0]) or "", 0)):
                 kind = kind_of(path)
                 if kind is not None:

@@ -32,16 +32,7 @@ _NO_FILES = frozenset({"answer", "details", "package"})  # kinds that no compile
 
 
 class Restorer:
-    """Restores artifacts of one environment.
-
-    Args:
-        store: Has the artifacts.
-        scratch: Has the scratch directory.
-        environment: What the artifacts must be right for.
-        harvester: Learns of each restored file, so that it does not store the file again.
-        used: Gets the artifacts that were restored or read, by key.
-        remote: Is asked for what the store does not have; None for no remote.
-    """
+    """Restores artifacts that are usable in one environment. `used` gets those that were restored or read, by key."""
 
     def __init__(
         self,
@@ -101,7 +92,7 @@ class Restorer:
                 self._restore(artifact)
                 count += 1
             except (OSError, LookupError, ValueError) as error:
-                _log.info("%s of job %s cannot be brought: %s", artifact.key, name, error)
+                _log.info("%s of job %s cannot be restored: %s", artifact.key, name, error)
         return count
 
     def read(self, path: str) -> tuple[list[bytes], list[str]]:
@@ -126,16 +117,16 @@ class Restorer:
             TooLarge: The limit of the store leaves no room for a second copy.
         """
         if not belongs(artifact.key, artifact.kind):
-            raise BadArtifact(f"{artifact.key!r} is no place for an artifact of kind {artifact.kind!r}")
+            raise BadArtifact(f"{artifact.key!r} is not a path for an artifact of kind {artifact.kind!r}")
         folder = self._scratch.live.path
         target = folder / artifact.key
         data = to_use(artifact.key, self._store.read(artifact), str(folder))
-        if not self._scratch.book(len(data)):
+        if not self._scratch.reserve(len(data)):
             raise TooLarge(
-                f"{artifact.key} is there, but the limit of {self._store.limit:,} bytes has no room to use it"
+                f"{artifact.key} is stored, but the limit of {self._store.limit:,} bytes has no room for a copy in use"
             )
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        hidden = target.with_name(f".{os.getpid()}.{threading.get_ident()}.tmp")  # which the harvester leaves alone
+        hidden = target.with_name(f".{os.getpid()}.{threading.get_ident()}.tmp")  # the harvester skips such names
         with self._lock, draft_of(target, draft=hidden, files=self._store.files) as draft:
             write_whole(self._store.files, draft, data)
             self._harvester.knows(str(target), draft.stat())

@@ -1,8 +1,8 @@
-"""The private folder that one process's frameworks compile into and read from.
+"""The private folder of one process that its compilers use as their cache.
 
-Files in a compiler's cache are code: entries are pickles, libraries are loaded, sources are executed. So frameworks
-never see the shared store. Each process gets an empty folder of its own, which no other user can enter, and only files
-whose hash was checked while they were copied come into it.
+Files in a compiler's cache are code: entries are unpickled, libraries are loaded, sources are executed. So compilers
+never see the shared store. Each process has an empty folder of its own, which other users cannot enter. Artifacts are
+copied into it after their hash was checked.
 """
 
 import errno
@@ -18,11 +18,11 @@ from warmstore.storage.lease import SUFFIX, UsageLease, remove_unused
 
 _log = logging.getLogger("warmstore")
 
-ROOM = 64 << 20  # bytes that must be free where compilers write; a full disk ends a compilation, and with it the run
+ROOM = 64 << 20  # least free bytes for compilers; a full disk ends a compilation, and with it the program
 
 
 class ScratchDir:
-    """A folder `path` of mode 0700, and the lease of the process that made it by `create`."""
+    """A folder `path` of mode 0700 and its lease, made by `create`."""
 
     def __init__(self, path: Path, lease: UsageLease) -> None:
         self.path = path
@@ -30,10 +30,10 @@ class ScratchDir:
 
     @classmethod
     def create(cls, candidates: list[Path]) -> "ScratchDir":
-        """Make one in the first of `candidates` that is safe, roomy, writable and allows loading libraries.
+        """Create a folder in the first of `candidates` that is suitable, and remove folders of killed processes there.
 
         Raises:
-            OSError: none of them is; the message says why for each.
+            OSError: None is suitable; the message has the reasons.
         """
         refusals = []
         for parent in candidates:
@@ -41,11 +41,13 @@ class ScratchDir:
                 if reason := why_not(parent):
                     refusals.append(f"{parent}: {reason}")
                     continue
-                _sweep(parent)
+                for path in parent.glob("live-*"):
+                    if path.suffix != SUFFIX:
+                        sweep_folder(path)
                 return cls._create_in(parent)
             except OSError as error:
                 refusals.append(f"{parent}: {error}")
-        raise OSError("there is no folder to compile in; " + "; ".join(refusals))
+        raise OSError("no folder is suitable to compile in; " + "; ".join(refusals))
 
     @classmethod
     def _create_in(cls, parent: Path) -> "ScratchDir":
@@ -53,43 +55,43 @@ class ScratchDir:
         lease = UsageLease(path, mode=0o600)
         if not path.is_dir():
             lease.release()
-            raise FileNotFoundError(errno.ENOENT, "somebody removed it when it was new", str(path))
+            raise FileNotFoundError(errno.ENOENT, "another process removed the new folder", str(path))
         return cls(path, lease)
 
     def files(self) -> Iterator[tuple[str, os.stat_result]]:
-        """Relative path and status of every regular file, links left out."""
+        """Relative path and status of every regular file. Links are skipped."""
         for path, status in entries_below(self.path):
             if stat.S_ISREG(status.st_mode):
                 yield os.path.relpath(path, self.path), status
 
     def leave(self) -> None:
-        """In a forked child: forget the lease, which stays the parent's."""
+        """In a forked child: leave the lease to the parent."""
         self._lease.release()
 
     def remove(self) -> None:
-        """Remove the folder, if this is the process that made it. Removing twice is fine."""
+        """Remove the folder, if this process made it. Safe to call twice."""
         self._lease.release_and_remove()
 
 
 def places(store: Path) -> list[Path]:
-    """Where compilers of a store may write, the best first."""
+    """Parents of scratch directories for a store, the best first."""
     return [store / "live", *other_places()]
 
 
 def other_places() -> list[Path]:
-    """Where compilers may write when the folder of the store will not do, the best first."""
+    """Parents of scratch directories outside of the store, the best first."""
     return [Path(tempfile.gettempdir()), Path("/var/tmp"), Path("/dev/shm")]
 
 
 def has_space(path: Path | str) -> bool:
-    """Whether torch cannot call the C++ compiler with a path: it quotes none."""
+    """Whether a path has white space. torch does not quote paths when it calls the C++ compiler."""
     return any(map(str.isspace, str(path)))
 
 
 def why_not(parent: Path) -> str:
-    """Why compilers should not write below this folder, which is made when missing; empty when they may."""
+    """Why compilers should not write below a folder; "" if they may. Creates a missing folder."""
     if has_space(parent):
-        return "has a space in its path, which torch does not quote where it calls the C++ compiler"
+        return "has a space in its path, which torch does not quote when it calls the C++ compiler"
     parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if reason := why_not_trusted(parent, sticky=True):
         return reason
@@ -103,20 +105,20 @@ def why_not(parent: Path) -> str:
 
 
 def why_not_trusted(folder: Path, *, sticky: bool = False) -> str:
-    """Why what lies in a folder may be somebody else's; empty when only this user and root can write there.
+    """Why other users could have written files in a folder; "" if only this user and root could.
 
-    `sticky`: everybody may write, but nobody may replace what others have there, as in /tmp.
+    `sticky`: Accepts a folder with the sticky bit, such as /tmp, in which nobody can replace the files of others.
     """
     status = folder.stat()
     if status.st_uid not in (0, os.getuid()):
-        return f"belongs to user {status.st_uid}, who could put programs there that would run here"
+        return f"belongs to user {status.st_uid}, who could add files that run as code here"
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not (sticky and status.st_mode & stat.S_ISVTX):
-        return "can be written by others, who could put programs there that would run here; chmod go-w it"
+        return "is writable by others, who could add files that run as code here; chmod go-w it"
     return ""
 
 
 def has_room(folder: Path, needed: int = ROOM) -> bool:
-    """Whether the disk has room for so many bytes, by default what one graph needs; false where the folder is gone."""
+    """Whether the disk of a folder has `needed` bytes free. False for a missing folder."""
     try:
         system = os.statvfs(folder)
     except OSError:
@@ -124,15 +126,8 @@ def has_room(folder: Path, needed: int = ROOM) -> bool:
     return system.f_bavail * system.f_frsize >= needed
 
 
-def _sweep(parent: Path) -> None:
-    """Remove the folders of processes that were killed."""
-    for path in parent.glob("live-*"):
-        if path.suffix != SUFFIX:
-            sweep_folder(path)
-
-
 def sweep_folder(path: Path) -> bool:
-    """Remove a live folder that nobody has a lease of: its process was killed. Returns whether it is gone."""
+    """Remove a scratch directory without a lease: its process was killed. Returns whether it does not exist now."""
     try:
         status = path.lstat()
     except FileNotFoundError:
@@ -146,5 +141,5 @@ def sweep_folder(path: Path) -> bool:
     except OSError:
         return False
     if gone:
-        _log.debug("removed %s, which a process that was killed left behind", path)
+        _log.debug("removed %s of a killed process", path)
     return gone

@@ -27,13 +27,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 
 
 class ScratchQuota:
-    """The scratch directory of a process, and its former ones.
-
-    Args:
-        store: Has the limit.
-        live: The first scratch directory.
-        moved: Called with the path of each new scratch directory.
-    """
+    """The scratch directory of a process, at first `live`. `moved` is called with the path of each later one."""
 
     def __init__(self, store: ArtifactStore, live: ScratchDir, moved: Callable[[Path], None] | None = None) -> None:
         self.live = live
@@ -42,32 +36,32 @@ class ScratchQuota:
         self._store = store
         self._moved = moved
         self._ahead = max(1 << 18, min(_AHEAD, store.limit // _SHARE))
-        self._there = 0
-        self._booked = 0
+        self._used = 0  # bytes in the current scratch directory
+        self._reserved = 0  # bytes reserved for it in the store
         self._lock = threading.RLock()
         if not store.read_only:
             with suppress(WarmstoreError):
-                self._forget_the_dead()
+                self._release_killed()
 
     @property
     def is_kept(self) -> bool:
-        """Whether new files are stored. Not after the limit was too small for them."""
+        """Whether new files are stored. They are not after they exceeded the limit."""
         return self.live is self.kept[-1]
 
-    def book(self, size: int) -> bool:
-        """Reserve the bytes of a file in the quota; false where there is no room."""
-        needed = on_disk(size) + 4 * BLOCK  # and folders
+    def reserve(self, size: int) -> bool:
+        """Reserve the bytes of a file in the quota. False if there is no room."""
+        needed = on_disk(size) + 4 * BLOCK  # for new folders
         with self._lock:
             if not self._reserve(needed):
                 return False
-            self._there += needed
+            self._used += needed
             return True
 
     def look(self) -> bool:
         """Measure what compilers have written, and reserve bytes in advance. Returns whether the quota allows it."""
         with self._lock:
             if self.is_kept and not self._store.read_only:
-                self._there = folder_bytes(self.live.path)
+                self._used = folder_bytes(self.live.path)
             return self._reserve(self._ahead // 2)
 
     def prepare(self, *, compiling: bool) -> bool:
@@ -81,8 +75,8 @@ class ScratchQuota:
             if not compiling or self.look():
                 return False
             _log.warning(
-                "compile cache: what this program compiles has no room within the limit of %s bytes; from now on it is "
-                "compiled in another folder and not kept. Raise max_size", f"{self._store.limit:,}",
+                "compile cache: the files of this program's compilers exceed the limit of %s bytes; new ones are "
+                "written to another folder and not stored. Raise max_size", f"{self._store.limit:,}",
             )  # fmt: skip
             return self.move(kept=False)
 
@@ -93,13 +87,13 @@ class ScratchQuota:
             try:
                 live = ScratchDir.create([place for place in other_places() if place != here or not kept])
             except OSError as error:
-                _log.warning("compile cache: %s has no room, and elsewhere %s", here, error)
+                _log.warning("compile cache: %s has no room, and %s", here, error)
                 return False
             _log.warning("compile cache: %s has no room; compilers now work in %s", here, live.path)
             if kept and self.is_kept:
                 self.kept.append(live)
             self._all.append(live)
-            self.live, self._there, self._booked = live, 0, 0
+            self.live, self._used, self._reserved = live, 0, 0
             if self._moved is not None:
                 self._moved(live.path)
             return True
@@ -107,12 +101,12 @@ class ScratchQuota:
     def is_to_blame(self, error: BaseException) -> bool:
         """Whether a compiler failed because of its scratch directory: the disk is full, or the directory is gone."""
         seen: set[int] = set()
-        one: BaseException | None = error
-        while one is not None and id(one) not in seen:
-            if isinstance(one, OSError) and one.errno in _FULL:
+        cause: BaseException | None = error
+        while cause is not None and id(cause) not in seen:
+            if isinstance(cause, OSError) and cause.errno in _FULL:
                 return True
-            seen.add(id(one))
-            one = one.__cause__ or one.__context__
+            seen.add(id(cause))
+            cause = cause.__cause__ or cause.__context__
         return not self.live.path.exists() or not has_room(self.live.path)
 
     def close(self) -> None:
@@ -131,22 +125,22 @@ class ScratchQuota:
             folder.leave()
 
     def _reserve(self, more: int) -> bool:
-        if self._store.read_only or not self.is_kept or self._there + more <= self._booked:
+        if self._store.read_only or not self.is_kept or self._used + more <= self._reserved:
             return True
         for ahead in (self._ahead, 0):
-            wanted = self._there + more + ahead
+            wanted = self._used + more + ahead
             try:
                 self._store.reserve(_name(self.live), wanted, _SHORTLY)
             except TooLarge:
                 continue
             except WarmstoreError as error:
-                _log.debug("compile cache: no room can be booked: %s", error)
+                _log.debug("compile cache: no bytes can be reserved: %s", error)
                 return True  # the disk is the limit now
-            self._booked = wanted
+            self._reserved = wanted
             return True
         return False
 
-    def _forget_the_dead(self) -> None:
+    def _release_killed(self) -> None:
         """Remove the folders of killed processes, and release their bytes."""
         for name in self._store.reserved():
             kind, _, path = name.partition(" ")

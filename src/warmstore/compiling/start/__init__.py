@@ -1,1 +1,1 @@
-"""What `warmstore run` puts in front of the path of Python."""
+"""The folder that `warmstore run` puts first on Python's path."""

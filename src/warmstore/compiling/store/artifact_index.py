@@ -1,4 +1,4 @@
-"""The metadata of an artifact store: one SQLite file in WAL mode, and what its errors mean."""
+"""The index of an artifact store: one SQLite file in WAL mode, and the meaning of its errors."""
 
 from __future__ import annotations
 
@@ -45,24 +45,24 @@ PRAGMA user_version = {FORMAT};
 COMMIT;
 """
 
-# No statement here breaks a constraint or names a table that is not there, unless the file is not what was written.
+# No statement breaks a constraint or names a missing table, unless the file is damaged.
 _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT}
 _REFUSED = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM}
 
 
 class IndexDamaged(sqlite3.DatabaseError):
-    """The file is not what was written."""
+    """The file is damaged or missing."""
 
 
 def is_refusal(error: sqlite3.Error) -> bool:
-    """Whether an error says that this process may not write the file."""
+    """Whether an error means that this process may not write the file."""
     return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF in _REFUSED
 
 
 class Index:
-    """A connection to the SQLite file of a folder, made again when the file was replaced; `opened` is its `identity`.
+    """A connection to the SQLite file of a folder, renewed after the file was replaced. `opened` is its `identity`.
 
-    With `read_only`, nothing in the folder is changed, and a folder without a whole file is an index without rows.
+    With `read_only` nothing in the folder changes, and a missing or damaged file is an index without rows.
     """
 
     def __init__(self, folder: Path, files: Files, *, read_only: bool = False) -> None:
@@ -77,8 +77,8 @@ class Index:
         """The open connection.
 
         Raises:
-            NewerFormat: a newer warmstore made the file.
-            sqlite3.Error: the file is not there, damaged, locked or out of reach.
+            NewerFormat: A newer warmstore made the file.
+            sqlite3.Error: The file is missing, damaged, locked or cannot be opened.
         """
         if self._connection is None or self.opened != self.identity():
             self.close()
@@ -87,7 +87,7 @@ class Index:
         return self._connection
 
     def identity(self) -> tuple[int, int] | None:
-        """What tells the file from one that took its place."""
+        """Device and inode of the file, which differ for a replacement; None for a missing file."""
         try:
             state = self.path.stat()
         except OSError:
@@ -95,7 +95,7 @@ class Index:
         return state.st_dev, state.st_ino
 
     def create(self) -> None:
-        """Make a file with the tables and nothing in them. Called under the lock of the store."""
+        """Create the file with empty tables. The caller holds the lock of the store."""
         new = self.path.with_suffix(".new")
         for path in (new, *beside(new)):
             self.files.remove(path)
@@ -107,7 +107,7 @@ class Index:
 
     def _open(self) -> sqlite3.Connection:
         if self.opened is None:
-            raise IndexDamaged("there is none")
+            raise IndexDamaged("the file is missing")
         connection = self._checked(self.files.connect(f"{uri_of(self.path)}?mode=rw"))
         connection.executescript(
             "PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 256; PRAGMA journal_size_limit = 1048576;"
@@ -117,52 +117,52 @@ class Index:
     def _open_to_read(self) -> sqlite3.Connection:
         if self.opened is None:
             return _empty()
-        # Without the files of its WAL beside it, SQLite reads only what it may take as never changing.
+        # Without the files of its WAL, SQLite only reads a file that it may treat as immutable.
         for options in ("mode=ro", "mode=ro&immutable=1"):
             with suppress(sqlite3.Error):
                 return self._checked(self.files.connect(f"{uri_of(self.path)}?{options}"))
         return _empty()
 
     def _checked(self, connection: sqlite3.Connection) -> sqlite3.Connection:
-        """The connection, if it is to an index of a format that is known; else it is closed."""
+        """The connection, after a check of format and tables. It is closed if the check fails."""
         with ExitStack() as stack:
             stack.callback(connection.close)
             version = number(connection, "SELECT version FROM format")
             if version != number(connection, "PRAGMA user_version"):
-                raise IndexDamaged("it does not say of what format it is")
+                raise IndexDamaged("its two format numbers differ")
             if version > FORMAT:
                 raise NewerFormat(
-                    f"{self.path} has format {version}, and this warmstore knows {FORMAT}; upgrade warmstore, "
-                    "or let it use another folder"
+                    f"{self.path} has format {version}, and this warmstore knows {FORMAT}; upgrade warmstore or use "
+                    "another folder"
                 )
             if _tables(connection) != _expected():
-                raise IndexDamaged("its tables are not as they were made")
+                raise IndexDamaged("its tables differ from the schema")
             stack.pop_all()
         return connection
 
     def is_damage(self, error: sqlite3.Error) -> bool:
-        """Whether an error says that the file is not what was written; a full disk or a busy file is not that."""
+        """Whether an error means that the file is damaged, rather than a full disk or a locked file."""
         code = getattr(error, "sqlite_errorcode", None)
-        if code == sqlite3.SQLITE_READONLY:  # a changed byte of the header says so, too
+        if code == sqlite3.SQLITE_READONLY:  # a damaged header has this error too
             return os.access(self.path, os.W_OK)
         return code is None or code & 0xFF in _DAMAGE or code == sqlite3.SQLITE_IOERR_SHORT_READ
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(sqlite3.Error):
                 connection.close()
 
     def forget(self) -> None:
-        """Let go without closing: in a forked child, where the connection is the parent's."""
+        """In a forked child: drop the parent's connection without closing it."""
         if self._connection is not None:
             _inherited.append(self._connection)
         self._connection = None
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """All or nothing of what is done inside."""
+        """A transaction, rolled back if the block raises an error."""
         connection = self.connection()
         connection.execute("BEGIN IMMEDIATE")
         try:
@@ -174,18 +174,18 @@ class Index:
             raise
 
     def shrink(self) -> None:
-        """Give back to the disk what removed rows left free, in steps that the WAL need not grow for."""
+        """Return free pages to the disk, in steps that keep the WAL small."""
         db = self.connection()
         while number(db, "PRAGMA freelist_count"):
             db.execute("PRAGMA incremental_vacuum(32)").fetchall()
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def size(self) -> int:
-        """Bytes that the index takes on the disk, in whole blocks."""
+        """Bytes of the index on the disk, in whole blocks."""
         return sum(on_disk(_size(path)) for path in (self.path, *beside(self.path), self.aside))
 
     def move_aside(self) -> None:
-        """Put a damaged file where it is in nobody's way, in place of what was aside before."""
+        """Rename a damaged file to `aside`, over an earlier one."""
         for path, aside in zip((self.path, *beside(self.path)), (self.aside, *beside(self.aside)), strict=True):
             self.files.remove(aside)
             with suppress(FileNotFoundError):
@@ -193,24 +193,24 @@ class Index:
 
 
 def number(connection: sqlite3.Connection, statement: str, values: tuple[object, ...] = ()) -> int:
-    """The one integer that a statement asks for.
+    """The integer that a statement selects.
 
     Raises:
-        IndexDamaged: it finds something else.
+        IndexDamaged: The result is no integer.
     """
     row = connection.execute(statement, values).fetchone()
     if row is None or not isinstance(row[0], int):
-        raise IndexDamaged(f"{statement} found {row!r}")
+        raise IndexDamaged(f"{statement} has the result {row!r}")
     return row[0]
 
 
 def uri_of(path: Path) -> str:
-    """The name of a database file for `Files.connect`, without options."""
+    """The URI of a database file for `Files.connect`."""
     return path.absolute().as_uri()
 
 
 def beside(path: Path) -> tuple[Path, Path]:
-    """The files that SQLite keeps beside one in WAL mode."""
+    """The files of the WAL of a database file."""
     return Path(f"{path}-wal"), Path(f"{path}-shm")
 
 
@@ -238,4 +238,4 @@ def _size(path: Path) -> int:
 
 
 _inherited: list[sqlite3.Connection] = []
-"""Connections of a parent process, kept so that no collection closes them here."""
+"""Connections of a parent process. References keep the garbage collector from closing them here."""

@@ -1,4 +1,4 @@
-"""What is known of artifacts, as JSON: how bundles and remotes describe what they hold. Nothing read is believed."""
+"""The metadata of artifacts as JSON, for bundles and remotes. Everything that is read is validated."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from warmstore.errors import BadArtifact
 
 
 def describe(artifacts: Sequence[Artifact], jobs: Mapping[str, Iterable[str]]) -> dict[str, Any]:
-    """Everything that is known of some artifacts and jobs; `read` takes it back."""
+    """The metadata of artifacts, and jobs. `read` is the inverse."""
     return {
-        "artifacts": [_described(one) for one in artifacts],
-        "environments": {one.environment.digest: one.environment.to_json() for one in artifacts},
+        "artifacts": [_described(artifact) for artifact in artifacts],
+        "environments": {artifact.environment.digest: artifact.environment.to_json() for artifact in artifacts},
         "jobs": {name: list(keys) for name, keys in jobs.items()},
     }
 
 
 def read(found: Any) -> tuple[list[Artifact], dict[str, list[str]]]:
-    """The artifacts and jobs of a description, all of it checked: names never lead elsewhere.
+    """The artifacts and jobs of a description. No key is a path to another folder.
 
     Raises:
-        BadArtifact: it is no such description.
+        BadArtifact: The description is invalid.
     """
     try:
         environments = {}
-        for digest, record in found["environments"].items():
-            environments[digest] = Environment.from_json(record)
+        for digest, text in found["environments"].items():
+            environments[digest] = Environment.from_json(text)
             if environments[digest].digest != digest:
-                raise BadArtifact("it describes an environment that is not the one it names")
+                raise BadArtifact("an environment does not match its hash")
         artifacts = [
             Artifact(
-                key=_key(one["key"]),
-                kind=_text(one["kind"]),
-                digest=_digest(one["digest"]),
-                size=_count(one["size"]),
-                environment=environments[one["environment"]],
-                requirements=_mapping(one["requirements"]),
-                created=float(one["created"]),
-                host=_text(one["host"]),
-                seconds=float(one["seconds"]),
+                key=_key(record["key"]),
+                kind=_text(record["kind"]),
+                digest=_digest(record["digest"]),
+                size=_count(record["size"]),
+                environment=environments[record["environment"]],
+                requirements=_mapping(record["requirements"]),
+                created=float(record["created"]),
+                host=_text(record["host"]),
+                seconds=float(record["seconds"]),
             )
-            for one in found["artifacts"]
+            for record in found["artifacts"]
         ]
         jobs = {_text(name): [_key(key) for key in keys] for name, keys in found["jobs"].items()}
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
@@ -53,9 +53,10 @@ def read(found: Any) -> tuple[list[Artifact], dict[str, list[str]]]:
     return artifacts, jobs
 
 
-def _described(one: Artifact) -> Mapping[str, Any]:
-    plain = {name: getattr(one, name) for name in ("key", "kind", "digest", "size", "created", "host", "seconds")}
-    return plain | {"environment": one.environment.digest, "requirements": dict(one.requirements)}
+def _described(artifact: Artifact) -> Mapping[str, Any]:
+    names = ("key", "kind", "digest", "size", "created", "host", "seconds")
+    plain = {name: getattr(artifact, name) for name in names}
+    return plain | {"environment": artifact.environment.digest, "requirements": dict(artifact.requirements)}
 
 
 def _text(value: Any) -> str:
@@ -65,10 +66,10 @@ def _text(value: Any) -> str:
 
 
 def _key(value: Any) -> str:
-    """A key. Many are paths below the folder of a framework, so none may lead out of it."""
+    """A key that is a safe path below the scratch directory."""
     key = _text(value)
     if key.startswith("/") or "\\" in key or ".." in key.split("/"):
-        raise ValueError(f"{key!r} leads elsewhere")
+        raise ValueError(f"{key!r} is a path to another folder")
     return key
 
 

@@ -1,6 +1,6 @@
 """A content-addressed store of compiled artifacts in one folder, within a byte limit that holds at every moment.
 
-Blobs are files named by their BLAKE3; their metadata is in an SQLite index. Every read is verified. A damaged artifact
+Blobs are files named by their BLAKE3. Their metadata is in an SQLite index. Every read is verified. A damaged artifact
 is dropped, and its next lookup is a miss.
 """
 
@@ -45,21 +45,20 @@ _log = logging.getLogger("warmstore")
 
 
 class ArtifactStore(Closeable):
-    """Compiled artifacts by key, kind and environment. Threads and processes may share it; forked children too.
+    """Compiled artifacts by key, kind and environment. Threads, processes and forked children may share a store.
+
+    A store in a folder that cannot be written is `read_only`. Changes of such a store raise ReadOnly.
 
     Args:
-        folder: made, for this user alone, if it is missing.
-        max_size: bytes, or a string such as "100GB"; at least 8 MiB. Everything in the folder counts, in whole blocks,
-            and what processes have reserved elsewhere.
-        eviction: what goes first when it is full: "lru" unused for longest, "lfu" used least often, "size" largest,
-            "age" oldest.
-        files: the file operations; tests hand in ones that fail.
-
-    A folder that cannot be written, or not made, is a store to read from: `read_only` is True, changes raise ReadOnly.
+        folder: Created with mode 0700 if missing.
+        max_size: Bytes, or a string such as "100GB"; at least 8 MiB. Everything in the folder counts, in whole blocks,
+            and the bytes that processes have reserved elsewhere.
+        eviction: What is evicted first: "lru" unused for longest, "lfu" used least often, "size" largest, "age" oldest.
+        files: The file operations.
 
     Raises:
-        ValueError: a limit or an eviction that makes no sense.
-        NewerFormat: a newer warmstore made the store.
+        ValueError: The limit or eviction is invalid.
+        NewerFormat: A newer warmstore made the store.
     """
 
     has_rows = False
@@ -104,43 +103,39 @@ class ArtifactStore(Closeable):
     # Reading
 
     def find(self, key: str, kind: str | Sequence[str] | None, environment: Environment) -> Artifact | None:
-        """The most specific artifact of a key that may be used in an environment; None is a counted miss.
-
-        `kind` is one kind, several, or None for any. `explain` says why there was none.
-        """
+        """The most specific usable artifact of a key, of one kind, several kinds, or any (None). None on a miss."""
         return self.explain(key, kind, environment)[0]
 
     def explain(
         self, key: str, kind: str | Sequence[str] | None, environment: Environment
     ) -> tuple[Artifact | None, list[str]]:
-        """The artifact that `find` returns, and why each other candidate is not usable. No candidates, no reasons."""
+        """The artifact that `find` returns, and why each other candidate is not usable. Counts a hit or a miss."""
         kinds = None if kind is None else (kind,) if isinstance(kind, str) else tuple(kind)
-        # In a damaged index a key may lead to the whole row of another one.
-        rows = [one for one in self._select("a.key = ?", key) if one.key == key]
-        candidates = [one for one in rows if kinds is None or one.kind in kinds]
+        # In a damaged index a key may lead to the intact row of another key.
+        rows = [artifact for artifact in self._select("a.key = ?", key) if artifact.key == key]
+        candidates = [artifact for artifact in rows if kinds is None or artifact.kind in kinds]
         best, reasons = choose(candidates, environment)
         self.count("hit" if best else "incompatible" if candidates else "miss")
         return best, reasons
 
     def below(self, path: str, environment: Environment) -> Iterator[tuple[Artifact | None, list[str]]]:
-        """What `explain` finds for every key that is `path`, or that starts with it where it ends with a slash.
-
-        Nothing is counted.
-        """
-        until = path[:-1] + "0" if path.endswith("/") else path + "\0"
-        rows = [one for one in self._select("a.key >= ? AND a.key < ?", path, until) if path <= one.key < until]
-        for _, group in groupby(rows, key=lambda one: one.key):
+        """For the key `path`, or every key below it if it ends with a slash: the most specific usable artifact, and why
+        others are not usable. Nothing is counted."""
+        end = path[:-1] + "0" if path.endswith("/") else path + "\0"
+        found = self._select("a.key >= ? AND a.key < ?", path, end)
+        rows = [artifact for artifact in found if path <= artifact.key < end]
+        for _, group in groupby(rows, key=lambda artifact: artifact.key):
             yield choose(group, environment)
 
     def all(self, job: str | None = None, kind: str | None = None) -> list[Artifact]:
-        """Every artifact, or those of a job, or of a kind; by key."""
+        """All artifacts, or those of a job and kind, sorted by key."""
         wanted = {"a.key IN (SELECT key FROM jobs WHERE job = ?)": job, "a.kind = ?": kind}
         conditions = {condition: value for condition, value in wanted.items() if value is not None}
         return self._select(" AND ".join(conditions) or "1", *conditions.values())
 
     def newest(self, kind: str, below: str, count: int, *, job: str | None = None) -> list[Artifact]:
-        """The artifacts of a kind that were made last, at most `count`, whose key starts with `below`, a path with a
-        slash at its end; of one job or of any."""
+        """The `count` newest artifacts of a kind whose key starts with `below`, which ends with a slash; of one job or
+        of any."""
         condition, values = "a.kind = ? AND a.key >= ? AND a.key < ?", [kind, below, below[:-1] + "0"]
         if job is not None:
             condition, values = f"{condition} AND a.key IN (SELECT key FROM jobs WHERE job = ?)", [*values, job]
@@ -149,7 +144,7 @@ class ArtifactStore(Closeable):
         return self._index.ask(lambda db: self._rows.select(db, condition, tuple(values), order))
 
     def job(self, name: str) -> list[str]:
-        """The keys that a job used, whether they are still here or not. Empty for a job nobody recorded."""
+        """The keys that a job used, evicted ones included. Empty for an unknown job."""
         self._check_open()
         rows = self._index.ask(
             lambda db: db.execute("SELECT key FROM jobs WHERE job = ? ORDER BY key", (name,)).fetchall()
@@ -160,8 +155,8 @@ class ArtifactStore(Closeable):
         """The bytes of an artifact, verified.
 
         Raises:
-            Damaged: they are not what was put. The artifact was dropped: it is a miss from now on.
-            NoArtifact: it was evicted meanwhile.
+            Damaged: The bytes differ from those that were stored. The artifact is dropped: it is a miss from now on.
+            NoArtifact: The artifact was evicted.
         """
         self._check_open()
         what, path = f"the artifact {artifact.key!r} ({artifact.kind})", self._blobs.path(artifact.digest)
@@ -179,7 +174,7 @@ class ArtifactStore(Closeable):
         return data
 
     def stats(self) -> StoreStats:
-        """What is in the store, and the counters."""
+        """The content of the store, and the counters."""
         self._check_open()
         with self._counting:
             unwritten = Counter(self._counts)
@@ -198,22 +193,22 @@ class ArtifactStore(Closeable):
         job: str | None = None,
         requirements: Mapping[str, Any] | None = None,
     ) -> Artifact:
-        """Store an artifact, in place of what the same environment stored for that key, kind and requirements.
+        """Store an artifact. Replaces the artifact with the same key, kind, environment and requirements.
 
         Args:
-            key: what was compiled.
-            kind: into what, one of `rules.KINDS` or a name of one's own.
-            data: its bytes, or the file that has them.
-            environment: what it was made in.
-            seconds: what it took to make.
-            job: a job that uses it.
-            requirements: values for fields of the environment that it needs instead of those it was made in, as JSON.
+            key: Identifies what was compiled.
+            kind: The form of the result, one of `rules.KINDS` or another name.
+            data: The bytes, or a file with the bytes.
+            environment: Where it was made.
+            seconds: The time that compiling took.
+            job: A job that uses it.
+            requirements: See `Artifact`; values that JSON has.
 
         Raises:
-            TooLarge: the limit has no room for it, were it alone.
-            WriteFailed: the disk refused, or another process held the store too long. Nothing was stored.
-            ReadOnly: the folder cannot be written.
-            BadArtifact: requirements that JSON cannot say.
+            TooLarge: It does not fit into an empty store.
+            WriteFailed: The disk refused, or another process held the store for too long. Nothing was stored.
+            ReadOnly: The folder cannot be written.
+            BadArtifact: The requirements cannot be written as JSON.
         """
         self._check_open()
         content = read_whole(self.files, data) if isinstance(data, Path) else bytes(data)
@@ -230,7 +225,7 @@ class ArtifactStore(Closeable):
         )
 
     def adopt(self, artifacts: Sequence[Artifact], jobs: Mapping[str, Sequence[str]], name: str) -> None:
-        """Add artifacts whose blobs were staged and verified, all at once. Releases what `name` had reserved."""
+        """Add artifacts whose blobs were staged and verified, in one change. Releases the reservation of `name`."""
         self._check_open()
         self._index.change(lambda index: self._changes.adopt(index, artifacts, jobs, name))
 
@@ -238,18 +233,19 @@ class ArtifactStore(Closeable):
         """Store a few artifacts of other machines, with their verified bytes and unchanged metadata.
 
         Raises:
-            TooLarge, WriteFailed, ReadOnly: as `put`.
+            TooLarge, WriteFailed, ReadOnly: As `put`.
         """
         self._check_open()
         self._index.change(lambda index: self._changes.take(index, found, job))
 
     def used(self, artifacts: Iterable[Artifact]) -> None:
-        """Count one use now of each artifact, in few changes. Nothing happens in a store that cannot be written."""
+        """Count one use of each artifact now. Does nothing in a read-only store."""
         self._check_open()
         if self.read_only:
             return
         now = time.time()
-        uses = [(n, now, *what) for what, n in Counter((one.key, one.kind, one.digest) for one in artifacts).items()]
+        counts = Counter((artifact.key, artifact.kind, artifact.digest) for artifact in artifacts)
+        uses = [(count, now, *row) for row, count in counts.items()]
         self._index.change(lambda index: self._changes.count_uses(index, uses))
         self._flush_counts(WAIT)
 
@@ -260,67 +256,64 @@ class ArtifactStore(Closeable):
         self._index.change(lambda index: self._changes.record_job(index, job, used))
 
     def reserve(self, name: str, size: int, wait: float = WAIT) -> None:
-        """Count `size` bytes outside of this folder too, in place of what the same name had reserved; 0 is none.
+        """Reserve `size` bytes outside of this folder, which count towards the limit. Replaces the reservation of the
+        same name; 0 removes it.
 
         Raises:
-            TooLarge: there is not so much room in all; what was reserved before stays.
-            WriteFailed: the disk refused, or another process held the store for more than `wait` seconds.
+            TooLarge: The limit has no room. The former reservation stays.
+            WriteFailed: The disk refused, or another process held the store for more than `wait` seconds.
         """
         self._check_open()
         self._index.change(lambda index: self._changes.reserve(index, name, size), wait)
 
     def release(self, name: str, wait: float = WAIT) -> None:
-        """Release what a name has reserved.
-
-        Raises:
-            WriteFailed: as `reserve`.
-        """
+        """Remove the reservation of a name. Raises WriteFailed as `reserve` does."""
         self.reserve(name, 0, wait)
 
     def reserved(self) -> list[str]:
-        """The names that have reserved bytes."""
+        """The names of all reservations."""
         self._check_open()
         return self._index.ask(lambda db: [name for (name,) in db.execute("SELECT name FROM claims")])
 
     def count(self, name: str, times: int = 1) -> None:
-        """Add to a counter of `stats`; written with the next uses, or at `close`."""
+        """Add to a counter of `stats`. Counters are written with the next uses, or at `close`."""
         with self._counting:
             self._counts[name] += times
 
     def clear(self, *, job: str | None = None, kind: str | None = None, unused_for: float | None = None) -> int:
-        """Remove everything, or what is of a job, of a kind, unused for so many seconds. Returns how many artifacts.
+        """Remove all artifacts, or those of a job and kind that were unused for so many seconds. Returns their number.
 
-        Artifacts that a job shares with other jobs are removed too; the other jobs compile them again.
+        Artifacts that a job shares with other jobs are removed too.
         """
         self._check_open()
         if job is None and kind is None and unused_for is None:
-            removed = self._index.change(self._changes.forget_everything)
+            count = self._index.change(self._changes.forget_everything)
             with self._counting:
                 self._counts.clear()
-            return removed
-        until = math.inf if unused_for is None else time.time() - unused_for
+            return count
+        last = math.inf if unused_for is None else time.time() - unused_for
 
         def forget(index: Index) -> int:
-            gone = {(one.key, one.kind) for one in self.all(job, kind) if one.last_used <= until}
+            removed = {(artifact.key, artifact.kind) for artifact in self.all(job, kind) if artifact.last_used <= last}
             rows = index.connection().execute("SELECT id, key, kind FROM artifacts").fetchall()
-            ids = [row for row, *which in rows if tuple(which) in gone]
+            ids = [row for row, *identity in rows if tuple(identity) in removed]
             self._changes.forget(index, ids, job)
             return len(ids)
 
         return self._index.change(forget)
 
     def verify(self) -> list[str]:
-        """Read every blob. Drop damaged and missing ones, and files without an artifact. Returns what was dropped."""
+        """Read every blob. Drop damaged and missing ones, and files without an artifact. Returns a text for each."""
         self._check_open()
-        said = []
+        dropped = []
         for artifact in self.all():
             try:
                 self.read(artifact)
             except (Damaged, NoArtifact) as error:
-                said.append(str(error))
+                dropped.append(str(error))
         if not self.read_only and (swept := self._index.change(self._changes.sweep)):
-            said.append(f"{swept} files that belonged to no artifact were removed")
-        return said
+            dropped.append(f"{swept} files that belonged to no artifact were removed")
+        return dropped
 
     def close(self) -> None:
         """Write the counters and close the index. Safe to call twice."""
@@ -347,7 +340,7 @@ class ArtifactStore(Closeable):
         if not self._quota.is_right(db):
             self._index.change(self._quota.recount)
         if self._quota.is_over(db):
-            with suppress(TooLarge):  # of others' claims; then nothing is kept, and what is here is read
+            with suppress(TooLarge):  # because of reservations; then nothing is stored, and artifacts can be read
                 self._index.change(lambda index: self._changes.make_room(index, 0, "the store"))
 
     def _select(self, condition: str, *values: object) -> list[Artifact]:

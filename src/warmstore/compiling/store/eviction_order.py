@@ -1,4 +1,4 @@
-"""Which artifacts go first when a store is full."""
+"""The order of eviction in a full store."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ POLICIES = {
     "size": "size DESC, last_used, id",
     "age": "created, id",
 }
-"""Eviction by name, each the order in which artifacts go: unused for longest, used least often, largest, oldest."""
+"""The SQL order of each policy: unused for longest, used least often, largest, or oldest first."""
 
 
 def order_of(eviction: str) -> str:
-    """The SQL order of an eviction.
+    """The SQL order of a policy.
 
     Raises:
-        ValueError: no such eviction.
+        ValueError: The policy is unknown.
     """
     if eviction not in POLICIES:
-        raise ValueError(f"eviction {eviction!r} is not known; take one of {', '.join(map(repr, POLICIES))}")
+        raise ValueError(f"eviction {eviction!r} is not known; choose one of {', '.join(map(repr, POLICIES))}")
     return POLICIES[eviction]

@@ -1,7 +1,7 @@
-"""Rows of an index: written, removed, read as artifacts, and what can be saved of them from a damaged file.
+"""Rows of an index: inserting, removing, reading as artifacts, and salvaging from a damaged file.
 
-Each row carries a seal, because a changed byte inside a value is nothing that SQLite would notice, and one in a key
-would make a wrong hit.
+Each row has a seal, a hash of its values. SQLite does not notice a changed byte in a value, and in a key such a change
+would cause a wrong hit.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from warmstore.storage.files import Files
 
 _UNREADABLE = (sqlite3.Error, TypeError, ValueError, OverflowError, IndexError)
 COLUMNS = ("key", "kind", "environment", "requirements", "digest", "size", "created", "host", "seconds")
-"""Of `artifacts`, without the id and the seal."""
+"""The columns of `artifacts`, without the id and the seal."""
 
 
 def seal(*values: object) -> bytes:
-    """16 bytes that tell whether a row of `artifacts` is still what was written; the values in the table's order."""
+    """The seal of a row of `artifacts`: 16 bytes of the BLAKE3 of its values, in the order of `COLUMNS`."""
     return blake3(json.dumps(values).encode()).digest(length=16)
 
 
 def is_whole(row: sqlite3.Row) -> bool:
-    """Whether a row of `artifacts` is as it was written."""
+    """Whether a row of `artifacts` agrees with its seal."""
     try:
         return bool(row["seal"] == seal(*(row[name] for name in COLUMNS)))
-    except TypeError:  # bytes where there was text
+    except TypeError:  # bytes instead of text
         return False
 
 
 def insert_environment(db: sqlite3.Connection, digest: str, record: str) -> None:
-    """Add an environment, also in place of one whose record is not what it was."""
+    """Add an environment, or repair its record."""
     db.execute(
         "INSERT INTO environments VALUES (?, ?) ON CONFLICT DO UPDATE SET record = excluded.record "
         "WHERE record IS NOT excluded.record",
@@ -48,20 +48,19 @@ def insert_environment(db: sqlite3.Connection, digest: str, record: str) -> None
 
 
 def insert(db: sqlite3.Connection, *values: Any) -> list[str]:
-    """Add a row to `artifacts`, its values in the table's order, in place of one for the same thing.
+    """Add a row to `artifacts`, its values in the order of `COLUMNS`, and remove the row that it replaces.
 
     Returns the digests that no row refers to any longer.
     """
-    same = values[:4]
     replaced = db.execute(
-        "SELECT id, digest FROM artifacts WHERE key = ? AND kind = ? AND environment = ? AND requirements = ?", same
+        "SELECT id FROM artifacts WHERE key = ? AND kind = ? AND environment = ? AND requirements = ?", values[:4]
     ).fetchall()
-    left = remove(db, [number for number, _ in replaced])
+    unused = remove(db, [number for (number,) in replaced])
     row = db.execute(
         "INSERT INTO artifacts VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (*values, seal(*values))
     ).lastrowid
     db.execute("INSERT OR REPLACE INTO uses VALUES (?, 0, ?)", (row, values[6]))
-    return [digest for digest in left if digest != values[4]]
+    return [digest for digest in unused if digest != values[4]]
 
 
 def remove(db: sqlite3.Connection, ids: list[int]) -> list[str]:
@@ -70,11 +69,12 @@ def remove(db: sqlite3.Connection, ids: list[int]) -> list[str]:
     digests = [digest for (digest,) in db.execute(f"SELECT DISTINCT digest FROM artifacts WHERE id IN ({marks})", ids)]
     db.execute(f"DELETE FROM artifacts WHERE id IN ({marks})", ids)
     db.execute(f"DELETE FROM uses WHERE id IN ({marks})", ids)
-    return [one for one in digests if not db.execute("SELECT 1 FROM artifacts WHERE digest = ?", (one,)).fetchone()]
+    used = "SELECT 1 FROM artifacts WHERE digest = ?"
+    return [digest for digest in digests if not db.execute(used, (digest,)).fetchone()]
 
 
 def salvaged(path: Path, files: Files) -> list[dict[str, Any]]:
-    """The rows of a damaged index that can be read and whose seal is whole, each with its environment's record."""
+    """The readable rows of a damaged index that agree with their seal, each with its environment's record."""
     rows: list[dict[str, Any]] = []
     records: dict[str, str] = {}
     with suppress(*_UNREADABLE), closing(files.connect(uri_of(path))) as connection:
@@ -109,7 +109,7 @@ class ArtifactRows:
         values: tuple[object, ...],
         order: str = "a.key, a.kind, a.created",
     ) -> list[Artifact]:
-        """The artifacts whose row `a` meets a condition and whose blob is whole, by key or in another order."""
+        """The artifacts with a complete blob whose row `a` meets a condition, sorted by key or in another order."""
         cursor = db.cursor()
         cursor.row_factory = sqlite3.Row
         rows = cursor.execute(

@@ -89,8 +89,8 @@ class SharedIndex:
         """Hold the lock of writers, among threads and processes; the block may change the store. Nests.
 
         Raises:
-            ReadOnly: it cannot be written.
-            WriteFailed: the disk refused, or another process holds the store for longer than `wait` seconds.
+            ReadOnly: The store cannot be written.
+            WriteFailed: The disk refused, or another process holds the store for longer than `wait` seconds.
         """
         if self.read_only:
             raise ReadOnly(errno.EROFS, "this compile cache cannot be written; choose another folder", str(self.folder))
@@ -110,12 +110,8 @@ class SharedIndex:
                 self._depth -= 1
 
     def change(self, work: Callable[[Index], _T], wait: float = WAIT) -> _T:
-        """Call a function while holding the lock of writers, and return its result. If it finds a damaged index, it is
-        called again after the rebuild.
-
-        Raises:
-            ReadOnly, WriteFailed: as `alone`.
-        """
+        """Call a function while holding the lock of writers, and return its result. If the index is damaged, the
+        function is called again after the rebuild. Raises the errors of `alone`."""
         with self.alone(wait) as index:
             return self._twice(lambda: work(index))
 
@@ -147,19 +143,19 @@ class SharedIndex:
 
     def _clean_up(self, index: Index) -> None:
         """Remove the blobs that killed writers left incomplete."""
-        left = index.connection().execute("SELECT digest FROM blobs WHERE NOT ready").fetchall()
-        if left:
-            for (digest,) in left:
+        incomplete = index.connection().execute("SELECT digest FROM blobs WHERE NOT ready").fetchall()
+        if incomplete:
+            for (digest,) in incomplete:
                 self._blobs.remove(digest)
             with index.transaction() as db:
-                db.executemany("DELETE FROM blobs WHERE digest = ?", left)
+                db.executemany("DELETE FROM blobs WHERE digest = ?", incomplete)
 
     def _rebuild(self, damaged: tuple[int, int] | None, reason: sqlite3.Error) -> None:
         """Move the damaged file aside and make a new one of its valid rows. Removes blobs without a row."""
         with self._locked(WAIT):
             index = self._writer
             if index.identity() != damaged:
-                return  # somebody else has done so
+                return  # another thread or process has rebuilt it
             new = damaged is None and not self._blobs.folder.exists()
             index.close()
             index.move_aside()
@@ -175,8 +171,8 @@ class SharedIndex:
         if not new:
             self._rebuilt += 1
             _log.warning(
-                "the index of the compile cache %s could not be read (%s) and was made anew; of %d artifacts found in "
-                "the old one, %s, %d are kept", self.folder, reason, len(rows), index.aside, len(kept),
+                "the index of the compile cache %s is damaged (%s) and was rebuilt; of %d artifacts in the damaged "
+                "file, %s, %d are kept", self.folder, reason, len(rows), index.aside, len(kept),
             )  # fmt: skip
 
     def _failed(self, error: sqlite3.Error) -> WriteFailed | ReadOnly:

@@ -1,4 +1,4 @@
-"""What a store holds and how it fares."""
+"""Statistics of an artifact store."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from warmstore.compiling.store.artifact_quota import ArtifactQuota
 
 @dataclass(frozen=True)
 class StoreStats:
-    """What a store holds and how it fares. `size` counts everything in its folder, and `claimed` what is elsewhere.
+    """Statistics of a store. `size`: bytes of its folder; `claimed`: bytes that processes have reserved elsewhere.
 
-    `kinds` has for each kind the number of artifacts and their bytes, `jobs` the number of keys of each.
-    `counters` are sums since the store was made: "hit", "miss", "incompatible", "damaged", "evicted", "put",
-    "left" (to torch.compile: nothing is kept);
-    and of a remote: "remote hit", "remote miss", "remote failed", "remote refused" (not trusted), "remote put".
-    `seconds_saved` is what the artifacts that were used would have cost to make each time.
+    `kinds` has the number of artifacts and their bytes for each kind, `jobs` the number of keys for each job.
+    `counters` are sums since the store was made: "hit", "miss", "incompatible", "damaged", "evicted", "put", "left"
+    (to torch.compile); and of a remote: "remote hit", "remote miss", "remote failed", "remote refused" (not trusted),
+    "remote put". `seconds_saved` is the sum over all uses of the seconds that compiling took.
     """
 
     folder: Path
@@ -40,7 +39,7 @@ class StoreStats:
 def stats_of(
     db: sqlite3.Connection, folder: Path, quota: ArtifactQuota, unwritten: Mapping[str, int], *, read_only: bool
 ) -> StoreStats:
-    """The statistics of the store in a folder; `unwritten` are counts that its index does not have yet."""
+    """The statistics of a store. `unwritten`: counts that its index does not have yet."""
     kinds = db.execute("SELECT kind, count(*), sum(size) FROM artifacts GROUP BY kind ORDER BY kind").fetchall()
     hits, saved = db.execute(
         "SELECT coalesce(sum(hits), 0), coalesce(sum(hits * seconds), 0.0) FROM artifacts JOIN uses USING (id)"

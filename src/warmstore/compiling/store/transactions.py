@@ -49,15 +49,15 @@ class Transactions:
         """Add artifacts whose blobs were staged. Releases what `name` had reserved."""
         db = index.connection()
         known = {digest for (digest,) in db.execute("SELECT digest FROM blobs")}
-        new = {one.digest: one.size for one in artifacts if one.digest not in known}
+        new = {artifact.digest: artifact.size for artifact in artifacts if artifact.digest not in known}
         with index.transaction():
             db.executemany("INSERT INTO blobs VALUES (?, ?, 0)", new.items())
             db.execute("DELETE FROM claims WHERE name = ?", (name,))
         for digest in new:
             self._blobs.take_staged(digest)
         with index.transaction():
-            for one in artifacts:
-                self._insert(db, one)
+            for artifact in artifacts:
+                self._insert(db, artifact)
             now = time.time()
             for job, keys in jobs.items():
                 db.executemany("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?)", [(job, key, now) for key in keys])
@@ -65,18 +65,18 @@ class Transactions:
 
     def take(self, index: Index, found: Sequence[tuple[Artifact, bytes]], job: str | None) -> None:
         """Add a few artifacts of other machines, with their bytes."""
-        for one, content in found:
-            self._store_blob(index, one.digest, content, f"the artifact {one.key!r}")
+        for artifact, content in found:
+            self._store_blob(index, artifact.digest, content, f"the artifact {artifact.key!r}")
         now = time.time()
         with index.transaction() as db:
-            for one, _ in found:
-                self._insert(db, one)
-                db.execute("UPDATE blobs SET ready = 1 WHERE digest = ?", (one.digest,))
+            for artifact, _ in found:
+                self._insert(db, artifact)
+                db.execute("UPDATE blobs SET ready = 1 WHERE digest = ?", (artifact.digest,))
                 if job is not None:
-                    db.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?)", (job, one.key, now))
+                    db.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?)", (job, artifact.key, now))
 
     def count_uses(self, index: Index, uses: Sequence[tuple[int, float, str, str, str]]) -> None:
-        """Each use: how many, when, and the key, kind and digest of what was used."""
+        """Count uses. Each has a count, a time, and the key, kind and digest of an artifact."""
         self.make_room(index, 0, "the index")
         for first in range(0, len(uses), _AT_ONCE):
             with index.transaction() as db:
@@ -87,7 +87,7 @@ class Transactions:
                 )
 
     def record_job(self, index: Index, job: str, keys: Sequence[str]) -> None:
-        """Record keys that a job uses now, and forget keys that no job has used for long."""
+        """Record the keys that a job uses now, and remove those that no job has used for 90 days."""
         now = time.time()
         rows = [(job, key, now) for key in keys]
         self.make_room(index, 200 * len(rows), f"the job {job!r}")
@@ -97,16 +97,16 @@ class Transactions:
                 self._quota.forget_old_jobs(db)
 
     def reserve(self, index: Index, name: str, size: int) -> None:
-        """Reserve so many bytes elsewhere in place of what the name had; 0 releases them, which needs no room."""
+        """Replace the reservation of a name; 0 removes it."""
         if size:
-            self.make_room(index, size, f"the claim of {name!r}", name=name)
+            self.make_room(index, size, f"the reservation of {name!r}", name=name)
         with index.transaction() as db:
             db.execute("DELETE FROM claims WHERE name = ?", (name,))
             if size:
                 db.execute("INSERT INTO claims VALUES (?, ?)", (name, on_disk(size)))
 
     def forget(self, index: Index, ids: list[int], job: str | None) -> None:
-        """Remove rows by their ids, and a job's name if one is told."""
+        """Remove artifacts by the ids of their rows, and the keys of a job."""
         self._quota.evict(index, ids)
         with index.transaction() as db:
             db.execute("DELETE FROM jobs WHERE job = ?", (job,))
@@ -114,7 +114,7 @@ class Transactions:
         index.shrink()
 
     def forget_everything(self, index: Index) -> int:
-        """Remove all there is; returns how many artifacts."""
+        """Remove all artifacts, jobs and counters. Returns the number of artifacts."""
         ids = [row for (row,) in index.connection().execute("SELECT id FROM artifacts")]
         with index.transaction() as db:
             db.execute("DELETE FROM jobs")
@@ -139,7 +139,7 @@ class Transactions:
         return self._blobs.sweep({digest for (digest,) in index.connection().execute("SELECT digest FROM blobs")})
 
     def add_counts(self, index: Index, counts: Mapping[str, int]) -> None:
-        """Add to counters by name."""
+        """Add to the counters."""
         with index.transaction() as db:
             db.executemany(
                 "INSERT INTO counters VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = value + excluded.value",
@@ -147,14 +147,14 @@ class Transactions:
             )
 
     def make_room(self, index: Index, size: int, what: str, *, name: str | None = None) -> None:
-        """`ArtifactQuota.make_room`, with the evicted counted."""
+        """Call `ArtifactQuota.make_room`, and count the evicted artifacts."""
         if evicted := self._quota.make_room(index, size, what, name=name):
             self._evicted(evicted)
 
-    def _insert(self, db: sqlite3.Connection, one: Artifact) -> None:
-        insert_environment(db, one.environment.digest, one.environment.to_json())
-        row = (one.key, one.kind, one.environment.digest, as_json(one.requirements), one.digest, one.size)
-        self._quota.forget_blobs(db, insert(db, *row, one.created, one.host, one.seconds))
+    def _insert(self, db: sqlite3.Connection, new: Artifact) -> None:
+        insert_environment(db, new.environment.digest, new.environment.to_json())
+        row = (new.key, new.kind, new.environment.digest, as_json(new.requirements), new.digest, new.size)
+        self._quota.forget_blobs(db, insert(db, *row, new.created, new.host, new.seconds))
 
     def _store_blob(self, index: Index, digest: str, content: bytes, what: str) -> None:
         """Reserve the bytes of a blob, then write its file."""
@@ -169,9 +169,5 @@ class Transactions:
 
 
 def as_json(requirements: Mapping[str, Any]) -> str:
-    """Requirements as they stand in a row.
-
-    Raises:
-        TypeError, ValueError: JSON cannot say them.
-    """
+    """The form of requirements in a row. Raises TypeError or ValueError if JSON does not have their values."""
     return json.dumps(dict(requirements), sort_keys=True, separators=(",", ":"))
