@@ -44,7 +44,7 @@ COMMANDS = {
     "compiled clear --dir {}/none": "there is no compile cache in {}/none",
     "compiled import {}/none --dir {}/new": "{}/none: No such file or directory",
     "compiled prune --dir {}/none": "no remote is given",
-    "keys show --file {}/none": "{}/none: the keys to sign with cannot be read: No such file or directory\n",
+    "keys show --file {}/none": "{}/none: the file with keys cannot be read: No such file or directory\n",
     "keys generate --kind none": "",
     "demo --folder {}/file/in": "{}/file/in: Not a directory\n",
 }

@@ -89,7 +89,7 @@ def test_bundles_are_written_and_taken_in(folder: Path, tmp_path: Path, monkeypa
     monkeypatch.setenv("WARMSTORE_SIGNING_KEY", said)
     status, _, said = run("compiled", "import", bundle, "--dir", tmp_path / "new")
     assert status == 1
-    assert "it is not signed, and a key is configured" in said
+    assert "it is not signed, which is required when a key is configured" in said
     status, _, said = run("compiled", "export", bundle, "--dir", folder)
     assert (status, said) == (1, f"Error: {bundle} exists already; remove it or choose another name\n")
     key = SigningKey.parse(run("keys", "generate")[1])

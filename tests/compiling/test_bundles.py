@@ -334,12 +334,12 @@ def test_with_a_key_only_what_it_signed_is_taken(
     export(source, signed, keyring=Keyring((key,)))
     export(source, unsigned, keyring=Keyring())
     mine = Keyring((key.public,))
-    with pytest.raises(NotTrusted, match="it is not signed, and a key is configured"):
+    with pytest.raises(NotTrusted, match="it is not signed, which is required when a key is configured"):
         import_(target, unsigned, keyring=mine)
-    with pytest.raises(NotTrusted, match=f"signed with the key {key.id}, which is not among yours"):
+    with pytest.raises(NotTrusted, match=f"signed with the key {key.id}, which you do not have"):
         import_(target, signed, keyring=Keyring((SigningKey.new(kind),)))
     other = Keyring((SigningKey.new("hmac"),))
-    with pytest.raises(NotTrusted, match="which is not among yours"):
+    with pytest.raises(NotTrusted, match="which you do not have"):
         import_(target, signed, keyring=other)
     members = unpack(signed)
     forged = pack(tmp_path / "forged", edited(lambda manifest: first(manifest, seconds=9.0))(members))

@@ -118,7 +118,7 @@ def test_an_artifact_that_would_go_elsewhere_does_not(session: Open, tmp_path: P
     with ArtifactStore(tmp_path / "store") as store:
         store.put(key, "fx_graph", b"x", environment=HERE, job="job")
     one = session()
-    assert one.bring_job("job") == 0
+    assert one.restore_job("job") == 0
     assert not one.wanted(key, alone=False)
     assert not list(one.live.files())
 
@@ -150,8 +150,8 @@ def test_a_job_brings_what_it_used(session: Open) -> None:
     compiled(first, "inductor/dynamo/code_state_job_0.pkl", b"profile")
     first.close()
     second = session()
-    assert second.bring_job("another") == 0
-    assert second.bring_job("job", frozenset({"triton.cubin"})) == 1
+    assert second.restore_job("another") == 0
+    assert second.restore_job("job", frozenset({"triton.cubin"})) == 1
     assert {path for path, _ in second.live.files()} == {"triton/hash/kernel.cubin"}
 
 
@@ -174,7 +174,7 @@ def test_a_store_that_fails_is_a_miss(session: Open, tmp_path: Path, caplog: pyt
     one.store.close()
     assert not one.wanted(GRAPH, alone=True)
     one.close()
-    assert "cannot be kept" in caplog.text
+    assert "cannot be stored" in caplog.text
 
 
 def test_what_is_too_large_is_not_kept_and_the_rest_is(session: Open, caplog: pytest.LogCaptureFixture) -> None:

@@ -61,21 +61,21 @@ def test_a_breaker_opens_rests_and_lets_one_try() -> None:
     now = [0.0]
     breaker = CircuitBreaker(2, 10.0, clock=lambda: now[0])
     assert not breaker.failed()
-    assert breaker.may_ask()
+    assert breaker.allows()
     assert breaker.failed()
     assert breaker.is_open
-    assert not breaker.may_ask()
+    assert not breaker.allows()
     now[0] = 11.0
-    assert breaker.may_ask()
-    assert not breaker.may_ask()
+    assert breaker.allows()
+    assert not breaker.allows()
     assert not breaker.failed()
     now[0] = 25.0
-    assert not breaker.may_ask(), "the second rest is twice as long"
+    assert not breaker.allows(), "the second rest is twice as long"
     now[0] = 32.0
-    assert breaker.may_ask()
-    breaker.went_well()
-    assert breaker.may_ask()
-    assert breaker.may_ask()
+    assert breaker.allows()
+    breaker.succeeded()
+    assert breaker.allows()
+    assert breaker.allows()
 
 
 def test_limits_are_checked() -> None:

@@ -83,7 +83,7 @@ def test_a_name_that_leads_elsewhere_is_refused(folder: Objects, tmp_path: Path,
 def test_more_than_is_wanted_is_not_taken(folder: Objects) -> None:
     folder.put("large", bytes(1000))
     assert folder.get("large", most=1000) == bytes(1000)
-    with pytest.raises(BadArtifact, match="999 at most"):
+    with pytest.raises(BadArtifact, match="the most is 999"):
         folder.get("large", most=999)
 
 
@@ -94,7 +94,7 @@ def test_a_remote_that_is_not_there_says_so_soon_and_is_then_left_alone() -> Non
         for _ in range(2):
             with pytest.raises(RemoteUnavailable, match=r"127\.0\.0\.1"):
                 objects.get("a")
-        with pytest.raises(RemoteUnavailable, match="rests"):
+        with pytest.raises(RemoteUnavailable, match="tried again later"):
             objects.get("a")
 
 
@@ -204,7 +204,7 @@ def test_why_nothing_answers_is_said() -> None:
 
 
 def test_options_that_webdav_has_not_are_refused() -> None:
-    with pytest.raises(ValueError, match="takes no option endpoint"):
+    with pytest.raises(ValueError, match="has no option endpoint"):
         Objects("http://host/x", options={"endpoint": "y", "headers": {}})
 
 

@@ -62,5 +62,5 @@ def test_a_remote_that_says_no_is_told_apart(nginx: Nginx) -> None:
     with Objects(nginx.url) as objects:
         objects.put("a/b", b"")
         with pytest.raises(RemoteRefused, match="credentials") as caught:
-            objects.run(objects._asked(list_a_tree, "a tree cannot be listed", missing=None))
+            objects.run(objects._checked(list_a_tree, "a tree cannot be listed", missing=None))
     assert "<" not in str(caught.value)

@@ -32,7 +32,7 @@ def test_only_the_same_message_and_purpose_is_confirmed(kind: str) -> None:
         for bad in ({"signature": "00"}, {"signature": "no hex"}, {"signature": ""}):
             with pytest.raises(NotTrusted, match="it was changed"):
                 one.check("bundle", b"message", signature | bad, "it")
-        with pytest.raises(NotTrusted, match="not among yours"):
+        with pytest.raises(NotTrusted, match="which you do not have"):
             one.check("bundle", b"message", signature | {"kind": "other"}, "it")
     assert key.id == key.public.id != SigningKey.new(kind).id
     assert key.material.hex() not in repr(ring)
@@ -79,7 +79,7 @@ def test_keys_come_from_the_variable_and_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "said"), [(0o640, "can read the secret"), (0o604, "can read the secret"), (0o620, "put keys into")]
+    ("mode", "said"), [(0o640, "can read the secret"), (0o604, "can read the secret"), (0o620, "written this file")]
 )
 def test_a_file_that_is_open_to_others_is_refused(mode: int, said: str, tmp_path: Path) -> None:
     path = tmp_path / "keys"
@@ -105,7 +105,7 @@ def test_a_file_of_somebody_else_is_refused(tmp_path: Path) -> None:
     path.write_text(SigningKey.new().line)
     path.chmod(0o600)
     os.chown(path, 12345, 12345)
-    with pytest.raises(NotTrusted, match="other users could have put keys"):
+    with pytest.raises(NotTrusted, match="other users could have written this file"):
         Keyring.from_file(path)
 
 
@@ -113,7 +113,7 @@ def test_a_file_without_keys_or_none_at_all(tmp_path: Path) -> None:
     with pytest.raises(NotTrusted, match="cannot be read"):
         Keyring.from_file(tmp_path / "none")
     (tmp_path / "empty").touch(0o600)
-    with pytest.raises(NotTrusted, match="there is no key in this file"):
+    with pytest.raises(NotTrusted, match="this file has no key"):
         Keyring.from_file(tmp_path / "empty")
 
 

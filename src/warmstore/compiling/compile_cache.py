@@ -11,8 +11,8 @@ import logging
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from warmstore.compiling.hooks import compiler_profiles
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("warmstore")
 
 # No hook reports the lookups of these kinds, so they are restored before the program starts.
-_UNHEARD = frozenset({"triton.cubin", "triton.ptx", "triton.ttir", "autotune", "pgo"})
+_WITHOUT_HOOK = frozenset({"triton.cubin", "triton.ptx", "triton.ttir", "autotune", "pgo"})
 
 
 class CompileCache(Closeable):
@@ -60,7 +60,7 @@ class CompileCache(Closeable):
             self._start()
         except Exception as error:
             self.reason = f"{type(error).__name__}: {error}"
-            _log.warning("no compile cache, everything is compiled as without it: %s", message_of(error))
+            _log.warning("no compile cache; everything is compiled as without it: %s", message_of(error))
             _log.debug("compile cache", exc_info=True)
             self.close()
             self.session = None
@@ -101,13 +101,14 @@ class CompileCache(Closeable):
         self.closed = False
         self.register()
         tested = is_tested(environment.torch)
-        self.session.bring_job(settings.job, _UNHEARD if tested else None)
+        self.session.restore_job(settings.job, _WITHOUT_HOOK if tested else None)
         self._point(live.path)
         self._torch, self._jax = TorchHooks(self.session), JaxHooks(self.session)
         if tested:
             self._torch.watch(self._watcher)
         self._jax.watch(self._watcher)
-        self._watcher.when_imported("torch._inductor.config", self._set_options)
+        options = partial(compiler_profiles.apply_options, self.profile)
+        self._watcher.when_imported("torch._inductor.config", options)
 
     def _point(self, live: Path) -> None:
         """Point compilers, imported already or later, at the scratch directory."""
@@ -126,9 +127,6 @@ class CompileCache(Closeable):
             utils.clear_caches()  # of modules and libraries by their paths; those in use stay in use
         if self._jax is not None:
             self._jax.set_options()
-
-    def _set_options(self, config: ModuleType) -> None:
-        compiler_profiles.apply_options(self.profile, config)
 
     def close(self) -> None:
         """Store the remaining files, remove the scratch directory, and restore the compilers. Safe to call twice."""
@@ -184,26 +182,28 @@ def init(
     same arguments does nothing; a call with other arguments replaces the cache.
 
     Args:
-        local_dir: The store's folder, which only this user may write. Else WARMSTORE_CACHE_DIR, else the user's cache
-            folder.
-        max_size: Bytes, or a string such as "100GB": what the folder may hold. Else WARMSTORE_MAX_SIZE_GB, else 100 GB.
-        eviction: What goes first when it is full: "lru", "lfu", "size" or "age".
+        local_dir: The store's folder, which no other user may write. Default: WARMSTORE_CACHE_DIR, else the user's
+            cache folder.
+        max_size: The most bytes of the folder, or a text such as "100GB". Default: WARMSTORE_MAX_SIZE_GB, else 100 GB.
+        eviction: What is evicted first: "lru", "lfu", "size" or "age"; see `ArtifactStore`.
         profile: "fast" compiles for this machine, "portable" for every x86-64 CPU with AVX2; "auto" is
             WARMSTORE_PROFILE, else "fast".
-        job: The program's name, under which is remembered what it used. Else WARMSTORE_JOB, else the script's name.
-        offline: Touch no network. Else WARMSTORE_OFFLINE.
-        wait: Seconds to wait at most for another process that compiles the same thing; then it is compiled here too.
-        remote: Where a team shares what it compiles: s3://bucket/prefix, gs://, az://, https:// (WebDAV) or a folder.
-            Else WARMSTORE_REMOTE_URL. Used only if a key is configured, for what comes from there is executed.
-        remote_options: What the object store needs beyond the cloud's own variables and files, such as
-            {"endpoint": "https://minio.example.org"}; see `warmstore.remote.objects.Objects`.
-        remote_wait: Seconds that this process waits for the remote in all without data flowing.
+        job: The name under which the store records the artifacts that this program uses. Default: WARMSTORE_JOB, else
+            the script's name.
+        offline: Use no network. Default: WARMSTORE_OFFLINE.
+        wait: The most seconds to wait for another process that compiles the same. After that this process compiles too.
+        remote: A shared store: s3://bucket/prefix, gs://, az://, https:// (WebDAV) or a folder. Default:
+            WARMSTORE_REMOTE_URL. It is used only if a key is configured, since its artifacts are executed.
+        remote_options: Options of the object store, such as {"endpoint": "https://minio.example.org"}; see
+            `warmstore.remote.objects.Objects`.
+        remote_wait: The seconds in total that this process waits for the remote while no data flows.
 
     Returns:
-        The cache; its `active` is false when there can be none here, and `reason` says why. Programs run on regardless.
+        The cache. If there can be no cache here, its `active` is False, its `reason` says why, and programs compile as
+        without one.
 
     Raises:
-        ValueError: an argument or variable that makes no sense, or a size smaller than a store needs.
+        ValueError: An argument or variable is invalid.
     """
     global _current
     shared = RemoteSettings.of(remote, remote_options, remote_wait)
@@ -227,11 +227,7 @@ def warmup(names: Iterable[str]) -> dict[str, int]:
 
 
 def stats() -> StoreStats:
-    """The statistics of the store: artifacts, bytes, hits, misses, seconds saved; see `StoreStats`.
-
-    Raises:
-        ValueError: `init` was not called, or there is no cache here. So do the functions below.
-    """
+    """The statistics of the store. Raises ValueError as `warmup`, like the functions below."""
     return _session().store.stats()
 
 
@@ -246,10 +242,10 @@ def clear(*, job: str | None = None) -> int:
 
 
 def export(path: str | os.PathLike[str], jobs: Sequence[str] | None = None) -> BundleInfo:
-    """Write all artifacts, or those of some jobs, into one file, signed where a key is configured; see `bundles`.
+    """Write all artifacts, or those of some jobs, into one file, signed if a key is configured.
 
     Raises:
-        TargetExists, NoArtifact, NotTrusted, OSError: as `bundles.export`.
+        TargetExists, NoArtifact, NotTrusted, OSError: As `bundles.export`.
     """
     from warmstore.compiling import bundles
 
@@ -260,10 +256,10 @@ def export(path: str | os.PathLike[str], jobs: Sequence[str] | None = None) -> B
 
 
 def import_(path: str | os.PathLike[str]) -> BundleInfo:
-    """Add all artifacts of a bundle to the store, or none. Its author can run programs here: import what you trust.
+    """Add all artifacts of a bundle to the store, or none. They are executed here: import only what you trust.
 
     Raises:
-        FileNotFoundError, BadBundle, NotTrusted, NewerFormat, TooLarge, WriteFailed, ReadOnly: as `bundles.import_`.
+        FileNotFoundError, BadBundle, NotTrusted, NewerFormat, TooLarge, WriteFailed, ReadOnly: As `bundles.import_`.
     """
     from warmstore.compiling import bundles
 
@@ -298,11 +294,11 @@ def _session() -> CompileSession:
 
 
 def _set_level() -> None:
-    """WARMSTORE_LOG is the least important kind of message that is shown: debug, info, warning or error."""
-    if said := os.environ.get("WARMSTORE_LOG"):
-        level = logging.getLevelNamesMapping().get(said.upper())
+    """Set the lowest level of shown messages from WARMSTORE_LOG."""
+    if name := os.environ.get("WARMSTORE_LOG"):
+        level = logging.getLevelNamesMapping().get(name.upper())
         if level is None:
-            raise ValueError(f"WARMSTORE_LOG={said!r} is not known; set it to debug, info, warning or error")
+            raise ValueError(f"WARMSTORE_LOG={name!r} is not known; set it to debug, info, warning or error")
         _log.setLevel(level)
         if not _log.handlers and not logging.getLogger().handlers:
             _log.addHandler(logging.StreamHandler())

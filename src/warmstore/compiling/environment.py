@@ -68,11 +68,7 @@ class Environment:
 
     @classmethod
     def from_json(cls, text: str) -> Environment:
-        """The environment that `to_json` wrote. Unknown names are skipped.
-
-        Raises:
-            BadArtifact: The text is no environment.
-        """
+        """The environment of `to_json`, without unknown names. Raises BadArtifact if the text is none."""
         try:
             found: Mapping[str, Any] = json.loads(text)
             known = {field.name: found[field.name] for field in fields(cls) if field.name in found}

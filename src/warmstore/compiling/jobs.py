@@ -24,10 +24,7 @@ class Readiness:
 
 def prepare(folder: Path, job: str, remote: RemoteSettings | None = None) -> Readiness:
     """Fetch the artifacts of a job from the remote, then read and verify all of them, which fills the page cache.
-
-    Raises:
-        NewerFormat, WriteFailed: The store cannot be opened.
-    """
+    Raises as `ArtifactStore`."""
     environment = probe()
     with ArtifactStore(folder) as store:
         if (tier := open_tier(remote, store, environment, job)) is not None:

@@ -231,4 +231,4 @@ def _remembered(question: tuple[str, ...], ask: Callable[[], str | None]) -> str
         folder.mkdir(mode=0o700, exist_ok=True)
         if folder.stat().st_uid == os.getuid():
             replace_file(path, json.dumps(answer).encode(), durable=False)
-    return None if answer is None else str(answer)
+    return answer

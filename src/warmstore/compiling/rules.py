@@ -34,7 +34,6 @@ class Same:
         return f"needs {self.field} {value_text(needed)}, here is {value_text(found)}"
 
 
-@dataclass(frozen=True)
 class SamePython:
     """The same minor version of Python: 3.11.4 reads what 3.11.9 wrote."""
 
@@ -45,7 +44,6 @@ class SamePython:
         return f"needs python {_minor(needed)}, here is {_minor(found)}"
 
 
-@dataclass(frozen=True)
 class InstructionSet:
     """The CPU has every extension that the artifact was built for."""
 
@@ -54,7 +52,6 @@ class InstructionSet:
         return f"needs a CPU with {', '.join(lacking)}" if lacking else None
 
 
-@dataclass(frozen=True)
 class GlibcAtLeast:
     """The C library is no older than the one that the artifact was linked with, whose symbols it may use."""
 
@@ -91,7 +88,6 @@ class Compute:
         return f"needs compute capability {wanted}{'' if exact else ' or higher'}, here is {found[0]}.{found[1]}"
 
 
-@dataclass(frozen=True)
 class SameModels:
     """The GPUs are of the same models."""
 
@@ -100,7 +96,6 @@ class SameModels:
         return None if found == needed else f"needs {value_text(sorted(needed))}, here is {value_text(sorted(found))}"
 
 
-@dataclass(frozen=True)
 class CudaAtLeast:
     """CUDA has the same major version and is no older: a driver rejects PTX and cubins of a newer toolkit."""
 
@@ -113,7 +108,6 @@ class CudaAtLeast:
         return f"needs CUDA {needed} or newer of the same major version, here is {value_text(found)}"
 
 
-@dataclass(frozen=True)
 class SameEnvironment:
     """The whole environment is the same. For kinds that are not in `KINDS`."""
 

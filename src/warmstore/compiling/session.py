@@ -37,23 +37,21 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("warmstore")
 
-_HEADERS_FROM = 1 << 30  # the least limit of a store, in bytes, that has room for precompiled headers
-_HEADERS_NEED = 512 << 20  # the least free space on the disk, in bytes
+_HEADERS_FROM = 1 << 30  # least limit of a store, in bytes, for precompiled headers; two headers take 150 MB
+_HEADERS_NEED = 512 << 20  # least free bytes on the disk for them
 
 
 class CompileSession:
-    """Serves the lookups and saves of the compilers in this process; a `Listener` of the hooks.
+    """Serves the lookups and saves of the compilers in this process. `Listener` describes the methods for hooks.
 
     Args:
         store: The shared store. The session closes it.
-        live: The private scratch directory.
-        environment: What artifacts must be right for.
-        job: The store records the artifacts that this process uses under this name.
-        requirements: What artifacts made here need, in place of this very environment.
-        flights: Locks between processes; None where there can be none.
+        live: The first scratch directory.
+        job: The name under which the store records the artifacts that this process uses.
+        requirements: The `Artifact.requirements` of artifacts made here.
+        flights: Locks between processes; None without locks.
         wait: The most seconds to wait for another process that compiles the same.
-        remote: Is asked for what the store does not have; None for no remote.
-        moved: Called with the new scratch directory when the disk of the former one is full.
+        moved: Called with each later scratch directory.
     """
 
     def __init__(
@@ -111,17 +109,10 @@ class CompileSession:
     # Lookups.
 
     def inside(self, path: str) -> str | None:
-        """The path relative to the scratch directory; None for a path elsewhere."""
         prefix = f"{self.live.path}{os.sep}"
         return path[len(prefix) :] if path.startswith(prefix) else None
 
     def wanted(self, path: str, *, alone: bool) -> bool:
-        """Restore what the store has below a relative path, just before a compiler looks there.
-
-        Args:
-            path: A file, or a folder with a slash at its end.
-            alone: Whether the compiler compiles next what is missing. Then one process does, and the others wait.
-        """
         with self._lock:
             if self._closing or path in self._seen:
                 return False
@@ -129,7 +120,7 @@ class CompileSession:
         try:
             return self._look_up(path, alone=alone)
         except Exception as error:
-            self._complain("looking up %s failed, it is compiled anew", path, error)
+            self._complain("looking up %s failed; it is compiled", path, error)
             return False
 
     def _look_up(self, path: str, *, alone: bool) -> bool:
@@ -177,29 +168,24 @@ class CompileSession:
             self._seen &= {*self._began, *kept}
 
     def may_go_on(self, error: Exception) -> bool:
-        """Whether to repeat a compilation that failed, because the scratch directory was full and has moved.
-
-        Raises:
-            CompilationFailed: The scratch directory is full, and no other folder has room.
-        """
+        """Move to another scratch directory after an error of a full one. Raises CompilationFailed if no folder has
+        room."""
         if self._closing or not self.scratch.is_to_blame(error):
             return False
         here = self.live.path.parent
         if not self.scratch.move():
             raise CompilationFailed(
-                f"nothing can be compiled: {here} has no room, and neither has the temporary folder; free some or set "
-                f"TMPDIR. It was: {error}"
+                f"the disks of {here} and of the temporary folder are full; free some space or set TMPDIR. The error "
+                f"was: {error}"
             ) from error
         self._forget_restored()
         return True
 
     @property
     def has_room_for_headers(self) -> bool:
-        """Whether there is room to precompile headers: two headers take 150 MB."""
         return not self._closing and self.store.limit >= _HEADERS_FROM and has_room(self.live.path, _HEADERS_NEED)
 
     def want_header(self, path: str) -> None:
-        """Restore a precompiled header, if the store has it."""
         if not self._closing:
             _, reasons = self._restorer.restore(path)
             if reasons:
@@ -214,27 +200,24 @@ class CompileSession:
             self._used[path] = self.store.put(path, HEADER, file, environment=self.environment)
             self._harvester.knows(str(file), file.stat())
         except (OSError, ValueError) as error:
-            self._complain("%s is not kept", path, error)
+            self._complain("%s is not stored", path, error)
 
     def why(self, path: str) -> tuple[str, ...]:
         """The differences between the key of a path, if it was described, and the nearest key in the store."""
         try:
             return self._explanations.why(path)
         except Exception as error:
-            self._complain("why %s is missing cannot be said", path, error)
+            self._complain("finding the reason for the miss of %s failed", path, error)
             return ()
 
     def describe(self, path: str, make: Callable[[], KeyDescription | None]) -> None:
-        """Describe the key of a path just before its lookup; `make` runs only on a miss."""
         if not self._closing and path not in self._seen:
             self._explanations.describe(path, make)
 
     def found(self, path: str) -> bool:
-        """Whether the lookup of a path was a hit."""
         return any(lookup.hit for lookup in self.lookups if lookup.key == path)
 
     def refused(self, path: str, reason: str) -> None:
-        """Record that a compiler rejects the artifacts below a path, or does not look for them."""
         self.lookups[:] = [lookup for lookup in self.lookups if lookup.key != path]
         self.note(Lookup(path, False, (reason,)))
 
@@ -242,24 +225,23 @@ class CompileSession:
         """Record the result of a lookup. Each reason for a miss is logged as a warning once. A first compilation, of
         which nothing similar is stored, is logged as information."""
         self.lookups.append(lookup)
-        self.store.count(
-            "hit" if lookup.hit else "left" if lookup.left else "incompatible" if lookup.reasons else "miss"
-        )
-        if not lookup.hit:
-            is_new = not lookup.reasons and lookup.changed in ((), (NEW,))
-            level = logging.INFO if is_new or lookup.why in self._warned else logging.WARNING
-            self._warned.add(lookup.why)
-            _log.log(
-                level, "%s is %s: %s", lookup.key, "left to torch.compile" if lookup.left else "compiled", lookup.why
-            )
+        if lookup.hit:
+            self.store.count("hit")
+            return
+        self.store.count("left" if lookup.left else "incompatible" if lookup.reasons else "miss")
+        is_new = not lookup.reasons and lookup.changed in ((), (NEW,))
+        level = logging.INFO if is_new or lookup.why in self._warned else logging.WARNING
+        self._warned.add(lookup.why)
+        action = "left to torch.compile" if lookup.left else "compiled"
+        _log.log(level, "%s is %s: %s", lookup.key, action, lookup.why)
 
     def warm(self, name: str) -> int:
         """Restore everything that a job used, from the remote too. Returns the number of artifacts."""
         if self._remote is not None:
             self._remote.fetch_job(name)
-        return self.bring_job(name)
+        return self.restore_job(name)
 
-    def bring_job(self, name: str, kinds: frozenset[str] | None = None) -> int:
+    def restore_job(self, name: str, kinds: frozenset[str] | None = None) -> int:
         """Restore what a job used, of these kinds or of all. Returns the number of artifacts."""
         return self._restorer.restore_job(name, kinds)
 
@@ -292,14 +274,13 @@ class CompileSession:
     # Saves.
 
     def made(self, path: str) -> None:
-        """Store soon what a compiler has saved below a path. Then end the flight, so that other processes go on."""
-        flying = getattr(self._flying, "path", None) == path
-        if flying:
+        is_flying = getattr(self._flying, "path", None) == path
+        if is_flying:
             self._flying.path = None
-        self._harvester.made(path if flying else None)
+        self._harvester.made(path if is_flying else None)
 
     def landed(self) -> None:
-        """End the flight of this thread, so that other processes go on, whether or not it has compiled."""
+        """End the flight of this thread, so that other processes continue, whether or not it has compiled."""
         path = getattr(self._flying, "path", None)
         if path is not None:
             self._flying.path = None
@@ -339,7 +320,7 @@ class CompileSession:
             try:
                 self._used[key] = self.store.put(key, "answer", b"yes", environment=self.environment)
             except (OSError, ValueError) as error:
-                self._complain("%s cannot be kept", key, error)
+                self._complain("%s cannot be stored", key, error)
         return answer
 
     # The end.
@@ -354,7 +335,7 @@ class CompileSession:
         try:
             self._remember_run()
         except Exception as error:
-            self._complain("what job %s used cannot be remembered", self.job, error)
+            self._complain("the artifacts of job %s cannot be recorded", self.job, error)
         if self._remote is not None:
             self._remote.close(self._of_job().values())
         if self._flights is not None:

@@ -15,18 +15,9 @@ from warmstore.storage.humanize import parse_size
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of a compile cache, made and validated by `of`.
+    """Settings of a compile cache, made and validated by `of`; see `init`. `folder` is absolute, `max_size` in bytes.
 
-    Attributes:
-        folder: The store's folder, absolute.
-        max_size: Bytes.
-        eviction: A name of `eviction_order.POLICIES`.
-        profile: A name of `compiler_profiles.PROFILES`.
-        job: The name of this program.
-        job_is_named: Whether the user named the program; otherwise `job` is the name of the script.
-        offline: Whether the network must not be used.
-        wait: Most seconds to wait for another process that compiles the same.
-        remote: The remote, or None.
+    `job_is_named`: Whether the user named the job; otherwise `job` is the name of the script.
     """
 
     folder: Path
@@ -51,11 +42,7 @@ class Settings:
         wait: float,
         remote: RemoteSettings | None = None,
     ) -> "Settings":
-        """Arguments win over variables, and variables over defaults.
-
-        Raises:
-            ValueError: A value is invalid; the message names it.
-        """
+        """Arguments override variables, and variables override defaults. Raises ValueError for an invalid value."""
         order_of(eviction)
         if profile == "auto":
             profile = os.environ.get("WARMSTORE_PROFILE") or profile

@@ -16,11 +16,8 @@ _FILES = 1 << 12
 
 
 class SingleFlight:
-    """The flights of one process, with files in a folder that is created if missing.
-
-    Raises:
-        OSError: The folder cannot be written.
-    """
+    """The flights of one process, with files in a folder that is created if missing. Raises OSError if it cannot be
+    written."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)

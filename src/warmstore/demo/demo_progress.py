@@ -1,7 +1,6 @@
 """The demo's progress: one bar for all its processes on a terminal, else one line per run."""
 
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
@@ -37,7 +36,6 @@ class DemoProgress:
             console=console,
             transient=True,
             expand=True,
-            # In a pipe or a log file a bar would only be noise.
             disable=not console.is_terminal or console.is_dumb_terminal,
         )
         total = START + sum(START + sum(costs(name, epochs)) for name in names)
@@ -48,9 +46,7 @@ class DemoProgress:
         self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._bar.stop()
 
     def begin(self, name: str) -> None:

@@ -115,7 +115,7 @@ def call_digits(arguments: Sequence[str], read: Callable[[str], None] = lambda l
 
 
 def differences(runs: Sequence[DemoRun]) -> list[str]:
-    """How results differ from those of the first run, in words; empty if all are equal bit for bit."""
+    """The differences of the results from those of the first run; empty if all are equal bit for bit."""
     found = []
     first = runs[0]
     for run in runs[1:]:

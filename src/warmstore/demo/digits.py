@@ -131,8 +131,8 @@ def train(images: Path, folder: Path | None, epochs: int) -> None:
         raise FileNotFoundError(f"no PNG files in {images}; `prepare` writes them")
     train_set = images_of([file for number, file in enumerate(files) if number % TEST_EVERY])
     test_set = images_of(files[::TEST_EVERY])
-    # Libraries made by Inductor flush denormals to zero in the thread that loads them and in threads that it starts
-    # later. Which threads these are depends on what is compiled when, so all threads do it from the start.
+    # Libraries of Inductor flush denormals to zero in the thread that loads them and in threads that it starts later.
+    # Set it in all threads from the start, so that the result does not depend on what is compiled when.
     torch.set_flush_denormal(True)
     watch = Stopwatch(steps_per_epoch=sum(-(-len(part) // BATCH) for part in (train_set, test_set)))
 

@@ -1,7 +1,7 @@
-"""Credentials as the clouds' own tools find them: explicit options, then variables, then their files.
+"""Credentials as the clouds' own tools find them: explicit options, then variables, then files.
 
-obstore reads variables, the files of Google and the services of machines in a cloud by itself. What it does not read
-is added here: the profiles of AWS, the variables of the AWS tools for endpoints, and .netrc for HTTP.
+obstore itself reads variables, the files of Google, and the metadata services of cloud machines. This module adds the
+profiles of AWS, the variables of the AWS tools for endpoints, and .netrc for HTTP.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _OWN_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_
 
 
 def aws(options: Mapping[str, Any], *, anonymous: bool) -> dict[str, Any]:
-    """Options for obstore's S3Store: those given, and what the variables and profiles of AWS add to them.
+    """Options for obstore's S3Store: the given ones, completed from the variables and profiles of AWS.
 
-    Files and variables: AWS SDKs and Tools Reference Guide, "Shared config and credentials files". Of a profile are
-    used access_key_id, secret_access_key, session_token, region and endpoint_url. Profiles that make credentials
+    Files and variables: AWS SDKs and Tools Reference Guide, "Shared config and credentials files". Access_key_id,
+    secret_access_key, session_token, region and endpoint_url of a profile are used. Profiles that make credentials
     (sso_session, role_arn, credential_process) need boto3.
     """
     found = {name.lower().removeprefix("aws_"): value for name, value in options.items()}
@@ -35,12 +35,11 @@ def aws(options: Mapping[str, Any], *, anonymous: bool) -> dict[str, Any]:
         if value and name not in found:
             found[name] = value
     if anonymous:
-        return {name: value for name, value in found.items() if name in ("endpoint", "region")} | {
-            "skip_signature": True
-        }
+        public = {name: value for name, value in found.items() if name in ("endpoint", "region")}
+        return public | {"skip_signature": True}
     if "access_key_id" in found or "skip_signature" in found:
         return found
-    if any(os.environ.get(name) for name in _OWN_KEYS) or os.environ.get("AWS_SKIP_SIGNATURE"):
+    if any(map(os.environ.get, (*_OWN_KEYS, "AWS_SKIP_SIGNATURE"))):
         return found
     for name in ("access_key_id", "secret_access_key", "session_token"):
         if value := credentials.get(f"aws_{name}") or config.get(f"aws_{name}"):
@@ -49,15 +48,15 @@ def aws(options: Mapping[str, Any], *, anonymous: bool) -> dict[str, Any]:
 
 
 def makes_credentials() -> bool:
-    """Whether the profile of AWS says how credentials are made, and not what they are: boto3 knows how."""
+    """Whether the active AWS profile has no credentials, but a way to make them, which boto3 supports."""
     config, credentials = _profile()
-    makers = ("sso_session", "sso_start_url", "role_arn", "credential_process")
-    own = any(os.environ.get(name) for name in _OWN_KEYS)
-    return not own and "aws_access_key_id" not in credentials and any(name in config for name in makers)
+    makers = {"sso_session", "sso_start_url", "role_arn", "credential_process"}
+    own = any(map(os.environ.get, _OWN_KEYS))
+    return not own and "aws_access_key_id" not in credentials and not makers.isdisjoint(config)
 
 
 def _profile() -> tuple[dict[str, str], dict[str, str]]:
-    """What the files of AWS say of the profile in use: config, credentials."""
+    """The sections of the active profile in the files of AWS: config, credentials."""
     profile = os.environ.get("AWS_PROFILE") or "default"
     section = "default" if profile == "default" else f"profile {profile}"
     config = _section(os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config", section)
@@ -74,7 +73,7 @@ def _section(path: str, name: str) -> dict[str, str]:
 
 
 def http_headers(location: Location, *, anonymous: bool) -> dict[str, str]:
-    """Basic authentication (RFC 7617) for a URL with a name in it, or for a host that .netrc knows."""
+    """Basic authentication (RFC 7617) for a URL with a user name, or for a host in .netrc."""
     if anonymous:
         return {}
     name, password = location.name, location.password

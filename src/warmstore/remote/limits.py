@@ -1,4 +1,4 @@
-"""How long a remote may keep a program waiting: limits of a request, a breaker for a dead remote, and one budget."""
+"""Limits on the time that a program waits for a remote: limits of a request, a circuit breaker, and a total budget."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 _FLOW = 16 << 10  # bytes that show that data flows
-_BREATH = 0.25  # seconds between signs of life that cost nothing
+_FREE_GAP = 0.25  # seconds between two pieces of data that are not charged
 
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """What one request may take, in seconds.
+    """The limits of one request. Times are in seconds.
 
     Attributes:
-        connect: To get a connection.
-        read_timeout: Between two pieces of data.
-        retries: How often a request is tried again after a server error, a timeout or a cut connection.
-        backoff: Before the first of them, twice as long before each later one, with jitter.
-        request: In all, with retries, until the first piece of data; a transfer that flows has no end.
-        sending: Until the answer to a request that sends a part of an object. A body on its way cannot be watched, so
-            this must do for slow lines too.
-        failures: After so many failed requests in a row the remote counts as dead.
-        cooldown: How long nobody asks a dead remote, twice as long each time that it still is.
+        connect: The time to connect.
+        read_timeout: The time between two pieces of data.
+        retries: The number of retries after a server error, a timeout or a broken connection.
+        backoff: The pause before the first retry, doubled before each later one, with jitter.
+        request: The time until the first piece of data, with retries. A transfer in which data flows has no limit.
+        sending: The time until the answer to a request that sends a part of an object. The progress of a request body
+            cannot be observed, so this must be long enough for slow networks.
+        failures: The number of consecutive failed requests after which the remote is treated as dead.
+        cooldown: The pause before a dead remote is tried again, doubled each time that it fails.
     """
 
     connect: float = 2.0
@@ -43,7 +43,7 @@ class RequestLimits:
 
 
 class CircuitBreaker:
-    """Says whether a remote may be asked: not after some failures in a row, and again after a cooldown, by one."""
+    """Rejects requests to a dead remote. After a cooldown one request is allowed, and all others if it succeeds."""
 
     def __init__(self, failures: int, cooldown: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = failures
@@ -56,12 +56,12 @@ class CircuitBreaker:
 
     @property
     def is_open(self) -> bool:
-        """Whether the remote counts as dead."""
+        """Whether the remote is treated as dead."""
         with self._lock:
             return self._failed >= self._most and self._clock() < self._until
 
-    def may_ask(self) -> bool:
-        """Whether to ask now. After a cooldown one may, and the others when that went well."""
+    def allows(self) -> bool:
+        """Whether a request may be sent now."""
         with self._lock:
             if self._failed < self._most:
                 return True
@@ -71,12 +71,12 @@ class CircuitBreaker:
             self._until = now + self._pause
             return True
 
-    def went_well(self) -> None:
+    def succeeded(self) -> None:
         with self._lock:
             self._failed, self._pause = 0, self._cooldown
 
     def failed(self) -> bool:
-        """Returns whether the remote counts as dead from now on, and did not before."""
+        """Record a failure. Returns whether the remote is treated as dead from now on, and was not before."""
         with self._lock:
             self._failed += 1
             if self._failed < self._most:
@@ -87,10 +87,10 @@ class CircuitBreaker:
 
 
 class StallBudget:
-    """What a program may wait for a remote in all, counted in seconds in which no data came. Many threads may wait.
+    """The seconds that a program may wait for a remote in total while no data arrives. Many threads may wait.
 
-    A gap between two pieces of data costs what it is longer than a quarter of a second. So waiting for data that flows
-    costs nothing, and a remote that is dead costs the budget once, however often it is asked.
+    Only the part of a gap between two pieces of data beyond 0.25 s is charged. So waiting for flowing data is free, and
+    a dead remote costs the budget once, after any number of requests.
     """
 
     def __init__(self, seconds: float = 2.0) -> None:
@@ -102,31 +102,31 @@ class StallBudget:
 
     @property
     def left(self) -> float:
-        """Seconds; 0 when nobody waits any more."""
+        """The remaining seconds."""
         with self._changed:
             return max(0.0, self._left)
 
     def allow(self, seconds: float) -> None:
-        """Have so much more, unless it is spent."""
+        """Add to the budget, unless it is spent."""
         with self._changed:
             if self._left > 0:
                 self._left += seconds
 
     def flowed(self, size: int) -> None:
-        """So many bytes came. Those of answers that are small count as soon as they are whole: say 0 then."""
+        """Record that `size` bytes arrived; 0 after a complete answer, which may be smaller than 16 KiB."""
         with self._changed:
             self._bytes += size
             if size == 0 or self._bytes >= _FLOW:
                 self._bytes = 0
-                self._charge(_BREATH)
+                self._charge(_FREE_GAP)
 
     def notify(self) -> None:
-        """Have those who wait look again."""
+        """Wake the waiting threads, which then check their conditions."""
         with self._changed:
             self._changed.notify_all()
 
     def wait(self, done: Callable[[], bool]) -> bool:
-        """Wait until it is done, or the budget is spent; returns which. `notify` has it looked at."""
+        """Wait until `done` returns True, which is checked after each `notify`. False if the budget is spent before."""
         with self._changed:
             if done():
                 return True

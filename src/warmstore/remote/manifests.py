@@ -1,8 +1,8 @@
-"""Numbered manifests: how many writers keep the states of things in a remote without overwriting each other.
+"""Numbered manifests: many writers keep successive states in a remote without overwriting each other.
 
-A series is the successive states of one thing: of a record store, or of what one host has compiled. Each state is an
-object of its own with a number in its name. The object is created only where no object has that name, and is never
-changed. So of two writers that create the same number one is refused, and a higher number is a later state.
+A series has the successive states of a record store, or of the artifacts of one host. Each state is an object with a
+number in its name. The object is created only if no object has that name, and it never changes. So one of two writers
+that create the same number is refused, and a higher number is a later state.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from warmstore.remote.objects import Objects
 
 
 class Numbered(NamedTuple):
-    """The name of a manifest's object, and what it says. Names of one series are ordered by their numbers."""
+    """The name of a manifest's object, and its parts. Names of one series are ordered by their numbers."""
 
     series: str
     number: int
@@ -26,8 +26,8 @@ class Manifests:
     """The manifests below a folder of a remote.
 
     Args:
-        folder: Part of the remote that holds them.
-        pattern: Of what follows the folder and a slash in their names, with the groups `series` and `number`.
+        folder: The prefix of their names.
+        pattern: A regular expression for the rest of the names after a slash, with the groups `series` and `number`.
     """
 
     def __init__(self, folder: str, pattern: str) -> None:
@@ -35,7 +35,7 @@ class Manifests:
         self._pattern = re.compile(f"{re.escape(folder)}/{pattern}")
 
     def parse(self, name: str) -> Numbered | None:
-        """What the name of an object says; None for an object that is no manifest of this folder."""
+        """The parts of an object's name; None for an object that is no manifest of this folder."""
         match = self._pattern.fullmatch(name)
         return None if match is None else Numbered(match["series"], int(match["number"]), name)
 
@@ -46,10 +46,7 @@ class Manifests:
 
         Args:
             prefix: Lists only series that begin with these parts.
-            flowed: As `Objects.entries_async` takes it.
-
-        Raises:
-            RemoteUnavailable, RemoteRefused: The remote cannot be listed.
+            flowed: As for `Objects.entries_async`, whose errors this raises.
         """
         found: dict[str, list[Numbered]] = {}
         for entry in await objects.entries_async(f"{self.folder}/{prefix}".rstrip("/"), flowed=flowed):
@@ -59,17 +56,14 @@ class Manifests:
 
 
 async def create(objects: Objects, name: str, data: bytes) -> bool:
-    """Create the object of a manifest. False, and nothing changed, where another writer created one of that name.
-
-    Raises:
-        RemoteUnavailable, RemoteRefused: The object may exist now, or not.
-    """
+    """Create the object of a manifest. False if another writer created one of that name. After an error the object may
+    exist, or not."""
     if await objects.put_async(name, data, create=True):
         return True
-    # A request whose answer was lost is sent again, and then finds the object of the first one.
+    # A request whose answer was lost is repeated, and then finds the object of the first one.
     return await objects.size_async(name) == len(data) and await objects.get_async(name) == data
 
 
 async def remove_older(objects: Objects, manifests: Iterable[Numbered], *, keep: int) -> None:
-    """Remove the manifests of one series except the `keep` newest, which somebody may still read."""
+    """Remove the manifests of one series except the `keep` newest, which other processes may still read."""
     await objects.delete_async(manifest.name for manifest in sorted(manifests, reverse=True)[keep:])

@@ -1,7 +1,7 @@
-"""Objects in a remote, by name: one way to speak with S3, Google, Azure, WebDAV and folders, built on obstore.
+"""Objects in a remote, by name: one interface to S3, Google, Azure, WebDAV and folders, built on obstore.
 
-Requests run in a thread of their own, many at a time, and can be given up at any moment. Whatever goes wrong is one of
-two errors without secrets in them; what is not there is None.
+Requests run concurrently in a thread of their own, and can be cancelled at any moment. Failures are one of two errors,
+whose messages contain no secrets. A missing object is None.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -26,17 +28,17 @@ from warmstore.remote.requests import Requests
 T = TypeVar("T")
 
 _PIECE = 256 << 10
-_WATCHED = 32 << 10  # bytes of a piece where somebody asks whether data flows: many transfers share one line
+_WATCHED = 32 << 10  # bytes of a piece if the flow of data is observed: many transfers share one connection
 _LIST = 1000
-_SLOWEST = 16 << 10  # bytes a second that a piece makes when it flows, and an object that is sent
-_SAID = 600  # letters of a message
+_SLOWEST = 16 << 10  # least bytes a second of a transfer in either direction
+_LONGEST = 600  # characters of a message
 _REFUSED = re.compile(r"status code: 40[13]\b|ExpiredToken")
 _CAUSE = re.compile(r'(?:error|message): "([^"]+)"|(InvalidCertificate|TimedOut)')
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An object in a listing. `modified` is in seconds since 1970, by the clock of the remote."""
+    """An object in a listing. `modified`: seconds since 1970, by the clock of the remote."""
 
     name: str
     size: int
@@ -44,23 +46,23 @@ class Entry:
 
 
 class Objects:
-    """The objects below one URL. Threads may share it; forked children may not use it.
+    """The objects below one URL. Threads may share it. Forked children cannot use it.
+
+    Without options, credentials are found as the cloud's own tools find them. No request is sent before the first use.
 
     Args:
         url: s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, http(s)://host/path (WebDAV),
             file:///folder, or a folder. A name and password before the host are for HTTP.
-        options: What obstore's store of that kind takes (S3Config, GCSConfig, AzureConfig), such as
+        options: Options of obstore's store of that kind (S3Config, GCSConfig, AzureConfig), such as
             {"endpoint": "https://minio.example.org", "region": "us-east-1"}; for HTTP {"headers": {...}}.
         anonymous: Sign no requests.
-        limits: What a request may take.
-        parallel: How many requests go on at once.
-        at_exit: Have it closed at exit, or when it is collected; else whoever made it does, and calls `leave` in forked
+        limits: The limits of a request.
+        parallel: The most concurrent requests of `each`.
+        at_exit: Close it at exit, or when it is collected. Otherwise the caller does, and calls `leave` in forked
             children.
 
-    Without options, credentials are found where the cloud's own tools find them. Nothing is asked before the first use.
-
     Raises:
-        ValueError: the URL makes no sense.
+        ValueError: The URL or an option is invalid.
         NotInstalled: obstore is not installed.
     """
 
@@ -81,7 +83,7 @@ class Objects:
         self._options = dict(options or {})
         unknown = sorted(set(self._options) - {"headers"})
         if unknown and self.location.kind == "http":
-            raise ValueError(f"{self.location.url} takes no option {', '.join(unknown)}; for WebDAV there are headers")
+            raise ValueError(f"{self.location.url} has no option {', '.join(unknown)}; WebDAV has only headers")
         self._anonymous = anonymous
         self._redacted = Redacted(self.location, self._options)
         self._stores: dict[bool, Any] = {}
@@ -93,24 +95,24 @@ class Objects:
 
     @property
     def is_conditional(self) -> bool:
-        """Whether `put` with `create` never overwrites, whoever else writes at that moment."""
+        """Whether `put` with `create` is atomic, so that it never overwrites an object."""
         return self.location.kind != "http"
 
-    # One at a time. All of these raise RemoteUnavailable, RemoteRefused, and ValueError for a name that is none.
+    # One request at a time. All of these raise RemoteUnavailable, RemoteRefused, and ValueError for an invalid name.
 
     def get(self, name: str, start: int = 0, stop: int | None = None, *, most: int | None = None) -> bytes | None:
-        """The bytes of an object, or those from `start` to before `stop`. None where there is no such object.
+        """The bytes of an object, or those from `start` to before `stop`. None for a missing object.
 
-        `most` refuses larger objects with a BadArtifact, before anything was taken.
+        Raises BadArtifact for an object of more than `most` bytes, before it is read.
         """
         return self.run(self.get_async(name, start, stop, most=most))
 
     def put(self, name: str, data: bytes | memoryview | Path, *, create: bool = False) -> bool:
-        """Store an object whole. With `create`, False and nothing changed where there is one of that name."""
+        """Store an object atomically. With `create`, returns False and changes nothing if the object exists."""
         return self.run(self.put_async(name, data, create=create))
 
     def size(self, name: str) -> int | None:
-        """Bytes in an object. None where there is none."""
+        """Bytes of an object; None for a missing one."""
         return self.run(self.size_async(name))
 
     def entries(self, prefix: str = "") -> list[Entry]:
@@ -118,10 +120,10 @@ class Objects:
         return self.run(self.entries_async(prefix))
 
     def delete(self, names: Iterable[str]) -> None:
-        """Remove objects. Those that are not there are no error."""
+        """Remove objects. Missing objects are no error."""
         self.run(self.delete_async(names))
 
-    # Many at a time: coroutines, for `submit` and `run`
+    # Many requests at a time: coroutines for `submit` and `run`
 
     async def get_async(
         self,
@@ -133,9 +135,9 @@ class Objects:
         flowed: Callable[[int], None] | None = None,
         take: Callable[[Any], Awaitable[None]] | None = None,
     ) -> bytes | None:
-        """As `get`. `flowed` is called with the size of each piece that came, and with 0 when it was the last.
+        """As `get`. `flowed` is called with the size of each arrived piece, and with 0 after the last.
 
-        With `take` b"" is returned, and each piece is given to it as it comes.
+        With `take`, each piece is passed to it instead, and b"" is returned.
         """
         obstore = obstore_package()
 
@@ -149,49 +151,49 @@ class Objects:
             found = await self._in_time(obstore.get_async(store, self._below(name), options=wanted))
             size = found.range[1] - found.range[0]
             if most is not None and size > most:
-                raise BadArtifact(f"{name!r} has {size:,} bytes, and {most:,} at most are taken")
+                raise BadArtifact(f"{name!r} has {size:,} bytes; the most is {most:,}")
             pieces: list[Any] = []
-            came = 0
+            received = 0
             least = _WATCHED if flowed is not None else _PIECE if take is None else 4 * _PIECE
             stream: AsyncIterator[Any] = found.stream(min_chunk_size=least).__aiter__()
             slow = self.limits.read_timeout + least / _SLOWEST
             while (piece := await _next(stream, slow)) is not None:
-                came += len(piece)
+                received += len(piece)
                 if take is None:
                     pieces.append(piece)
                 else:
                     await take(piece)
                 if flowed is not None:
                     flowed(len(piece))
-            if came != size:
-                raise RemoteUnavailable(f"{name!r} was cut off: it has {size:,} bytes, and {came:,} came")
+            if received != size:
+                raise RemoteUnavailable(f"{name!r} was cut off: {received:,} of {size:,} bytes arrived")
             if flowed is not None:
                 flowed(0)
             return bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
 
-        return await self._asked(get, f"{name!r} cannot be read", missing=None)
+        return await self._checked(get, f"{name!r} cannot be read", missing=None)
 
     async def put_async(self, name: str, data: bytes | memoryview | Path, *, create: bool = False) -> bool:
-        """As `put`. Unless `is_conditional`, two who create the same at one moment may both be told they did."""
+        """As `put`. Unless the remote `is_conditional`, it may return True to two concurrent creators of one object."""
         obstore = obstore_package()
         if create and not self.is_conditional and await self.size_async(name) is not None:
             return False
 
         async def put() -> bool:
             mode = "create" if create and self.is_conditional else "overwrite"
-            large = data.stat().st_size if isinstance(data, Path) else len(data)
+            size = data.stat().st_size if isinstance(data, Path) else len(data)
             parts = False if self.location.kind == "http" else None  # WebDAV has no uploads in parts
             store = self._opened(write=True)
             sending = obstore.put_async(store, self._below(name), data, mode=mode, use_multipart=parts)
             try:
-                await asyncio.wait_for(sending, self.limits.sending + large / _SLOWEST)
+                await asyncio.wait_for(sending, self.limits.sending + size / _SLOWEST)
             except obstore.exceptions.AlreadyExistsError:
                 return False
-            except FileNotFoundError as error:  # of an object that is to be made this means its bucket
+            except FileNotFoundError as error:
                 raise ConnectionError(f"there is no such bucket, container or folder: {error}") from None
             return True
 
-        return await self._asked(put, f"{name!r} cannot be written", missing=False)
+        return await self._checked(put, f"{name!r} cannot be written", missing=False)
 
     async def size_async(self, name: str) -> int | None:
         """As `size`."""
@@ -204,45 +206,45 @@ class Objects:
             found = await self._in_time(obstore.head_async(store, self._below(name)))
             return int(found["size"])
 
-        return await self._asked(head, f"{name!r} cannot be looked at", missing=None)
+        return await self._checked(head, f"the size of {name!r} cannot be read", missing=None)
 
     async def entries_async(self, prefix: str = "", *, flowed: Callable[[int], None] | None = None) -> list[Entry]:
-        """As `entries`. `flowed` is called with 0 for each page that came."""
+        """As `entries`. `flowed` is called with 0 for each arrived page."""
         obstore = obstore_package()
 
-        async def look() -> list[Entry]:
+        async def list_entries() -> list[Entry]:
             store = self._opened(write=False)
             if store is None:
                 return []
             if self.location.kind == "http":
-                return sorted(await self._walk(store, self._below(prefix), flowed), key=lambda one: one.name)
+                return sorted(await self._walk(store, self._below(prefix), flowed), key=attrgetter("name"))
             found: list[Entry] = []
             stream = obstore.list(store, prefix or None, chunk_size=_LIST).__aiter__()
             while (page := await _next(stream, self.limits.request)) is not None:
                 found += map(_entry, page)
                 if flowed is not None:
                     flowed(0)
-            return sorted(found, key=lambda one: one.name)
+            return sorted(found, key=attrgetter("name"))
 
-        return await self._asked(look, f"what is below {prefix!r} cannot be listed", missing=[])
+        return await self._checked(list_entries, f"the objects below {prefix!r} cannot be listed", missing=[])
 
     async def _walk(self, store: Any, prefix: str, flowed: Callable[[int], None] | None) -> list[Entry]:
-        """WebDAV folder by folder: many servers refuse to list a tree at once (RFC 4918, section 9.1)."""
+        """List WebDAV folder by folder: many servers refuse to list a tree at once (RFC 4918, section 9.1)."""
         try:
             page = await self._in_time(obstore_package().list_with_delimiter_async(store, prefix or None))
         except FileNotFoundError:
             return []
         if flowed is not None:
             flowed(0)
-        below = await asyncio.gather(*(self._walk(store, one, flowed) for one in page["common_prefixes"]))
-        above = len(self.location.path) + 1 if self.location.path else 0
-        here = [replace(one, name=one.name[above:]) for one in map(_entry, page["objects"])]
-        return [*here, *(entry for entries in below for entry in entries)]
+        below = await asyncio.gather(*(self._walk(store, folder, flowed) for folder in page["common_prefixes"]))
+        start = len(self.location.path) + 1 if self.location.path else 0
+        entries = [replace(entry, name=entry.name[start:]) for entry in map(_entry, page["objects"])]
+        return [*entries, *chain.from_iterable(below)]
 
     def _below(self, name: str) -> str:
-        """obstore lists WebDAV by names from the root of the server, so its store stands there, and names do."""
-        above = self.location.path
-        return f"{above}/{name}".rstrip("/") if above else name
+        """The name for obstore. Names of WebDAV begin at the root of the server, since obstore lists them so."""
+        folder = self.location.path
+        return f"{folder}/{name}".rstrip("/") if folder else name
 
     async def delete_async(self, names: Iterable[str]) -> None:
         """As `delete`."""
@@ -254,19 +256,20 @@ class Objects:
                 if store is not None:
                     await self._in_time(obstore.delete_async(store, self._below(name)))
 
-            await self._asked(delete, f"{name!r} cannot be removed", missing=None)
+            await self._checked(delete, f"{name!r} cannot be removed", missing=None)
 
         await self.each(remove, names)
 
-    async def each(self, do: Callable[[Any], Coroutine[Any, Any, T]], over: Iterable[Any]) -> list[T]:
-        """Do something with each, `parallel` at a time; results in the same order. The first error ends all of them."""
-        room = asyncio.Semaphore(self.parallel)
+    async def each(self, function: Callable[[Any], Coroutine[Any, Any, T]], items: Iterable[Any]) -> list[T]:
+        """Call a function for each item, `parallel` at a time. Returns the results in order. The first error cancels
+        all calls."""
+        limit = asyncio.Semaphore(self.parallel)
 
-        async def one(what: Any) -> T:
-            async with room:
-                return await do(what)
+        async def call(item: Any) -> T:
+            async with limit:
+                return await function(item)
 
-        tasks = [asyncio.ensure_future(one(what)) for what in over]
+        tasks = [asyncio.ensure_future(call(item)) for item in items]
         try:
             return await asyncio.gather(*tasks)
         except BaseException:
@@ -278,27 +281,19 @@ class Objects:
     # Running
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine in the thread of requests. Cancelling the future gives the requests up.
-
-        Raises:
-            RemoteUnavailable: it was closed, or this is a forked child; see `check_process`.
-        """
+        """Start a coroutine in the thread of requests; see `Requests` for this and the next methods."""
         return self._requests.submit(coroutine)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Start a coroutine in the thread of requests, and wait for it."""
         return self._requests.run(coroutine)
 
     def check_process(self) -> None:
-        """Raise RemoteUnavailable in a forked child, where nothing can be asked."""
         self._requests.check_process()
 
     def close(self) -> None:
-        """Give up what goes on, and end the thread. Closing twice is fine."""
         self._requests.close()
 
     def leave(self) -> None:
-        """In a forked child: be of no use."""
         self._requests.leave()
 
     def __enter__(self) -> Self:
@@ -308,7 +303,7 @@ class Objects:
         self.close()
 
     def _opened(self, *, write: bool) -> Any:
-        """obstore's store; None for a folder that is not there, unless it is to be written."""
+        """obstore's store; None for reading from a missing folder."""
         if write not in self._stores:
             if self.location.kind == "file":
                 folder = Path(self.location.address)
@@ -319,42 +314,41 @@ class Objects:
             )
         return self._stores[write]
 
-    async def _asked(self, ask: Callable[[], Awaitable[T]], failed: str, *, missing: T) -> T:
-        """What `ask` answers, or `missing`; any trouble as one of the two errors, which keeps no trace of the cause,
-        for that may show secrets."""
+    async def _checked(self, request: Callable[[], Awaitable[T]], failed: str, *, missing: T) -> T:
+        """The result of a request, or `missing`. Failures are raised as one of the two errors, without their cause,
+        which may contain secrets."""
         if self.location.kind != "file" and is_offline():
             raise RemoteUnavailable(f"{self.location.url}: {failed}: {OFFLINE} is set")
-        if not self.breaker.may_ask():
-            raise RemoteUnavailable(f"{self.location.url}: {failed}: it did not answer before, and now rests a while")
-        trouble: Exception | None = None
+        if not self.breaker.allows():
+            raise RemoteUnavailable(f"{self.location.url}: {failed}: it did not answer before; it is tried again later")
+        failure: Exception | None = None
         try:
-            answer = await ask()
+            result = await request()
         except FileNotFoundError:
-            answer = missing
+            result = missing
         except (WarmstoreError, ValueError):
             raise
         except Exception as error:
-            trouble = self._told(error, failed)
-        if trouble is not None:
+            failure = self._without_secrets(error, failed)
+        if failure is not None:
             self.breaker.failed()
-            raise trouble
-        self.breaker.went_well()
-        return answer
+            raise failure
+        self.breaker.succeeded()
+        return result
 
-    def _told(self, error: Exception, failed: str) -> WarmstoreError:
+    def _without_secrets(self, error: Exception, failed: str) -> WarmstoreError:
         exceptions = obstore_package().exceptions
         if isinstance(error, TimeoutError):
             return RemoteUnavailable(f"{self.location.url}: {failed}: no answer in time")
-        said = _in_one_line(self._redacted(str(error))) or type(error).__name__
+        message = _in_one_line(self._redacted(str(error))) or type(error).__name__
         refused = isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError)
-        if refused or _REFUSED.search(said):  # of listings obstore does not tell it by the class
-            return RemoteRefused(
-                errno.EACCES, f"{failed}: the credentials are missing or wrong: {said}", self.location.url
-            )
-        return RemoteUnavailable(f"{self.location.url}: {failed}: {said}")
+        if refused or _REFUSED.search(message):  # obstore raises no such class for listings
+            reason = f"{failed}: the credentials are missing or wrong: {message}"
+            return RemoteRefused(errno.EACCES, reason, self.location.url)
+        return RemoteUnavailable(f"{self.location.url}: {failed}: {message}")
 
-    async def _in_time(self, asking: Awaitable[T]) -> T:
-        return await asyncio.wait_for(asking, self.limits.request)
+    async def _in_time(self, request: Awaitable[T]) -> T:
+        return await asyncio.wait_for(request, self.limits.request)
 
 
 async def _next(stream: AsyncIterator[T], seconds: float) -> T | None:
@@ -369,11 +363,11 @@ def _entry(found: Mapping[str, Any]) -> Entry:
 
 
 def _in_one_line(text: str) -> str:
-    """The first of what obstore says, without pages that are meant for browsers, and then what was behind it."""
-    said, _, behind = text.partition("\n\nDebug source")
-    said = re.sub(r"\s*<(html|!doctype).*", "", said, flags=re.DOTALL | re.IGNORECASE)
-    said = re.sub(r"<\?xml.*<Code>(.*?)</Code>.*<Message>(.*?)</Message>.*", r"\1, \2", said, flags=re.DOTALL)
-    cause = _CAUSE.search(behind) if said.endswith("error sending request") else None
+    """The message of an error of obstore without HTML, and the cause of a request that could not be sent."""
+    message, _, details = text.partition("\n\nDebug source")
+    message = re.sub(r"\s*<(html|!doctype).*", "", message, flags=re.DOTALL | re.IGNORECASE)
+    message = re.sub(r"<\?xml.*<Code>(.*?)</Code>.*<Message>(.*?)</Message>.*", r"\1, \2", message, flags=re.DOTALL)
+    cause = _CAUSE.search(details) if message.endswith("error sending request") else None
     if cause is not None:
-        said += f": {cause[1] or cause[2]}"
-    return " ".join(said.split())[:_SAID]
+        message += f": {cause[1] or cause[2]}"
+    return " ".join(message.split())[:_LONGEST]

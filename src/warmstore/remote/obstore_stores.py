@@ -1,4 +1,4 @@
-"""obstore's stores, made from a location, credentials and what a request may take."""
+"""Makes the stores of obstore from a location, credentials and limits."""
 
 from __future__ import annotations
 
@@ -22,22 +22,20 @@ def store_of(
     *,
     write: bool,
 ) -> Any:
-    """obstore's store for a location, to send objects to or for all other requests."""
+    """obstore's store for a location. `write`: for sending objects; otherwise for all other requests."""
     obstore_package()
     stores: Any = import_module("obstore.store")
-
     if location.kind == "file":
         return stores.LocalStore(location.address, mkdir=True)
     client: dict[str, Any] = {
         "connect_timeout": timedelta(seconds=limits.connect),
-        # It begins with the request and not behind its body (reqwest #2784). WebDAV takes whole chunks in one request,
-        # which only their size says how long may take.
+        # Counts from the start of the request, the sending of its body included (reqwest #2784).
         "read_timeout": timedelta(seconds=limits.read_timeout),
-        "timeout": timedelta(days=1),  # of a whole transfer; silence is what ends one
+        "timeout": timedelta(days=1),  # of a whole transfer, which only a gap in its data ends
         "user_agent": "warmstore",
-        "allow_http": True,  # where the user names such an endpoint, and only there
+        "allow_http": True,  # needs an http:// endpoint of the user
     }
-    if write:
+    if write:  # WebDAV sends an object in one request, whose time depends on the size
         client["read_timeout"] = timedelta(days=1) if location.kind == "http" else timedelta(seconds=limits.sending)
     retries = {
         "max_retries": limits.retries,
@@ -71,16 +69,12 @@ def _boto3_provider() -> Any:
     try:
         from obstore.auth.boto3 import Boto3CredentialProvider
     except ImportError as error:
-        raise NotInstalled("the profile of AWS in use needs boto3 to make credentials: `pip install boto3`") from error
+        raise NotInstalled("the active AWS profile needs boto3 to make credentials: `pip install boto3`") from error
     return Boto3CredentialProvider()
 
 
 def obstore_package() -> Any:
-    """The package, with its exceptions.
-
-    Raises:
-        NotInstalled: it is not there.
-    """
+    """The package `obstore`, with its exceptions. Raises NotInstalled if it is missing."""
     try:
         import obstore
         import obstore.exceptions

@@ -1,4 +1,4 @@
-"""The thread in which requests to a remote run: many at a time, given up at any moment, and none in a forked child."""
+"""The thread that runs the requests to a remote. Requests run concurrently and can be cancelled; none in a fork."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ T = TypeVar("T")
 
 
 class Requests(Closeable):
-    """A thread with an event loop, which begins with the first request. Threads may share it.
+    """A thread with an event loop, started with the first request. Threads may share it.
 
     Args:
         url: The remote, without secrets, for messages.
-        at_exit: Have it closed at exit, or when it is collected; else whoever made it does, and calls `leave` in forked
+        at_exit: Close it at exit, or when it is collected. Otherwise the caller does, and calls `leave` in forked
             children.
     """
 
@@ -39,14 +39,14 @@ class Requests(Closeable):
         self._thread: threading.Thread | None = None
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine. Cancelling the future gives its requests up.
+        """Start a coroutine. Cancelling the future cancels its requests.
 
         Raises:
-            RemoteUnavailable: this was closed, or cannot be used in this process.
+            RemoteUnavailable: It was closed, or cannot be used in this process.
         """
         try:
             self.check_process()
-            # Under the lock, so that whatever is submitted comes before the end, which cancels it, or is refused.
+            # Under the lock: a coroutine is submitted before `close`, which cancels it, or refused.
             with self._lock:
                 return asyncio.run_coroutine_threadsafe(coroutine, self._running())
         except BaseException:
@@ -54,7 +54,7 @@ class Requests(Closeable):
             raise
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Start a coroutine, and wait for it."""
+        """Start a coroutine, and wait for its result."""
         future = self.submit(coroutine)
         try:
             return future.result()
@@ -63,21 +63,17 @@ class Requests(Closeable):
             raise
 
     def check_process(self) -> None:
-        """See that requests can be made in this process: obstore's threads do not come along with a fork.
-
-        Raises:
-            RemoteUnavailable: they cannot.
-        """
+        """Raise RemoteUnavailable in a forked child, which does not have obstore's threads."""
         process = os.getpid()
         if self._process != process or _used.process not in (0, process):
             raise RemoteUnavailable(
                 f"{self._url} cannot be used here: this process was forked from one that used a remote before, and "
-                "obstore does not work in it. Start workers by spawn, such as torch's DataLoader with "
+                "obstore does not work after a fork. Start workers by spawn, for example torch's DataLoader with "
                 "multiprocessing_context='spawn'"
             )
 
     def close(self) -> None:
-        """Give up what goes on, and end the thread. Closing twice is fine."""
+        """Cancel all requests, and end the thread. Safe to call twice."""
         if os.getpid() != self._process:
             return
         with self._lock:
@@ -91,7 +87,7 @@ class Requests(Closeable):
         thread.join()
 
     def leave(self) -> None:
-        """In a forked child: be of no use."""
+        """In a forked child: refuse all requests."""
         self.closed = self._ended = True
         self._lock = threading.Lock()
         self._loop = self._thread = None
@@ -105,7 +101,7 @@ class Requests(Closeable):
         if self._loop is None:
             if _used.process != os.getpid():
                 _used.process = os.getpid()
-                util.Finalize(None, _rest, exitpriority=0)
+                util.Finalize(None, _wait_for_obstore, exitpriority=0)
             self._loop = asyncio.new_event_loop()
             self._thread = threading.Thread(target=_serve, args=(self._loop,), name="warmstore-remote", daemon=True)
             self._thread.start()
@@ -114,14 +110,14 @@ class Requests(Closeable):
         return self._loop
 
 
-async def aside(do: Callable[..., T], *arguments: object) -> T:
-    """What a function gives, called in a thread of its own: executors take nothing more when a program exits, and what
-    is pending is pushed then."""
+async def aside(function: Callable[..., T], *arguments: object) -> T:
+    """The result of a function, called in a new thread. Executors accept no work at the exit of a program, when pending
+    rows are pushed."""
     loop, result = asyncio.get_running_loop(), Future[T]()
 
     def run() -> None:
         try:
-            result.set_result(do(*arguments))
+            result.set_result(function(*arguments))
         except BaseException as error:
             result.set_exception(error)
 
@@ -130,24 +126,23 @@ async def aside(do: Callable[..., T], *arguments: object) -> T:
 
 
 class _Used:
-    """`process`: the one that has obstore's threads; 0 before they are there."""
+    """`process`: the id of the process that has obstore's threads; 0 before they are started."""
 
     process = 0
 
 
 _used = _Used()
-_REST = 0.1
-"""Seconds."""
+_PAUSE = 0.1  # seconds
 
 
-def _rest() -> None:
-    """At exit, after everything that makes requests: let obstore's threads come to rest.
+def _wait_for_obstore() -> None:
+    """At exit, after the last request: wait until obstore's threads are idle.
 
-    A thread has given its answer before it gives Python's lock back. If the interpreter ends meanwhile, taking the lock
-    again ends the thread within Rust, and that aborts the process.
+    A thread returns its result before it releases Python's lock. If the interpreter ends in between, taking the lock
+    again ends the thread within Rust, which aborts the process.
     """
     if os.getpid() == _used.process:
-        time.sleep(_REST)
+        time.sleep(_PAUSE)
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
@@ -163,6 +158,5 @@ async def _end(loop: asyncio.AbstractEventLoop) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    # What was done already is no task any more, and whoever waits for it is told in the next turn of the loop.
-    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # the loop reports tasks that have ended in its next iteration
     loop.stop()

@@ -1,8 +1,8 @@
-"""Signatures on what was made elsewhere and is executed here: HMAC-SHA256 with a shared secret, or Ed25519.
+"""Signatures of data that other machines made and that is executed here: HMAC-SHA256 or Ed25519.
 
-A key is one line: "hmac:HEX" is a secret that everybody who signs or checks must have, "ed25519:HEX" a private key,
-"ed25519.pub:HEX" the public one that belongs to it, which is enough to check. What is signed says what it is for, so
-that a signature on one thing is none on another.
+A key is one line: "hmac:HEX" is a shared secret, which signs and checks, "ed25519:HEX" a private key, and
+"ed25519.pub:HEX" its public key, which only checks. A signature includes its purpose, so that it is not valid for data
+of another kind.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from warmstore.errors import NotInstalled, NotTrusted
 
 KEY = "WARMSTORE_SIGNING_KEY"
 KEY_FILE = "WARMSTORE_SIGNING_KEY_FILE"
-"""Variables with keys, one a line, or with the path of a file that has them. The first that can sign is signed with."""
+"""Variables with keys, one a line, or with the path of a file of keys. The first key that can sign is used to sign."""
 
-_LEAST = 16  # bytes in a shared secret
+_LEAST = 16  # least bytes of a shared secret
 
 
 @dataclass(frozen=True)
@@ -36,37 +36,29 @@ class SigningKey:
 
     @classmethod
     def parse(cls, line: str) -> SigningKey:
-        """The key that a line says.
-
-        Raises:
-            ValueError: it says none.
-        """
+        """The key in a line. Raises ValueError for other text."""
         kind, _, text = line.strip().partition(":")
         try:
             material = bytes.fromhex(text)
         except ValueError:
             material = b""
         if kind not in ("hmac", "ed25519", "ed25519.pub"):
-            raise ValueError('a key begins with "hmac:", "ed25519:" or "ed25519.pub:", and this one does not')
+            raise ValueError('a key begins with "hmac:", "ed25519:" or "ed25519.pub:"; this text does not')
         if len(material) < _LEAST if kind == "hmac" else len(material) != 32:
             wanted = f"at least {_LEAST}" if kind == "hmac" else "32"
-            raise ValueError(f"a key of kind {kind} has {wanted} bytes, written in hexadecimal; this one has not")
+            raise ValueError(f"a key of kind {kind} has {wanted} bytes in hexadecimal; this one has {len(material)}")
         return cls(kind, material)
 
     @classmethod
     def new(cls, kind: str = "hmac") -> SigningKey:
-        """A new secret: of kind "hmac", or a private key of kind "ed25519".
-
-        Raises:
-            ValueError: another kind.
-        """
+        """A new secret of kind "hmac", or private key of kind "ed25519". Raises ValueError for another kind."""
         if kind not in ("hmac", "ed25519"):
-            raise ValueError(f"{kind!r} is no kind of key that can be made; it is hmac or ed25519")
+            raise ValueError(f"a key of kind {kind!r} cannot be made; choose hmac or ed25519")
         return cls.parse(f"{kind}:{secrets.token_hex(32)}")
 
     @property
     def line(self) -> str:
-        """What `parse` reads. A secret, but for public keys."""
+        """The form that `parse` reads. It is secret unless the key is public."""
         return f"{self.kind}:{self.material.hex()}"
 
     @property
@@ -75,7 +67,7 @@ class SigningKey:
 
     @property
     def public(self) -> SigningKey:
-        """What others need to check signatures: of a private key the public one, of a shared secret itself."""
+        """The key that checks signatures of this one: the public key of a private key, else the key itself."""
         if self.kind != "ed25519":
             return self
         ed25519 = _ed25519()
@@ -85,7 +77,7 @@ class SigningKey:
 
     @property
     def id(self) -> str:
-        """16 digits that tell keys apart and give nothing away."""
+        """16 hexadecimal digits that identify the key and do not reveal it."""
         public = self.public
         return hashlib.sha256(b"warmstore key\0" + public.kind.encode() + public.material).hexdigest()[:16]
 
@@ -96,7 +88,7 @@ class SigningKey:
         return signature
 
     def checks(self, message: bytes, signature: bytes) -> bool:
-        """Whether this key, or the private one of it, made the signature."""
+        """Whether this key, or its private key, made the signature."""
         if self.kind == "hmac":
             return hmac.compare_digest(self.sign(message), signature)
         from cryptography.exceptions import InvalidSignature
@@ -110,16 +102,16 @@ class SigningKey:
 
 @dataclass(frozen=True)
 class Keyring:
-    """The keys of this user. Without any, nothing is signed and nothing can be checked; it is false then."""
+    """The keys of this user. An empty keyring is false."""
 
     keys: tuple[SigningKey, ...] = ()
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Keyring:
-        """The keys that WARMSTORE_SIGNING_KEY holds, and those of the file that WARMSTORE_SIGNING_KEY_FILE names.
+        """The keys in WARMSTORE_SIGNING_KEY and in the file that WARMSTORE_SIGNING_KEY_FILE names.
 
         Raises:
-            NotTrusted: a line that is no key, or a file that others could have written, or read a secret from.
+            NotTrusted: A line is no key, or `from_file` raises it.
         """
         variables = os.environ if environment is None else environment
         keys = list(_parsed(variables.get(KEY, "").splitlines(), f"the variable {KEY}"))
@@ -129,10 +121,11 @@ class Keyring:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Keyring:
-        """The keys of a file. It must belong to this user or to root, and must not be open to others.
+        """The keys of a file.
 
         Raises:
-            NotTrusted: it is, or it cannot be read, or has no keys.
+            NotTrusted: The file cannot be read, has no keys, belongs to another user than this one and root, or others
+                can write it or read a secret in it.
         """
         path = Path(path).expanduser()
         try:
@@ -141,54 +134,48 @@ class Keyring:
                 text = file.read(1 << 16)
         except (OSError, UnicodeDecodeError) as error:
             why = getattr(error, "strerror", None) or error
-            raise NotTrusted(errno.EACCES, f"the keys to sign with cannot be read: {why}", str(path)) from error
+            raise NotTrusted(errno.EACCES, f"the file with keys cannot be read: {why}", str(path)) from error
         keys = tuple(_parsed(text.splitlines(), str(path)))
         mode = stat.S_IMODE(state.st_mode)
         if state.st_uid not in (0, os.geteuid()) or mode & 0o022:
-            raise NotTrusted(
-                errno.EPERM, "other users could have put keys into this file; make it yours: chmod 600", str(path)
-            )
+            raise NotTrusted(errno.EPERM, "other users could have written this file with keys; chmod 600", str(path))
         if mode & 0o077 and any(key.is_secret for key in keys):
             raise NotTrusted(errno.EPERM, "other users can read the secret keys in this file; chmod 600", str(path))
         if not keys:
-            raise NotTrusted(errno.EINVAL, "there is no key in this file", str(path))
+            raise NotTrusted(errno.EINVAL, "this file has no key", str(path))
         return cls(keys)
 
     def __bool__(self) -> bool:
         return bool(self.keys)
 
     def sign(self, purpose: str, message: bytes) -> dict[str, str] | None:
-        """The signature of the first key that can make one; None where there is none."""
-        for key in self.keys:
-            if key.is_secret:
-                return {"kind": key.public.kind, "key": key.id, "signature": key.sign(_said(purpose, message)).hex()}
-        return None
+        """The signature by the first key that can sign; None if no key can."""
+        key = next((key for key in self.keys if key.is_secret), None)
+        if key is None:
+            return None
+        return {"kind": key.public.kind, "key": key.id, "signature": key.sign(_signed(purpose, message)).hex()}
 
     def check(self, purpose: str, message: bytes, signature: Mapping[str, str] | None, what: str) -> str:
-        """Have one of these keys confirm a signature; returns which.
+        """Check a signature, and return the id of its key.
 
         Raises:
-            NotTrusted: there is no signature, it is of another key, or of something else.
+            NotTrusted: The signature is missing, wrong, or of another key.
         """
         if not signature:
-            raise NotTrusted(
-                errno.EPERM, "it is not signed, and a key is configured: only what is signed is taken", what
-            )
+            raise NotTrusted(errno.EPERM, "it is not signed, which is required when a key is configured", what)
         for key in self.keys:
             if key.id == signature.get("key") and key.public.kind == signature.get("kind"):
                 try:
-                    made = bytes.fromhex(str(signature.get("signature")))
+                    value = bytes.fromhex(str(signature.get("signature")))
                 except ValueError:
-                    made = b""
-                if key.checks(_said(purpose, message), made):
+                    value = b""
+                if key.checks(_signed(purpose, message), value):
                     return key.id
-                raise NotTrusted(errno.EPERM, f"its signature is not that of the key {key.id}: it was changed", what)
-        raise NotTrusted(
-            errno.EPERM, f"it is signed with the key {signature.get('key')}, which is not among yours", what
-        )
+                raise NotTrusted(errno.EPERM, f"its signature by the key {key.id} is wrong: it was changed", what)
+        raise NotTrusted(errno.EPERM, f"it is signed with the key {signature.get('key')}, which you do not have", what)
 
 
-def _said(purpose: str, message: bytes) -> bytes:
+def _signed(purpose: str, message: bytes) -> bytes:
     return f"warmstore {purpose}\0".encode() + message
 
 

@@ -1,7 +1,7 @@
-"""Atomic replacement of a file: readers see the old content or the new content, never a part of either.
+"""Atomic replacement of a file: readers see the old or the new content, and never a part.
 
-The new content is written to a draft beside the file, and the draft is renamed over it. A kill in between leaves the
-old file and a draft. An error removes the draft.
+The new content is written to a draft, which is renamed over the file. A kill in between leaves the old file and a
+draft. An error removes the draft.
 """
 
 import contextlib
@@ -16,11 +16,8 @@ from warmstore.storage.files import PLAIN, Files, write_whole
 def draft_of(path: Path, *, draft: Path | None = None, files: Files = PLAIN) -> Iterator[Path]:
     """Yield the path of a draft, which the block writes. If the block ends without an error, the draft replaces `path`.
 
-    Nothing is fsynced.
-
-    Args:
-        draft: its path, on the file system of `path`, for callers that find the draft of a killed process by its name.
-            By default a new name beside `path`, "NAME.<8 hexadecimal digits>.tmp".
+    Nothing is fsynced. `draft`: the path of the draft, on the file system of `path`, for callers that look for drafts
+    of killed processes. Default: "NAME.<8 hexadecimal digits>.tmp" beside `path`.
     """
     if draft is None:
         draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
@@ -38,9 +35,8 @@ def replace_file(path: Path, data: bytes, *, durable: bool, draft: Path | None =
 
     Args:
         durable: fsync the draft before the rename and the folder after it, so that the new content survives a power
-            failure once this returns. Without it a power failure may leave an empty file, which is fine for content
-            that is checked when it is read and can be computed again.
-        draft: As `draft_of` takes it.
+            failure. Otherwise a power failure may leave an empty file, which content that is checked can tolerate.
+        draft: As for `draft_of`.
     """
     with draft_of(path, draft=draft, files=files) as draft:
         write_whole(files, draft, data, sync=durable)

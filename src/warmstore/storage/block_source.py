@@ -1,7 +1,7 @@
-"""Where the bytes of a chunk come from when they are not in its local file yet.
+"""The source of the blocks of a chunk that are not in its local file yet.
 
 A store may be a copy of a remote: its chunk files exist locally at full size, but their blocks are fetched when they
-are read. The address space asks a `BlockSource` for the blocks before it copies rows out of them.
+are read. The address space asks a `BlockSource` for blocks before it copies rows from them.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
-"""The one seam between warmstore and the operating system's files.
+"""The file operations of warmstore.
 
-Everything that a store opens, creates, writes, syncs, renames, removes, locks or maps goes through one `Files` object.
-Tests use a subclass that fails, stops early or kills the process at the n-th operation.
+A store opens, creates, writes, syncs, renames, removes, locks and maps files through one `Files` object. Tests use a
+subclass that fails, stops early or kills the process at the n-th operation.
 """
 
 import contextlib
@@ -187,10 +187,10 @@ class Files:
         return None
 
     is_remote = False
-    """Whether the folder is a copy of a store at a remote."""
+    """Whether the folder is a copy of a remote store."""
 
     def refresh(self) -> None:
-        """Copy what was pushed to the remote meanwhile."""
+        """Copy what other processes have pushed to the remote."""
 
     def release(self) -> None:
         """Close the connections of `block_source`. Nothing is read from it afterwards."""
@@ -226,15 +226,15 @@ def file_lock(path: Path, files: Files, *, wait: bool = True) -> Iterator[bool]:
     """Hold a lock between processes, on a file that is never replaced.
 
     Args:
-        wait: until the lock is free. Without it the context is False if another process holds the lock.
+        wait: Wait until the lock is free. Otherwise the context is False if another process holds the lock.
     """
     descriptor = open_or_create(path, files)
     try:
-        held = files.lock(descriptor, wait=wait)
+        is_locked = files.lock(descriptor, wait=wait)
         try:
-            yield held
+            yield is_locked
         finally:
-            if held:
+            if is_locked:
                 files.unlock(descriptor)  # closing is not enough: a child forked meanwhile shares the lock
     finally:
         files.close(descriptor)
@@ -242,7 +242,7 @@ def file_lock(path: Path, files: Files, *, wait: bool = True) -> Iterator[bool]:
 
 _HUGE = getattr(mmap, "MADV_HUGEPAGE", None)
 _SHARED = mmap.MAP_SHARED
-_MAP_FIXED = 0x10  # these two are the same on Linux and macOS; the mmap module does not name them
+_MAP_FIXED = 0x10  # on Linux and macOS; missing in the mmap module
 _SHARED_FIXED = mmap.MAP_SHARED | _MAP_FIXED
 _READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 _PROT_NONE = 0
@@ -258,11 +258,11 @@ if not _MACOS:
 
 
 def _mmap(address: int | None, length: int, protection: int, flags: int, descriptor: int) -> int:
-    got = _libc.mmap(address, length, protection, flags, descriptor, 0)
-    if got == ctypes.c_void_p(-1).value:
+    mapped = _libc.mmap(address, length, protection, flags, descriptor, 0)
+    if mapped == ctypes.c_void_p(-1).value:
         code = ctypes.get_errno()
         raise OSError(code, f"mmap of {length:,} bytes: {os.strerror(code)}")
-    return int(got)
+    return int(mapped)
 
 
 def reserve(length: int) -> int:
@@ -322,29 +322,29 @@ def write_failed(error: OSError, path: Path) -> WriteFailed:
 
 
 def write_all(files: Files, descriptor: int, buffers: Sequence[Buffer], offset: int) -> int:
-    """Write every byte of the buffers from `offset`, however short each write stops; return the bytes written.
+    """Write all bytes of the buffers from `offset` on, with as many writes as needed. Returns the number of bytes.
 
     Raises:
-        OSError: the disk refused. How much was written is unknown; the caller cuts the file back.
+        OSError: The disk refused. How much was written is unknown; the caller truncates the file.
     """
     views = [view for view in (memoryview(buffer).cast("B") for buffer in buffers) if len(view)]
     start = offset
-    at = 0
-    while at < len(views):
-        taken = files.write(descriptor, views[at : at + 512], offset)  # IOV_MAX is 1024 on Linux and macOS
-        if not taken:
+    first = 0
+    while first < len(views):
+        written = files.write(descriptor, views[first : first + 512], offset)  # IOV_MAX is 1024 on Linux and macOS
+        if not written:
             raise OSError(errno.EIO, "a write took nothing")
-        offset += taken
-        while at < len(views) and taken >= len(views[at]):
-            taken -= len(views[at])
-            at += 1
-        if taken:
-            views[at] = views[at][taken:]
+        offset += written
+        while first < len(views) and written >= len(views[first]):
+            written -= len(views[first])
+            first += 1
+        if written:
+            views[first] = views[first][written:]
     return offset - start
 
 
 class FileStream(io.RawIOBase):
-    """A file as libraries want one that read or write a stream. Closes the descriptor."""
+    """A descriptor as a binary stream for libraries. Closing the stream closes the descriptor."""
 
     def __init__(self, files: Files, descriptor: int) -> None:
         self._files = files
@@ -375,7 +375,7 @@ class FileStream(io.RawIOBase):
 
 
 def write_whole(files: Files, path: Path, data: Buffer, *, sync: bool = False) -> None:
-    """Create a file with these bytes, and with `sync` return when they are on the disk."""
+    """Create a file with these bytes. With `sync`, return when they are on the disk."""
     descriptor = files.create(path)
     try:
         write_all(files, descriptor, [data], 0)

@@ -1,8 +1,7 @@
 """Sizes and durations as text: parsed from what people write, formatted for tables.
 
-Sizes are in bytes, with decimal units (kB, MB: powers of 1000) and, where they are parsed, binary units too (KiB, MiB:
-powers of 1024). Durations are in seconds. (The `humanize` library parses neither, and writes "12 milliseconds" for
-"12 ms", which is too long for a table.)
+Sizes are in bytes, with decimal units (kB, MB: powers of 1000); parsed sizes may have binary units (KiB, MiB: powers of
+1024). Durations are in seconds. (The `humanize` library parses neither, and writes "12 milliseconds" for "12 ms".)
 """
 
 import re
@@ -26,11 +25,7 @@ _DURATION_UNITS = (
 
 
 def parse_size(size: int | str) -> int:
-    """Parse a size: bytes as an int, or a string such as "512MB" or "4GiB".
-
-    Raises:
-        ValueError: not a size, or not above zero.
-    """
+    """Parse a size: bytes as an int, or a string such as "512MB" or "4GiB". Raises ValueError if it is not positive."""
     nbytes: int | Decimal = 0
     if isinstance(size, int) and not isinstance(size, bool):
         nbytes = size
@@ -52,11 +47,7 @@ def format_size(nbytes: float) -> str:
 
 
 def parse_duration(text: str) -> float:
-    """Parse a duration such as "30d", "12h", "5min" or "90s".
-
-    Raises:
-        ValueError: not a duration.
-    """
+    """Parse a duration such as "30d", "12h", "5min" or "90s". Raises ValueError for other texts."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|min|h|d)\s*", text)
     if match is None:
         raise ValueError(f'{text!r} is not a duration; write one such as "30d", "12h", "5min" or "90s"')

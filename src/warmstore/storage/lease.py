@@ -23,15 +23,11 @@ def lock_path(folder: Path) -> Path:
 class UsageLease:
     """Marks a folder as in use, until `release` or the end of this process and of its forked children.
 
-    The constructor waits for a removal in progress, so the folder may be gone afterwards. Each new lease touches the
-    lock file, whose modification time is that of the last use.
-
-    Args:
-        folder: it may be missing.
-        mode: of the lock file, if it is created.
+    The constructor waits for a removal in progress, so the folder may be missing afterwards. Each new lease sets the
+    modification time of the lock file, which shows the last use. `mode` is that of a new lock file.
 
     Raises:
-        OSError: the lock file cannot be created or written, or it is a link.
+        OSError: The lock file cannot be created or written, or it is a link.
     """
 
     def __init__(self, folder: Path, *, mode: int = 0o666) -> None:
@@ -40,16 +36,14 @@ class UsageLease:
         self._descriptor = _leased(lock_path(folder), mode)
 
     def release(self) -> None:
-        """End this process's use. Calling it twice is fine. A forked child does not end the lease of its parent."""
+        """End this process's use. Safe to call twice. A forked child does not end the lease of its parent."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
     def release_and_remove(self) -> bool:
-        """Release the lease, and remove the folder and the lock file unless others use it. Returns whether it is gone.
-
-        Forked children do not count as others, and remove nothing themselves.
-        """
+        """Release the lease, and remove the folder and the lock file unless other processes, apart from forked
+        children, use it. Returns whether the folder was removed. Does nothing in a forked child."""
         try:
             if os.getpid() != self._pid or self._descriptor < 0:
                 return False  # a forked child shares its parent's lock, and would take it away
@@ -59,12 +53,11 @@ class UsageLease:
 
 
 def remove_unused(folder: Path, *, lock_too: bool = False, without_lock: bool = True) -> bool:
-    """Remove a folder without a lease. Returns whether it is gone.
+    """Remove a folder without a lease. Returns whether the folder is missing now.
 
     Args:
-        lock_too: also remove the lock file, for folders whose names are not used again.
-        without_lock: also remove a folder without a lock file, which never had a lease. False for folders that exist
-            before their first lease.
+        lock_too: Also remove the lock file, for folders whose names are not used again.
+        without_lock: Also remove a folder without a lock file. False for folders that exist before their first lease.
     """
     path = lock_path(folder)
     try:

@@ -1,4 +1,4 @@
-"""Owners of pending work. They are closed at exit, by the garbage collector and by a `with`, but not by a fork.
+"""Objects with pending work. They are closed at exit, by the garbage collector and by a `with`, but not by a fork.
 
 A forked child inherits the memory of its parent's writers, but must not write. It releases their locks and drops the
 pending rows, which the parent still has.
@@ -31,7 +31,7 @@ class Closeable(ABC):
     _handed_over = False
 
     def register(self) -> None:
-        """Have `close` called at the exit of this process, or multiprocessing child, unless it was handed over."""
+        """Call `close` at the exit of this process or multiprocessing child, unless this object was handed over."""
         if self._handed_over:
             return
         _owners[self] = None
@@ -62,11 +62,11 @@ class Closeable(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Finish pending work and release files. Closing twice is fine."""
+        """Finish pending work and release files. Safe to call twice."""
 
     @abstractmethod
     def _after_fork(self) -> None:
-        """Become inert in a forked child: it must not write, lock or wait for anything inherited."""
+        """In a forked child: stop working. The object must not write, lock or wait for anything inherited."""
 
     def __enter__(self) -> Self:
         return self

@@ -11,12 +11,9 @@ from warmstore.storage.files import Files, file_lock
 
 
 class ReentrantFileLock:
-    """The exclusive lock of a file, between threads and processes. The thread that holds it may take it again.
+    """An exclusive reentrant lock between threads and processes, on a file that is created if missing.
 
     A forked child does not hold the lock of its parent. A pickled copy is a lock on the same file.
-
-    Args:
-        path: of the lock file, which is created if missing and never removed.
     """
 
     def __init__(self, path: Path, files: Files) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 Advance = Callable[[int, int | None], object]
-"""Called with the number of new records, and with the bytes of the source read so far, if the bar counts bytes."""
+"""Called with the number of new records, and with the bytes of the source read so far, for a bar that counts bytes."""
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 A writer reserves bytes before it writes them: it takes the lock that all writers share, counts the existing bytes,
 evicts until there is room, and holds the lock while it writes. No count is stored, so a killed process leaves no wrong
-count. The end of the `with` of `reserve` is the release: written bytes are counted next time, others are free again.
+count.
 """
 
 import contextlib
@@ -31,8 +31,8 @@ class ByteQuota:
     """At most `limit` bytes of `content`. Safe for several threads and processes; can be pickled if its content can.
 
     Args:
-        lock: returns the lock that all writers of the content share. A thread that holds it may take it again. By
-            default there is none, for callers that hold such a lock already.
+        lock: Returns the reentrant lock that all writers of the content share. Default: no lock, for callers that hold
+            such a lock.
     """
 
     def __init__(
@@ -56,21 +56,14 @@ class ByteQuota:
         return left
 
     def make_room(self, size: int) -> None:
-        """Evict until `size` bytes are free. The caller holds the lock.
-
-        Raises:
-            The content's `refusal`: there is no room.
-        """
+        """Evict until `size` bytes are free. The caller holds the lock. Raises the content's `refusal`."""
         if self.free(size) < size:
             raise self._content.refusal(size)
 
     @contextlib.contextmanager
     def reserve(self, size: int) -> Iterator[None]:
-        """Reserve `size` bytes for a `with` block, during which no other process writes. 0 evicts nothing.
-
-        Raises:
-            The content's `refusal`: there is no room.
-        """
+        """Reserve `size` bytes for a `with` block, during which no other process writes. 0 evicts nothing. Raises the
+        content's `refusal`."""
         with self._lock():
             if size:
                 self.make_room(size)

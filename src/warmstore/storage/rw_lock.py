@@ -1,4 +1,4 @@
-"""A lock between many readers of files and the one process that makes holes in them, for threads and processes."""
+"""A readers-writer lock for threads and processes: many readers of files, or one process that makes holes in them."""
 
 import contextlib
 import fcntl
@@ -27,22 +27,22 @@ class RWLock:
         self._inside = 0
         self._alone = False
         self._descriptor = open_or_create(self._path, self._files)
-        # The file is closed with an array, which the garbage collector does not track. With this object, in a cycle, it
-        # would be closed before a forgotten store has closed itself.
-        self._held = np.array(self._descriptor)
-        self._let_go = weakref.finalize(self._held, self._files.close, self._descriptor)
-        self._let_go.atexit = False
+        # An array owns the descriptor: the garbage collector does not track arrays. Otherwise the descriptor of a store
+        # in a cycle could be closed before the store closes itself.
+        self._owner = np.array(self._descriptor)
+        self._close = weakref.finalize(self._owner, self._files.close, self._descriptor)
+        self._close.atexit = False
 
-    def _see_process(self) -> None:
-        # With the inherited descriptor a forked child would release its parent's lock, and the shares of the parent's
-        # threads would never be released.
+    def _reopen_after_fork(self) -> None:
+        # With the inherited descriptor a forked child would release its parent's lock, and never the locks of the
+        # parent's other threads.
         if self._process != os.getpid():
-            self._let_go()
+            self._close()
             self._open()
 
     def enter(self) -> None:
         """Take the lock as a reader, once no writer holds it."""
-        self._see_process()
+        self._reopen_after_fork()
         with self._changed:
             self._changed.wait_for(lambda: not self._alone)
             if not self._inside:
@@ -68,7 +68,7 @@ class RWLock:
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
         """Hold the lock as the writer. Later readers wait, so that readers cannot delay a writer for long."""
-        self._see_process()
+        self._reopen_after_fork()
         with self._changed:
             self._changed.wait_for(lambda: not self._alone)
             self._alone = True

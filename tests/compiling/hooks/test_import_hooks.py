@@ -73,8 +73,8 @@ def test_hooks_are_taken_away_again() -> None:
 
     before = dict(vars(Holder))
     hooks = TorchHooks(SimpleNamespace())  # type: ignore[arg-type]
-    hooks._replace(Holder, "still", "key", lambda function: lambda key: function(key) + "!")
-    hooks._replace(Holder, "classy", "cls key", lambda function: lambda cls, key: function(cls, key) + "?")
+    hooks._replace(Holder, "still", "key", lambda function, key: function(key) + "!")
+    hooks._replace(Holder, "classy", "cls key", lambda function, cls, key: function(cls, key) + "?")
     assert (Holder.still("a"), Holder.classy("b")) == ("a!", "Holderb?")
     hooks.remove()
     assert vars(Holder) == before

@@ -187,7 +187,7 @@ def test_an_error_of_the_disk_is_told_from_others(
     assert one.live.path.parent == tmp_path / "tmp"
     one.live.remove()
     monkeypatch.setattr("warmstore.compiling.scratch.scratch_dir.has_room", lambda folder: False)
-    with pytest.raises(CompilationFailed, match=r"TMPDIR. It was: g\+\+ failed"):
+    with pytest.raises(CompilationFailed, match=r"TMPDIR. The error was: g\+\+ failed"):
         one.may_go_on(failed)
 
 

@@ -15,13 +15,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class CompilerProfile:
-    """A profile.
+    """A profile: environment variables, and the same and further options as attributes of `torch._inductor.config`.
 
-    Attributes:
-        name: `fast` or `portable`.
-        variables: Environment variables.
-        options: The same and further options, as attributes of `torch._inductor.config`.
-        requirements: The `Artifact.requirements` of artifacts made with the profile.
+    `requirements` are the `Artifact.requirements` of artifacts made with the profile.
     """
 
     name: str
@@ -51,11 +47,7 @@ PROFILES = ("auto", "fast", "portable")
 
 
 def choose(name: str) -> CompilerProfile:
-    """The profile of a name. `auto` is `fast`; so is `portable` on machines other than x86-64.
-
-    Raises:
-        ValueError: The name is unknown.
-    """
+    """The profile of a name. `auto` is `fast`; so is `portable` on machines other than x86-64. Raises ValueError."""
     if name not in PROFILES:
         raise ValueError(f"profile={name!r} is not known; choose one of {', '.join(PROFILES)}")
     return _PORTABLE if name == "portable" and platform.machine() in ("x86_64", "AMD64") else _FAST
@@ -74,11 +66,8 @@ def apply(profile: CompilerProfile) -> dict[str, str | None]:
 def apply_options(profile: CompilerProfile, config: ModuleType) -> None:
     """Set the options in `torch._inductor.config`. Options that this version does not have are skipped."""
     for name, value in profile.options.items():
-        variable = _VARIABLES.get(name)
-        if (
-            variable is not None
-            and os.environ.get(variable, profile.variables[variable]) != profile.variables[variable]
-        ):
+        variable = f"TORCHINDUCTOR_{name.replace('.', '_').upper()}"
+        if variable in profile.variables and os.environ.get(variable) not in (None, profile.variables[variable]):
             continue  # the user's choice
         *path, last = name.split(".")
         holder: Any = config
@@ -86,9 +75,3 @@ def apply_options(profile: CompilerProfile, config: ModuleType) -> None:
             holder = getattr(holder, part, None)
         if holder is not None and hasattr(holder, last):
             setattr(holder, last, value)
-
-
-_VARIABLES = {
-    "cpp.march": "TORCHINDUCTOR_CPP_MARCH",
-    "cpp.dynamic_threads": "TORCHINDUCTOR_CPP_DYNAMIC_THREADS",
-}

@@ -12,14 +12,6 @@ from warmstore.compiling.hooks.import_hooks import Watcher
 from warmstore.compiling.hooks.listener import Listener
 from warmstore.compiling.misses.key_descriptions import of_jax
 
-_OPTIONS = {
-    "jax_compilation_cache_dir": "JAX_COMPILATION_CACHE_DIR",
-    "jax_enable_compilation_cache": "JAX_ENABLE_COMPILATION_CACHE",
-    "jax_persistent_cache_enable_xla_caches": "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES",
-    "jax_persistent_cache_min_compile_time_secs": "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS",
-    "jax_persistent_cache_min_entry_size_bytes": "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES",
-}
-
 VARIABLES = {
     "JAX_ENABLE_COMPILATION_CACHE": "true",
     # Otherwise the compiler's options, and so the key, contain the name of the folder.
@@ -62,7 +54,8 @@ class JaxHooks:
         jax = sys.modules.get("jax")
         if jax is None:
             return
-        for option, variable in _OPTIONS.items():
+        for variable in ("JAX_COMPILATION_CACHE_DIR", *VARIABLES):
+            option = variable.lower()
             now = getattr(jax.config, option, None)
             value: Any = os.environ[variable]
             if isinstance(now, bool):

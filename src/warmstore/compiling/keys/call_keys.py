@@ -53,13 +53,11 @@ def key_of_call(
     options: Mapping[str, Any],
     environment: Environment,
 ) -> GraphKey:
-    """The key of a call of a program that is compiled with these options.
+    """The key of a call. The shapes and numbers among its arguments do not count.
 
     Args:
         identities: Of the program and of the arguments.
-        args, kwargs: Of the call. Shapes and numbers do not count.
         options: Of `torch.compile`.
-        environment: Of this process.
 
     Raises:
         NoFingerprint: A part of the program has no identity, or a tensor is of an unsupported class.

@@ -29,12 +29,8 @@ class InputSpec:
 class GraphKey:
     """What an artifact is compiled from.
 
-    Args:
-        program: Digest of all code and values that tracing may read.
-        inputs: One for each argument; a text for an argument that is no tensor.
-        device: "cuda" or "cpu".
-        torch: The version of torch.
-        modes: Global settings of torch.
+    `program` is a digest of all code and values that tracing may read. `inputs` has one item for each argument, a text
+    for an argument that is no tensor. `device` is "cuda" or "cpu", and `torch` the version of torch.
     """
 
     program: str

@@ -118,12 +118,8 @@ def targets_of(graph: Any) -> list[Any]:
 
 
 def unknown_targets(targets: Iterable[Any], identified: Collection[int]) -> list[str]:
-    """Why the targets of graphs may change without a change of the key; `why_not_known` checks the operators.
-
-    Args:
-        targets: What the graphs call.
-        identified: The addresses of the code that the key covers.
-    """
+    """Why the targets of graphs may change without a change of the key, which covers the code at the addresses
+    `identified`. `why_not_known` checks the operators."""
     import torch
 
     unknown = set()

@@ -19,13 +19,8 @@ _PLAIN = (int, float, complex, str, bytes, bool, type(None))
 
 
 def installed_modules(traced: Iterable[CodeType], identified: Mapping[int, CodeType], unknown: list[str]) -> set[str]:
-    """The names of the installed modules whose code was traced.
-
-    Args:
-        traced: Traced code.
-        identified: Code that the key covers, by address.
-        unknown: Gets a description of each code object that is neither identified nor installed.
-    """
+    """The names of the installed modules whose code was traced. `unknown` gets a text for each traced code object that
+    is neither installed nor `identified`, which is the code that the key covers, by address."""
     found = set()
     for code in traced:
         if id(code) in identified:

@@ -46,11 +46,7 @@ class KeyDescription:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> KeyDescription:
-        """The inverse of `to_bytes`.
-
-        Raises:
-            BadArtifact: These bytes are no description.
-        """
+        """The inverse of `to_bytes`. Raises BadArtifact for other bytes."""
         try:
             parts, operators = json.loads(zlib.decompressobj().decompress(data, _MOST))
             return cls(

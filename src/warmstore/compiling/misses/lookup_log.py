@@ -47,11 +47,7 @@ class Lookup:
 
 
 def write(folder: Path, files: Files, job: str, lookups: Sequence[Lookup], kept: int) -> None:
-    """Write the lookups of this process over those of the last run of the same job and rank.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
+    """Write the lookups of this process over those of the last run of the same job and rank. Raises OSError."""
     run = {"job": job, "time": time(), "pid": os.getpid(), "kept": kept, "lookups": list(map(asdict, lookups))}
     rank = os.environ.get("RANK", "")  # as torchrun sets it
     name = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in job)[:100] or "_"

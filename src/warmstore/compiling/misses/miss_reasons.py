@@ -62,11 +62,8 @@ class MissReasons:
         return summary(changes) or ("the same operators, connected otherwise or of other sizes",)
 
     def keep(self, path: str) -> str | None:
-        """Store the description of the key that a file was compiled under, once. Returns its key.
-
-        Raises:
-            TooLarge, WriteFailed, ReadOnly: As `ArtifactStore.put`.
-        """
+        """Store the description of the key that a file was compiled under, once, and return its key. Raises as
+        `ArtifactStore.put`."""
         looked_up = next((prefix for prefix in self._unkept if path.startswith(prefix)), None)
         if looked_up is None:
             return None

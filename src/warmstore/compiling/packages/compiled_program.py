@@ -221,11 +221,8 @@ class CompiledProgram:
             return self._compile(session, question, call, frame, reasons)
 
     def _look_up(self, session: CompileSession, call: _Call) -> None:
-        """Identify a call, with all current data of the program, and read the packages for its key.
-
-        Raises:
-            NoFingerprint: A part of the program or of the arguments has no identity.
-        """
+        """Identify a call, with all current data of the program, and read the packages for its key. Raises
+        NoFingerprint."""
         with self._lock:
             if self._identified is not None and self._identified.has_moved():
                 self._identify_again(self._identified)

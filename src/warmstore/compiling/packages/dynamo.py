@@ -54,15 +54,12 @@ class RecordedFrame:
     """The result of compiling one frame.
 
     Attributes:
-        written: The guards that torch does not serialise.
-        guards: The guards that torch serialises.
+        written, guards: The guards that torch does not serialise, and those that it does.
         code: The code that replaces the frame's code.
-        resumes: The resume functions, which run the code after a graph break, by their global names.
-        references: Objects that other processes can find, by their global names.
-        backends: Compiled graphs, by their global names.
-        traced: Code that was traced.
-        targets: What graphs call.
-        modules: The installed modules of these targets.
+        resumes: The resume functions, which run the code after a graph break.
+        references: Objects that other processes can find. Like `resumes` and `backends`, by their global names.
+        backends: Compiled graphs.
+        targets, modules: What graphs call, and the installed modules of these functions and operators.
         mutates: Whether arguments are changed in place.
         skipped: Why Dynamo leaves the frame to Python, and the other fields of its `ConvertFrameReturn`.
         reasons: Why no other process can restore the frame.

@@ -57,11 +57,7 @@ class Package:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Package:
-        """The inverse of `to_bytes`.
-
-        Raises:
-            BadArtifact: These bytes are no package.
-        """
+        """The inverse of `to_bytes`. Raises BadArtifact for other bytes."""
         start = len(_MAGIC) + 8
         if not data.startswith(_MAGIC) or len(data) < start:
             raise BadArtifact("not a package of a compiled frame")
@@ -80,21 +76,13 @@ class Package:
             raise BadArtifact(f"not a package of a compiled frame: {error}") from error
 
     def check_installed(self) -> None:
-        """Compare the installed modules that were traced or called with those of this process.
-
-        Raises:
-            Incompatible: A module has another version, or was changed.
-        """
+        """Raise Incompatible if an installed module that was traced or called has another version, or was changed."""
         for module, before in self.installed:
             if (now := installed_text(module)) != before:
                 raise Incompatible(f"{module} is {now or 'not loaded'}, and was {before} when it was compiled")
 
     def check_objects(self, values: Sequence[object]) -> None:
-        """Compare the values of the expressions in `objects` with their recorded texts.
-
-        Raises:
-            Incompatible: A value differs.
-        """
+        """Raise Incompatible if the value of an expression in `objects` differs from the recorded text."""
         for (expression, text), value in zip(self.objects, values, strict=True):
             if text not in (PROVEN, object_text(value)):
                 raise Incompatible(f"{expression} is a different object here")
@@ -112,15 +100,13 @@ def packaged(
     """Make the package of a recorded frame.
 
     Args:
-        recorded: The result of compiling the frame.
         frame: The name of the frame.
-        sizes: The sizes that it was compiled for.
         identified: The code that the key covers, by address.
-        resumes: The code of resume functions, which Dynamo makes from such code, by address.
+        resumes: Resume functions, which Dynamo makes from such code, by the address of their code.
         is_root: Whether it is the frame of the program's call, whose arguments the key covers.
 
     Raises:
-        Incompatible: The package could be wrong in another process without any check that notices.
+        Incompatible: The package could be wrong in another process, and no check would notice.
     """
     unknown = [*recorded.reasons, *recorded.written.reasons, *unknown_targets(recorded.targets, identified)]
     objects = []

@@ -29,11 +29,7 @@ def reference_of(value: Any) -> Reference | None:
 
 
 def referenced(reference: Reference) -> Any:
-    """The object of a reference in this process.
-
-    Raises:
-        Incompatible: There is no such object, or its text differs.
-    """
+    """The object of a reference in this process. Raises Incompatible if it is missing or differs."""
     kind, name, text = reference
     if kind == "named tuple":
         return _constructor_globals(name)
@@ -50,11 +46,7 @@ def referenced(reference: Reference) -> Any:
 
 
 def put(references: dict[str, Reference], variables: dict[str, Any]) -> None:
-    """Add the objects of references to global variables, under the keys of `references`.
-
-    Raises:
-        Incompatible: An object is missing or differs, or a variable has another value.
-    """
+    """Add the objects of references to global variables. Raises Incompatible if a variable has another value."""
     for name, reference in references.items():
         if name not in variables:
             variables[name] = referenced(reference)

@@ -35,11 +35,8 @@ class RemoteSettings:
     def of(
         cls, url: str | os.PathLike[str] | None, options: Mapping[str, Any] | None, wait: float
     ) -> RemoteSettings | None:
-        """The settings from arguments, else from the variable; None without either.
-
-        Raises:
-            ValueError: The URL or time is invalid.
-        """
+        """The settings from arguments, else from the variable; None without either. Raises ValueError for an invalid
+        value."""
         if not wait >= 0:
             raise ValueError(f"remote_wait={wait!r} must be a number of seconds, 0 or more")
         address = os.fspath(url) if url is not None else os.environ.get(URL, "")

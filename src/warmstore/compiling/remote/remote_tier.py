@@ -147,11 +147,8 @@ class RemoteTier:
         return [artifact for artifact in wanted if not self._is_stored(artifact)]
 
     def _known(self) -> RemoteIndex:
-        """The index of the remote. Waits, within the budget, until the manifests were read.
-
-        Raises:
-            RemoteUnavailable: They cannot be read, or not in time.
-        """
+        """The index of the remote, once the manifests were read. Raises RemoteUnavailable if that fails or takes too
+        long."""
         if not self.budget.wait(self._ready.is_set):
             raise RemoteUnavailable("it does not answer in time")
         if self._index is None:
@@ -174,7 +171,7 @@ class RemoteTier:
     def _learn(self, found: Loaded) -> None:
         for why in found.refused:
             self._store.count("remote refused")
-            self._complain("a manifest is refused", why)
+            self._complain("a manifest is not trusted or invalid", why)
         for why in found.failed:
             self._store.count("remote failed")
             self._complain("a manifest cannot be read", why)

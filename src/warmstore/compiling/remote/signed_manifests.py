@@ -88,11 +88,8 @@ def blob_name(digest: str) -> str:
 
 
 def seal(manifest: SignedManifest, keyring: Keyring) -> bytes:
-    """The bytes of a manifest's object: a line with the signature, then the compressed manifest that it signs.
-
-    Raises:
-        NotTrusted: No key can sign.
-    """
+    """The bytes of a manifest's object: a line with the signature, then the compressed manifest. Raises NotTrusted if
+    no key can sign."""
     body = manifests.describe(manifest.artifacts, manifest.jobs) | {
         "format": FORMAT,
         "namespace": manifest.namespace,
@@ -174,11 +171,8 @@ async def load(
 
 
 async def publish(objects: Objects, keyring: Keyring, manifest: SignedManifest) -> SignedManifest | None:
-    """Create the object of a manifest. Returns None if the object exists.
-
-    Raises:
-        RemoteUnavailable, RemoteRefused: The object may exist now, or not.
-    """
+    """Create the object of a manifest. Returns None if the object exists. After an error the object may exist, or
+    not."""
     data = seal(manifest, keyring)
     published = await create(objects, manifest.name, data)
     return replace(manifest, digest=blake3(data).hexdigest()) if published else None

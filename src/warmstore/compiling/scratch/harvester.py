@@ -107,9 +107,9 @@ class Harvester:
                         self._keep(folder, path, kind, status)
                     except TooLarge as error:
                         self.knows(f"{folder.path}/{path}", status)
-                        self._complain("%s is not kept", path, error)
+                        self._complain("%s is not stored", path, error)
         except Exception as error:
-            self._complain("what was compiled cannot be kept in %s", str(self._store.folder), error)
+            self._complain("new artifacts cannot be stored in %s", str(self._store.folder), error)
 
     def _keep(self, folder: ScratchDir, path: str, kind: str, status: os.stat_result) -> None:
         try:
@@ -117,7 +117,7 @@ class Harvester:
         except FileNotFoundError:
             return
         if not is_whole(path, data) or len(data) != status.st_size:
-            return  # still being written; the next look finds it whole
+            return  # still being written; a later scan finds it complete
         self._put(path, kind, to_keep(path, data, str(folder.path)) if is_rewritten(path) else data)
         self.knows(f"{folder.path}/{path}", status)
         self.kept += 1

@@ -110,12 +110,8 @@ class Restorer:
         return found, reasons
 
     def _restore(self, artifact: Artifact) -> None:
-        """Write one artifact into the scratch directory.
-
-        Raises:
-            BadArtifact: Its key is not a path for files of its kind.
-            TooLarge: The limit of the store leaves no room for a second copy.
-        """
+        """Write one artifact into the scratch directory. Raises BadArtifact for an unsafe key, TooLarge if the quota is
+        full."""
         if not belongs(artifact.key, artifact.kind):
             raise BadArtifact(f"{artifact.key!r} is not a path for an artifact of kind {artifact.kind!r}")
         folder = self._scratch.live.path

@@ -30,11 +30,8 @@ class ScratchDir:
 
     @classmethod
     def create(cls, candidates: list[Path]) -> "ScratchDir":
-        """Create a folder in the first of `candidates` that is suitable, and remove folders of killed processes there.
-
-        Raises:
-            OSError: None is suitable; the message has the reasons.
-        """
+        """Create a folder in the first suitable one of `candidates`, after removing folders of killed processes there.
+        Raises OSError if none is suitable."""
         refusals = []
         for parent in candidates:
             try:

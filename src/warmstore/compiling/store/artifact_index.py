@@ -193,11 +193,7 @@ class Index:
 
 
 def number(connection: sqlite3.Connection, statement: str, values: tuple[object, ...] = ()) -> int:
-    """The integer that a statement selects.
-
-    Raises:
-        IndexDamaged: The result is no integer.
-    """
+    """The integer that a statement selects. Raises IndexDamaged for another result."""
     row = connection.execute(statement, values).fetchone()
     if row is None or not isinstance(row[0], int):
         raise IndexDamaged(f"{statement} has the result {row!r}")

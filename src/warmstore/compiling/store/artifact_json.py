@@ -20,11 +20,7 @@ def describe(artifacts: Sequence[Artifact], jobs: Mapping[str, Iterable[str]]) -
 
 
 def read(found: Any) -> tuple[list[Artifact], dict[str, list[str]]]:
-    """The artifacts and jobs of a description. No key is a path to another folder.
-
-    Raises:
-        BadArtifact: The description is invalid.
-    """
+    """The artifacts and jobs of a description, with safe keys. Raises BadArtifact for an invalid description."""
     try:
         environments = {}
         for digest, text in found["environments"].items():

@@ -140,13 +140,11 @@ class ArtifactStore(Closeable):
         if job is not None:
             condition, values = f"{condition} AND a.key IN (SELECT key FROM jobs WHERE job = ?)", [*values, job]
         order = f"a.created DESC LIMIT {count}"
-        self._check_open()
-        return self._index.ask(lambda db: self._rows.select(db, condition, tuple(values), order))
+        return self._opened().ask(lambda db: self._rows.select(db, condition, tuple(values), order))
 
     def job(self, name: str) -> list[str]:
         """The keys that a job used, evicted ones included. Empty for an unknown job."""
-        self._check_open()
-        rows = self._index.ask(
+        rows = self._opened().ask(
             lambda db: db.execute("SELECT key FROM jobs WHERE job = ? ORDER BY key", (name,)).fetchall()
         )
         return [key for (key,) in rows]
@@ -158,7 +156,7 @@ class ArtifactStore(Closeable):
             Damaged: The bytes differ from those that were stored. The artifact is dropped: it is a miss from now on.
             NoArtifact: The artifact was evicted.
         """
-        self._check_open()
+        self._opened()
         what, path = f"the artifact {artifact.key!r} ({artifact.kind})", self._blobs.path(artifact.digest)
         try:
             data = self._blobs.read(artifact.digest)
@@ -175,10 +173,10 @@ class ArtifactStore(Closeable):
 
     def stats(self) -> StoreStats:
         """The content of the store, and the counters."""
-        self._check_open()
+        index = self._opened()
         with self._counting:
             unwritten = Counter(self._counts)
-        return self._index.ask(lambda db: stats_of(db, self.folder, self._quota, unwritten, read_only=self.read_only))
+        return index.ask(lambda db: stats_of(db, self.folder, self._quota, unwritten, read_only=self.read_only))
 
     # Changing
 
@@ -210,7 +208,7 @@ class ArtifactStore(Closeable):
             ReadOnly: The folder cannot be written.
             BadArtifact: The requirements cannot be written as JSON.
         """
-        self._check_open()
+        self._opened()
         content = read_whole(self.files, data) if isinstance(data, Path) else bytes(data)
         try:
             wanted = as_json(requirements or {})
@@ -226,21 +224,16 @@ class ArtifactStore(Closeable):
 
     def adopt(self, artifacts: Sequence[Artifact], jobs: Mapping[str, Sequence[str]], name: str) -> None:
         """Add artifacts whose blobs were staged and verified, in one change. Releases the reservation of `name`."""
-        self._check_open()
-        self._index.change(lambda index: self._changes.adopt(index, artifacts, jobs, name))
+        self._opened().change(lambda index: self._changes.adopt(index, artifacts, jobs, name))
 
     def take(self, found: Sequence[tuple[Artifact, bytes]], job: str | None = None) -> None:
-        """Store a few artifacts of other machines, with their verified bytes and unchanged metadata.
-
-        Raises:
-            TooLarge, WriteFailed, ReadOnly: As `put`.
-        """
-        self._check_open()
-        self._index.change(lambda index: self._changes.take(index, found, job))
+        """Store a few artifacts of other machines, with their verified bytes and unchanged metadata. Raises as
+        `put`."""
+        self._opened().change(lambda index: self._changes.take(index, found, job))
 
     def used(self, artifacts: Iterable[Artifact]) -> None:
         """Count one use of each artifact now. Does nothing in a read-only store."""
-        self._check_open()
+        self._opened()
         if self.read_only:
             return
         now = time.time()
@@ -251,9 +244,8 @@ class ArtifactStore(Closeable):
 
     def record_job(self, job: str, keys: Iterable[str]) -> None:
         """Record that a job uses these keys, in the store or not. Keys unused for 90 days are forgotten."""
-        self._check_open()
         used = list(keys)
-        self._index.change(lambda index: self._changes.record_job(index, job, used))
+        self._opened().change(lambda index: self._changes.record_job(index, job, used))
 
     def reserve(self, name: str, size: int, wait: float = WAIT) -> None:
         """Reserve `size` bytes outside of this folder, which count towards the limit. Replaces the reservation of the
@@ -263,8 +255,7 @@ class ArtifactStore(Closeable):
             TooLarge: The limit has no room. The former reservation stays.
             WriteFailed: The disk refused, or another process held the store for more than `wait` seconds.
         """
-        self._check_open()
-        self._index.change(lambda index: self._changes.reserve(index, name, size), wait)
+        self._opened().change(lambda index: self._changes.reserve(index, name, size), wait)
 
     def release(self, name: str, wait: float = WAIT) -> None:
         """Remove the reservation of a name. Raises WriteFailed as `reserve` does."""
@@ -272,8 +263,7 @@ class ArtifactStore(Closeable):
 
     def reserved(self) -> list[str]:
         """The names of all reservations."""
-        self._check_open()
-        return self._index.ask(lambda db: [name for (name,) in db.execute("SELECT name FROM claims")])
+        return self._opened().ask(lambda db: [name for (name,) in db.execute("SELECT name FROM claims")])
 
     def count(self, name: str, times: int = 1) -> None:
         """Add to a counter of `stats`. Counters are written with the next uses, or at `close`."""
@@ -285,9 +275,8 @@ class ArtifactStore(Closeable):
 
         Artifacts that a job shares with other jobs are removed too.
         """
-        self._check_open()
         if job is None and kind is None and unused_for is None:
-            count = self._index.change(self._changes.forget_everything)
+            count = self._opened().change(self._changes.forget_everything)
             with self._counting:
                 self._counts.clear()
             return count
@@ -300,11 +289,11 @@ class ArtifactStore(Closeable):
             self._changes.forget(index, ids, job)
             return len(ids)
 
-        return self._index.change(forget)
+        return self._opened().change(forget)
 
     def verify(self) -> list[str]:
         """Read every blob. Drop damaged and missing ones, and files without an artifact. Returns a text for each."""
-        self._check_open()
+        self._opened()
         dropped = []
         for artifact in self.all():
             try:
@@ -331,9 +320,11 @@ class ArtifactStore(Closeable):
         self._counts.clear()
         self._index.after_fork()
 
-    def _check_open(self) -> None:
+    def _opened(self) -> SharedIndex:
+        """The index. Raises Closed after `close`."""
         if self.closed:
             raise Closed(f"the artifact store {self.folder} is closed")
+        return self._index
 
     def _fits(self, db: sqlite3.Connection) -> None:
         """Enforce the limit at the start: an earlier process may have used a higher one."""
@@ -344,8 +335,7 @@ class ArtifactStore(Closeable):
                 self._index.change(lambda index: self._changes.make_room(index, 0, "the store"))
 
     def _select(self, condition: str, *values: object) -> list[Artifact]:
-        self._check_open()
-        return self._index.ask(lambda db: self._rows.select(db, condition, values))
+        return self._opened().ask(lambda db: self._rows.select(db, condition, values))
 
     def _drop(self, digest: str) -> None:
         """Remove a missing or damaged blob from the index, with its artifacts."""

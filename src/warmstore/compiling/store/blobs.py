@@ -52,11 +52,7 @@ class Blobs:
         self.files.rename(self.staged(digest), self._made_path(digest))
 
     def read(self, digest: str) -> bytes | None:
-        """The bytes; None if their hash is not the digest.
-
-        Raises:
-            OSError: The file does not exist or cannot be read.
-        """
+        """The bytes; None if their hash is not the digest. Raises OSError for a missing or unreadable file."""
         content = read_whole(self.files, self.path(digest))
         return content if blake3(content).hexdigest() == digest else None
 

@@ -12,11 +12,7 @@ POLICIES = {
 
 
 def order_of(eviction: str) -> str:
-    """The SQL order of a policy.
-
-    Raises:
-        ValueError: The policy is unknown.
-    """
+    """The SQL order of a policy. Raises ValueError for an unknown one."""
     if eviction not in POLICIES:
         raise ValueError(f"eviction {eviction!r} is not known; choose one of {', '.join(map(repr, POLICIES))}")
     return POLICIES[eviction]

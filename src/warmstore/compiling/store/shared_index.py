@@ -63,11 +63,8 @@ class SharedIndex:
             self._writer.close()
 
     def ask(self, question: Callable[[sqlite3.Connection], _T]) -> _T:
-        """Call a function with a connection to read from, and return its result.
-
-        Raises:
-            WriteFailed: The index cannot be read.
-        """
+        """Call a function with a connection to read from, and return its result. Raises WriteFailed if the index is
+        unreadable."""
         try:
             return self._ask(question)
         except sqlite3.Error as error:
@@ -86,12 +83,8 @@ class SharedIndex:
 
     @contextmanager
     def alone(self, wait: float = WAIT) -> Iterator[Index]:
-        """Hold the lock of writers, among threads and processes; the block may change the store. Nests.
-
-        Raises:
-            ReadOnly: The store cannot be written.
-            WriteFailed: The disk refused, or another process holds the store for longer than `wait` seconds.
-        """
+        """Hold the lock of writers, among threads and processes; the block may change the store. Nests. Raises
+        ReadOnly, and WriteFailed if the disk refuses or another process holds the lock for more than `wait` seconds."""
         if self.read_only:
             raise ReadOnly(errno.EROFS, "this compile cache cannot be written; choose another folder", str(self.folder))
         with self._locked(wait):

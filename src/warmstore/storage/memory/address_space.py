@@ -39,13 +39,12 @@ _CLOSE = 1 << 14
 
 
 class AddressSpace:
-    """`slots` chunk slots of `slot` bytes each. `memory` and `view` are all of its bytes.
+    """`slots` slots of `slot` bytes each. `memory` and `view` are all of its bytes; arrays over them keep the mapping.
 
-    Arrays over them keep the mapping alive. Without `is_mapped` nothing is mapped, and an address only stands for a
-    file and an offset in it.
+    Without `is_mapped` nothing is mapped, and an address only stands for a file and an offset in it.
 
     Raises:
-        OSError: there is not enough address space (ENOMEM).
+        OSError: There is not enough address space (ENOMEM).
     """
 
     def __init__(
@@ -155,7 +154,8 @@ class AddressSpace:
     def _gather(self, addresses: Int64, width: int, out: Bytes | None) -> Bytes:
         count = len(addresses)
         if not self.is_mapped:
-            found = self._unmapped_rows(addresses, width)
+            found, missing = self._unchecked.rows(addresses, width)
+            _raise_missing(missing)
             if out is None:
                 return found
             out[:] = found
@@ -173,22 +173,16 @@ class AddressSpace:
             out: uint8 [sum of lengths].
         """
         with self.held(starts, lengths):
-            self._gather_spans(starts, lengths, out)
-
-    def _gather_spans(self, starts: Int64, lengths: Int64, out: Bytes) -> None:
-        if not self.is_mapped:
-            packed, missing = self._unchecked.packed(starts, lengths)
-            _raise_missing(missing)
-            out[:] = packed
-            return
-        starts, lengths = np.ascontiguousarray(starts), np.ascontiguousarray(lengths)
-        floor.gather_spans(self.memory, starts, lengths, out, threads_for(len(out)))
+            if self.is_mapped:
+                starts, lengths = np.ascontiguousarray(starts), np.ascontiguousarray(lengths)
+                floor.gather_spans(self.memory, starts, lengths, out, threads_for(len(out)))
+            else:
+                out[:], missing = self._unchecked.packed(starts, lengths)
+                _raise_missing(missing)
 
     def will_need(self, addresses: Int64, width: int) -> None:
-        """Start reading `width` bytes at each scattered address, without waiting for them.
-
-        Adjacent addresses are left to the kernel's read-ahead, which is faster for them.
-        """
+        """Start reading `width` bytes at each address, without waiting. Does nothing for mostly adjacent addresses, for
+        which the kernel's read-ahead is faster."""
         if not self.is_mapped:
             return
         ordered = np.sort(addresses)
@@ -201,20 +195,17 @@ class AddressSpace:
             advise(self.address + first, last - first, mmap.MADV_WILLNEED)
 
     def will_read(self, start: int, length: int) -> None:
-        """Map pages that are in memory at once, instead of with a page fault each."""
+        """Map the cached pages of a range at once, without a page fault for each."""
         advise(self.address + start, length, POPULATE_READ)
 
     def span(self, address: int, length: int) -> memoryview:
-        """A read-only view of `length` bytes, which keeps the mapping alive.
-
-        A copy if the bytes are not mapped, or come from a remote.
-        """
+        """A read-only view of `length` bytes, which keeps the mapping; a copy if they are not mapped, or remote."""
         if self.block_source is None and self.is_mapped:
             return self.view[address : address + length]
         return self.spans(np.array([address]), np.array([length]))[0]
 
     def spans(self, starts: Int64, lengths: Int64) -> list[memoryview]:
-        """A read-only view of each span, int64 [n]; copies of bytes that are not mapped or come from a remote."""
+        """A view of each span as `span` returns, int64 [n]."""
         if not self.is_mapped:
             with self.held(starts, lengths):
                 found, missing = self._unchecked.spans(starts, lengths)
@@ -237,7 +228,7 @@ class AddressSpace:
     def read_columns(self, addresses: "Sequence[Int64]", widths: "Sequence[int]") -> tuple[list[Bytes], Bools | None]:
         """`read_rows` of several columns in one call. A row is missing if any of its parts is."""
         for column, width in zip(addresses, widths, strict=True):
-            with self.held(column, width):  # one by one: a remote reads ahead in columns that are read in order
+            with self.held(column, width):  # one at a time: a remote reads ahead in columns that are read in order
                 pass
         with self.held(np.concatenate(addresses), np.repeat(widths, len(addresses[0]))):
             return self._unchecked.columns(addresses, widths)
@@ -258,11 +249,6 @@ class AddressSpace:
         """Close the open files. The mapping stays."""
         self._unchecked.release()
 
-    def _unmapped_rows(self, addresses: Int64, width: int) -> Bytes:
-        rows, missing = self._unchecked.rows(addresses, width)
-        _raise_missing(missing)
-        return rows
-
 
 def _mapped_or_not(make: "Callable[[bool], AddressSpace]") -> AddressSpace:
     """A space that maps its chunks, or one without mapping if address space is insufficient."""
@@ -277,6 +263,6 @@ def _mapped_or_not(make: "Callable[[bool], AddressSpace]") -> AddressSpace:
 def _raise_missing(missing: Any) -> None:
     if missing is not None:
         raise Damaged(
-            f"{np.count_nonzero(missing)} of {len(missing)} rows that were intact before are missing: a chunk was cut "
-            "short while it was open; restore it from a copy"
+            f"{np.count_nonzero(missing)} of {len(missing)} rows that were intact before are missing: a chunk was "
+            "truncated while it was open; restore it from a copy"
         )

@@ -1,8 +1,8 @@
-"""Memory for large results, reused once nothing refers to it.
+"""Memory for large results, reused once no array or tensor refers to it.
 
-A fresh allocation of many megabytes is returned to the system when it is freed, and the next one has a page fault for
-every page: that takes longer than copying the bytes (9.7 ms against 1.9 for 25 MB). So the memory of a batch that the
-caller has dropped is used for a later one. Memory is not reused while any array or tensor refers to it.
+The allocator returns many megabytes to the system when they are freed, and the next allocation has a page fault for
+every page. This takes longer than copying the bytes (9.7 ms against 1.9 for 25 MB). So the memory of a dropped batch is
+used for a later one.
 """
 
 import functools
@@ -19,22 +19,22 @@ Allocate = Callable[[int], Bytes]
 """Returns memory, uint8 [length]."""
 
 LARGE = 1 << 20
-"""Bytes from which memory is kept here. The allocator keeps smaller blocks itself."""
+"""The least bytes of a pooled block. The allocator keeps smaller blocks itself."""
 
 _KEPT = 128 << 20
 
 
 class Lease:
-    """Holds a block of memory for the arrays over it, and returns it to the pool after the last of them."""
+    """Owns a block of memory for the arrays over it, and returns it to the pool after the last of them."""
 
-    def __init__(self, block: Bytes, length: int, giver: "BufferPool") -> None:
+    def __init__(self, block: Bytes, length: int, owner: "BufferPool") -> None:
         self._block = block
-        self._giver = giver
+        self._owner = owner
         data = (block.ctypes.data, False)
         self.__array_interface__ = {"data": data, "shape": (length,), "typestr": "|u1", "version": 3}
 
     def __del__(self) -> None:
-        self._giver.give_back(self._block)
+        self._owner.give_back(self._block)
 
 
 class BufferPool:
@@ -56,7 +56,7 @@ class BufferPool:
             if fitting:
                 block = self._free.pop(min(fitting, key=lambda at: len(self._free[at])))
         if block is None:
-            # With room for a somewhat larger batch: untouched pages cost nothing.
+            # A quarter more, for a larger batch: untouched pages cost nothing.
             block = np.empty(length + length // 4, np.uint8)
         return np.asarray(Lease(block, length, self))
 
@@ -71,11 +71,8 @@ class BufferPool:
 
 
 class Arena:
-    """Memory that arrays are copied into one after the other, so that `together` joins them without another copy.
-
-    Args:
-        size: bytes of one piece of memory. It is reused once no array refers to it.
-    """
+    """Memory that arrays are copied into one after the other, so that `together` joins them without another copy. It is
+    allocated in pieces of `size` bytes."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -84,20 +81,20 @@ class Arena:
         self._lock = threading.Lock()
 
     def copy(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """The same values, contiguous, in memory that nobody else writes to."""
+        """A contiguous copy of an array."""
         size = array.nbytes
         with self._lock:
             start = self._used
             if start + size > len(self._memory) or start % array.itemsize:
                 self._memory, start = take(max(size, self._size)), 0
             memory, self._used = self._memory, start + size
-        room: np.ndarray[Any, Any] = memory[start : start + size].view(array.dtype).reshape(array.shape)
-        np.copyto(room, array)
-        return room
+        copied: np.ndarray[Any, Any] = memory[start : start + size].view(array.dtype).reshape(array.shape)
+        np.copyto(copied, array)
+        return copied
 
 
 def together(parts: Sequence[np.ndarray[Any, Any]]) -> Bytes | None:
-    """Arrays that lie one after the other in one `Arena` as uint8 [bytes], which they share; None for others."""
+    """The memory of arrays that are adjacent in one `Arena`, uint8 [bytes], without a copy; None for other arrays."""
     memory = parts[0].base
     if type(memory) is not np.ndarray or memory.ndim != 1 or memory.dtype != np.uint8:
         return None
@@ -115,10 +112,10 @@ def _address(array: np.ndarray[Any, Any]) -> int:
 
 
 def take(length: int) -> Bytes:
-    """uint8 [length], not initialised, from this process's own recycler."""
-    return _recycler(os.getpid()).take(length)
+    """uint8 [length], not initialised, from the pool of this process."""
+    return _pool(os.getpid()).take(length)
 
 
 @functools.lru_cache(maxsize=1)
-def _recycler(pid: int) -> BufferPool:
+def _pool(pid: int) -> BufferPool:
     return BufferPool()

@@ -1,4 +1,4 @@
-"""A file mapped for reading and writing. It can grow, and its address stays the same."""
+"""A file mapped for reading and writing, which can grow at the same address."""
 
 import ctypes
 import weakref
@@ -10,7 +10,7 @@ from warmstore.storage.array_types import Bytes
 from warmstore.storage.files import HUGE_PAGE, Files, is_at, release, reserve, write_all
 
 _ROOM = 1 << 36
-"""Address space per file at first: 64 GiB."""
+"""The least address space of a file: 64 GiB."""
 _ZEROS = np.zeros(HUGE_PAGE, np.uint8).data
 
 
@@ -41,8 +41,8 @@ class GrowableMmap:
             files.close(self._descriptor)
             raise
         self.memory: Bytes = np.ctypeslib.as_array(owner)
-        # Closed with the memory, which a lookup in another thread may still use. With this object, in a cycle, the
-        # garbage collector would close the file before a forgotten store has closed itself.
+        # Closed with the memory, which a lookup in another thread may use. Otherwise the garbage collector could close
+        # the file of a store in a cycle before the store closes itself.
         weakref.finalize(owner, files.close, self._descriptor).atexit = False
 
     @property

@@ -1,7 +1,6 @@
-"""Reading bytes that were not checked yet, with `pread`: a file cut short or a bad sector is damage, not SIGBUS.
+"""Reads unchecked bytes with `pread`, so that a truncated file or a bad sector gives missing bytes and no SIGBUS.
 
-Bytes in the page cache are copied at once; others are read from the disk by many threads. Bytes that cannot be read are
-marked as missing.
+Bytes in the page cache are copied at once; others are read from the disk by many threads.
 """
 
 import contextlib
