@@ -52,11 +52,8 @@ class Location:
 
     @classmethod
     def parse(cls, url: str | os.PathLike[str]) -> Location:
-        """The location of a URL or of the path of a folder.
-
-        Raises:
-            ValueError: The scheme is unknown, the bucket or host is missing, or the URL has unsupported parts.
-        """
+        """The location of a URL or of the path of a folder. Raises ValueError for an unknown scheme, a missing bucket
+        or host, or unsupported parts."""
         text = os.fspath(url)
         if not is_remote(url):
             if not text.strip():

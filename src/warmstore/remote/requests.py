@@ -39,11 +39,8 @@ class Requests(Closeable):
         self._thread: threading.Thread | None = None
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine. Cancelling the future cancels its requests.
-
-        Raises:
-            RemoteUnavailable: It was closed, or cannot be used in this process.
-        """
+        """Start a coroutine. Cancelling the future cancels its requests. Raises RemoteUnavailable after `close` and in
+        forks."""
         try:
             self.check_process()
             # Under the lock: a coroutine is submitted before `close`, which cancels it, or refused.

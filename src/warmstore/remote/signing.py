@@ -108,11 +108,8 @@ class Keyring:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Keyring:
-        """The keys in WARMSTORE_SIGNING_KEY and in the file that WARMSTORE_SIGNING_KEY_FILE names.
-
-        Raises:
-            NotTrusted: A line is no key, or `from_file` raises it.
-        """
+        """The keys in WARMSTORE_SIGNING_KEY and in the file that WARMSTORE_SIGNING_KEY_FILE names. Raises NotTrusted
+        for a line that is no key, and as `from_file`."""
         variables = os.environ if environment is None else environment
         keys = list(_parsed(variables.get(KEY, "").splitlines(), f"the variable {KEY}"))
         if variables.get(KEY_FILE):
@@ -156,11 +153,8 @@ class Keyring:
         return {"kind": key.public.kind, "key": key.id, "signature": key.sign(_signed(purpose, message)).hex()}
 
     def check(self, purpose: str, message: bytes, signature: Mapping[str, str] | None, what: str) -> str:
-        """Check a signature, and return the id of its key.
-
-        Raises:
-            NotTrusted: The signature is missing, wrong, or of another key.
-        """
+        """Check a signature, and return the id of its key. Raises NotTrusted if it is missing, wrong, or of another
+        key."""
         if not signature:
             raise NotTrusted(errno.EPERM, "it is not signed, which is required when a key is configured", what)
         for key in self.keys:

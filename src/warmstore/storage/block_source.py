@@ -23,13 +23,10 @@ class BlockSource(Protocol):
         """
 
     def pin(self, blocks: Int64, /) -> contextlib.AbstractContextManager[None]:
-        """Fetch the blocks that are missing, and keep all of them for as long as the context is held.
-
-        Args:
-            blocks: int64 [n], block indices in any order; duplicates are allowed.
+        """Fetch missing blocks, and keep all of `blocks` (int64 [n], any order) while the context is held.
 
         Raises:
-            RemoteUnavailable, RemoteRefused: a block is missing and cannot be fetched.
-            Damaged: the remote's bytes do not match their checksums.
-            BadBudget: more blocks than the source may keep at once.
+            RemoteUnavailable, RemoteRefused: A block is missing and cannot be fetched.
+            Damaged: The remote's bytes do not match their checksums.
+            BadBudget: More blocks than the source may keep at once.
         """

@@ -16,10 +16,8 @@ def on_disk(nbytes: int) -> int:
 
 
 def entries_below(folder: Path | str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the path and status of every file, link and folder below a folder. Links are not followed.
-
-    Entries that are removed meanwhile are skipped, `folder` itself included.
-    """
+    """Yield the path and status of every file, link and folder below a folder. Links are not followed. Entries that are
+    removed meanwhile are skipped, `folder` itself included."""
     stack = [os.fspath(folder)]
     while stack:
         with contextlib.suppress(FileNotFoundError), os.scandir(stack.pop()) as entries:

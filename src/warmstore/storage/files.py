@@ -81,16 +81,13 @@ class Files:
         missing: Bytes,
         threads: int,
     ) -> int:
-        """Read spans of files into one buffer.
+        """Read spans of files into one buffer. Returns the number of missing spans.
 
         Args:
             descriptors, offsets, lengths: [n].
             out: uint8 [sum of lengths].
             missing: uint8 [n], set to 1 for a span that is incomplete in its file or cannot be read.
-            threads: the most that read at the same time.
-
-        Returns:
-            The number of missing spans.
+            threads: The most threads that read at the same time.
         """
         return int(floor.read(descriptors, offsets, lengths, out, missing, threads))
 
@@ -121,16 +118,11 @@ class Files:
         os.ftruncate(descriptor, length)
 
     def extend(self, descriptor: int, offset: int) -> bool:
-        """Extend a file to `HUGE_PAGE` bytes behind `offset`, and hold these bytes in one page of the page cache.
+        """Extend a file to `HUGE_PAGE` bytes behind `offset`, a multiple of that, and hold these bytes in one page of
+        the page cache. Returns whether the file was extended: False on systems without huge pages.
 
         Later writes go to that page. Otherwise the page sizes depend on the size of each write: of writes of 4 MB half
         the bytes are in small pages, and reading their rows in random order takes up to 1.5 times as long.
-
-        Args:
-            offset: a multiple of `HUGE_PAGE`.
-
-        Returns:
-            Whether the file was extended. False on systems without huge pages.
         """
         if _HUGE is None:
             return False
@@ -223,11 +215,8 @@ def open_or_create(path: Path, files: Files) -> int:
 
 @contextlib.contextmanager
 def file_lock(path: Path, files: Files, *, wait: bool = True) -> Iterator[bool]:
-    """Hold a lock between processes, on a file that is never replaced.
-
-    Args:
-        wait: Wait until the lock is free. Otherwise the context is False if another process holds the lock.
-    """
+    """Hold a lock between processes, on a file that is never replaced. Without `wait`, the context is False if another
+    process holds the lock."""
     descriptor = open_or_create(path, files)
     try:
         is_locked = files.lock(descriptor, wait=wait)

@@ -47,11 +47,8 @@ class Closeable(ABC):
         _owners.pop(self, None)
 
     def hand_over(self) -> None:
-        """Leave `close` to the object that holds this one and still works with it.
-
-        Then neither the exit nor the garbage collector calls `close`: the collector has no order for objects in a
-        cycle. The holder closes this object in every case, or calls `reclaim`.
-        """
+        """Leave `close` to the object that uses this one, which calls `close` in every case, or `reclaim`. Neither the
+        exit nor the garbage collector calls `close` then: the collector has no order for objects in a cycle."""
         self._handed_over = True
         self.unregister()
 
@@ -89,10 +86,8 @@ _owners = _Owners()
 
 
 class _FailingStream:
-    """A stream whose last flush fails at the end of the interpreter, which then exits with status 120.
-
-    This is the only way to change the status after all exit handlers have run.
-    """
+    """A stream whose last flush fails at the end of the interpreter, which then exits with status 120: the only way to
+    change the status after all exit handlers have run."""
 
     closed = False
 

@@ -9,7 +9,7 @@ from types import ModuleType
 
 _log = logging.getLogger("warmstore")
 
-Action = Callable[[ModuleType], None]
+Action = Callable[[ModuleType], object]
 
 
 class Watcher(importlib.abc.MetaPathFinder):

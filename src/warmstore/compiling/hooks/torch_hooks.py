@@ -51,10 +51,21 @@ class TorchHooks:
         """Set each hook as soon as its module of torch is imported."""
         watcher.when_imported("torch._inductor.codecache", self._codecache)
         watcher.when_imported("torch._inductor.compile_fx", self._compile_fx)
-        watcher.when_imported("torch._inductor.cpu_vec_isa", self._cpu_vec_isa)
+        watcher.when_imported(
+            "torch._inductor.cpu_vec_isa",
+            lambda module: self._replace(module.VecISA, "check_build", "self code", self._check_build),
+        )
         watcher.when_imported("torch._functorch._aot_autograd.autograd_cache", self._autograd_cache)
-        watcher.when_imported("torch.fx.experimental.symbolic_shapes", self._symbolic_shapes)
-        watcher.when_imported("torch.library", self._operators)
+        watcher.when_imported(
+            "torch.fx.experimental.symbolic_shapes",
+            lambda module: self._replace(
+                module.ShapeEnv, "_generate_unique_id", "self source_name", _generate_unique_id
+            ),
+        )
+        watcher.when_imported(
+            "torch.library",
+            lambda module: self._replace(module.Library, "impl", "self op_name fn dispatch_key", _impl),
+        )
 
     def remove(self) -> None:
         """Restore the functions of torch."""
@@ -91,15 +102,6 @@ class TorchHooks:
     def _compile_fx(self, module: ModuleType) -> None:
         self._replace(module, "_compile_fx_inner", "gm example_inputs", self._compile_graph)
         self._replace(module, "fx_codegen_and_compile", "gm example_inputs", self._generate)
-
-    def _cpu_vec_isa(self, module: ModuleType) -> None:
-        self._replace(module.VecISA, "check_build", "self code", self._check_build)
-
-    def _symbolic_shapes(self, module: ModuleType) -> None:
-        self._replace(module.ShapeEnv, "_generate_unique_id", "self source_name", _generate_unique_id)
-
-    def _operators(self, module: ModuleType) -> None:
-        self._replace(module.Library, "impl", "self op_name fn dispatch_key", _impl)
 
     def _replace(self, holder: Any, name: str, parameters: str, hook: Callable[..., Any]) -> Callable[..., Any]:
         """Replace a function by a hook, which gets the function and its arguments. Returns the function."""

@@ -24,15 +24,9 @@ _PLAIN = frozenset((int, float, bool, str, bytes, type(None), np.ndarray))
 
 
 class Identified:
-    """A function or module and its identity.
+    """A function or module, and its `identity` at the last `look`. `version` and `ignore` are those of `identify`.
 
-    Args:
-        thing: The function or module.
-        version, ignore: As for `identify`.
-
-    Attributes:
-        identity: The identity at the last `look`.
-        codes: The code objects that were read, nested ones included, by address.
+    `codes` are the code objects that were read, nested ones included, by address.
     """
 
     def __init__(self, thing: Any, version: str | None, ignore: Collection[str]) -> None:
@@ -93,12 +87,9 @@ class _CodeWatch(Watch):
 
 
 class IdentifiedArguments:
-    """The identity of the arguments that are neither tensors nor plain values, and of the classes of their containers.
+    """The `identity` of arguments that are neither tensors nor plain values, and of the classes of their containers.
 
-    Attributes:
-        identity: The identity.
-        codes: The code objects that were read, by address.
-        watch: Detects changes of this code; None if no code was read.
+    `codes` are the code objects that were read, by address. `watch` detects changes of this code; None without code.
     """
 
     def __init__(self, args: Any, kwargs: Any, version: str | None, ignore: Collection[str]) -> None:

@@ -1,1 +1,1 @@
-"""What compiling one frame leaves, and how Dynamo is given it back."""
+"""Packages of compiled frames: recording and restoring them with Dynamo."""

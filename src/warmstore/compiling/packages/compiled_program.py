@@ -39,14 +39,11 @@ _calling = threading.local()
 
 @dataclass
 class _Call:
-    """A running call. The fields from `path`, the key of its packages, on are set at Dynamo's first question.
+    """A running call. Its fields from `path`, the key of its packages, on are set at Dynamo's first question.
 
-    Attributes:
-        is_first: Whether the program was identified at the start of this call.
-        codes: The code objects of the program and of the arguments, by address.
-        arguments: Detects changes of the arguments' code.
-        unusable: Why stored packages are not usable.
-        is_refused: Whether torch compiles the remaining frames of the call.
+    `is_first`: the program was identified at the start of this call. `codes`: the code objects of the program and of
+    the arguments, by address. `arguments` detects changes of the arguments' code. `unusable`: why stored packages are
+    not usable. `is_refused`: torch compiles the remaining frames.
     """
 
     program: CompiledProgram
@@ -63,13 +60,8 @@ class _Call:
 
 
 class CompiledProgram:
-    """Calls the result of `torch.compile`, and answers Dynamo's questions during the call.
-
-    Args:
-        model: The `nn.Module` or function that is compiled.
-        options: The options of `torch.compile`.
-        version, ignore: As `identify` takes them.
-    """
+    """Calls the result of `torch.compile`, and answers Dynamo's questions during the call. `options` are those of
+    `torch.compile`, `version` and `ignore` those of `identify`."""
 
     def __init__(
         self, model: Callable[..., Any], options: dict[str, Any], version: str | None, ignore: Collection[str]
@@ -97,13 +89,8 @@ class CompiledProgram:
         self._lock = threading.RLock()
 
     def listen(self, compiled: Any, plain: Callable[..., Any], why_not: str) -> None:
-        """Register for Dynamo's questions about a result of `torch.compile`.
-
-        Args:
-            compiled: The result of `torch.compile`.
-            plain: Calls the result.
-            why_not: Why nothing is stored with these options; "" if results are stored.
-        """
+        """Answer Dynamo's questions about `compiled`, a result of `torch.compile` that `plain` calls. `why_not`: why
+        nothing is stored with these options; "" if results are stored."""
         self._plain = plain
         self._why_not = why_not
         if why_not:
@@ -305,11 +292,7 @@ class CompiledProgram:
         self._resumes.update((id(code), (name, code)) for name, code in resumes.items())
 
     def _compile(self, session: CompileSession, question: Question, call: _Call, frame: str, reasons: list[str]) -> Any:
-        """Compile a frame with torch, and store the result as a package.
-
-        Args:
-            reasons: Why no package that was read before is usable.
-        """
+        """Compile a frame with torch, and store the result as a package. `reasons`: why no package is usable."""
         from warmstore.compiling.packages import dynamo
 
         try:

@@ -227,15 +227,10 @@ class Question:
     def restore(
         self, data: bytes, check: Callable[[Sequence[object]], None], holds: Callable[[Mapping[str, Any]], bool]
     ) -> tuple[ConvertFrameReturn | None, Mapping[str, CodeType], str]:
-        """Restore a recorded result, if its guards hold for this frame.
+        """Restore a recorded result from `RecordedFrame.to_bytes`, if its guards hold for this frame.
 
-        Args:
-            data: The result of `RecordedFrame.to_bytes`.
-            check: As for `dynamo_guards.restoring`.
-            holds: An additional guard, called with the frame's variables.
-
-        Returns:
-            The answer or None, the resume functions by name, and without an answer the guard that failed.
+        `check` is as for `dynamo_guards.restoring`. `holds` is an additional guard, called with the frame's variables.
+        Returns the answer or None, the resume functions by name, and without an answer the guard that failed.
         """
         with tracing(TracingContext(None)):  # some sources record guards when they are unpickled
             guards, of_objects, code, resumes, references, backends, skipped = pickle.loads(data)
@@ -337,13 +332,8 @@ def _number_from_here() -> None:
 
 
 def listen(compiled: Any, answer: Callable[[Question], ConvertFrameReturn], report: Callable[[str], None]) -> None:
-    """Answer Dynamo's questions about a result of `torch.compile`.
-
-    Args:
-        compiled: The result, an `OptimizedModule` or a function.
-        answer: Returns the answer to a question; `Question.compile` is torch's.
-        report: Called with the reason when torch does not ask.
-    """
+    """Answer Dynamo's questions about `compiled`, a result of `torch.compile`. `report` is called with the reason when
+    Dynamo does not ask."""
     context = getattr(compiled, "dynamo_ctx", None)
     if context is None:
         cells = dict(zip(compiled.__code__.co_freevars, compiled.__closure__ or (), strict=True))

@@ -45,14 +45,10 @@ _thread = threading.local()
 
 @dataclass
 class Written:
-    """The guards of one frame that torch does not serialise.
+    """The guards of one frame that torch does not serialise, `of_objects`, and the value that each of them compares.
 
-    Attributes:
-        code: The code of the frame.
-        of_objects: The guards.
-        objects: The value that each of them compares.
-        references: The objects that their sources begin at, by name, if these are no variables of the program.
-        reasons: Why they cannot be created in another process.
+    `references` has the objects that sources begin at, by name, if these are no variables of the program. `reasons`
+    says why another process cannot create the guards.
     """
 
     code: CodeType
@@ -78,12 +74,11 @@ def writing(written: Written) -> Iterator[None]:
 def restoring(
     guards: Sequence[Any], scope: dict[str, Any], check: Callable[[Sequence[object]], None]
 ) -> Iterator[None]:
-    """Within this context, guards that torch creates from a serialised state in this thread are joined by `guards`.
+    """Within this context, guards that torch creates from a serialised state in this thread are joined by `guards`,
+    which are `Written.of_objects`.
 
-    Args:
-        guards: `Written.of_objects`.
-        scope: The variables `L` and globals `G` of the frame.
-        check: Called with the values of this process for `Written.objects`. Raises if the guards must not be created.
+    `scope` has the variables `L` and globals `G` of the frame. `check` is called with the values of this process for
+    `Written.objects`, and raises an error if the guards must not be created.
     """
     _prepare()
 

@@ -30,16 +30,11 @@ PROVEN = "proven by the key"
 
 @dataclass(frozen=True)
 class Package:
-    """A stored package.
+    """A stored package of the frame of that name, compiled for `sizes`. `data` is the argument of `Question.restore`.
 
-    Attributes:
-        frame: The name of the frame.
-        installed: Name and `installed_text` of every installed module whose code was traced or that graphs call.
-        objects: The objects that guards compare by address: an expression over `L`, the frame's variables, and `G`, its
-            globals; and the `object_text` of its value.
-        sizes: The sizes that it was compiled for.
-        mutates: Whether tensors are changed in place.
-        data: The argument of `Question.restore`.
+    `installed` has the name and `installed_text` of every installed module whose code was traced or that graphs call.
+    `objects` are those that guards compare by address: an expression over `L`, the frame's variables, and `G`, its
+    globals; and the `object_text` of its value. `mutates`: the frame changes tensors in place.
     """
 
     frame: str

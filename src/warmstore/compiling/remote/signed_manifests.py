@@ -49,12 +49,10 @@ class SignedManifest:
 
     @property
     def series(self) -> str:
-        """The manifests of its namespace and writer."""
         return f"{self.namespace}/{self.writer}"
 
     @property
     def name(self) -> str:
-        """The name of its object."""
         return f"{MANIFESTS.folder}/{self.series}.{self.sequence:012}"
 
 
@@ -106,10 +104,7 @@ def seal(manifest: SignedManifest, keyring: Keyring) -> bytes:
 def unseal(data: bytes, name: str, keyring: Keyring) -> SignedManifest:
     """The manifest in an object of that name. The signature is checked before anything else is read.
 
-    Raises:
-        NotTrusted: The signature is missing, wrong or of another key, or the object has the name of another manifest.
-        BadArtifact: The signature is right, but the content is no manifest.
-        NewerFormat: A newer warmstore wrote the manifest.
+    Raises NotTrusted for a wrong signature or name, BadArtifact for signed data that is no manifest, and NewerFormat.
     """
     header, _, packed = data.partition(b"\n")
     try:

@@ -74,12 +74,7 @@ class Index:
         self.opened: tuple[int, int] | None = None
 
     def connection(self) -> sqlite3.Connection:
-        """The open connection.
-
-        Raises:
-            NewerFormat: A newer warmstore made the file.
-            sqlite3.Error: The file is missing, damaged, locked or cannot be opened.
-        """
+        """The open connection. Raises NewerFormat, and sqlite3.Error for a missing, damaged or locked file."""
         if self._connection is None or self.opened != self.identity():
             self.close()
             self.opened = self.identity()

@@ -150,12 +150,8 @@ class ArtifactStore(Closeable):
         return [key for (key,) in rows]
 
     def read(self, artifact: Artifact) -> bytes:
-        """The bytes of an artifact, verified.
-
-        Raises:
-            Damaged: The bytes differ from those that were stored. The artifact is dropped: it is a miss from now on.
-            NoArtifact: The artifact was evicted.
-        """
+        """The bytes of an artifact, verified. Raises NoArtifact if it was evicted, and Damaged if its bytes changed;
+        then it is dropped and a miss from now on."""
         self._opened()
         what, path = f"the artifact {artifact.key!r} ({artifact.kind})", self._blobs.path(artifact.digest)
         try:
@@ -249,12 +245,8 @@ class ArtifactStore(Closeable):
 
     def reserve(self, name: str, size: int, wait: float = WAIT) -> None:
         """Reserve `size` bytes outside of this folder, which count towards the limit. Replaces the reservation of the
-        same name; 0 removes it.
-
-        Raises:
-            TooLarge: The limit has no room. The former reservation stays.
-            WriteFailed: The disk refused, or another process held the store for more than `wait` seconds.
-        """
+        same name; 0 removes it. Raises TooLarge if there is no room, then the former reservation stays; and WriteFailed
+        if the disk refuses, or another process holds the store for more than `wait` seconds."""
         self._opened().change(lambda index: self._changes.reserve(index, name, size), wait)
 
     def release(self, name: str, wait: float = WAIT) -> None:

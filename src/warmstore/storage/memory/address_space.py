@@ -86,11 +86,7 @@ class AddressSpace:
         return _mapped_or_not(lambda is_mapped: cls(files, slots, block_source, slot=slot, is_mapped=is_mapped))
 
     def map(self, slot: int, path: str, chunk: int = -1) -> int:
-        """Map a chunk's file at its slot, and return its current bytes.
-
-        Raises:
-            FileNotFoundError: the file is missing.
-        """
+        """Map a chunk's file at its slot, and return its current bytes. Raises FileNotFoundError for a missing file."""
         with opened(path, self._files) as descriptor:
             size = self._files.size(descriptor)
             if self.is_mapped:
@@ -136,15 +132,12 @@ class AddressSpace:
         return self.block_source.pin(np.repeat(bases + first - (ends - count), count) + np.arange(ends[-1]))
 
     def gather(self, addresses: Int64, width: int, out: Bytes | None = None) -> Bytes:
-        """Copy `width` bytes from each address.
+        """Copy `width` bytes from each address. Returns uint8 [n, width], `out` or a new array.
 
         Args:
             addresses: int64 [n], byte addresses relative to `memory`.
-            width: bytes per row, at least 1.
-            out: contiguous uint8 [n, width] to copy into, or None.
-
-        Returns:
-            uint8 [n, width], `out` or a new array.
+            width: Bytes per row, at least 1.
+            out: Contiguous uint8 [n, width] to copy into, or None.
         """
         if self.block_source is not None:
             with self.held(addresses, width):
@@ -166,12 +159,8 @@ class AddressSpace:
         return out
 
     def gather_spans(self, starts: Int64, lengths: Int64, out: Bytes) -> None:
-        """Copy spans of different lengths into one buffer.
-
-        Args:
-            starts, lengths: int64 [n], byte addresses relative to `memory`, and bytes.
-            out: uint8 [sum of lengths].
-        """
+        """Copy spans of different lengths, int64 [n] byte addresses relative to `memory` and bytes, into `out`, uint8
+        [sum of lengths]."""
         with self.held(starts, lengths):
             if self.is_mapped:
                 starts, lengths = np.ascontiguousarray(starts), np.ascontiguousarray(lengths)

@@ -18,8 +18,8 @@ class GrowableMmap:
     """A growing file as one byte array, `memory`. Only its first `size` bytes exist.
 
     Args:
-        create: create a file of that many zero bytes. With 0 an existing file is opened.
-        minimum: a smaller file raises ValueError.
+        create: Create a file of that many zero bytes. With 0 an existing file is opened.
+        minimum: A smaller file raises ValueError.
         write: False maps the file read-only. Writing to `memory` then ends the process.
     """
 
@@ -51,14 +51,11 @@ class GrowableMmap:
         return self._files.size(self._descriptor)
 
     def allocate(self, size: int, *, used: bool = False) -> None:
-        """Extend the file to at least `size` bytes, with disk blocks, so that a later write cannot fail.
+        """Extend the file to at least `size` bytes, with disk blocks, so that a later write cannot fail. Raises OSError
+        if the disk is full.
 
-        Args:
-            used: all bytes will be written soon, so their pages are prepared. Writing zeros, `HUGE_PAGE` bytes at a
-                time, gives huge pages, and takes a third of the time of page faults.
-
-        Raises:
-            OSError: the disk is full.
+        With `used` the pages of the new bytes are prepared too, for writes that follow soon: writing zeros, `HUGE_PAGE`
+        bytes at a time, gives huge pages, and takes a third of the time of page faults.
         """
         now = self.size
         if size <= now:
