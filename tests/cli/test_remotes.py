@@ -51,7 +51,7 @@ def test_no_key_and_no_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (status, said[:21]) == (1, "No key is configured:")
     status, _, said = run("keys", "generate", "--kind", "rsa")
     assert status == 1
-    assert "it is hmac or ed25519" in said
+    assert "choose hmac or ed25519" in said
     assert run("keys", "generate", "--kind", "ed25519.pub")[0] == 1
 
 

@@ -27,7 +27,7 @@ def test_a_record_store(tmp_path: Path) -> None:
     assert f"open {remote.as_uri()}, or clone it" in error
     status, _, error = run("inspect", "s3://bucket/photos")
     assert status == 1
-    assert "needs it pulled into one first" in error
+    assert "pull the store into a folder first" in error
     check(tmp_path / "b", tmp_path / "a")
     with ws.RecordStore.open(tmp_path / "b", "a") as copy:
         copy.delete([3])

@@ -23,7 +23,7 @@ _OWN_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_
 def aws(options: Mapping[str, Any], *, anonymous: bool) -> dict[str, Any]:
     """Options for obstore's S3Store: the given ones, completed from the variables and profiles of AWS.
 
-    Files and variables: AWS SDKs and Tools Reference Guide, "Shared config and credentials files". Access_key_id,
+    Files and variables: AWS SDKs and Tools Reference Guide, "Shared config and credentials files". The access_key_id,
     secret_access_key, session_token, region and endpoint_url of a profile are used. Profiles that make credentials
     (sso_session, role_arn, credential_process) need boto3.
     """

@@ -34,7 +34,7 @@ def read(found: Any) -> tuple[list[Artifact], dict[str, list[str]]]:
                 digest=_digest(record["digest"]),
                 size=_count(record["size"]),
                 environment=environments[record["environment"]],
-                requirements=_mapping(record["requirements"]),
+                requirements={str(name): value for name, value in record["requirements"].items()},
                 created=float(record["created"]),
                 host=_text(record["host"]),
                 seconds=float(record["seconds"]),
@@ -78,10 +78,4 @@ def _digest(value: Any) -> str:
 def _count(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise ValueError(f"{value!r} is no size")
-    return value
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise TypeError(f"{value!r} is no mapping")
     return value
