@@ -347,8 +347,8 @@ def test_what_cannot_be_told_is_left_to_torch_and_said_once(monkeypatch: pytest.
     said = first.said + second.said
     assert len(said) == 2
     assert "reads is left to torch.compile: it is unknown whether this changes: " in said[0]
-    assert "<given>: a generator does not tell what it will give. Pass version='1'" in said[0]
-    assert "arguments[1]: a generator does not tell" in said[1]
+    assert "<given>: the items of a generator are unknown before it runs. Pass version='1'" in said[0]
+    assert "arguments[1]: the items of a generator are unknown" in said[1]
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")

@@ -324,7 +324,7 @@ class TestUnknown:
 
     def test_is_refused_when_wrapping(self, tmp_path):
         with pytest.raises(
-            ws.NoFingerprint, match=r"module\.lines: a generator .* version='1'.* ignore=\('module\.lines'"
+            ws.NoFingerprint, match=r"module\.lines: the items of a generator .* version='1'.* ignore=\('module\.lines'"
         ):
             ws.CachedModule(self.unknown(), ws.FeatureCache(tmp_path, "id"))
 
@@ -405,7 +405,7 @@ class TestArguments:
 
     def test_of_which_nothing_can_be_told_are_refused(self, tmp_path):
         cached = ws.CachedModule(Powers(), ws.FeatureCache(tmp_path, "id"))
-        with pytest.raises(ws.NoFingerprint, match="argument options: a generator"):
+        with pytest.raises(ws.NoFingerprint, match="argument options: the items of a generator"):
             cached(X, options=(one for one in ()), cache_ids=IDS)
         vouched = ws.CachedModule(Powers(), ws.FeatureCache(tmp_path, "id"), version="1")
         for _ in range(2):

@@ -129,7 +129,7 @@ class CallEffects:
 
 
 def effects_of(function: Any, key: Any, effects: CallEffects | None = None) -> CallEffects:
-    """The effects of calls of a function with the arguments and settings that `key` stands for.
+    """The effects of calls of a function with the arguments and settings that `key` identifies.
 
     All callers share one object. A function without weak references has a new one at each call.
 

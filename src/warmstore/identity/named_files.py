@@ -80,7 +80,7 @@ def file_text(path: str, files: Files, root: str | None, checkouts: tuple[str, .
             return place
         return f"{place} folder" if found is not None and os.sep in path.strip("./") else ""
     if files == "content" or (inside and found.st_size <= _LARGEST_OF_PROGRAM):
-        return f"{place} file {content_of(absolute, found.st_size, found.st_mtime_ns, found.st_ino)}"
+        return f"{place} file {content_of(absolute, found)}"
     return f"{place} file of {found.st_size} bytes at {found.st_mtime_ns}"
 
 
@@ -129,9 +129,13 @@ def _is_below(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
 
 
+def content_of(path: str, state: os.stat_result) -> str:
+    """The xxh3-128 of the content of a file in the state that `os.stat` returned."""
+    return _content(path, state.st_size, state.st_mtime_ns, state.st_ino)
+
+
 @lru_cache(maxsize=1 << 14)
-def content_of(path: str, size: int, time: int, inode: int) -> str:
-    """The xxh3-128 of a file's content. The cache holds while size, time and inode stay the same."""
+def _content(path: str, size: int, time: int, inode: int) -> str:
     digest = xxhash.xxh3_128()
     try:
         with Path(path).open("rb") as file:

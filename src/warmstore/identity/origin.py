@@ -59,9 +59,8 @@ PYTHON_ORIGIN = Origin(PYTHON, "python", f"{platform.python_implementation()} {p
 
 def origin_of(module: ModuleType) -> Origin:
     """Where a module comes from."""
-    return _origin(
-        getattr(module, "__name__", ""), getattr(module, "__file__", None) or "", hasattr(module, "__path__")
-    )
+    file = getattr(module, "__file__", None) or ""
+    return _origin(getattr(module, "__name__", ""), file, hasattr(module, "__path__"))
 
 
 def origin_of_name(name: str) -> Origin:
@@ -83,9 +82,7 @@ def origin_of_function(function: FunctionType) -> Origin:
 def origin_of_class(cls: type) -> Origin:
     """Where a class comes from. A class that its module does not have under its name is the program's."""
     found = origin_of_name(cls.__module__ if isinstance(cls.__module__, str) else "")
-    if found.is_program:
-        return found
-    if not is_heap_type(cls) or is_found(cls):
+    if found.is_program or not is_heap_type(cls) or is_found(cls):
         return found
     # A library may make classes inside functions or under other names: they are the library's if all methods are.
     methods = [value for value in vars(cls).values() if isinstance(value, FunctionType)]
@@ -210,10 +207,9 @@ class _Record:
         except (OSError, ValueError, KeyError):
             return ""
         algorithm, _, recorded = digest.partition("=")
-        if algorithm == "sha256":
-            known = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip("=")
-            if known == recorded:
-                return ""
+        now = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip("=")
+        if algorithm == "sha256" and now == recorded:
+            return ""
         return f" {Path(file).name} edited {xxhash.xxh3_64_hexdigest(content)}"
 
 

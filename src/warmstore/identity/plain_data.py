@@ -37,10 +37,6 @@ def _float(value: float) -> str:
     return repr(value) if not math.isnan(value) else f"nan {struct.pack('<d', value).hex()}"
 
 
-def _complex(value: complex) -> str:
-    return f"complex({_float(value.real)}, {_float(value.imag)})"
-
-
 def digest_of(text: str) -> str:
     """The xxh3-128 of a text. Lone surrogates are allowed."""
     return xxhash.xxh3_128_hexdigest(text.encode("utf-8", "surrogatepass"))
@@ -76,11 +72,9 @@ def _datetime(value: Any) -> str:
 def _scalar(value: np.generic) -> str:
     if value.dtype.hasobject:
         raise NotPlain
-    return (
-        f"{value!r}"
-        if value.dtype.kind in "biufc" and value.dtype.itemsize <= 8 and value == value
-        else (f"numpy {value.dtype!r} {value.tobytes().hex()}")
-    )
+    if value.dtype.kind in "biufc" and value.dtype.itemsize <= 8 and value == value:
+        return repr(value)
+    return f"numpy {value.dtype!r} {value.tobytes().hex()}"
 
 
 ATOMS: dict[type, Callable[[Any], str]] = {
@@ -90,7 +84,7 @@ ATOMS: dict[type, Callable[[Any], str]] = {
     bool: repr,
     int: _int,
     float: _float,
-    complex: _complex,
+    complex: lambda value: f"complex({_float(value.real)}, {_float(value.imag)})",
     str: _str,
     bytes: lambda value: shortened(repr(value)) if len(value) < _LONGEST else _long_bytes(value),
     range: repr,
@@ -184,7 +178,7 @@ class PlainTexts:
             rule_of = _object
         known = self._numbers.get(id(value))
         if known is not None:
-            if self.by_content and id(value) in self._texts:
+            if id(value) in self._texts:
                 self.strings += self._strings.get(id(value), ())
                 return self._texts[id(value)]
             self.cycles = True

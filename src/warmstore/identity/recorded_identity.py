@@ -62,8 +62,7 @@ class RecordedIdentity:
         with self.effects.lock:
             if again:
                 self._watch.forget()
-                self._walk_again()
-            elif self._watch.has_moved(exactly=exactly):
+            if again or self._watch.has_moved(exactly=exactly):
                 self._walk_again()
             elif self._watch.look_in_turn(at_all=self._is_strict):
                 with self._watch.charged():
@@ -95,9 +94,8 @@ class RecordedIdentity:
                 self.effects.was_called = True
                 return False
             last = self.effects.current
-            self._learn()
-            now = self.effects.current
-            return last is None or now is None or now.facts != last.facts
+            now = self._learn()
+            return last is None or now.facts != last.facts
 
     def has_moved_in_large(self) -> bool:
         """Whether the elements of large containers have changed, by a call or by the program."""
@@ -114,12 +112,13 @@ class RecordedIdentity:
         else:
             self.identity = self._settled(self._walked())
 
-    def _learn(self) -> None:
-        """Walk, and count what has changed as effects of calls."""
+    def _learn(self) -> WalkResult:
+        """Walk, and count what has changed as effects of calls. Returns the result of the walk."""
         with self._watch.after_call(weights_too=not self._is_strict):
             now = self._walked()
         if self.effects.learn(now, weights_too=not self._is_strict):
             self.identity = self._settled(now)
+        return now
 
     def _walked(self) -> WalkResult:
         return WalkResult.of(self._look(self._watch))

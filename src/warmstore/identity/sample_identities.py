@@ -29,8 +29,8 @@ from warmstore.identity.plain_data import ATOMS, NotPlain, PlainTexts, digest_of
 from warmstore.identity.recorded_identity import RecordedIdentity
 from warmstore.identity.walk import Walk
 from warmstore.identity.watch import Watch
+from warmstore.storage.array_types import UInt64
 
-UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
 Classes = tuple[tuple[type, int], ...]
 """The classes of samples, with their numbers."""
 
@@ -106,7 +106,7 @@ def identify_samples(
 
 
 def _refreshed(known: SampleIdentities | None, classes: Classes | None) -> RecordedIdentity | None:
-    """The recorded identity of an earlier result, refreshed; None if there is none for these classes.
+    """The recorded identity of an earlier result, refreshed; None if it was made from other classes.
 
     Args:
         classes: The classes of samples. None: the source as a whole.
@@ -142,7 +142,7 @@ def _of_paths(texts: Sequence[str], source: Any, files: FileStamps) -> SampleIde
     name = xxhash.xxh3_128(f"{type(source).__name__} of {len(texts)} texts".encode())
     name.update(hashes.data)
     first = texts[:_FIRST]
-    look = _Paths(files, any(map(files.stamp, first)) or any(map(_looks_like_a_path, first)))
+    look = _Paths(files, any(map(files.stamp, first)) or any("/" in text and may_be_path(text) for text in first))
     if look.are_files:
         hashes = mixed(hashes, look.stamps(texts))
         if not all(text.startswith("/") for text in first) and files.root is None:
@@ -194,20 +194,16 @@ def _hashes(texts: Sequence[str]) -> UInt64:
     return np.fromiter(map(xxhash.xxh3_64_intdigest, encoded), np.uint64, len(texts))
 
 
-def _looks_like_a_path(text: str) -> bool:
-    return "/" in text and may_be_path(text)
-
-
-def mixed(one: UInt64, other: UInt64) -> UInt64:
+def mixed(first: UInt64, second: UInt64) -> UInt64:
     """Hashes of pairs of hashes: the finisher of SplitMix64 (Steele et al., 2014) over a sum of both.
 
     Args:
-        other: 0 where there is no second hash.
+        second: 0 where a pair has no second hash.
     """
-    if not other.any():
-        return one
+    if not second.any():
+        return first
     with np.errstate(over="ignore"):
-        found = one + other * np.uint64(0x9E3779B97F4A7C15)
+        found = first + second * np.uint64(0x9E3779B97F4A7C15)
         found ^= found >> np.uint64(30)
         found *= np.uint64(0xBF58476D1CE4E5B9)
         found ^= found >> np.uint64(27)
@@ -217,11 +213,7 @@ def mixed(one: UInt64, other: UInt64) -> UInt64:
 
 
 def _one_by_one(
-    samples: Sequence[Any],
-    source: Any,
-    stamps: FileStamps,
-    patches: Patches,
-    known: SampleIdentities | None,
+    samples: Sequence[Any], source: Any, stamps: FileStamps, patches: Patches, known: SampleIdentities | None
 ) -> SampleIdentities | None:
     """The identities of plain data and simple objects; None if the source is to count as a whole."""
     plain = _plain()
@@ -253,12 +245,7 @@ def _look_at_classes(classes: Classes, patches: Patches, watch: Watch) -> Walk:
     return walk
 
 
-def _look_at_all(
-    samples: Sequence[Any],
-    stamps: FileStamps,
-    patches: Patches,
-    watch: Watch,
-) -> Walk:
+def _look_at_all(samples: Sequence[Any], stamps: FileStamps, patches: Patches, watch: Watch) -> Walk:
     plain = _plain()
     with walking("source", watch, patches=patches) as walk:
         try:
@@ -336,10 +323,8 @@ class _TooMuchError(Exception):
 
 def _walked(sample: Any, stamps: FileStamps) -> str:
     walk = walk_over(sample, name="sample", root=stamps.root, files=stamps.files, called=False, patches=Patches())
-    if len(walk.facts) > _MOST_FACTS:
-        raise _TooMuchError
-    if walk.unknown:
-        raise _TooMuchError  # the identity of the source as a whole names the places
+    if len(walk.facts) > _MOST_FACTS or walk.unknown:
+        raise _TooMuchError  # the identity of the source as a whole names the unknown places
     return WalkResult.of(walk).identity().digest
 
 
@@ -350,11 +335,9 @@ def _look_at_source(source: Any, options: Mapping[str, Any], watch: Watch) -> Wa
 def as_a_whole(recorded: RecordedIdentity, count: int, version: str | None) -> SampleIdentities:
     """The identities of the samples of a source that counts as a whole: the same for each."""
     found, identity = recorded.found, recorded.identity
-    lasting = {place: text for place, text in found.facts.items() if not _is_state(place)}
+    lasting = {
+        place: text for place, text in found.facts.items() if not place.endswith(_STATE) and ".<state>" not in place
+    }
     name = replace(found, facts=lasting).identity(version).digest[:16]
     each = np.full(count, int(identity.digest[:16], 16), np.uint64)
     return SampleIdentities(name, each, identity, recorded=recorded)
-
-
-def _is_state(place: str) -> bool:
-    return place.endswith(_STATE) or ".<state>" in place

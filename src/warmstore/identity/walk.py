@@ -68,7 +68,7 @@ class Walk(ABC):
         self.facts: dict[Place, str] = {}
         self.unknown: dict[Place, str] = {}
         self.weights: set[Place] = set()
-        self.introspects: set[str] = set()  # what code asks for: "doc", "name", "annotations"
+        self.introspects: set[str] = set()  # what code reads of functions and classes: "doc", "name", "annotations"
         self.described: list[tuple[Place, Any]] = []
         self.memory: dict[int, Place] = {}  # the first place of each tensor's and array's memory
         self.functions: list[FunctionType] = []  # functions of the program whose code was read
@@ -82,7 +82,7 @@ class Walk(ABC):
         self._alive: list[object] = []
         self._work: deque[tuple[Place, Callable[[], None]]] = deque()
 
-    # What the walk itself does.
+    # What `ObjectWalk` defines.
 
     @abstractmethod
     def run(self) -> None:
@@ -117,12 +117,6 @@ class Walk(ABC):
     def has_rule(self, kind: type) -> bool:
         """Whether objects of a type have a rule, and are not recorded by their attributes."""
 
-    # Places.
-
-    @property
-    def start(self) -> Place:
-        return Place(0)
-
     # The queue of work.
 
     def later(self, place: Place, work: Callable[[], None]) -> None:
@@ -141,6 +135,11 @@ class Walk(ABC):
                 self.cannot_tell(place, f"reading it raised {type(error).__name__}: {error}")
 
     # Places.
+
+    @property
+    def start(self) -> Place:
+        """The place of the value that the walk starts from."""
+        return Place(0)
 
     def shown(self, place: Place) -> str:
         """A place as a person reads it."""
@@ -245,16 +244,14 @@ class Walk(ABC):
 
     def pairs(self, place: Place, tag: str, pairs: Any) -> None:
         """Record the keys and values of a mapping, in order."""
-        count = 0
-        for key, value in list(pairs):
-            text = atom_text(key)
-            if text is None:
-                self.whole(place + f".<key {count}>", key)
-                text = f"<value {count}>"
-            self.whole(place + f"[{text}]", value)
-            count += 1
+        pairs = list(pairs)
+        keys = [atom_text(key) for key, _ in pairs]
+        for at, (key, value) in enumerate(pairs):
+            if keys[at] is None:
+                self.whole(place + f".<key {at}>", key)
+            self.whole(place + f"[{f'<value {at}>' if keys[at] is None else keys[at]}]", value)
         # The order of the keys counts. Facts are sorted by place, so this fact states the order.
-        self.fact(place, f"{tag} of {[atom_text(key) or '' for key, _ in list(pairs)][:EXPANDED]} {count}")
+        self.fact(place, f"{tag} of {[text or '' for text in keys][:EXPANDED]} {len(keys)}")
 
     def unordered(self, place: Place, tag: str, values: Any) -> None:
         """Record the elements of a set by their sorted digests: their order differs between processes."""
@@ -330,11 +327,6 @@ class Walk(ABC):
         """Watch a list, set, dict or view of a dict."""
         if self.settings.watch is not None:
             self.settings.watch.add(container)
-
-    def watch_code(self, container: Collection[Any]) -> None:
-        """Watch a dict that holds methods or hooks."""
-        if self.settings.watch is not None:
-            self.settings.watch.add_code(container)
 
     def watch_items(self, mapping: dict[str, Any], names: Collection[str]) -> None:
         """Watch some items of a dict."""

@@ -198,7 +198,7 @@ def test_closures_count_and_what_cannot_be_told_has_no_key() -> None:
 
     assert key(closed(2)) == key(closed(2)) != key(closed(3))
     given = (one for one in "ab")
-    with pytest.raises(NoFingerprint, match=r"whether this changes: .*value.*: a generator does not tell"):
+    with pytest.raises(NoFingerprint, match=r"whether this changes: .*value.*: the items of a generator are unknown"):
         key(closed(given))
     place = next(iter(Identified(closed(given), None, ()).identity.unknown))
     assert key(closed(given), options={"version": "1"}) != key(closed(given), options={"version": "2"})

@@ -10,13 +10,13 @@ def check_stateless(module: nn.Module) -> None:
     """Refuse a module that cannot be cached.
 
     Raises:
-        NotStateless: it has trainable parameters, or is in training mode and random in it.
+        NotStateless: the module has trainable parameters, or a part in training mode that is random in this mode.
     """
     trainable = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
     if trainable:
-        few = ", ".join(trainable[:3]) + (", ..." if len(trainable) > 3 else "")
+        names = ", ".join(trainable[:3]) + (", ..." if len(trainable) > 3 else "")
         raise NotStateless(
-            f"the module has trainable parameters ({few}): its outputs change as it learns. Freeze it with "
+            f"the module has trainable parameters ({names}): its outputs change as it learns. Freeze it with "
             "module.requires_grad_(False), or pass enforce_stateless=False if it is not trained"
         )
     random = [
@@ -37,9 +37,4 @@ def is_random_in_training(module: nn.Module) -> bool:
         return module.p > 0
     if isinstance(module, nn.modules.batchnorm._NormBase | nn.RReLU):
         return True
-    return any(
-        "training" in names and any("dropout" in name.lower() for name in names)
-        for cls in type(module).__mro__
-        if cls is not nn.Module and issubclass(cls, nn.Module)
-        for names in names_used(cls)
-    )
+    return any("training" in names and any("dropout" in name.lower() for name in names) for names in names_used(module))

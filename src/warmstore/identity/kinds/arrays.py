@@ -43,9 +43,7 @@ def _mapped(walk: Walk, place: Place, value: Any) -> None:
         # A read-only mapping has the content of its file: the size and time of the file suffice.
         walk.fact(place, f"mapped {dtype_text(value.dtype)} {value.shape} {value.strides} {value.offset}")
         if walk.settings.files == "content":
-            walk.fact(
-                place + ".<file>", content_of(str(value.filename), found.st_size, found.st_mtime_ns, found.st_ino)
-            )
+            walk.fact(place + ".<file>", content_of(str(value.filename), found))
         else:
             walk.file(place + ".filename", str(value.filename))
         return
@@ -84,7 +82,7 @@ def _ufunc(walk: Walk, place: Place, value: Any) -> None:
         walk.origin(origin_of_name(module))
         walk.fact(place, f"{module}.{name}")
     else:
-        walk.cannot_tell(place, "a ufunc that was made from a Python function does not tell which")
+        walk.cannot_tell(place, "the Python function that a ufunc was made from is unknown")
 
 
 def _module_of(ufunc: Any) -> str | None:

@@ -88,7 +88,7 @@ def _builtin(walk: Walk, place: Place, value: Any) -> None:
 
         if walk.settings.draws and torch_objects.draws(name.rpartition(".")[2]):
             state, _ = walk.root(("settings", "generator"), "default generator of torch")
-            walk.fact(state, torch_objects.default_generator_text())
+            walk.fact(state, torch_objects.generator_text())
 
 
 @rule(types.MethodWrapperType)

@@ -17,11 +17,6 @@ from warmstore.identity.places import Place
 from warmstore.identity.walk import Walk
 
 
-@rule(tuple)
-def _tuple(walk: Walk, place: Place, value: Any) -> None:
-    walk.items(place, "tuple", value)
-
-
 @rule(list)
 def _list(walk: Walk, place: Place, value: Any) -> None:
     walk.watch(value)
@@ -61,8 +56,8 @@ def _set(walk: Walk, place: Place, value: Any) -> None:
     walk.unordered(place, type(value).__name__, value)
 
 
-@rule(type({}.keys()), type({}.values()), type({}.items()))
-def _view(walk: Walk, place: Place, value: Any) -> None:
+@rule(tuple, type({}.keys()), type({}.values()), type({}.items()))
+def _immutable(walk: Walk, place: Place, value: Any) -> None:
     walk.items(place, type(value).__name__, list(value))
 
 

@@ -62,10 +62,7 @@ def enum_member(walk: Walk, place: Place, value: Any) -> None:
 def native_library(walk: Walk, place: Place, value: Any) -> None:
     """Record a library that ctypes has loaded, by the content of its file."""
     found = stat_of(str(value._name))
-    if found is None:
-        walk.fact(place, f"library {value._name}")
-    else:
-        walk.fact(place, f"library {content_of(str(value._name), found.st_size, found.st_mtime_ns, found.st_ino)}")
+    walk.fact(place, f"library {value._name if found is None else content_of(str(value._name), found)}")
 
 
 def path(walk: Walk, place: Place, value: Any) -> None:
@@ -113,17 +110,17 @@ def record_object(walk: Walk, place: Place, value: Any) -> None:
         walk.whole(place + f".<{base.__name__}>", _EXTENDED[base](value))
         return
     if kind is not object and not is_made_in_python(kind) and reducer is None and _reduces_by_default(kind):
-        walk.cannot_tell(place, f"a {kind.__module__}.{kind.__qualname__} of C does not tell its state")
+        walk.cannot_tell(place, f"the state of a {kind.__module__}.{kind.__qualname__} of C is out of reach")
         return
     if kind.__module__ == "builtins" and kind.__name__ == "PyCapsule":
-        walk.cannot_tell(place, "a capsule of C does not tell its content")
+        walk.cannot_tell(place, "the content of a capsule of C is out of reach")
         return
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             reduced = reducer(value) if reducer is not None else value.__reduce_ex__(4)
     except Exception as error:
-        walk.cannot_tell(place, f"a {kind.__module__}.{kind.__qualname__} does not tell its state ({error})")
+        walk.cannot_tell(place, f"the state of a {kind.__module__}.{kind.__qualname__} cannot be read ({error})")
         return
     if isinstance(reduced, str):
         _global_name(walk, place, value, reduced)
@@ -173,7 +170,7 @@ def _global_name(walk: Walk, place: Place, value: Any, name: str) -> None:
         found = getattr(found, part, None)
     origin = origin_of_name(module)
     if found is not value or origin.is_program:
-        walk.cannot_tell(place, f"a {type(value).__qualname__} gives its name, {name!r}, instead of its state")
+        walk.cannot_tell(place, f"a {type(value).__qualname__} pickles as its name, {name!r}, without its state")
         return
     walk.origin(origin)
     walk.fact(place, f"object {module}.{name}")

@@ -43,7 +43,7 @@ def _refused(reason: str) -> Rule:
 
 
 rule(types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)(
-    _refused("a generator does not tell what it will give")
+    _refused("the items of a generator are unknown before it runs")
 )
 rule(types.FrameType)(_refused("a frame changes as the program runs"))
 rule(io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO)(

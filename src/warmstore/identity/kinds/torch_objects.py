@@ -89,19 +89,15 @@ def _tensor(walk: Walk, place: Place, value: Any) -> None:
     _memory(walk, place, value)
     walk.fact(place, text)
     if text != LEFT and (kind is torch.Tensor or walk.settings.tensors == "layout"):
-        _hooks_of_tensor(walk, place, value)
+        # Hooks of the backward pass. Those of parameters do not count outside compiled code.
+        for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+            for at, hook in enumerate((getattr(value, name, None) or {}).values()):
+                walk.whole(place + f".{name}[{at}]", hook)
     if kind is torch.Tensor and value.is_leaf and value.grad is not None:
         walk.whole(place + ".grad", value.grad)
     for name, attribute in sorted(vars(value).items()):
         if not name.startswith("_"):
             walk.whole(place + f".{name}", attribute)
-
-
-def _hooks_of_tensor(walk: Walk, place: Place, value: torch.Tensor) -> None:
-    """Record hooks that run in the backward pass. Hooks of parameters do not count outside compiled code."""
-    for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
-        for at, hook in enumerate((getattr(value, name, None) or {}).values()):
-            walk.whole(place + f".{name}[{at}]", hook)
 
 
 def _memory(walk: Walk, place: Place, value: torch.Tensor) -> None:
@@ -198,7 +194,8 @@ def _module(walk: Walk, place: Place, value: Any) -> None:
     if is_compiled(value):
         walk.whole(place, value._orig_mod)  # the compiled module computes the same
         return
-    walk.fact(place, f"module of {walk.cls(type(value), of_made=True)}{_mode(value)}")
+    mode = (" in training" if value.training else " in evaluation") if looks_at_training(value) else ""
+    walk.fact(place, f"module of {walk.cls(type(value), of_made=True)}{mode}")
     state = vars(value)
     walk.watch_object(value)
     walk.watch_items(state, [name for name in state if name not in _OF_EVERY_MODULE or name == "training"])
@@ -222,7 +219,7 @@ def _module(walk: Walk, place: Place, value: Any) -> None:
     for holder in hooks:
         if holder not in state:
             continue
-        walk.watch_code(state[holder])
+        walk.watch(state[holder])
         flags = [[key in (state.get(flag) or ()) for flag in _FLAGS] for key in state[holder]]
         if flags:
             walk.fact(place + f".{holder}", f"{len(flags)} {flags}")
@@ -236,32 +233,18 @@ def is_compiled(module: nn.Module) -> bool:
     return eval_frame is not None and isinstance(module, eval_frame.OptimizedModule)
 
 
-def _mode(module: nn.Module) -> str:
-    if not looks_at_training(module):
-        return ""
-    return " in training" if module.training else " in evaluation"
-
-
 def looks_at_training(module: nn.Module) -> bool:
     """Whether the code of a module reads `training`, as dropout and batch norm do."""
     if isinstance(module, nn.modules.dropout._DropoutNd):
         return module.p > 0
-    return any(
-        "training" in names
-        for cls in type(module).__mro__
-        if cls is not nn.Module and issubclass(cls, nn.Module)
-        for names in names_used(cls)
-    )
+    return any("training" in names for names in names_used(module))
 
 
-def names_used(cls: type) -> list[tuple[str, ...]]:
-    """The names that each method of a class uses, without the constructor and `extra_repr`."""
-    found = []
-    for name, member in vars(cls).items():
-        code = getattr(member, "__code__", None)
-        if code is not None and name not in ("__init__", "extra_repr"):
-            found.append(_all_names(code))
-    return found
+def names_used(module: nn.Module) -> list[tuple[str, ...]]:
+    """The names that each method of a module uses, without constructors and `extra_repr`."""
+    classes = [cls for cls in type(module).__mro__ if cls is not nn.Module and issubclass(cls, nn.Module)]
+    members = [item for cls in classes for item in vars(cls).items() if item[0] not in ("__init__", "extra_repr")]
+    return [_all_names(member.__code__) for _, member in members if hasattr(member, "__code__")]
 
 
 def _all_names(code: Any) -> tuple[str, ...]:
@@ -317,7 +300,7 @@ def _script_object(walk: Walk, place: Place, value: Any) -> None:
     try:
         state = walk.apart(value.__getstate__())  # each call returns a new object
     except Exception as error:
-        walk.cannot_tell(place, f"a {value._type()} does not tell its state ({type(error).__name__})")
+        walk.cannot_tell(place, f"the state of a {value._type()} cannot be read ({type(error).__name__})")
         return
     walk.fact(place, f"object of {value._type()} {xxhash.xxh3_128_hexdigest(state.encode())}")
 
@@ -343,7 +326,7 @@ _TORCHS_OWN = frozenset(
 
 
 def _random_generator(walk: Walk, place: Place, value: Any) -> None:
-    walk.state(place, lambda: f"torch.Generator {xxhash.xxh3_128_hexdigest(tensor_bytes(value.get_state()))}")
+    walk.state(place, lambda: f"torch.Generator {generator_text(value)}")
 
 
 def _exported(walk: Walk, place: Place, value: Any) -> None:
@@ -358,20 +341,18 @@ def _graph(walk: Walk, place: Place, value: Any) -> None:
 def settings_text() -> str:
     """The global settings of torch that decide results."""
     backends = torch.backends
-    return " ".join(
-        str(setting)
-        for setting in (
-            torch.get_default_dtype(),
-            torch.get_float32_matmul_precision(),
-            torch.are_deterministic_algorithms_enabled(),
-            backends.mkldnn.enabled,
-            backends.cudnn.enabled,
-            backends.cudnn.deterministic,
-            backends.cudnn.allow_tf32,
-            backends.cuda.matmul.allow_tf32,
-            torch.get_default_device(),
-        )
+    settings = (
+        torch.get_default_dtype(),
+        torch.get_float32_matmul_precision(),
+        torch.are_deterministic_algorithms_enabled(),
+        backends.mkldnn.enabled,
+        backends.cudnn.enabled,
+        backends.cudnn.deterministic,
+        backends.cudnn.allow_tf32,
+        backends.cuda.matmul.allow_tf32,
+        torch.get_default_device(),
     )
+    return " ".join(map(str, settings))
 
 
 def draws(name: str) -> bool:
@@ -379,9 +360,9 @@ def draws(name: str) -> bool:
     return name.rstrip("_") in _DRAWS
 
 
-def default_generator_text() -> str:
-    """The state of torch's default generator."""
-    return xxhash.xxh3_128_hexdigest(tensor_bytes(torch.default_generator.get_state()))
+def generator_text(generator: torch.Generator = torch.default_generator) -> str:
+    """The hash of the state of a random generator."""
+    return xxhash.xxh3_128_hexdigest(tensor_bytes(generator.get_state()))
 
 
 _DRAWS = frozenset(

@@ -31,7 +31,7 @@ INTROSPECTION = {
     "__doc__": "doc", "getdoc": "doc", "__annotations__": "annotations", "get_type_hints": "annotations",
     "get_annotations": "annotations", "__name__": "name", "__qualname__": "name", "__module__": "name",
 }  # fmt: skip
-"""What code asks for of functions and classes, by the names that it uses."""
+"""The documentation of functions and classes that code reads, by the names that the code uses."""
 
 MODULE_ATTRIBUTES = frozenset(
     ("__name__", "__doc__", "__file__", "__loader__", "__spec__", "__cached__", "__builtins__", "__package__",
@@ -39,6 +39,7 @@ MODULE_ATTRIBUTES = frozenset(
 )  # fmt: skip
 """Globals that the import system sets in every module."""
 
+_DESCRIPTIONS = ("__annotations__", "__name__", "__qualname__", "__module__")
 _NAMESPACES = frozenset((("argparse", "Namespace"), ("types", "SimpleNamespace")))
 _WHOLE_NAMES = frozenset(("__dict__", "__class__", "__reduce__", "__getstate__", "__slots__", "__weakref__"))
 _STATEFUL = frozenset(
@@ -49,16 +50,14 @@ _STATEFUL = frozenset(
 
 
 def read(walk: Walk, value: Any, place: Place, chain: Chain) -> None:
-    """Record what code reads of a value: the whole value, or one attribute, and the next attribute of that."""
+    """Record what code reads of a value: the whole value, or the attributes of a chain."""
     if not chain:
         walk.whole(place, value)
         return
     name, rest = chain[0], chain[1:]
     if name == "__doc__":
         walk.fact(place + ".__doc__", repr(getattr(value, "__doc__", None)))
-    elif name in ("__annotations__", "__name__", "__qualname__", "__module__") and isinstance(
-        value, FunctionType | type
-    ):
+    elif name in _DESCRIPTIONS and isinstance(value, FunctionType | type):
         walk.fact(place + f".{name}", documentation(value, {INTROSPECTION[name]}))
         walk.whole(place, value)
     elif name in REFLECTION:
@@ -169,10 +168,11 @@ def _read_class(walk: Walk, cls: type, place: Place, name: str, rest: Chain) -> 
     """Record one attribute of a class."""
     origin = origin_of_class(cls)
     kind = type(cls)
-    if name in _WHOLE_NAMES or (origin_of_class(kind).is_program) or static(kind, name) is not None:
-        if name == "__name__" and not origin_of_class(kind).is_program:
-            walk.fact(place + ".__name__", repr(cls.__name__))
-            return
+    of_program = origin_of_class(kind).is_program
+    if name == "__name__" and not of_program:
+        walk.fact(place + ".__name__", repr(cls.__name__))
+        return
+    if name in _WHOLE_NAMES or of_program or static(kind, name) is not None:
         walk.whole(place, cls)
         return
     if origin.is_program and kind.__name__ in ("EnumType", "EnumMeta"):
@@ -184,11 +184,11 @@ def _read_class(walk: Walk, cls: type, place: Place, name: str, rest: Chain) -> 
     walk.watch_cell(partial(static, cls, name))
     named, module = walk.name_of(cls)
     at = walk.root(("attribute", id(cls), name), f"{named}.{name}", module, cls)[0]
-    if raw is not None:
-        walk.fact(at + ".<kind>", type(raw).__name__)
     if raw is None:
         walk.fact(at, "missing")
-    elif isinstance(raw, FunctionType):
+        return
+    walk.fact(at + ".<kind>", type(raw).__name__)
+    if isinstance(raw, FunctionType):
         walk.whole(at, raw)
     elif isinstance(raw, staticmethod):
         walk.whole(at, raw.__func__)

@@ -82,10 +82,10 @@ def read_class(walk: Walk, place: Place, cls: type, origin: Origin) -> None:
     if isinstance(cls, abc.ABCMeta) and (registered := _registered(cls)):
         walk.fact(place + " registered", ", ".join(sorted(walk.cls(subclass) for subclass in registered)))
     walk.described.append((place, cls))
-    walk.watch_code(vars(cls))
-    members: Any = cls.__members__ if isinstance(cls, enum.EnumMeta) else {}
-    is_enum = isinstance(cls, enum.EnumMeta)
-    if is_enum:
+    walk.watch(vars(cls))
+    members: Any = {}
+    if is_enum := isinstance(cls, enum.EnumMeta):
+        members = cls.__members__
         _read_members(walk, place, members)
     for name, value in sorted(vars(cls).items()):
         if name in _NEUTRAL or name in CONSTRUCTORS or isinstance(value, MemberDescriptorType | GetSetDescriptorType):
@@ -95,9 +95,6 @@ def read_class(walk: Walk, place: Place, cls: type, origin: Origin) -> None:
         if is_enum and ((name in _OF_ENUMS and not _is_of_program(value)) or name in members):
             continue
         walk.whole(place + f".{name}", value)
-    own_hash = vars(cls).get("__hash__")
-    if isinstance(own_hash, FunctionType):
-        walk.whole(place + ".__hash__", own_hash)
 
 
 def _registered(cls: abc.ABCMeta) -> list[type]:

@@ -28,11 +28,21 @@ _SKIPPED = frozenset(
     for number, name in enumerate(_NAME)
     if name in ("CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "RESUME", "NOT_TAKEN") or name.startswith("INSTRUMENTED")
 )
+_LOCAL = ("FAST", "DEREF", "CELL", "CLOSURE")
+"""Parts of the names of instructions whose argument is a local variable."""
+
 _LOADS_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 _LOADS_LOCAL = ("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "LOAD_FAST_BORROW")
 _LOADS_FREE = ("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF")
 _LOADS_ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
-_PAIRS = ("LOAD_FAST_LOAD_FAST", "STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST", "LOAD_FAST_BORROW_LOAD_FAST_BORROW")
+_PAIRS = {
+    "LOAD_FAST_LOAD_FAST": ("LOAD_FAST", "LOAD_FAST"),
+    "LOAD_FAST_BORROW_LOAD_FAST_BORROW": ("LOAD_FAST", "LOAD_FAST"),
+    "STORE_FAST_LOAD_FAST": ("STORE_FAST", "LOAD_FAST"),
+    "STORE_FAST_STORE_FAST": ("STORE_FAST", "STORE_FAST"),
+}
+"""Instructions that do the work of two, with the names of the two."""
+
 _NEUTRAL_FLAGS = inspect.CO_NESTED | 0x4000000  # CO_HAS_DOCSTRING, from Python 3.13 on
 _SHIFTS = {"LOAD_GLOBAL": 1}
 if sys.version_info >= (3, 12):
@@ -118,19 +128,13 @@ def instructions(code: CodeType) -> Iterator[Instruction]:
         elif number in _NAMES:
             yield Instruction(name, code.co_names[argument >> _SHIFTS.get(name, 0)])
         elif name in _PAIRS:
-            first, second = _pair(name)
+            first, second = _PAIRS[name]
             yield Instruction(first, names[argument >> 4])
             yield Instruction(second, names[argument & 15])
         elif "FAST" in name or "DEREF" in name or name in ("LOAD_CLOSURE", "MAKE_CELL"):
             yield Instruction(name, names[argument])
         else:
             yield Instruction(name, argument)
-
-
-def _pair(name: str) -> tuple[str, str]:
-    if name.startswith("STORE"):
-        return ("STORE_FAST", "LOAD_FAST") if name.endswith("LOAD_FAST") else ("STORE_FAST", "STORE_FAST")
-    return "LOAD_FAST", "LOAD_FAST"
 
 
 def _variables(code: CodeType) -> tuple[str, ...]:
@@ -153,6 +157,7 @@ class _Reader:
         self.loose: set[str] = set()
 
     def read(self, code: CodeType) -> str:
+        """Collect the uses of names. Returns the digest of the code."""
         found = list(instructions(code))
         self._uses(code, found)
         return self._digest(code, found)
@@ -167,12 +172,7 @@ class _Reader:
             value = instruction.value
             if "CONST" in instruction.name or instruction.name == "KW_NAMES":
                 value = self._constant(value)
-            elif isinstance(value, str) and (
-                "FAST" in instruction.name
-                or "DEREF" in instruction.name
-                or "CELL" in instruction.name
-                or "CLOSURE" in instruction.name
-            ):
+            elif isinstance(value, str) and any(part in instruction.name for part in _LOCAL):
                 value = numbers.setdefault(("local", value), len(numbers))  # by order, not by name
             parts.append(f"{instruction.name} {value}")
         parameters = parameters_of(code)
@@ -214,9 +214,8 @@ class _Reader:
                     continue  # from Python 3.13 on: a nested function gets the cell
                 self.variables.setdefault(name, set()).update(self._chain(found, at, name))
             elif instruction.name in ("STORE_FAST", "STORE_DEREF", "DELETE_FAST", "DELETE_DEREF"):
-                self.variables.setdefault(str(instruction.value), set()).add(
-                    WHOLE
-                )  # the variable has another value afterwards
+                # The variable has another value afterwards.
+                self.variables.setdefault(str(instruction.value), set()).add(WHOLE)
             elif instruction.name == "IMPORT_NAME":
                 self._import(found, at)
             elif instruction.name in _LOADS_ATTRIBUTE and at not in named:
@@ -245,8 +244,8 @@ class _Reader:
         following = found[after] if after < len(found) else None
         if following is not None and following.name == "CONTAINS_OP" and at:
             following = found[at - 1]
-        constant = following is not None and following.name == "LOAD_CONST" and isinstance(following.value, str)
-        self.asked.add((variable, chain, str(following.value) if constant and following is not None else None))
+        constant = following.value if following is not None and following.name == "LOAD_CONST" else None
+        self.asked.add((variable, chain, constant if isinstance(constant, str) else None))
 
     def _import(self, found: list[Instruction], at: int) -> None:
         level = next((load.value for load in found[max(at - 2, 0) : at] if isinstance(load.value, int)), 0)
@@ -259,12 +258,8 @@ def _skipped(found: list[Instruction]) -> set[int]:
     """The positions of instructions that set the docstring or other metadata of a class."""
     skipped: set[int] = set()
     for at, instruction in enumerate(found):
-        if (
-            instruction.name == "STORE_NAME"
-            and instruction.value in _OF_CLASS_BODIES
-            and at
-            and "CONST" in found[at - 1].name
-        ):
+        is_metadata = instruction.name == "STORE_NAME" and instruction.value in _OF_CLASS_BODIES
+        if is_metadata and at and "CONST" in found[at - 1].name:
             skipped |= {at - 1, at}
     return skipped
 

@@ -6,8 +6,8 @@ decorator's wrapper, its closure may hold values of the program, which count as 
 
 from __future__ import annotations
 
+import functools
 import os
-import sys
 from collections.abc import Iterable, Mapping
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType
@@ -60,14 +60,12 @@ def read_function(walk: Walk, place: Place, function: FunctionType, origin: Orig
 
 def _read_program_function(walk: Walk, place: Place, function: FunctionType) -> None:
     walk.functions.append(function)
-    walk.watch_cell(partial(getattr, function, "__code__"))
-    walk.watch_cell(partial(getattr, function, "__defaults__"))
-    walk.watch_cell(partial(getattr, function, "__kwdefaults__"))
+    for attribute in ("__code__", "__defaults__", "__kwdefaults__"):
+        walk.watch_cell(partial(getattr, function, attribute))
     if function.__kwdefaults__:
         walk.watch(function.__kwdefaults__)
     facts = facts_of(function.__code__)
-    constants = ", ".join(facts.constants)
-    walk.fact(place, f"code {facts.digest} constants {constants[:160]}")
+    walk.fact(place, f"code {facts.digest} constants {', '.join(facts.constants)[:160]}")
     _read_introspection(walk, place, function, facts)
     _read_defaults(walk, place, function, facts)
     _read_attributes(walk, place, function)
@@ -100,13 +98,10 @@ def read_call(
 
 
 def read_called(walk: Walk, place: Place, function: Any) -> None:
-    """Record a value that is only called: of an object with `__call__`, what this method reads."""
+    """Record a value that is only called. Of an object with `__call__`, only what this method reads counts."""
     kind = type(function)
-    if (
-        not isinstance(function, FunctionType | MethodType | BuiltinFunctionType | type)
-        and origin_of_class(kind).is_program
-        and isinstance(static(kind, "__call__"), FunctionType)
-    ):
+    is_function = isinstance(function, FunctionType | MethodType | BuiltinFunctionType | type)
+    if not is_function and origin_of_class(kind).is_program and isinstance(static(kind, "__call__"), FunctionType):
         walk.fact(place, f"called object of {walk.name_of(kind)[0]}")
         read(walk, function, place, ("__call__",))
         return
@@ -115,20 +110,17 @@ def read_called(walk: Walk, place: Place, function: Any) -> None:
 
 def _implementations(function: FunctionType) -> dict[Any, Any] | None:
     """The implementations of a `functools.singledispatch` function by class; None for any other function."""
-    if function.__code__.co_qualname != "singledispatch.<locals>.wrapper" or function.__globals__ is not vars(
-        sys.modules["functools"]
-    ):
+    is_dispatcher = function.__code__.co_qualname == "singledispatch.<locals>.wrapper"
+    if not is_dispatcher or function.__globals__ is not vars(functools):
         return None
     return dict(function.registry)  # type: ignore[attr-defined]
 
 
 def _read_introspection(walk: Walk, place: Place, function: FunctionType, facts: CodeFacts) -> None:
-    """Note which documentation the code asks for: it then counts of all functions and classes. Refuse reflection."""
-    walk.introspects |= {INTROSPECTION[name] for name in (*facts.loose, *facts.strings) if name in INTROSPECTION}
-    walk.introspects |= {INTROSPECTION[name] for name in facts.globals if name in INTROSPECTION and name[:2] != "__"}
-    walk.introspects |= {
-        INTROSPECTION[name] for name in facts.names if name in ("getdoc", "get_type_hints", "get_annotations")
-    }
+    """Note which documentation the code reads: it then counts for all functions and classes. Refuse reflection."""
+    functions = ("getdoc", "get_type_hints", "get_annotations")
+    names = {*facts.loose, *facts.strings, *(name for name in functions if name in facts.names)}
+    walk.introspects |= {INTROSPECTION[name] for name in names & INTROSPECTION.keys()}
     for name in REFLECTION.intersection((*facts.names, *facts.strings)):
         walk.cannot_tell(place + f".<{name}>", reflection_reason(name))
     walk.described.append((place, function))

@@ -1,4 +1,4 @@
-"""Global names that a function reads: variables of its module, builtins, and the environment variables asked for.
+"""Global names that a function reads: variables of its module, builtins, and environment variables.
 
 Each name counts as far as the code reads it. A builtin counts only if the program has replaced it.
 """
@@ -81,9 +81,9 @@ def _read_builtin(walk: Walk, place: Place, function: FunctionType, name: str, v
 
 
 def _read_by_constant_name(walk: Walk, place: Place, value: Any, name: str, chain: Chain, facts: CodeFacts) -> bool:
-    """Record the environment variable or the module that code asks for by a constant name.
+    """Record the environment variables or modules that code looks up by constant names.
 
-    Returns whether the code asks the environment or the import system at all.
+    Returns whether the code looks up anything in the environment or the import system.
     """
     constants = {constant for variable, used, constant in facts.asked if variable == name and used == chain}
     if not constants:
@@ -94,9 +94,7 @@ def _read_by_constant_name(walk: Walk, place: Place, value: Any, name: str, chai
     if target is os.environ or (callable(target) and target in (os.environ, os.getenv)):
         for constant in constants:
             if constant is None:
-                walk.cannot_tell(
-                    place + ".<environment>", "a variable of the environment is asked for by a computed name"
-                )
+                walk.cannot_tell(place + ".<environment>", "a variable of the environment is read by a computed name")
             else:
                 at, _ = walk.root(("environment", constant), f"environment variable {constant}")
                 walk.fact(at, repr(os.environ.get(constant)))

@@ -26,8 +26,7 @@ def read_module(walk: Walk, place: Place, module: ModuleType, origin: Origin) ->
     if is_extension(module):
         file = str(module.__file__)
         found = stat_of(file)
-        text = "" if found is None else content_of(file, found.st_size, found.st_mtime_ns, found.st_ino)
-        walk.fact(place, f"native module {text}")
+        walk.fact(place, f"native module {'' if found is None else content_of(file, found)}")
         return
     if origin.folder:
         walk.checkouts.setdefault(program_root(origin.folder))
@@ -75,14 +74,10 @@ def read_computed_import(walk: Walk, place: Place, name: str, chain: Chain, fact
 
 def import_module(name: str, package: str) -> ModuleType | None:
     """Import a module as the program would; None where that fails. The program then sees the error when it runs."""
-    if not name.strip("."):
-        name = name or "."
     found = sys.modules.get(name)
     if isinstance(found, ModuleType):
         return found
     try:
-        if name.startswith(".") and not name.strip("."):
-            return importlib.import_module(name, package) if package else None
         return importlib.import_module(name, package or None)
     except KeyboardInterrupt:
         raise
