@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
-
-import numpy as np
 
 from warmstore.errors import ReadOnly
 from warmstore.features.cache_merging import MergeResult, merge_caches
@@ -26,11 +25,13 @@ from warmstore.features.remote_binding import RemoteBinding, pull, push
 from warmstore.features.write_queue import Block, WriteBehindQueue
 from warmstore.loading.fill_result import FillResult
 from warmstore.records.index.sample_keys import as_keys
+from warmstore.records.local_store import LocalStore
 from warmstore.records.maintenance.rewrite import Utilisation
 from warmstore.remote.location import is_remote
 from warmstore.replicate.pull import PullResult
 from warmstore.replicate.push import PushResult
 from warmstore.replicate.remote_copy import Remote
+from warmstore.storage.array_types import Int64
 from warmstore.storage.files import Files
 from warmstore.storage.humanize import parse_size
 from warmstore.storage.lifecycle import Closeable
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
 
     from warmstore.features.filling import Call
     from warmstore.features.module_changes import ModuleChangeDetector
-
-Int64 = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class FeatureCache(Closeable):
@@ -130,25 +129,27 @@ class FeatureCache(Closeable):
         )
         self.id = id
         self.read_only = read_only
-        self._given = os.fspath(folder)
-        self._joined = self._join_remote(self._given)
-        here = Path(folder) if self._joined is None else self._joined.folder
+        self._location = os.fspath(folder)
+        self._remote_binding: RemoteBinding | None = None
+        if is_remote(self._location):
+            self._remote_binding = RemoteBinding(Remote(self._location, remote_options, anonymous), self._options)
+        local = Path(folder) if self._remote_binding is None else self._remote_binding.folder
         blocks = WriteBehindQueue(self._commit, flush_every, parse_size(max_pending), async_write)
-        self.session = CacheSession(OpenVersion(id, here, self._options, blocks, self._joined, files))
+        self.session = CacheSession(OpenVersion(id, local, self._options, blocks, self._remote_binding, files))
         self._others: dict[str, FeatureCache] = {}  # versions opened beside this one, by digest
-        self.detectors: WeakSet[ModuleChangeDetector] = WeakSet()  # of the modules that use it
+        self.detectors: WeakSet[ModuleChangeDetector] = WeakSet()  # of the modules that use this cache
         self.closed = False
         self.register()
 
     def __repr__(self) -> str:
-        where = str(self.session.version.folder) if self._joined is None else self._joined.remote.shown
-        return f"FeatureCache({where!r}, {self.id!r}, {len(self):,} entries)"
+        binding = self._remote_binding
+        location = str(self.session.version.folder) if binding is None else binding.remote.shown
+        return f"FeatureCache({location!r}, {self.id!r}, {len(self):,} entries)"
 
     def __len__(self) -> int:
         """Rows on the disk, including earlier ones of repeated ids, and pending samples."""
-        versions = self._versions()
-        stored = sum(version.reader.store.snapshot.length for version in versions if version.reader is not None)
-        return stored + sum(len(version.blocks) for version in versions)
+        stored = sum(store.snapshot.length for store in self._stores())
+        return stored + sum(len(version.blocks) for version in self._versions())
 
     @property
     def path(self) -> Path:
@@ -167,8 +168,8 @@ class FeatureCache(Closeable):
 
     def stats(self) -> CacheStats:
         """Figures of the cache and of its use by this process, summed over the open versions."""
-        sessions, versions, quota = self._sessions(), self._versions(), self.session.version.quota
-        stores = [version.reader.store for version in versions if version.reader is not None]
+        sessions, versions, stores = self._sessions(), self._versions(), self._stores()
+        quota = self.session.version.quota
         return CacheStats(
             entries=sum(store.snapshot.length for store in stores),
             pending=sum(len(version.blocks) for version in versions),
@@ -205,7 +206,13 @@ class FeatureCache(Closeable):
             WriteFailed: an earlier write in the background failed; its samples are still pending.
         """
         values, missing = self.session.fetch(as_keys(ids))
-        return None if values is None else self.session.assemble(values, _torch_device(device)), missing
+        if values is None:
+            return None, missing
+        if device is not None:
+            import torch
+
+            device = torch.device(device)
+        return self.session.assemble(values, device), missing
 
     def put_batch(self, ids: Any, outputs: Any) -> None:
         """Store the outputs of a batch of samples. Lookups find them at once; the next flush commits them.
@@ -227,7 +234,7 @@ class FeatureCache(Closeable):
             self.session.put(keys, outputs)
 
     def flush(self) -> None:
-        """Commit all pending samples; on return they are on the disk, and visible to other processes.
+        """Commit all pending samples to the disk, where other processes see them.
 
         Raises:
             WriteFailed: a write failed; nothing is lost, and the next flush retries.
@@ -237,12 +244,7 @@ class FeatureCache(Closeable):
             other.flush()
 
     def fill(
-        self,
-        module: nn.Module,
-        loader: Iterable[Any],
-        *,
-        call: Call | None = None,
-        progress: bool | None = None,
+        self, module: nn.Module, loader: Iterable[Any], *, call: Call | None = None, progress: bool | None = None
     ) -> FillResult:
         """Compute and store every sample of a loader that is not cached yet. Fully cached batches are skipped.
 
@@ -281,10 +283,10 @@ class FeatureCache(Closeable):
             progress: show a bar; None shows one on a terminal.
 
         Raises:
-            SchemaMismatch: it holds outputs of another structure, dtype or shape.
-            StaleCache: it was filled under another fingerprint, and versions="raise" (with "new", the rows go to
-                their version); or by put_batch alone while this one was not.
-            StoreExists: it is a record store and no cache. NotAStore: there is no store.
+            SchemaMismatch: the other cache holds outputs of another structure, dtype or shape.
+            StaleCache: the other cache was filled under another fingerprint, and versions="raise" (with "new", the rows
+                go to their version); or by put_batch alone while this one was not.
+            StoreExists: the other folder is a record store and no cache. NotAStore: it is no store.
             ReadOnly: this cache is not written by this process.
         """
         return merge_caches(self, other, progress)
@@ -293,7 +295,7 @@ class FeatureCache(Closeable):
         """Rewrite the store with one row per id and without damaged rows, and free the other bytes.
 
         Other processes may read and write meanwhile. A copy must fit on the disk: if a cache with `max_size` is more
-        than half full, the oldest samples are evicted for it.
+        than half full, the oldest samples are evicted to make room for the copy.
 
         Args:
             progress: show a bar; None shows one on a terminal.
@@ -326,7 +328,7 @@ class FeatureCache(Closeable):
             url: of the folder of caches; this one is stored in it under its id. None for the URL it was opened with.
 
         Raises:
-            StaleCache, SchemaMismatch: others filled it with another module, or with other outputs.
+            StaleCache, SchemaMismatch: the remote cache was filled with another module, or holds other outputs.
             RemoteUnavailable, RemoteRefused: the cache was not pushed.
         """
         remote = self._remote(url, remote_options, anonymous)
@@ -346,7 +348,7 @@ class FeatureCache(Closeable):
         Samples that two hosts computed are stored twice, until `rebalance`. The arguments are those of `push`.
 
         Raises:
-            StaleCache, SchemaMismatch: others filled it with another module, or with other outputs.
+            StaleCache, SchemaMismatch: the remote cache was filled with another module, or holds other outputs.
             Damaged, RemoteUnavailable, RemoteRefused: chunks copied so far are kept; the next pull resumes.
         """
         remote = self._remote(url, remote_options, anonymous)
@@ -366,16 +368,11 @@ class FeatureCache(Closeable):
         return self.pull(url, **options), self.push(url, **options)
 
     def _remote(self, url: str | os.PathLike[str] | None, options: Mapping[str, Any] | None, anonymous: bool) -> Remote:
-        if url is None:
-            if self._joined is None:
-                raise ValueError(f"push and pull need a URL: {self.path} was opened as a folder")
-            return self._joined.remote.below(self.path.name)
-        return Remote(url, options, anonymous).below(self.path.name)
-
-    def _join_remote(self, folder: str) -> RemoteBinding | None:
-        if not is_remote(folder):
-            return None
-        return RemoteBinding(Remote(folder, self._options.remote_options, self._options.anonymous), self._options)
+        if url is not None:
+            return Remote(url, options, anonymous).below(self.path.name)
+        if self._remote_binding is None:
+            raise ValueError(f"push and pull need a URL: {self.path} was opened as a folder")
+        return self._remote_binding.remote.below(self.path.name)
 
     # Versions
 
@@ -390,8 +387,8 @@ class FeatureCache(Closeable):
         with self.session.version.lock:
             key = digest(fingerprint)
             if key not in self._others:
-                files = self.session.version.files if self._joined is None else None
-                other = FeatureCache(self._given, self.id, **vars(self._options), files=files)
+                files = self.session.version.files if self._remote_binding is None else None
+                other = FeatureCache(self._location, self.id, **vars(self._options), files=files)
                 self._others[key] = other.bind(fingerprint)
                 versions = self._versions()
                 for version in versions:
@@ -405,7 +402,10 @@ class FeatureCache(Closeable):
     def _versions(self) -> list[OpenVersion]:
         return [session.version for session in self._sessions()]
 
-    # The end
+    def _stores(self) -> list[LocalStore]:
+        return [version.reader.store for version in self._versions() if version.reader is not None]
+
+    # Committing and closing
 
     def _commit(self, blocks: Sequence[Block]) -> None:
         # A method of the cache: the background thread then holds a reference to it, so it is not closed meanwhile.
@@ -431,19 +431,7 @@ class FeatureCache(Closeable):
         self.session.after_fork()
 
     def __reduce__(self) -> Any:
-        return _reopen, (self._given, self.id, vars(self._options))
+        return partial(FeatureCache, **vars(self._options)), (self._location, self.id)
 
     def __deepcopy__(self, memo: Any) -> Self:
         return self
-
-
-def _torch_device(device: torch.device | str | None) -> torch.device | None:
-    if device is None:
-        return None
-    import torch
-
-    return torch.device(device)
-
-
-def _reopen(folder: str, id: str, options: dict[str, Any]) -> FeatureCache:
-    return FeatureCache(folder, id, **options)

@@ -1,6 +1,5 @@
-"""The state of caches on the disk, read without their modules: for the command line and reports."""
+"""The state of caches on the disk, read without their modules, for the command line and reports."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
@@ -25,9 +24,9 @@ _BLOCK = 1 << 20
 class CacheState:
     """One version of a cache.
 
-    id: what `FeatureCache` was given. entries: rows. evicted: rows that went since the last rebalance.
-    bytes: of the whole folder. created, written: of store.json and of the last commit, in seconds since 1970.
-    writers: live processes that have a chunk. usage: over all closed runs.
+    id: the id that `FeatureCache` was given. entries: rows. evicted: rows evicted since the last rebalance. bytes: size
+    of the folder. created, written: times of store.json and of the last commit, in seconds since 1970. writers: live
+    processes that have a chunk. usage: of all closed runs.
     """
 
     path: Path
@@ -44,7 +43,7 @@ class CacheState:
 
     @property
     def seconds_saved(self) -> float:
-        """Hits times what a sample has cost on average."""
+        """Hits times the average seconds to compute a sample."""
         return self.usage.hits * self.usage.per_sample
 
 
@@ -73,10 +72,10 @@ def read_state(path: Path) -> CacheState:
 
 
 def find_caches(path: Path) -> list[Path]:
-    """The versions at a path: all of a cache, one version, or those of all caches in a folder.
+    """The versions at a path: all versions of a cache, one version, or the versions of all caches in a folder.
 
     Raises:
-        NotAStore: there is no cache.
+        NotAStore: the path has no cache.
         StoreExists: the path is a store that is no cache.
     """
     is_version = id_name(path) != path.name and (path / NAME).is_file()
@@ -85,16 +84,17 @@ def find_caches(path: Path) -> list[Path]:
         with RecordStore.open(found[0]) as store:
             schema_of(store)  # raises
         return found
-    found = list(_caches_in(path))
+    for folder in sorted(path.iterdir()) if path.is_dir() else ():
+        if not folder.name.startswith(".") and (folder / NAME).is_file():
+            with RecordStore.open(folder) as store:
+                found += [folder] if is_cache(store) else []
     if not found:
-        raise NotAStore(
-            f"{path} is no feature cache and holds none; name the folder given to FeatureCache, or one in it"
-        )
+        raise NotAStore(f"{path} has no feature cache; name the folder given to FeatureCache, or a folder in it")
     return found
 
 
 def duplicates(store: RecordStore) -> int:
-    """Rows whose key another, later row has too. Takes 8 bytes of memory a row.
+    """The number of rows that a later row with the same key supersedes. Takes 8 bytes of memory per row.
 
     Raises:
         Damaged: a key cannot be read.
@@ -107,7 +107,7 @@ def duplicates(store: RecordStore) -> int:
         keys, bad = read_keys(store.gatherer, KEY, rows)
         if bad is not None:
             raise Damaged(f"{store.path} has damaged rows; `warmstore verify` names them")
-        # Ints have equal high halves, and hashes are uniform: equal sums are as rare as collisions of 64-bit hashes.
+        # All ints have the same high half, and hashes are uniform: sums collide as rarely as 64-bit hashes.
         folded[first:last] = keys.halves[:, 0] + keys.halves[:, 1] * np.uint64(0x9E3779B97F4A7C15)
     return len(folded) - len(np.unique(folded))
 
@@ -123,14 +123,6 @@ def clear(path: Path, files: Files | None = None) -> None:
     state = read_state(path)
     if state.writers:
         raise ReadOnly(f"{path} is being written by {state.writers} live process(es); end them first")
-    gone = path.with_name(f".{path.name[:100]}.cleared.tmp")
-    files.rename(path, gone)
-    files.remove_folder(gone)
-
-
-def _caches_in(folder: Path) -> Iterator[Path]:
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if not path.name.startswith(".") and (path / NAME).is_file():
-            with RecordStore.open(path) as store:
-                if is_cache(store):
-                    yield path
+    removed = path.with_name(f".{path.name[:100]}.cleared.tmp")
+    files.rename(path, removed)
+    files.remove_folder(removed)

@@ -24,10 +24,10 @@ _BLOCK_ROWS = 1 << 16
 
 @dataclass(frozen=True)
 class MergeResult:
-    """What `FeatureCache.merge` did, in samples.
+    """The result of `FeatureCache.merge`, in samples.
 
-    added: copied to this cache. present: in this cache already, and unchanged. damaged: rows of the other cache that do
-    not match their checksums, and were left out.
+    added: copied to this cache. present: in this cache already. damaged: rows of the other cache that do not match
+    their checksums; they are not copied.
     """
 
     added: int
@@ -58,7 +58,7 @@ def merge_caches(cache: OpenCache, other: OpenCache | str | os.PathLike[str], pr
 
 
 def check_same(known: OutputSchema, given: OutputSchema) -> None:
-    """Raise SchemaMismatch where the outputs of two caches differ in structure, dtype or shape."""
+    """Raise SchemaMismatch if the outputs of two caches differ in structure, dtype or shape."""
     check_spec(known.structure, given.structure)
     for path, field in known.fields.items():
         if replace(given.fields[path], codec="raw", dictionary=None) != replace(field, codec="raw", dictionary=None):
@@ -72,15 +72,15 @@ def _target(cache: OpenCache, path: Path, fingerprint: Fingerprint | None) -> Op
     known = cache.fingerprint
     if known is not None and fingerprint is not None and not have_same_rules(known, fingerprint):
         raise StaleCache(
-            f"{path} was filled under other rules of identity than {cache.path}, so nothing says that its outputs are "
-            "those of the same module. Merge it into a cache of its own, or call put_batch with its values"
+            f"{path} was filled under other rules of identity than {cache.path}, so its outputs may be those of "
+            "another module. Merge it into another cache, or call put_batch with its values"
         )
     if fingerprint is not None:
         return cache.bind(fingerprint)
-    if cache.fingerprint is not None:
+    if known is not None:
         raise StaleCache(
-            f"{path} was filled by put_batch alone, so nothing says that its outputs are those of the module that "
-            f"filled {cache.path}. Merge it into a cache of its own, or call put_batch with its values"
+            f"{path} was filled by put_batch alone, so its outputs may be those of another module than the one that "
+            f"filled {cache.path}. Merge it into another cache, or call put_batch with its values"
         )
     return cache
 
@@ -95,7 +95,7 @@ def _copy(target: OpenCache, reader: CacheReader, progress: bool | None) -> Merg
             numbers = snapshot.rows_at(np.arange(first, min(first + step, rows), dtype=np.int64))
             keys, bad = read_keys(store.gatherer, KEY, numbers)
             damaged += 0 if bad is None else int(bad.sum())
-            # Where the other cache has several rows of a key, only the one that its own lookups return is copied.
+            # If the other cache has several rows of a key, only the row that its own lookups return is copied.
             latest = np.flatnonzero(reader.keyed.find(keys) == numbers)
             missing = latest[target.session.missing(keys.take(latest))]
             present += len(latest) - len(missing)

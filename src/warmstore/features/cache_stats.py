@@ -7,20 +7,19 @@ from warmstore.features.keyed.cache_versions import CacheVersion
 
 @dataclass(frozen=True)
 class CacheStats:
-    """A cache's figures at one moment.
+    """A cache's figures at one moment, summed over the versions that this process has opened.
 
     entries: rows on the disk. pending: samples accepted and not committed yet.
     hits, misses: samples looked up by this process. damaged: misses whose stored row did not match its checksum.
-    bytes: on the disk. bytes_read: of outputs handed out by this process, in bytes.
-    computed_seconds: spent in the module on misses, by this process.
-    seconds_saved: hits times what a sample has cost on average, in this run and those before.
-    versions: those on the disk, also where this process has not used them. All other figures are sums over the
-        versions that this cache has opened.
-    hot_hits: of the hits those that came from the hot tier. hot_bytes: what that takes now, of memory or of the device.
+    bytes: on the disk. bytes_read: bytes of outputs returned to this process.
+    computed_seconds: seconds that the module computed misses in this process.
+    seconds_saved: hits times the average seconds to compute a sample, over all runs.
+    versions: all versions on the disk.
+    hot_hits: hits that came from the hot tier. hot_bytes: bytes of the hot tier, in RAM or on the device.
     window: seconds within which a write to a wrapped module that leaves no trace is found, such as one through NumPy;
-        None where no module is wrapped.
-    max_size: the bound on the bytes of all versions, None for none. evicted: rows that went for it, since the last
-        rebalance.
+        None if no module is wrapped.
+    max_size: the limit on the bytes of all versions, None for no limit. evicted: rows evicted for this limit since the
+        last rebalance.
     """
 
     entries: int

@@ -17,7 +17,7 @@ def fill(
     cache: OpenCache, module: nn.Module, loader: Iterable[Any], call: Call | None, progress: bool | None
 ) -> FillResult:
     """See `FeatureCache.fill`."""
-    from tqdm import tqdm  # imported where a bar is shown
+    from tqdm import tqdm  # imported only if a bar is shown
 
     if cache.read_only:
         raise ReadOnly(f"the cache {cache.path} was opened with read_only=True; open it without to fill it")
@@ -25,8 +25,8 @@ def fill(
     batches = computed = found = 0
     if not cache.writes:
         return FillResult(batches, computed, found)
-    shown = None if progress is None else not progress
-    with tqdm(loader, desc=cache.id, unit=" batches", disable=shown, dynamic_ncols=True) as bar:
+    hidden = None if progress is None else not progress
+    with tqdm(loader, desc=cache.id, unit=" batches", disable=hidden, dynamic_ncols=True) as bar:
         for batch in bar:
             args, kwargs = _arguments(batch) if call is None else call(batch)
             samples, missing = cached.count_missing(*args, **kwargs)
@@ -46,9 +46,9 @@ def _cached(cache: OpenCache, module: nn.Module) -> CachedModule:
     if not isinstance(module, CachedModule):
         return CachedModule(module, cache)
     if module.cache is not cache:
-        raise ValueError(f"the module keeps its outputs in {module.cache.path}, not in {cache.path}; fill that cache")
+        raise ValueError(f"the module stores its outputs in {module.cache.path}, not in {cache.path}; fill that cache")
     if not module.enabled:
-        raise ValueError("the module has enabled=False, so nothing it computes is kept; set module.enabled = True")
+        raise ValueError("the module has enabled=False, so its outputs are not stored; set module.enabled = True")
     return module
 
 
@@ -58,6 +58,6 @@ def _arguments(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(batch, list | tuple) and len(batch) > 1:
         return tuple(batch[:-1]), {"cache_ids": batch[-1]}
     raise BadIds(
-        f"the loader gave a {type(batch).__name__}, which is no batch with ids: give dicts with 'cache_ids', or tuples "
-        "of the module's arguments and the ids, in this order; or pass call=, a function from a batch to (args, kwargs)"
+        f"the loader gave a {type(batch).__name__}, which has no ids: give dicts with 'cache_ids', or tuples of the "
+        "module's arguments and the ids, in this order; or pass call=, a function from a batch to (args, kwargs)"
     )

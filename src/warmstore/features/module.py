@@ -25,7 +25,7 @@ from warmstore.features.keyed.cache_versions import fingerprint_of
 from warmstore.features.module_changes import detector_of
 from warmstore.features.open_cache import OpenCache
 from warmstore.features.outputs.dims_inference import Dimensions, is_guess
-from warmstore.features.outputs.out_dims import UNTOLD, check_out_dims
+from warmstore.features.outputs.out_dims import UNSET, check_out_dims
 from warmstore.features.outputs.output_structure import unflatten
 from warmstore.identity import Identity
 from warmstore.records.index.sample_keys import Keys, as_keys
@@ -52,22 +52,22 @@ class CachedModule(nn.Module):
         cache: a `FeatureCache`, which keeps the outputs. Several modules may share it while their fingerprints agree.
         enabled: False calls the module and nothing else.
         key_from_batch: called with the arguments of `forward`; returns the ids.
-        batch_args: positions and names of the arguments that carry one value per sample, such as `[0, "mask"]`; of a
-            part of an argument its path, such as `(0, "mask")`. If None, they are inferred from lengths.
+        batch_args: positions and names of the arguments that have one value per sample, such as `[0, "mask"]`, or paths
+            of parts of arguments, such as `(0, "mask")`. If None, they are inferred from lengths.
         out_dims: the dimension of the samples in each tensor of the output, as for torch.vmap: an int, or ints in
             tuples, lists and dicts that match the output or a prefix of it. None marks a part that is the same for all
             samples in every batch. The default is dimension 0.
         enforce_stateless: refuse a module with trainable parameters, or one that is random in training mode.
-        map_location: the device of the outputs; that of the input if None.
-        version: replaces the identity of those parts of the module and of arguments that have none. Change it when they
-            change.
+        map_location: the device of the outputs; None for the device of the input.
+        version: replaces the identity of parts of the module and of arguments that have none. Change the version when
+            these parts change.
         ignore: places to leave out of the identity, as errors and logs name them, such as "module.logger".
 
     Raises:
         NotStateless: see `enforce_stateless`.
-        ValueError: `out_dims` holds something else than ints and None.
-        NoFingerprint: some part of the module has no identity, so changes would not be noticed. The message names the
-            part and what to do.
+        ValueError: `out_dims` has an entry that is neither an int nor None.
+        NoFingerprint: some part of the module has no identity, so its changes would not be noticed. The message names
+            the part and a remedy.
     """
 
     def __init__(
@@ -91,21 +91,21 @@ class CachedModule(nn.Module):
         self._key_from_batch = key_from_batch
         self._batch_args = batch_args
         check_out_dims(out_dims)
-        self._out_dims = UNTOLD if out_dims is None else out_dims
+        self._out_dims = UNSET if out_dims is None else out_dims
         self._device = None if map_location is None else torch.device(map_location)
-        left_out = frozenset([ignore] if isinstance(ignore, str) else ignore)
-        self._settings = CallSettings(version, left_out)
+        ignored = frozenset([ignore] if isinstance(ignore, str) else ignore)
+        self._settings = CallSettings(version, ignored)
         if enforce_stateless:
             check_stateless(module)
-        self._detector = detector_of(module, version, left_out)
+        self._detector = detector_of(module, version, ignored)
         self._detector.identity(again=True)  # raises NoFingerprint
         cache.detectors.add(self._detector)
-        self._bound: dict[Any, CacheSession] = {}  # by what outputs depend on beside samples: the version
+        self._bound: dict[Any, CacheSession] = {}  # by module identity, settings and autocast
         self._last: tuple[CacheSession, Identity, torch.device, str, torch.device | None] | None = None
         self._roles: Roles = {}
         self._recalled = False  # whether the roles stored in the cache were read
         self._dimensions = Dimensions()
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
         self.register_state_dict_post_hook(_strip_prefix)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_add_prefix)  # type: ignore[no-untyped-call]
 
@@ -141,20 +141,20 @@ class CachedModule(nn.Module):
         if arguments.open is not None:
             name, value = arguments.open
             shape = tuple(value.shape) if hasattr(value, "shape") else f"({len(value)},)"
-            self._say(
+            self._warn_once(
                 name,
-                f"{name} of shape {shape} may hold one row for each of {len(keys)} samples, or be the same for all of "
-                "them: batches that do not tell are computed and not kept. Name the arguments that are batches with "
+                f"{name} of shape {shape} may have one row for each of {len(keys)} samples, or be the same for all "
+                "samples. Such batches are computed and not stored. Name the arguments that are batches with "
                 "CachedModule(batch_args=)",
             )
             return self._compute_only(arguments)
         session = self._bind(arguments)
         device = self._device or where or _device_of(self.module)
         values, missing = session.fetch(keys)
-        if self._out_dims is not UNTOLD:
+        if self._out_dims is not UNSET:
             session.check_dims(self._out_dims)
         if not len(missing) and session.serves(len(keys)):
-            if where is not None and self._out_dims is UNTOLD and not kwargs and _is_one_tensor(args):
+            if where is not None and self._out_dims is UNSET and not kwargs and _is_one_tensor(args):
                 self._last = session, self._detector.identity(), where, _autocast(where), device
             return session.assemble(values, device)
         try:
@@ -163,7 +163,7 @@ class CachedModule(nn.Module):
             return self._call(args, kwargs, cache_ids)
 
     def _served(self, args: tuple[Any, ...], kwargs: dict[str, Any], cache_ids: Any) -> Any:
-        """The output for a batch of cached samples, if the last batch was like it and also all cached; else None.
+        """The output for a batch of cached samples; None if some are missing or the call differs from the last one.
 
         A call with one tensor has no settings: its outputs depend on the module, autocast and the device alone.
         """
@@ -200,28 +200,28 @@ class CachedModule(nn.Module):
         settles = session.serves(len(keys)) or len(which) > 1  # else the samples' dimension is a guess
         whole = len(which) == len(keys) or not arguments.may_cut or not settles
         computed = np.arange(len(keys)) if whole else which
-        asked = keys if whole else keys.take(which)
+        computed_keys = keys if whole else keys.take(which)
         if whole:
             args, kwargs = arguments.args, arguments.kwargs
         else:
             args, kwargs = arguments.take(torch.from_numpy(which))
         began = time.perf_counter()
         output = self._compute(args, kwargs, lambda: self._bind(arguments) is session)
-        session.computed(time.perf_counter() - began, len(computed))
+        session.cost.add(time.perf_counter() - began, len(computed))
         if not self._is_bound(arguments, session):
             raise StaleCache(
                 "the module's weights changed while it computed, so its outputs belong to no version of the cache. "
                 "Call module.eval() before wrapping it, or do not train it while it computes"
             )
-        sure = self._out_dims is not UNTOLD or len(computed) > 1
-        if self._out_dims is UNTOLD:
-            doubt = self._doubt(session, output, arguments, computed, asked)
+        sure = self._out_dims is not UNSET or len(computed) > 1
+        if self._out_dims is UNSET:
+            doubt = self._doubt(session, output, arguments, computed, computed_keys)
             if doubt:
-                self._say("output", doubt)
+                self._warn_once("output", doubt)
                 return _moved(output, self._device) if whole else self._compute_only(arguments)
             sure = sure or not is_guess(output, 1, session.lists)
-        kept = None if len(which) == len(computed) else which
-        structure, leaves = session.put(asked, output, self._out_dims, kept, sure=sure)
+        stored = None if len(which) == len(computed) else which
+        structure, leaves = session.put(computed_keys, output, self._out_dims, stored, sure=sure)
         if whole:
             by_path = {leaf.path: leaf.restored() for leaf in leaves}
             return unflatten(structure, lambda path: _detached(by_path[path], self._device), device)
@@ -231,7 +231,7 @@ class CachedModule(nn.Module):
         """Why an output is not stored, or "": see `Dimensions`.
 
         Args:
-            computed: positions of its samples in the batch. keys: of these samples.
+            computed: positions in the batch of the output's samples. keys: the keys of these samples.
         """
         count = len(keys)
 
@@ -247,7 +247,7 @@ class CachedModule(nn.Module):
         return ""
 
     def _run_some(self, arguments: Arguments, which: Any) -> Any:
-        """The module's output for some samples, used for its shapes. Keeps the random state."""
+        """The module's output for some samples, of which only the shapes are used. The random state is restored."""
         args, kwargs = arguments.take(torch.from_numpy(which))
         where = arguments.device()
         devices = [where] if where is not None and where.type == "cuda" else []
@@ -255,7 +255,7 @@ class CachedModule(nn.Module):
             return self._compute(args, kwargs)
 
     def settle(self, *args: Any, cache_ids: Any = None, **kwargs: Any) -> None:
-        """Learn the dimension of samples in a cache that was filled in batches of one: run a batch of one sample twice.
+        """Run a batch that repeats one sample, which shows the dimension of samples in a cache filled one by one.
 
         Does nothing if the dimension is known already, or if the module cannot compute such a batch.
         """
@@ -264,7 +264,7 @@ class CachedModule(nn.Module):
             return
         session = self._bind(arguments)
         if session.is_fixed and not session.is_settled:
-            with contextlib.suppress(Exception):  # then the first batch of several settles it, or raises
+            with contextlib.suppress(Exception):  # then the first batch of several samples shows it, or raises
                 session.confirm(self._run_some(arguments, np.zeros(2, np.int64)), 2)
 
     def _compute_only(self, arguments: Arguments) -> Any:
@@ -273,26 +273,26 @@ class CachedModule(nn.Module):
     def _compute(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], is_bound: Callable[[], bool] | None = None
     ) -> Any:
-        with torch.no_grad(), self._detector.calling():  # its exact identity was checked before
+        with torch.no_grad(), self._detector.calling():  # `calling` checks the exact identity first
             if is_bound is not None and not is_bound():
                 raise _OtherVersionError
             with self._settings.calling():
                 return self.module(*args, **kwargs)
 
-    def _say(self, about: str, text: str) -> None:
-        """Log something once."""
-        if about not in self._said:
-            self._said.add(about)
+    def _warn_once(self, subject: str, text: str) -> None:
+        """Log the first warning about a subject."""
+        if subject not in self._warned:
+            self._warned.add(subject)
             _log.warning("%s", text)
 
     def count_missing(self, *args: Any, cache_ids: Any = None, **kwargs: Any) -> tuple[int, int]:
-        """How many samples a call would return, and how many of them it would compute. Nothing is read or computed."""
+        """The number of samples that a call would return, and of those it would compute. Reads and computes nothing."""
         keys, arguments = self._read(args, kwargs, cache_ids)
         missing = np.arange(len(keys)) if arguments.open else self._bind(arguments).missing(keys)
         return len(keys), len(keys.take(missing).distinct()[0])
 
     def train(self, mode: bool = True) -> Self:
-        """Has no effect on the wrapped module, whose mode the cache depends on."""
+        """Has no effect on the wrapped module, because its outputs depend on its mode."""
         self.training = mode
         return self
 
@@ -329,7 +329,7 @@ class CachedModule(nn.Module):
         return found
 
     def _is_bound(self, arguments: Arguments, session: CacheSession) -> bool:
-        """Whether outputs still belong to a version of the cache, after they were computed."""
+        """Whether outputs of this call still belong to the version of a session."""
         try:
             return self._bind(arguments) is session
         except StaleCache:
@@ -373,7 +373,7 @@ def _device_of(module: nn.Module) -> torch.device | None:
 
 
 def _moved(output: Any, device: torch.device | None) -> Any:
-    return torch.utils._pytree.tree_map_only(torch.Tensor, lambda one: _detached(one, device), output)
+    return torch.utils._pytree.tree_map_only(torch.Tensor, lambda tensor: _detached(tensor, device), output)
 
 
 def _detached(values: Any, device: torch.device | None) -> Any:

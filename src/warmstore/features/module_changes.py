@@ -1,7 +1,7 @@
 """Detects changes of a module without hashing its weights at every call.
 
-All users of a module share one record of it, for as long as the module lives: its identity when it was first seen, and
-what only calls through warmstore have changed since. See `warmstore.identity.recorded_identity`.
+All users of a module share one `RecordedIdentity` while the module exists. Changes that calls through warmstore make in
+the module do not change its identity.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class ModuleChangeDetector:
     Args:
         version: replaces the identity of parts that have none.
         ignore: places to leave out.
-        recorded: of the module that this one is a copy of.
+        recorded: the identity of the module that this one is a copy of.
+        clock: returns seconds.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class ModuleChangeDetector:
         self._recorded = recorded
 
     def identity(self, *, again: bool = False, exactly: bool = False) -> Identity:
-        """The present identity of the module.
+        """The current identity of the module.
 
         Args:
             again: hash all weights again, which finds every write.
@@ -67,7 +68,7 @@ class ModuleChangeDetector:
 
     @contextmanager
     def calling(self) -> Iterator[None]:
-        """While warmstore calls the module: what it changes in itself, except weights, does not change its identity."""
+        """Call the module in this context: its changes of itself, except of weights, do not change its identity."""
         with ExitStack() as stack:
             for (number, _, _), detector in list(_live.items()):
                 if number == id(self._module):
@@ -76,40 +77,31 @@ class ModuleChangeDetector:
 
     @property
     def window(self) -> float:
-        """Seconds within which a write to a tensor is found that only hashing shows."""
+        """Seconds within which a check finds a write to a tensor that only hashing shows."""
         return self._recorded.window
 
     def __reduce__(self) -> Any:
-        return _copy, (self._module, self._version, self._ignore, self._recorded)
+        return detector_of, (self._module, self._version, self._ignore, self._recorded)
 
 
 def detector_of(
     module: nn.Module,
     version: str | None = None,
     ignore: Collection[str] = (),
+    recorded: RecordedIdentity | None = None,
     *,
     clock: Callable[[], float] = time.monotonic,
 ) -> ModuleChangeDetector:
     """The detector of a module: one for each combination of `version` and `ignore`.
 
     Args:
-        clock: returns seconds; used if the detector is new.
+        recorded, clock: for a new detector, see `ModuleChangeDetector`.
     """
-    left_out = frozenset([ignore] if isinstance(ignore, str) else ignore)
-    key = (id(module), version, left_out)
+    ignored = frozenset([ignore] if isinstance(ignore, str) else ignore)
+    key = (id(module), version, ignored)
     found = _live.get(key)
     if found is None:
-        found = _live[key] = ModuleChangeDetector(module, version, left_out, clock=clock)
-    return found
-
-
-def _copy(
-    module: nn.Module, version: str | None, ignore: frozenset[str], recorded: RecordedIdentity
-) -> ModuleChangeDetector:
-    key = (id(module), version, ignore)
-    found = _live.get(key)
-    if found is None:
-        found = _live[key] = ModuleChangeDetector(module, version, ignore, recorded)
+        found = _live[key] = ModuleChangeDetector(module, version, ignored, recorded, clock=clock)
     return found
 
 

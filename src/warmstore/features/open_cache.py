@@ -1,4 +1,4 @@
-"""OpenCache: what modules, filling and merging use of a `FeatureCache`."""
+"""OpenCache: the attributes of a `FeatureCache` that modules, filling and merging use."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol

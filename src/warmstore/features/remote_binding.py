@@ -1,4 +1,4 @@
-"""One cache at a remote, filled by many hosts: each pushes what it computed, and takes over what the others did."""
+"""One cache at a remote, filled by many hosts: each host pushes its samples and attaches the chunks of the others."""
 
 import contextlib
 import logging
@@ -10,9 +10,9 @@ import numpy as np
 
 from warmstore.errors import Damaged, ReadOnly, RemoteError, SchemaMismatch, StaleCache, StoreExists
 from warmstore.features.keyed.cache_options import CacheOptions
+from warmstore.features.keyed.cache_store import is_cache
 from warmstore.features.keyed.cache_versions import difference
 from warmstore.features.keyed.open_version import OpenVersion
-from warmstore.features.outputs.output_schema import KEY
 from warmstore.records.format.manifest import NAME, Manifest, read_manifest
 from warmstore.records.local_store import LocalStore
 from warmstore.records.log.log_entries import Entries
@@ -60,14 +60,19 @@ def join(
 ) -> PullResult:
     """Attach the chunks that all other hosts pushed."""
     room = None if version.quota is None else version.quota.reserve
-    total = PullResult(0, 0, 0)
+    parts = []
     for head in read_heads(objects):
         store = _store_for(version, head.manifest)
         check_joins(store.manifest, head, remote)
-        part = attach(store.path, head, objects, store.files, lazily=keep, room=room, progress=progress)
-        total = PullResult(total.chunks + part.chunks, total.size + part.size, total.records + part.records)
+        parts.append(attach(store.path, head, objects, store.files, lazily=keep, room=room, progress=progress))
     version.see_others()
-    return total
+    return _sum(parts)
+
+
+def _sum(parts: list[PullResult]) -> PullResult:
+    return PullResult(
+        sum(part.chunks for part in parts), sum(part.size for part in parts), sum(part.records for part in parts)
+    )
 
 
 def _store_for(version: OpenVersion, manifest: Manifest) -> LocalStore:
@@ -102,14 +107,14 @@ def lazily(files: RemoteFiles) -> Keep:
 
 
 class RemoteBinding:
-    """The remote of a cache that was opened by its URL: its local folder, and warnings where the remote fails.
+    """The remote of a cache that was opened by its URL: its local folder, and warnings if the remote fails.
 
-    remote: of the folder of all caches. failures: of reads.
+    remote: the folder of all caches at the remote. failures: number of failed requests.
     """
 
     def __init__(self, remote: Remote, options: CacheOptions) -> None:
         if options.max_size is not None:
-            raise ValueError("max_size bounds a cache in a folder; of one at a remote, cache_size bounds what is here")
+            raise ValueError("max_size bounds a cache in a folder; for a cache at a URL, pass cache_size")
         self.remote = replace(remote, limits=_LIMITS)
         self._cache_dir = default_cache_dir() if options.cache_dir is None else Path(options.cache_dir)
         self._cache_size = None if options.cache_size is None else parse_size(options.cache_size)
@@ -118,7 +123,7 @@ class RemoteBinding:
 
     @property
     def folder(self) -> Path:
-        """The local folder of its caches."""
+        """The local folder of all caches of the remote."""
         return copy_folder(self.remote, self._cache_dir)
 
     def files(self, name: str) -> RemoteFiles:
@@ -126,31 +131,31 @@ class RemoteBinding:
         return RemoteFiles(self.remote.below(name), self._cache_size, self._cache_dir)
 
     def pull_now(self, version: OpenVersion) -> None:
-        """`pull`. A remote that fails is no error: the rows that are local are used."""
+        """`pull`. If the remote fails, the local rows are used."""
         try:
             pull(version, self.remote.below(version.path.name), False)
         except (RemoteError, Damaged) as error:
             self.failed(error)
 
     def push_now(self, version: OpenVersion) -> None:
-        """`push`. A remote that fails is no error: a later push sends what this one could not."""
+        """`push`. If the remote fails, a later push sends the samples."""
         try:
             push(version, self.remote.below(version.path.name), False, False)
         except (RemoteError, Damaged) as error:
-            _log.warning("%s; what was computed here stays here until the next push", error)
+            _log.warning("%s; samples computed on this host stay local until the next push", error)
 
     def failed(self, error: Exception) -> None:
         """Count a failure, and log a warning at most once a minute."""
         self.failures += 1
         if time.monotonic() - self._last_warning > _PAUSE or not self._last_warning:
             self._last_warning = time.monotonic()
-            _log.warning("%s; what is not here is computed", error)
+            _log.warning("%s; every sample that is not local is computed", error)
 
 
 def push_folder(folder: Path, remote: Remote, *, verify: bool = False, progress: bool | None = None) -> PushResult:
     """Push a folder that holds a record store or a version of a cache."""
     files = Files()
-    shared = _is_cache(read_manifest(folder, files))
+    shared = is_cache(read_manifest(folder, files))
     with contextlib.closing(remote.open()) as objects:
         if shared:
             for head in read_heads(objects):
@@ -169,24 +174,19 @@ def pull_folder(
             return PullResult(0, 0, 0)
         if not heads or not heads[0].shared:
             return pull_store(folder, objects, files, progress=progress)
-        total = PullResult(0, 0, 0)
         if not (folder / NAME).exists():
             folder.absolute().parent.mkdir(parents=True, exist_ok=True)
             first = heads[0].manifest
             RecordStore.create(folder, first.fields, metadata=first.metadata).close()
+        parts = []
         for head in heads:
             check_joins(read_manifest(folder, files), head, remote)
-            part = attach(folder.absolute(), head, objects, files, progress=progress)
-            total = PullResult(total.chunks + part.chunks, total.size + part.size, total.records + part.records)
-        return total
-
-
-def _is_cache(manifest: Manifest) -> bool:
-    return manifest.metadata.get("structure") is not None and KEY in manifest.fields
+            parts.append(attach(folder.absolute(), head, objects, files, progress=progress))
+        return _sum(parts)
 
 
 def check_joins(local: Manifest, head: RemoteSnapshot, remote: Remote) -> None:
-    """Raise where another host's part of a cache has another fingerprint, or other fields, than the local store."""
+    """Raise if another host's part of a cache has another fingerprint, or other fields, than the local store."""
     pushed = head.manifest
     changed = difference(pushed.metadata.get("fingerprint") or {}, local.metadata.get("fingerprint") or {})
     if changed:
@@ -194,9 +194,6 @@ def check_joins(local: Manifest, head: RemoteSnapshot, remote: Remote) -> None:
             f"{remote!r} holds outputs of another computation than this cache: {changed}. Use another cache id for the "
             "changed module, or versions='new'"
         )
-    if (
-        not head.shared
-        or local.fields != pushed.fields
-        or local.metadata.get("structure") != pushed.metadata.get("structure")
-    ):
+    same_outputs = local.metadata.get("structure") == pushed.metadata.get("structure")
+    if not head.shared or local.fields != pushed.fields or not same_outputs:
         raise SchemaMismatch(f"{remote!r} holds other outputs, or another codec, than this cache: use another cache id")

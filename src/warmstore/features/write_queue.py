@@ -1,4 +1,4 @@
-"""Outputs that were accepted and are not committed yet. They are found by key and written in the background.
+"""Outputs that are accepted and not committed yet. They are found by key and written in the background.
 
 A block stays in the queue until the key index has its rows, so a lookup in the queue and then in the index misses
 nothing. The queue is bounded in bytes: `put` waits for the disk when it is full.
@@ -20,7 +20,7 @@ _log = logging.getLogger("warmstore")
 
 @dataclass(frozen=True)
 class Block:
-    """Keys and leaves of some samples, in memory that nobody else writes to."""
+    """Keys and leaves of some samples. The block owns the memory of its leaves."""
 
     keys: Keys
     leaves: tuple[Leaf, ...]
@@ -39,11 +39,11 @@ Commit = Callable[[Sequence[Block]], None]
 
 
 class WriteBehindQueue:
-    """The queue and, with `background`, the thread that empties it.
+    """The queue and, with `background`, the thread that empties it. nbytes: pending bytes.
 
     Args:
-        commit: a method that commits blocks. If it raises, the blocks stay, and it is called again later. It is held
-            weakly, so that the thread does not keep an unused cache open.
+        commit: a method that commits blocks. If it raises, the blocks stay, and it is called again later. The queue has
+            a weak reference to it, so that the thread does not keep an unused cache open.
         flush_every: number of pending samples that starts a commit.
         limit: the most pending bytes.
     """
@@ -60,12 +60,12 @@ class WriteBehindQueue:
         self._queue: list[Block] = []
         self._firsts: list[int] = []  # by block: the number of its first sample
         self._accepted = 0  # number of the next sample
-        # By key: the number of its sample, in waiting blocks (_found) and in blocks being committed (_going).
+        # The numbers of samples by key, in waiting blocks and in blocks that are being committed.
         # Ints, unlike tuples, cost the garbage collector nothing.
-        self._found: dict[bytes, int] = {}
-        self._going: dict[bytes, int] = {}
+        self._waiting: dict[bytes, int] = {}
+        self._in_commit: dict[bytes, int] = {}
         self._samples = 0
-        self._nbytes = 0
+        self.nbytes = 0
         self._wanted = False  # start a commit before `flush_every` samples wait
         self._error: BaseException | None = None  # of a commit in the background
         self._lost: BaseException | None = None  # of a commit in the background that dropped blocks
@@ -75,22 +75,17 @@ class WriteBehindQueue:
         self._committing = threading.Lock()
 
     def __len__(self) -> int:
-        return len(self._found) + len(self._going)
-
-    @property
-    def nbytes(self) -> int:
-        """Pending bytes."""
-        return self._nbytes
+        return len(self._waiting) + len(self._in_commit)
 
     def find(self, keys: Keys) -> dict[int, tuple[Block, int]]:
         """By position: the block and row of each key that is pending."""
-        if not self._found and not self._going:
+        if not self._waiting and not self._in_commit:
             return {}
         packed = keys.packed
         with self._changed:
             # In this order, newer samples win.
-            found = [one for one in (self._going, self._found) if not one.keys().isdisjoint(packed)]
-            numbers = [(at, number) for one in found for at, number in enumerate(map(one.get, packed))]
+            pending = [known for known in (self._in_commit, self._waiting) if not known.keys().isdisjoint(packed)]
+            numbers = [(at, number) for known in pending for at, number in enumerate(map(known.get, packed))]
             return {at: self._sample(number) for at, number in numbers if number is not None}
 
     def _sample(self, number: int) -> tuple[Block, int]:
@@ -104,7 +99,7 @@ class WriteBehindQueue:
             Exception: raised by the last commit in the background. The block was accepted, unless the queue is full.
         """
         with self._changed:
-            while self._background and self._queue and self._nbytes + block.nbytes > self._limit:
+            while self._background and self._queue and self.nbytes + block.nbytes > self._limit:
                 self._raise_locked()
                 self._start()
                 self._wanted = True
@@ -112,12 +107,12 @@ class WriteBehindQueue:
                 self._changed.wait_for(lambda: self._error is not None or not self._wanted)
             self._queue.append(block)
             self._samples += len(block)
-            self._nbytes += block.nbytes
+            self.nbytes += block.nbytes
             numbers = range(self._accepted, self._accepted + len(block))
-            self._found.update(zip(block.keys.packed, numbers, strict=True))
+            self._waiting.update(zip(block.keys.packed, numbers, strict=True))
             self._firsts.append(self._accepted)
             self._accepted += len(block)
-            due = self._samples >= self._flush_every or (not self._background and self._nbytes > self._limit)
+            due = self._samples >= self._flush_every or (not self._background and self.nbytes > self._limit)
             if due and self._background:
                 self._start()
                 self._changed.notify_all()
@@ -180,7 +175,7 @@ class WriteBehindQueue:
         with self._committing:
             with self._changed:
                 blocks = list(self._queue)
-                self._going, self._found = self._found, {}
+                self._in_commit, self._waiting = self._waiting, {}
             if not blocks:
                 return
             try:
@@ -192,7 +187,7 @@ class WriteBehindQueue:
                 raise
             except BaseException:
                 with self._changed:  # they stay pending
-                    self._going, self._found = {}, {**self._going, **self._found}
+                    self._in_commit, self._waiting = {}, {**self._in_commit, **self._waiting}
                 raise
             self._forget(blocks)
 
@@ -200,36 +195,30 @@ class WriteBehindQueue:
         with self._changed:
             del self._queue[: len(blocks)], self._firsts[: len(blocks)]
             self._samples -= sum(map(len, blocks))
-            self._nbytes -= sum(block.nbytes for block in blocks)
-            gone, self._going = self._going, {}
+            self.nbytes -= sum(block.nbytes for block in blocks)
+            committed, self._in_commit = self._in_commit, {}
             self._changed.notify_all()
-        del gone  # freed outside of the lock
+        del committed  # freed outside of the lock
 
     def _start(self) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="warmstore-writer", daemon=True)
             self._thread.start()
 
+    def _is_due(self) -> bool:
+        return self._error is None and bool(self._queue) and (self._samples >= self._flush_every or self._wanted)
+
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(
-                    lambda: (
-                        self._stopping
-                        or (
-                            self._error is None
-                            and bool(self._queue)
-                            and (self._samples >= self._flush_every or self._wanted)
-                        )
-                    )
-                )
+                self._changed.wait_for(lambda: self._stopping or self._is_due())
                 if self._stopping:
                     return
             try:
                 # This may drop the last reference to the cache, which closes it: no lock is held.
                 self._drain_now()
             except Exception as error:
-                _log.warning("writing cached features failed, they wait in memory: %s", error)
+                _log.warning("writing cached features failed; they stay pending in memory: %s", error)
                 with self._changed:
                     self._error = error
             with self._changed:

@@ -8,8 +8,8 @@ from collections.abc import Collection
 class WriterRanks:
     """The ranks that may write; None for all.
 
-    The rank is torch.distributed's where that is initialised, also after the cache was opened, else RANK of the
-    environment, as torchrun sets it, else 0.
+    The rank of this process is that of torch.distributed, which may be initialised after the cache was opened, else the
+    environment variable RANK, which torchrun sets, else 0.
     """
 
     def __init__(self, ranks: Collection[int] | None) -> None:
@@ -24,5 +24,5 @@ class WriterRanks:
         distributed = sys.modules.get("torch.distributed")  # a program that initialised it has imported it
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
             self._initialised = distributed.get_rank()
-        # Caches may be closed after the process group was destroyed; the rank from before still counts.
+        # A cache may be closed after the process group was destroyed. The last rank then still applies.
         return int(os.environ.get("RANK") or 0) if self._initialised is None else self._initialised

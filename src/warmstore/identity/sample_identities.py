@@ -29,8 +29,8 @@ from warmstore.identity.plain_data import ATOMS, NotPlain, PlainTexts, digest_of
 from warmstore.identity.recorded_identity import RecordedIdentity
 from warmstore.identity.walk import Walk
 from warmstore.identity.watch import Watch
-from warmstore.storage.array_types import UInt64
 
+UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
 Classes = tuple[tuple[type, int], ...]
 """The classes of samples, with their numbers."""
 

@@ -177,7 +177,7 @@ class TestBytes:
             for _ in range(3):
                 look(cache, range(10))
             assert cache.stats().hot_bytes == 0
-        assert caplog.text.count("no room") == 1
+        assert caplog.text.count("too small for rows") == 1
 
     def test_versions_share_it(self, tmp_path, linear):
         with ws.FeatureCache(tmp_path, "id", versions="new", hot_size="100KB") as cache:

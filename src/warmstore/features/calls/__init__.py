@@ -1,1 +1,1 @@
-"""The arguments of a module's call: which are per sample, and the identity of the others."""
+"""The arguments of a module's call: the roles of arguments, and the identity of those that are not per sample."""

@@ -1,12 +1,12 @@
 """The arguments of one call: which have one row per sample, and how these are cut to the misses.
 
-A tensor or array whose first dimension is the number of ids may be per sample, and so may a list of that length, or a
-tuple of so many strings, as torch's collate function makes them; dicts, mappings such as tokenisers return, other
-tuples and other lists are looked into. Everything else goes to the module as it is, and is a setting of the call.
+A part of the arguments may be per sample if its length is the number of ids, and if it is a tensor, an array, a list or
+a tuple of strings, as torch's collate function makes them. Dicts, mappings such as those of tokenisers, and other lists
+and tuples are searched for such parts. Everything else is a setting of the call.
 
 The role of a part is decided once and stored in `Roles`. A part whose length once differed from the batch size is the
 same for all samples from then on. A part that fitted two batches of different sizes is per sample. Until then, a part
-whose shape only fits "per sample" is treated as such, but is not cut; one whose shape fits both is open.
+whose shape only fits "per sample" is treated as such, but is not cut. A part whose shape fits both is open.
 """
 
 import copy
@@ -25,8 +25,8 @@ Path = tuple[Any, ...]
 """Position or name of an argument, then the keys, names and positions inside of it."""
 
 Roles = dict[str, bool | int]
-"""By path, as text: whether a part is per sample, if proven. If it fitted batches of one size only: that size if
-treated as per sample, and minus that size if open."""
+"""The role of each part, by the text of its path. True or False: whether the part is per sample, proven. A number: the
+part fitted batches of this size only, and is treated as per sample; if the number is negative, the part is open."""
 
 IDS = "cache_ids"
 """The key of the ids in a dict argument."""
@@ -41,10 +41,10 @@ class Arguments:
     """Positional and keyword arguments for `count` samples.
 
     Args:
-        batch_args: positions and names of the arguments that are per sample, or the paths of parts of them; None infers
+        batch_args: positions and names of the arguments that are per sample, or paths of parts of them; None infers
             them from lengths.
-        roles: known from other calls; `check` adds those of this call.
-        ids: the object that held the ids; if it is part of an argument, it is per sample.
+        roles: the roles found in earlier calls; `check` adds those of this call.
+        ids: the object that has the ids; as a part of an argument it is per sample.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Arguments:
         self.args = args
         self.kwargs = kwargs
         self._count = count
-        self._told = None if batch_args is None else [one if isinstance(one, tuple) else (one,) for one in batch_args]
+        self._named = None if batch_args is None else [arg if isinstance(arg, tuple) else (arg,) for arg in batch_args]
         self._roles: Roles = {} if roles is None else roles
         self._ids = ids
         self._parts: dict[str, bool] | None = None  # of every part that could be per sample: whether it is
@@ -68,20 +68,10 @@ class Arguments:
         self.open: tuple[str, Any] | None = None
         """The path of a part that may be per sample or the same for all samples, and the part."""
 
-    def check(self) -> None:
-        """Decide what is per sample.
-
-        Raises:
-            BadIds: the first tensor, which is taken for the input, has another number of rows than ids. Where there
-                is no tensor, the first list or tuple of strings is.
-            AmbiguousBatch: a part that was per sample in an earlier batch has another length than this one.
-        """
-        self._decide()
-
     @property
     def may_cut(self) -> bool:
         """Whether all parts treated as per sample are proven to be, so that they may be cut to some samples."""
-        self._decide()
+        self.check()
         return not self._unproven
 
     def device(self) -> torch.device | None:
@@ -93,8 +83,8 @@ class Arguments:
         return None
 
     def fixed(self) -> dict[str, Any]:
-        """By argument, the values that are the same for all samples; parts that are batches are replaced by a mark."""
-        self._decide()
+        """The values that are the same for all samples, by argument. A mark replaces the parts that are batches."""
+        self.check()
         rests = ((key, self._rest(value, (key,))) for key, value in self._items())
         return {f"argument {key}": rest for key, rest in rests if rest is not _BATCH}
 
@@ -104,7 +94,7 @@ class Arguments:
         Args:
             which: int64 [m], their positions.
         """
-        self._decide()
+        self.check()
         args = tuple(self._cut(value, (at,), which) for at, value in enumerate(self.args))
         return args, {name: self._cut(value, (name,), which) for name, value in self.kwargs.items()}
 
@@ -114,7 +104,14 @@ class Arguments:
 
     # Deciding
 
-    def _decide(self) -> None:
+    def check(self) -> None:
+        """Decide which parts are per sample, unless this is decided.
+
+        Raises:
+            BadIds: the input has another number of rows than ids. The input is the first tensor, else the first list or
+                tuple of strings.
+            AmbiguousBatch: a part that was per sample in an earlier batch has another length than this one.
+        """
         if self._parts is not None:
             return
         self._input = self._find_input()
@@ -123,78 +120,78 @@ class Arguments:
         if self._input is not None and len(self.args) == 1 and not self.kwargs and isinstance(self.args[0], _ARRAYS):
             self._parts = {_text((0,)): True}  # it must be the batch
             return
-        news: Roles = {}
+        new_roles: Roles = {}
         parts: dict[str, bool] = {}
         for key, value in self._items():
-            self._visit(value, (key,), parts, news)
+            self._visit(value, (key,), parts, new_roles)
         self._parts = parts
         if any(parts.values()) and self._count:  # else the number of samples is unknown
-            self._roles.update(news)
+            self._roles.update(new_roles)
         self._unproven = any(batch and type(self._roles.get(path)) is int for path, batch in parts.items())
 
     def _find_input(self) -> tuple[Path, Any] | None:
-        if self._told is None and self.args and isinstance(self.args[0], torch.Tensor) and self.args[0].ndim:
+        if self._named is None and self.args and isinstance(self.args[0], torch.Tensor) and self.args[0].ndim:
             return (0,), self.args[0]  # the common case
         for kind in ("array", "texts"):
             for key, value in self._items():
                 found = self._first(value, (key,), kind)
                 if found is not None:
                     return found
-        candidates = (((key,), value) for key, value in self._items())
-        fitting = (one for one in candidates if isinstance(one[1], list) and len(one[1]) == self._count)
-        return next((one for one in fitting if self._is_told(one[0]) is not False), None)
+        lists = (((key,), value) for key, value in self._items() if isinstance(value, list))
+        fitting = ((path, value) for path, value in lists if len(value) == self._count)
+        return next(((path, value) for path, value in fitting if self._is_named(path) is not False), None)
 
     def _first(self, value: Any, path: Path, kind: str) -> tuple[Path, Any] | None:
-        told = self._is_told(path)
-        if told is False:
+        named = self._is_named(path)
+        if named is False:
             return None
         if isinstance(value, _ARRAYS):
-            return (path, value) if value.ndim and told != "inside" else None
+            return (path, value) if value.ndim and named != "inside" else None
         if kind == "texts" and isinstance(value, list | tuple) and value and isinstance(value[0], str):
-            return (path, value) if told != "inside" else None
+            return (path, value) if named != "inside" else None
         if isinstance(value, list):
             return None  # one tensor per sample, of any length each
         found = (self._first(child, (*path, key), kind) for key, child in _children(value))
-        return next((one for one in found if one is not None), None)
+        return next(filter(None, found), None)
 
     def _raise_rows(self, path: Path, value: Any) -> None:
         rows = len(value)
         raise BadIds(
-            f"{self._count} cache_ids for {rows} samples ({_say(path)}): give one id per sample. "
+            f"{self._count} cache_ids for {rows} samples ({_described(path)}): give one id per sample. "
             "If that argument is not the batch, name the ones that are with batch_args="
         )
 
-    def _visit(self, value: Any, path: Path, parts: dict[str, bool], news: Roles) -> None:
+    def _visit(self, value: Any, path: Path, parts: dict[str, bool], new_roles: Roles) -> None:
         """Decide the role of a value and of all parts in it."""
-        told = self._is_told(path)
-        if told is False:
+        named = self._is_named(path)
+        if named is False:
             return
-        if told != "inside" and _is_sized(value):
-            batch = self._decide_part(value, path, told is True, news)
+        if named != "inside" and _is_sized(value):
+            batch = self._decide_part(value, path, named is True, new_roles)
             parts[_text(path)] = batch
             if batch or isinstance(value, _ARRAYS):
                 return
         for key, child in _children(value):
-            self._visit(child, (*path, key), parts, news)
+            self._visit(child, (*path, key), parts, new_roles)
 
-    def _decide_part(self, value: Any, path: Path, named: bool, news: Roles) -> bool:
+    def _decide_part(self, value: Any, path: Path, named: bool, new_roles: Roles) -> bool:
         at, rows, count = _text(path), len(value), self._count
-        if isinstance(value, _ARRAYS) and path in (self._told or ()):
+        if isinstance(value, _ARRAYS) and path in (self._named or ()):
             if rows != count:
                 self._raise_rows(path, value)
             return True
         role = self._role(value, path, named)
-        news[at] = role
+        new_roles[at] = role
         if role is False:
             return False
         if rows != count:
             raise AmbiguousBatch(
-                f"{_say(path)} has {rows} rows for {count} samples, and had one per sample in an earlier batch. Name "
-                f"the arguments that are batches with CachedModule(batch_args=), such as {_example(path)}. Where they "
-                "are others than those taken for batches so far, use another cache id"
+                f"{_described(path)} has {rows} rows for {count} samples, and had one per sample in an earlier batch. "
+                "Name the arguments that are batches with CachedModule(batch_args=), such as "
+                f"{[path if len(path) > 1 else path[0]]}. If these differ from the batches so far, use another cache id"
             )
         if type(role) is int and role < 0:
-            self.open = self.open or (_say(path), value)
+            self.open = self.open or (_described(path), value)
         return True
 
     def _role(self, value: Any, path: Path, named: bool) -> bool | int:
@@ -209,10 +206,10 @@ class Arguments:
             return False
         if value is self._ids or path[-1] == IDS:
             return True
-        nested = [one for one in value if isinstance(one, _ARRAYS)] if isinstance(value, list) else []
-        if nested and count > 1 and not named and all(one.ndim > 0 and len(one) == count for one in nested):
+        nested = [item for item in value if isinstance(item, _ARRAYS)] if isinstance(value, list) else []
+        if nested and count > 1 and not named and all(item.ndim > 0 and len(item) == count for item in nested):
             raise AmbiguousBatch(
-                f"{_say(path)} is a list of {len(value)} tensors of {count} rows each, for {count} samples: "
+                f"{_described(path)} is a list of {len(value)} tensors of {count} rows each, for {count} samples: "
                 "it may hold one tensor per sample or several batches. Pass a tuple for several batches, or stack "
                 "the samples"
             )
@@ -231,19 +228,19 @@ class Arguments:
             return value.ndim < 2 or value.shape[1] != count  # else it may be a mask [T, T], with T the batch size
         if isinstance(value, tuple):
             return True
-        if count <= _FEW and all(isinstance(one, _NUMBERS) for one in value):
+        if count <= _FEW and all(isinstance(item, _NUMBERS) for item in value):
             return False
-        return not all(isinstance(one, list | tuple) and len(one) == count for one in value)
+        return not all(isinstance(item, list | tuple) and len(item) == count for item in value)
 
-    def _is_told(self, path: Path) -> bool | str | None:
-        """Whether the part at a path was named in `batch_args`; "inside" where a part of it was, None without them."""
-        if self._told is None:
+    def _is_named(self, path: Path) -> bool | str | None:
+        """Whether `batch_args` names the part at a path; "inside" if it names a part of this part; None without it."""
+        if self._named is None:
             return None
-        if any(path[: len(one)] == one for one in self._told):
+        if any(path[: len(named)] == named for named in self._named):
             return True
-        return "inside" if any(one[: len(path)] == path for one in self._told) else False
+        return "inside" if any(named[: len(path)] == path for named in self._named) else False
 
-    # Using what was decided
+    # Applying the roles
 
     def _is_batch(self, path: Path) -> bool:
         assert self._parts is not None
@@ -258,7 +255,11 @@ class Arguments:
             return type(value)(value[at] for at in which.tolist())
         if is_mapping(value):
             cut = {key: self._cut(child, (*path, key), which) for key, child in value.items()}
-            return cut if type(value) is dict else _same_type(value, cut)
+            if type(value) is dict:
+                return cut
+            other = copy.copy(value)  # it has methods of its own, as the BatchEncoding of transformers has
+            other.update(cut)
+            return other
         if isinstance(value, list | tuple):
             children = [self._cut(child, (*path, key), which) for key, child in _children(value)]
             return type(value)(*children) if hasattr(value, "_fields") else type(value)(children)
@@ -286,7 +287,7 @@ def _is_sized(value: Any) -> bool:
     if isinstance(value, _ARRAYS):
         return value.ndim > 0
     if isinstance(value, tuple):
-        return bool(value) and all(type(one) is str for one in value)
+        return bool(value) and all(type(item) is str for item in value)
     return isinstance(value, list)
 
 
@@ -311,12 +312,8 @@ def _text(path: Path) -> str:
     return repr(path[0]) if len(path) == 1 else repr(path[0]) + "".join(f"[{key!r}]" for key in path[1:])
 
 
-def _say(path: Path) -> str:
+def _described(path: Path) -> str:
     return f"argument {_text(path)}"
-
-
-def _example(path: Path) -> list[Any]:
-    return [path if len(path) > 1 else path[0]]
 
 
 def _rows_of(value: torch.Tensor, which: torch.Tensor) -> torch.Tensor:
@@ -326,13 +323,6 @@ def _rows_of(value: torch.Tensor, which: torch.Tensor) -> torch.Tensor:
         if value.ndim == dimensions and not value.is_contiguous() and value.is_contiguous(memory_format=layout):
             return rows.contiguous(memory_format=layout)
     return rows
-
-
-def _same_type(value: Any, cut: dict[Any, Any]) -> Any:
-    # A dict with methods of its own, such as the BatchEncoding of transformers.
-    other = copy.copy(value)
-    other.update(cut)
-    return other
 
 
 def _first_tensor(value: Any) -> torch.Tensor | None:

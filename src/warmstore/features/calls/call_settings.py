@@ -23,7 +23,7 @@ _STAMPS = FileStamps()
 
 
 class CallSettings:
-    """Identifies the settings of calls. Objects are watched for changes, not identified anew at each call.
+    """Identifies the settings of calls. An object is identified once, and again only after a change.
 
     Args:
         version: replaces the identity of parts that have none.
@@ -33,10 +33,10 @@ class CallSettings:
     def __init__(self, version: str | None, ignore: Collection[str]) -> None:
         self._version = version
         self._ignore = frozenset(ignore)
-        self._known: dict[str, tuple[Any, RecordedIdentity]] = {}  # by the name of the argument, the last object
+        self._known: dict[str, tuple[Any, RecordedIdentity]] = {}  # the last object by the name of the argument
 
     def text(self, name: str, value: Any) -> str:
-        """A text that differs if the identities of two settings do. Cheap, since every call needs it."""
+        """A text that differs if the identities of two settings differ. It is cheap, because every call needs it."""
         text = atom_text(value)
         if text is not None:
             return text + (_STAMPS.stamp(str(value)) if isinstance(value, str | os.PathLike) else "")
@@ -52,7 +52,7 @@ class CallSettings:
         """The identity of a setting.
 
         Raises:
-            NoFingerprint: it has none, so its changes would not be noticed.
+            NoFingerprint: the setting has none, so its changes would not be noticed.
         """
         recorded = self._recorded(name, value)
         recorded.refresh(again=True)
@@ -61,7 +61,7 @@ class CallSettings:
 
     @contextmanager
     def calling(self) -> Iterator[None]:
-        """While warmstore calls the module: what it changes in its settings does not change their identity."""
+        """Call the module in this context: its changes of the settings do not change their identity."""
         with ExitStack() as stack:
             for _, recorded in list(self._known.values()):
                 stack.enter_context(recorded.calling())

@@ -1,4 +1,4 @@
-"""CacheOptions: the arguments of a cache, checked once, and passed on to other versions and processes."""
+"""CacheOptions: the arguments of a cache, checked once and passed to other versions and processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from warmstore.features.keyed.hot_tier import HotTier
 
-_LONGEST = 200  # characters of a folder's name; most file systems take 255, of which drafts need some
+_LONGEST = 200  # characters of a folder's name. Most file systems allow 255; drafts have longer names
 
 
 @dataclass(frozen=True)
@@ -63,14 +63,21 @@ class CacheOptions:
             check_bound(self.max_size)
         if self.cache_size is not None:
             parse_size(self.cache_size)
-        if self.writer_ranks is not None:
-            _check_ranks(self.writer_ranks)
+        ranks: Any = self.writer_ranks
+        if ranks is None:
+            return
+        is_collection = isinstance(ranks, Collection) and not isinstance(ranks, str | bytes)
+        if not is_collection or not len(ranks) or any(type(rank) is not int or rank < 0 for rank in ranks):
+            raise ValueError(
+                f"writer_ranks is {ranks!r}; it must be a collection of the ranks that write, such as [0], or None for "
+                "all ranks. If no process should write, pass read_only=True"
+            )
 
     def hot_tier(self) -> HotTier | None:
         """A new hot tier, or None without `hot_size`.
 
         Raises:
-            ValueError: its device cannot be used.
+            ValueError: `hot_device` cannot be used.
         """
         if self.hot_size is None:
             return None
@@ -83,7 +90,7 @@ def folder_name(id: str, versions: str) -> str:
     """The name of a cache's folder: its id, with reserved characters escaped.
 
     Raises:
-        ValueError: an id that cannot name a folder, with the suffix of a version where there may be any.
+        ValueError: an id that cannot name a folder. With versions="new" the suffix of a version must fit, too.
     """
     if not isinstance(id, str) or not id:
         raise ValueError(f"the cache's id is {id!r}; it must be a non-empty str such as 'resnet50_v1'")
@@ -94,12 +101,3 @@ def folder_name(id: str, versions: str) -> str:
             f"the cache's id {id!r:.80} cannot name a folder; use one of at most {longest} letters and digits"
         )
     return name
-
-
-def _check_ranks(ranks: object) -> None:
-    good = isinstance(ranks, Collection) and not isinstance(ranks, str | bytes) and len(ranks)
-    if not good or any(type(rank) is not int or rank < 0 for rank in ranks):  # type: ignore[attr-defined]
-        raise ValueError(
-            f"writer_ranks is {ranks!r}; it must hold the ranks that write, such as [0], or be None for all. Where "
-            "nobody should write, pass read_only=True"
-        )

@@ -1,7 +1,7 @@
-"""The quota of a cache: `max_size` bytes on the disk, of which the chunks that were written longest ago go first.
+"""The quota of a cache: at most `max_size` bytes on the disk. The chunks that were written first are evicted first.
 
-It is that of an id, over all its versions and everything in their folders. Every write of a process that was given one
-happens under a lock that all of them share. Other processes read, look up and compute meanwhile.
+The quota is for all versions of an id and all files in their folders. A process with a quota writes under a lock that
+all such processes share. Other processes read, look up and compute meanwhile.
 """
 
 import contextlib
@@ -34,25 +34,25 @@ from warmstore.storage.quota import ByteQuota
 _log = logging.getLogger("warmstore")
 
 SMALLEST = 4_000_000
-"""Bytes that any bound needs: a key index takes more than a megabyte."""
+"""The smallest `max_size` in bytes: a key index takes more than a megabyte."""
 
-_CHUNKS = 32  # into which the bound is cut: evicting one takes a small part of what is cached
-_SPARE = 1 << 16  # for what nobody asks room for: entries of the log, store.json, figures
-_LARGEST_SHARE = 8  # of the bound is as much as one sample, or the direct table of the index, may take
+_CHUNKS = 32  # chunks in a full cache: each eviction removes a small part of the cache
+_SPARE = 1 << 16  # bytes for files that are written without a reservation: the log, store.json, usage counters
+_LARGEST_SHARE = 8  # one sample, or the direct table of the index, may take 1/8 of `max_size`
 
 
 def check_bound(max_size: int | str) -> None:
-    """Raise ValueError for a size that is none, or that no cache fits in."""
+    """Raise ValueError for a text that is no size, or for a size that is too small for a cache."""
     if parse_size(max_size) < SMALLEST:
         raise ValueError(
-            f"max_size is {max_size!r}; a bounded cache needs {SMALLEST // 1_000_000} MB at least, for its key index "
-            "and a few chunks"
+            f"max_size is {max_size!r}; a cache needs {SMALLEST // 1_000_000} MB at least, for its key index and a few "
+            "chunks"
         )
 
 
 @dataclass(frozen=True)
 class _File:
-    """Something whose removal gives room. number: of the chunk, None for what is no chunk."""
+    """A file that may be removed. number: the number of a chunk; None for any other file."""
 
     age: int  # nanoseconds since 1970 of its last write
     path: Path
@@ -61,7 +61,7 @@ class _File:
 
 
 class CacheFiles:
-    """All versions of a cache on the disk: how many bytes they take, and which of their files go first."""
+    """All versions of a cache on the disk: their size, and the order in which their files are evicted."""
 
     def __init__(self, folder: Path, name: str, max_size: int, files: Files) -> None:
         self._folder = folder
@@ -74,32 +74,32 @@ class CacheFiles:
         return sum(size for _, _, size in self._files_now())
 
     def evictable(self) -> int:
-        """Bytes of what can go."""
+        """Bytes of the files that may be removed."""
         return sum(file.nbytes for file in self._candidates())
 
     def evict(self, excess: int) -> bool:
-        """Remove about `excess` bytes: what dead writers left, else the files that were written longest ago."""
+        """Remove abandoned generations, else about `excess` bytes of the files that were written first."""
         if self._remove_abandoned():
             return True
-        going = []
+        evicted = []
         for file in sorted(self._candidates(), key=lambda file: (file.age, file.path)):
             if excess <= 0:
                 break
-            going.append(file)
+            evicted.append(file)
             excess -= file.nbytes
-        self._remove(going)
-        return bool(going)
+        self._remove(evicted)
+        return bool(evicted)
 
     def refusal(self, size: int) -> WriteFailed:
         return WriteFailed(
             errno.ENOSPC,
-            f"max_size={self._max_size:,} bytes leave no room for what is to be written, though all else was "
-            "evicted; allow more",
+            f"max_size={self._max_size:,} bytes is too small for this write, even after all other samples were "
+            "evicted; pass a larger max_size",
             str(self._folder / self._name),
         )
 
     def _remove_abandoned(self) -> bool:
-        """Remove generations that rewrites left which failed or died; say whether any was."""
+        """Remove generations that failed or killed rewrites left. Returns whether there were any."""
         removed = False
         for path in version_paths(self._folder, self._name):
             before = len(list(path.glob("g[0-9]*")))
@@ -109,17 +109,16 @@ class CacheFiles:
                 removed |= len(list(path.glob("g[0-9]*"))) < before
         return removed
 
-    def _remove(self, going: list[_File]) -> None:
-        for file in going:
+    def _remove(self, evicted: list[_File]) -> None:
+        chunks: dict[Path, list[int]] = {}
+        for file in evicted:
             if file.number is None:
                 self._files.remove(file.path)
-        by_folder: dict[Path, list[int]] = {}
-        for file in going:
-            if file.number is not None:
-                by_folder.setdefault(file.path.parent, []).append(file.number)
-        for folder, numbers in by_folder.items():
+            else:
+                chunks.setdefault(file.path.parent, []).append(file.number)
+        for folder, numbers in chunks.items():
             evict(folder.parent, folder.name, numbers, self._files)
-        _log.debug("%s: %d files went for others' room", self._folder / self._name, len(going))
+        _log.debug("%s: evicted %d files", self._folder / self._name, len(evicted))
 
     def _candidates(self) -> Iterator[_File]:
         current = {}
@@ -134,7 +133,7 @@ class CacheFiles:
                 yield _File(age, path, size, None)
 
     def _files_now(self) -> Iterator[tuple[Path, int, int]]:
-        """Every file of every version, when it was last written, and its bytes."""
+        """The path, time of the last write in nanoseconds, and bytes of every file of every version."""
         for version in version_paths(self._folder, self._name):
             for path, status in entries_below(version):
                 if not stat.S_ISDIR(status.st_mode):
@@ -152,14 +151,14 @@ class CacheQuota:
         self._quota = ByteQuota(
             max_size - _SPARE, self._versions, ReentrantFileLock(folder / f".{name}.room", files).held
         )
-        self._copying = 0  # the process that makes a copy, for which room was made before
+        self._copying = 0  # the id of a process that copies all chunks into space reserved before
 
     @contextlib.contextmanager
     def reserve(self, size: int) -> Iterator[None]:
-        """Let the cache grow by `size` bytes inside a `with`; 0 only keeps all others from writing.
+        """Reserve `size` bytes and hold the write lock of the cache in this context; 0 only holds the lock.
 
         Raises:
-            WriteFailed: there is no room, though everything that could go has gone.
+            WriteFailed: there is no room, even after everything evictable was evicted.
         """
         with self._quota.reserve(0):
             if size and self._copying != os.getpid():
@@ -168,7 +167,7 @@ class CacheQuota:
 
     @contextlib.contextmanager
     def reserve_copy(self) -> Iterator[None]:
-        """Let a copy of all chunks be made inside a `with`, after evicting until it has room."""
+        """Reserve space for a copy of all chunks in this context, by evicting the oldest of them if necessary."""
         with self._quota.reserve(0):
             rest = self._versions.nbytes() - self._versions.evictable()
             self._quota.make_room(self._quota.limit - (self._quota.limit + rest) // 2)
@@ -179,32 +178,32 @@ class CacheQuota:
                 self._copying = 0
 
     def check(self, block: Block) -> None:
-        """Raise SchemaMismatch where a sample takes too large a part of the bound."""
+        """Raise SchemaMismatch if a sample takes more than an eighth of `max_size`."""
         widest = 0
         for leaf in block.leaves:
             values = leaf.values if isinstance(leaf.values, list) else leaf.values[:1]
             widest += max((nbytes_of([value]) for value in values), default=0)
         if widest > self.largest:
             raise SchemaMismatch(
-                f"a sample of {widest:,} bytes is too large for max_size={self.max_size:,}: one may take up to "
-                f"{self.largest:,}. Allow more, or cache something smaller"
+                f"a sample of {widest:,} bytes is too large for max_size={self.max_size:,}: a sample may take up to "
+                f"{self.largest:,}. Pass a larger max_size, or cache smaller outputs"
             )
 
 
 def rebalance(keyed: IndexedStore, quota: CacheQuota | None, progress: bool | None) -> Utilisation:
-    """Write what is worth keeping anew; see `FeatureCache.rebalance`."""
+    """Rewrite the store with the latest row of each key; see `FeatureCache.rebalance`."""
     store = keyed.store
     with store.editing(), quota.reserve_copy() if quota is not None else contextlib.nullcontext():
         return rewrite(store.session, store.fields, {}, progress=progress, keep=keyed.latest)
 
 
 def tidy(keyed: IndexedStore, quota: CacheQuota) -> None:
-    """Rebalance where the log has grown too long for the bound, or has edits, with which chunks cannot be evicted."""
+    """Rebalance if the log is too long for the quota, or has edits, which prevent the eviction of chunks."""
     snapshot = keyed.store.snapshot
     if snapshot.entries * ENTRY.itemsize > quota.chunk_size or snapshot.order is not None:
         rebalance(keyed, quota, progress=False)
 
 
 def _is_foreign_index(path: Path) -> bool:
-    """Whether this is the key index of another host, which would build it anew: containers leave one each."""
+    """Whether a file is the key index of another host, which can rebuild it: each container leaves one."""
     return path.suffix in (".index", ".direct") and path.stem != f"keys-{host_name()}"

@@ -1,4 +1,4 @@
-"""Reading a cache's rows: find them by key, believe only those that carry it, and turn them into leaf values."""
+"""Reads a cache's rows: finds them by key, accepts rows that have this key, and decodes them into leaf values."""
 
 import copy
 from collections.abc import Sequence
@@ -17,12 +17,10 @@ from warmstore.records.format.value_encoding import decode, decode_array, decode
 from warmstore.records.index.sample_keys import Keys
 from warmstore.records.keyed_store import IndexedStore, bad_rows, keys_of
 from warmstore.records.read.gather import Gatherer
-from warmstore.storage.array_types import Bools
+from warmstore.storage.array_types import Bools, Int64
 
 if TYPE_CHECKING:
     from warmstore.features.keyed.hot_tier import HotTier
-
-Int64 = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class CacheReader:
@@ -36,7 +34,7 @@ class CacheReader:
         self._names = (*map(schema.field_name, schema.fields), KEY)  # keys last: see `KeyTable.fetch`
 
     def read_all(self, keys: Keys) -> dict[str, Any] | None:
-        """The leaves of all keys, or None when any of them is not there as it should be."""
+        """The leaves of all keys; None if a row is missing, damaged or has another key."""
         if self._hot is None and len(keys):
             fetched = self._fetched(keys)
             if fetched is not None:
@@ -48,7 +46,7 @@ class CacheReader:
         return self._decoded(leaves) if good is None else None
 
     def _fetched(self, keys: Keys) -> dict[str, Any] | None:
-        """`read_all` in one call of the floor, where all leaves are of fixed width and nothing is left to check."""
+        """`read_all` in one native call. None unless all leaves have fixed widths and all rows are verified."""
         columns = self.store.gatherer.columns(self._names)
         values = None if columns is None else self.keyed.index.fetch(keys, columns)
         return None if values is None else dict(zip(self.schema.fields, values, strict=True))
@@ -57,36 +55,37 @@ class CacheReader:
         return self.stored(keys, rows) if self._hot is None else self._hot.read(self, keys, rows)
 
     def stored(self, keys: Keys, rows: Int64) -> tuple[list[Values], Bools | None]:
-        """The values by leaf of rows that should carry some keys; and which do and are sound, bool [n], or None.
+        """The values by leaf of the rows of some keys; and which rows are intact and have their key, bool [n].
 
-        Rows that went since they were found, with their chunk or their generation, are not sound.
+        None stands for all. Rows that were removed since they were found, with their chunk or generation, are False.
         """
         gatherer = self.gatherer
         last = gatherer.snapshot.rows - 1
         if last < 0:
-            return [_stand_ins(field, len(rows)) for field in self.schema.fields.values()], np.zeros(len(rows), bool)
-        # Of another generation a row may lie behind the last. Any in its place will do: it carries another key.
+            return [_placeholders(field, len(rows)) for field in self.schema.fields.values()], np.zeros(len(rows), bool)
+        # A row number of another generation may be too large. The last row replaces it: it has another key.
         rows = np.minimum(rows, last)
-        *columns, own = gatherer.read_rows(self._names, rows)
-        bad = bad_rows(len(rows), *columns, own) | (keys_of(own).halves != keys.halves).any(axis=1)
+        *columns, stored_keys = gatherer.read_rows(self._names, rows)
+        bad = bad_rows(len(rows), *columns, stored_keys) | (keys_of(stored_keys).halves != keys.halves).any(axis=1)
         fields = self.schema.fields.values()
-        leaves = [_undecoded(field, one) for field, one in zip(fields, columns, strict=True)]
+        leaves = [_undecoded(field, column) for field, column in zip(fields, columns, strict=True)]
         return leaves, ~bad if bad.any() else None
 
     @property
     def gatherer(self) -> Gatherer:
-        """What reads now."""
+        """The current gatherer of the store."""
         return self.store.gatherer
 
     def _decoded(self, leaves: list[Values]) -> dict[str, Any]:
-        return {path: _leaf(field, one) for (path, field), one in zip(self.schema.fields.items(), leaves, strict=True)}
+        fields = self.schema.fields.items()
+        return {path: _leaf(field, values) for (path, field), values in zip(fields, leaves, strict=True)}
 
     def values(self, keys: Keys, rows: Int64) -> tuple[dict[str, Any], Bools | None, int]:
         """The leaves of the rows of some keys.
 
         Returns:
             [n, *shape] arrays or lists; which rows are bad, bool [n] or None; and how many of these are damaged. The
-            others went since they were found, with their chunk or their generation.
+            other bad rows were removed since they were found, with their chunk or generation.
         """
         leaves, good = self._read(keys, rows)
         if good is None:
@@ -102,7 +101,7 @@ class CacheReader:
 
 
 def _undecoded(field: Field, gathered: GatheredColumn) -> Values:
-    """Rows without their codec. Of bad ones nothing is decoded; stand-ins keep their places."""
+    """Rows after decompression. Bad rows are not read: placeholders replace them."""
     if gathered.data is not None:
         return gathered.data
     assert gathered.spans is not None
@@ -117,22 +116,23 @@ def _undecoded(field: Field, gathered: GatheredColumn) -> Values:
 
 
 def _expanded(field: Field, gathered: GatheredColumn, good: Bools) -> Values:
+    """The good rows of a column at their places, with placeholders at the places of bad rows."""
     assert gathered.spans is not None
     spans = ByteRanges(gathered.spans.space, gathered.spans.starts[good], gathered.spans.lengths[good])
     shapes = None if gathered.shapes is None else gathered.shapes[good]
-    whole, some = _stand_ins(field, len(good)), _undecoded(field, GatheredColumn(None, spans, shapes, None))
+    rows, good_rows = _placeholders(field, len(good)), _undecoded(field, GatheredColumn(None, spans, shapes, None))
     if isinstance(field, Array):
-        whole[good] = some
-        return whole
-    for at, view in zip(np.flatnonzero(good).tolist(), some.views, strict=True):
-        whole.views[at] = view
+        rows[good] = good_rows
+        return rows
+    for at, view in zip(np.flatnonzero(good).tolist(), good_rows.views, strict=True):
+        rows.views[at] = view
     if shapes is not None:
-        whole.shapes[good] = shapes
-    return whole
+        rows.shapes[good] = shapes
+    return rows
 
 
-def _stand_ins(field: Field, count: int) -> Values:
-    """Rows that nobody looks at."""
+def _placeholders(field: Field, count: int) -> Values:
+    """Rows that can be decoded and are not used."""
     if isinstance(field, Array):
         return np.zeros((count, field.width), np.uint8)
     if isinstance(field, Ragged):
@@ -142,40 +142,36 @@ def _stand_ins(field: Field, count: int) -> Values:
 
 def _leaf(field: Field, values: Values) -> Any:
     if isinstance(field, Array):
-        if is_tensor(values):  # of the hot tier on a device, [n, words]
+        if is_tensor(values):  # words of rows from the hot tier of a device, [n, words]
             return values.view(torch_dtype(field.numpy)).reshape(len(values), *field.shape)
         return decode_array(field, values)
     decoded = decode(field, values.views, values.shapes)
-    # The caller may write to what it gets; the mapped file is read-only.
+    # The caller may write to the values; the mapped file is read-only.
     if isinstance(field, Ragged):
-        return [one.copy() for one in decoded]
-    return [bytes(one) for one in decoded] if isinstance(field, Bytes) else decoded
+        return [array.copy() for array in decoded]
+    return [bytes(view) for view in decoded] if isinstance(field, Bytes) else decoded
 
 
 def no_values(schema: OutputSchema) -> dict[str, Any]:
     """The leaves of no rows."""
-
-    def nothing(field: Field) -> Any:
-        return decode_array(field, np.zeros((0, field.width), np.uint8)) if isinstance(field, Array) else []
-
-    return {path: nothing(field) for path, field in schema.fields.items()}
+    return {path: _leaf(field, _placeholders(field, 0)) for path, field in schema.fields.items()}
 
 
 def merge(
     schema: OutputSchema,
     values: dict[str, Any],
     stored: Int64,
-    late: Sequence[tuple[int, Sequence[Leaf], int]],
+    others: Sequence[tuple[int, Sequence[Leaf], int]],
     count: int,
 ) -> dict[str, Any]:
-    """`count` samples, of which those at `stored` come from `values` and the late ones each from a row of some leaves.
+    """The leaves of `count` samples: `values` at the positions `stored`, and rows of other leaves elsewhere.
 
     Args:
-        late: for each such sample its place in the result, the leaves that hold it, and its row in them.
+        others: for each other sample its position in the result, its leaves, and its row in these leaves.
     """
     merged: dict[str, Any] = {}
     for number, (path, field) in enumerate(schema.fields.items()):
-        fresh = [(place, leaves[number].values[row]) for place, leaves, row in late]
+        fresh = [(place, leaves[number].values[row]) for place, leaves, row in others]
         if isinstance(field, Array):
             known = to_numpy(values[path])
             whole = np.empty((count, *field.shape), known.dtype)

@@ -1,7 +1,7 @@
-"""CacheSession: lookups in one version of a cache, and the outputs that it accepts.
+"""CacheSession: looks up and accepts outputs in one version of a cache.
 
-A lookup asks the blocks that wait to be committed first and the store's index second, so that it misses nothing that
-was accepted. The store, its folder and its fingerprint belong to `OpenVersion`.
+A lookup searches the pending blocks first and the store's index second, so that it finds everything that was accepted.
+The store, its folder and its fingerprint belong to `OpenVersion`.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from warmstore.errors import AmbiguousBatch, Damaged, RemoteError
 from warmstore.features.keyed.cache_reader import merge, no_values, select
 from warmstore.features.keyed.open_version import OpenVersion
 from warmstore.features.outputs.dims_inference import Repeats
-from warmstore.features.outputs.out_dims import UNTOLD
+from warmstore.features.outputs.out_dims import UNSET
 from warmstore.features.outputs.output_schema import OutputSchema
 from warmstore.features.outputs.output_structure import Leaf, flatten, nbytes_of
 from warmstore.features.write_queue import Block
 from warmstore.records.index.sample_keys import Keys
 from warmstore.records.keyed_store import DAMAGED, MISSING
+from warmstore.storage.array_types import Int64
 from warmstore.storage.memory.buffer_pool import Arena
 from warmstore.tree.spec import TreeSpec
 
 if TYPE_CHECKING:
     import torch
 
-Int64 = np.ndarray[Any, np.dtype[np.int64]]
 _NOWHERE = np.zeros(0, np.int64)
 _ARENA = 64 << 20
 """The most bytes of one arena, which holds pending values of one leaf."""
 
 
 class CacheSession:
-    """Safe to use from several threads.
+    """Lookups and accepted outputs of one version. Safe to use from several threads.
 
-    version: the version that is open. damaged: rows that did not match their checksums. bytes_read: of values found.
+    damaged: rows that did not match their checksums. bytes_read: bytes of the values that were found.
     """
 
     def __init__(self, version: OpenVersion) -> None:
@@ -55,11 +55,11 @@ class CacheSession:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether the structure of outputs is fixed, by outputs that were accepted or stored before."""
+        """Whether earlier outputs, accepted or stored, have fixed the structure of outputs."""
         return self.version.schema is not None
 
     def check_dims(self, out_dims: Any) -> None:
-        """Raise SchemaMismatch where samples lie in other dimensions of the cached outputs than `out_dims` says."""
+        """Raise SchemaMismatch if the dimensions of samples in the cached outputs differ from `out_dims`."""
         schema = self.version.schema
         if schema is not None and (schema.structure, out_dims) != self._checked:
             schema.check_dims(out_dims)
@@ -69,7 +69,7 @@ class CacheSession:
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is known in which dimensions samples lie in outputs. A batch of one does not show it."""
+        """Whether the dimensions of samples in outputs are known. A batch of one does not show them."""
         return self.version.schema is not None and self.version.settled
 
     def serves(self, count: int) -> bool:
@@ -77,10 +77,10 @@ class CacheSession:
         return count < 2 or self.version.settled
 
     def confirm(self, outputs: Any, count: int) -> None:
-        """Learn in which dimensions samples lie from an output for several samples.
+        """Learn the dimensions of samples from an output for several samples.
 
         Raises:
-            SchemaMismatch: it does not fit what the cache holds.
+            SchemaMismatch: the output does not fit the schema of the cache.
         """
         with self.version.lock:
             known = self.version.schema
@@ -95,14 +95,14 @@ class CacheSession:
         """Look keys up.
 
         Returns:
-            The leaves of the keys that are cached, in order, as NumPy values, or None without any; and the indices of
+            The leaves of the keys that are cached, in order, as NumPy values, or None if no key is; and the indices of
             the missing keys, int64.
         """
-        if self._remote is None:
-            return self._fetch(keys)
         try:
             return self._fetch(keys)
         except (RemoteError, Damaged) as error:
+            if self._remote is None:
+                raise
             self._remote.failed(error)
             self.cost.add(misses=len(keys))
             return None, np.arange(len(keys))
@@ -120,7 +120,7 @@ class CacheSession:
         return self._fetch_some(keys, self._find(keys, pending), pending)
 
     def serve(self, keys: Keys, device: torch.device | None) -> Any:
-        """The output for keys that are all committed; None where some are not, or where that takes a longer lookup."""
+        """The output for keys that are all committed; None if some are not, or if this needs a longer lookup."""
         version = self.version
         reader = version.reader
         if version.closed or reader is None or self._remote is not None or len(self.blocks):
@@ -193,29 +193,29 @@ class CacheSession:
         return merge(schema, values or no_values(schema), found, computed, count)
 
     def assemble(self, values: dict[str, Any] | None, device: torch.device | None) -> Any:
-        """Leaves as `fetch` returns them, in the structure of an output."""
+        """The output that leaves of `fetch` belong to."""
         version = self.version
         schema = version.schema
         assert schema is not None
         assert values is not None
         if not version.settled and max(map(len, values.values())) > 1:
             raise AmbiguousBatch(
-                f"the cache {version.path} was filled in batches of one, which do not show where samples lie in a "
-                "batch of several. Call the module with a batch of several samples once, or give CachedModule out_dims="
+                f"the cache {version.path} was filled in batches of one, which do not show the dimension of samples in "
+                "outputs. Call the module with a batch of several samples once, or pass out_dims= to CachedModule"
             )
         return schema.assemble(values, self._pad_value, device, allow_pickle=self._allow_pickle)
 
     # Accepting outputs
 
     def put(
-        self, keys: Keys, outputs: Any, out_dims: Any = UNTOLD, rows: Int64 | None = None, *, sure: bool = True
+        self, keys: Keys, outputs: Any, out_dims: Any = UNSET, rows: Int64 | None = None, *, sure: bool = True
     ) -> tuple[TreeSpec, list[Leaf]]:
         """Accept the outputs of some keys to be committed, unless this process does not write.
 
         Args:
             out_dims: see `flatten`.
             rows: the samples to store; None for all.
-            sure: whether it is known in which dimensions samples lie. Until it is, only batches of one are served.
+            sure: whether the dimensions of samples are known. Until they are, only batches of one are served.
 
         Returns:
             All outputs, flattened.
@@ -253,7 +253,7 @@ class CacheSession:
         return structure, leaves
 
     def _arena(self, leaf: Leaf, count: int) -> Arena:
-        """The arena for pending values of a leaf. It is as large as the values of one commit, up to a bound.
+        """The arena for pending values of a leaf. It is as large as the values of one commit, but at most 64 MiB.
 
         Args:
             count: samples of the first batch.
@@ -275,17 +275,13 @@ class CacheSession:
         self._keep(Block.of(keys, leaves))
 
     def expect(self, schema: OutputSchema, *, settled: bool) -> OutputSchema:
-        """The schema of this cache. A cache without one takes the schema given."""
+        """The schema of this cache. A cache without a schema adopts the given one."""
         with self.version.lock:
             if self.version.reader is None:
                 self.version.find_store()
             if self.version.schema is None:
                 self.version.schema, self.version.settled = schema, settled
             return self.version.schema
-
-    def computed(self, seconds: float, samples: int) -> None:
-        """Count the time that computing missing samples took, for `stats`."""
-        self.cost.add(seconds, samples)
 
     def after_fork(self) -> None:
         """In a forked child: pending blocks, locks and hot rows stay with the parent."""

@@ -1,4 +1,4 @@
-"""The record store of a cache: created, opened, and told from other record stores."""
+"""The record store of a cache: creating it, opening it, and checking that a store is one."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from warmstore.errors import ReadOnly, StoreExists
 from warmstore.features.keyed.cache_quota import CacheQuota
 from warmstore.features.keyed.cache_versions import Fingerprint
 from warmstore.features.outputs.output_schema import KEY, OutputSchema
+from warmstore.records.format.manifest import Manifest
 from warmstore.records.local_store import LocalStore
 from warmstore.records.write.upgrade import upgrade
 from warmstore.records.write.write_options import WriteOptions
@@ -34,8 +35,11 @@ def open_store(
 ) -> LocalStore:
     """Open a cache's store, for writing if possible, and within its quota if it has one.
 
+    Args:
+        must_write: raise if the store cannot be written; otherwise it is then opened for reading.
+
     Raises:
-        ReadOnly: it cannot be written, and `must_write` says that it must.
+        ReadOnly: the store cannot be written, and `must_write` is True.
     """
     if not read_only:
         try:
@@ -60,14 +64,14 @@ def create_store(
     roles: Roles | None = None,
     settled: bool = True,
 ) -> LocalStore:
-    """Make a cache's store.
+    """Create a cache's store.
 
     Args:
         roles: of the arguments of the module that fills it.
         settled: whether the dimension of samples in outputs is known.
 
     Raises:
-        StoreExists: the folder holds something already, maybe made by another process.
+        StoreExists: the folder is not empty; another process may have created the store.
         ReadOnly: the folder cannot be written.
     """
     try:
@@ -91,18 +95,18 @@ def _writing(quota: CacheQuota | None, threads: int | None) -> dict[str, Any]:
     return {"writer_threads": threads, **room}
 
 
-def is_cache(store: LocalStore) -> bool:
+def is_cache(store: LocalStore | Manifest) -> bool:
     """Whether a store is a feature cache."""
     return store.metadata.get("structure") is not None and KEY in store.fields
 
 
 def is_settled(metadata: Mapping[str, Any]) -> bool:
-    """Whether it is known where samples lie in the outputs of a cache with such metadata."""
+    """Whether the dimension of samples in the outputs of a cache is known, by the metadata of its store."""
     return metadata.get(_BATCHES) != _OF_ONE or bool(metadata.get(SETTLED))
 
 
 def schema_of(store: LocalStore) -> OutputSchema:
-    """What a cache's store holds.
+    """The schema of the outputs in a cache's store.
 
     Raises:
         StoreExists: the store is no feature cache.

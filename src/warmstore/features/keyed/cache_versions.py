@@ -4,6 +4,7 @@ The first version is in the folder of the id. The folders of the others are besi
 the fingerprint, so every process can compute the folder of its module.
 """
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping
@@ -22,11 +23,11 @@ from warmstore.storage.files import Files
 
 Fingerprint = dict[str, Any]
 """Identifies the computation of outputs. rules: version of the rules of identity. digest: 32 hexadecimal digits, equal
-for equal outputs. module: the part of the module. facts: identities by place, to explain differences. A cache from
-before these rules has hashes by part instead, named "weights", "code", ..."""
+for equal outputs. module: the digest of the module alone. facts: identities by place, to explain differences. A cache
+from before these rules has hashes by part instead, named "weights", "code", ..."""
 
 POLICIES = ("raise", "new", "ignore")
-SUFFIX = "@0123456789abcdef"  # as long as any; ids are quoted, so "@" stands in no other folder's name
+SUFFIX = "@0123456789abcdef"  # as long as any suffix; ids are quoted, so no other folder's name has an "@"
 _MOST_FACTS = 2000
 _BELOW = re.compile(r"^([^.\[(]*[.\[(]?[^.\[(]*).*$", re.DOTALL)
 _VERSION = re.compile(r"(.*)@[0-9a-f]{16}")
@@ -34,10 +35,10 @@ _VERSION = re.compile(r"(.*)@[0-9a-f]{16}")
 
 @dataclass(frozen=True)
 class CacheVersion:
-    """One version of a cache, as it lies on the disk.
+    """One version of a cache on the disk.
 
-    name: of its folder. entries: rows. bytes: of the whole folder. fingerprint: what it was filled under, None for a
-    cache that was filled by `put_batch` alone.
+    name: the name of its folder. entries: rows. bytes: size of the folder. fingerprint: of its outputs; None if
+    `put_batch` alone filled it.
     """
 
     name: str
@@ -50,8 +51,8 @@ def fingerprint_of(module: Identity, arguments: Mapping[str, Identity], autocast
     """The fingerprint of outputs.
 
     Args:
-        arguments: those that are not per sample, by position or name.
-        autocast: device and dtype, "" for none.
+        arguments: identities of the arguments that are not per sample, by position or name.
+        autocast: device and dtype of autocast, "" for none.
     """
     facts = dict(module.facts)
     whole = xxhash.xxh3_128(f"features {RULES} {module.digest} {autocast}".encode())
@@ -64,16 +65,15 @@ def fingerprint_of(module: Identity, arguments: Mapping[str, Identity], autocast
 
 
 def _together(facts: Mapping[str, str]) -> dict[str, str]:
-    """One fact for all that stand below one child of the module, or below one name in another place."""
+    """One fact for all facts of one child of the module, or of one name in another place."""
     groups: dict[str, list[str]] = {}
     for place, text in sorted(facts.items()):
         groups.setdefault(_BELOW.sub(r"\1", place), []).append(f"{place}={text}")
-    return {
-        place: group[0].partition("=")[2]
-        if len(group) == 1
-        else f"{TOGETHER}{xxhash.xxh3_64_hexdigest(chr(10).join(group).encode('utf-8', 'surrogatepass'))}"
-        for place, group in groups.items()
-    }
+    together = {}
+    for place, group in groups.items():
+        joined = xxhash.xxh3_64_hexdigest("\n".join(group).encode("utf-8", "surrogatepass"))
+        together[place] = f"{TOGETHER}{joined}" if len(group) > 1 else group[0].partition("=")[2]
+    return together
 
 
 def digest(fingerprint: Fingerprint) -> str:
@@ -84,19 +84,19 @@ def digest(fingerprint: Fingerprint) -> str:
 
 
 def have_same_rules(known: Fingerprint, given: Fingerprint) -> bool:
-    """Whether two fingerprints were made by the same rules, so that one can be told from the other."""
+    """Whether two fingerprints were made by the same rules, so that they can be compared."""
     return known.get("rules") == given.get("rules")
 
 
 def are_equal(known: Fingerprint, given: Fingerprint) -> bool:
-    """Whether two fingerprints stand for the same outputs."""
+    """Whether two fingerprints identify the same outputs."""
     if "rules" not in known:
         return known == given
     return have_same_rules(known, given) and bool(known["digest"] == given["digest"])
 
 
 def difference(known: Fingerprint, given: Fingerprint) -> str:
-    """What tells `given` from `known`, in words; "" where nothing does."""
+    """The differences between two fingerprints, in words; "" if there are none."""
     if are_equal(known, given):
         return ""
     if not have_same_rules(known, given):
@@ -104,46 +104,37 @@ def difference(known: Fingerprint, given: Fingerprint) -> str:
     if "rules" not in known:
         return " and ".join(f"the {part} changed" for part in {**known, **given} if known.get(part) != given.get(part))
     facts = known["facts"], given["facts"]
-    if any(text.startswith(TOGETHER) for one in facts for text in one.values()):
+    if any(text.startswith(TOGETHER) for texts in facts for text in texts.values()):
         facts = _together(facts[0]), _together(facts[1])
     return facts_difference(*facts) or "something changed that no fact names"
 
 
 def version_folder(folder: Path, name: str, fingerprint: Fingerprint) -> Path:
-    """Where the version of a fingerprint lies when it is not the first one."""
+    """The folder of the version of a fingerprint, if it is not the first version."""
     return folder / f"{name}@{digest(fingerprint)}"
 
 
 def version_paths(folder: Path, name: str) -> list[Path]:
-    """The folders of all versions of the cache `name`, the first one first, the others by name."""
+    """The folders of all versions of the cache `name`: the first version, then the others by name."""
     others = folder.iterdir() if folder.is_dir() else ()
     found = [path for path in others if (match := _VERSION.fullmatch(path.name)) and match[1] == name]
     return [path for path in (folder / name, *sorted(found)) if (path / NAME).is_file()]
 
 
 def id_name(path: Path) -> str:
-    """The folder name of the first version, given that of any."""
+    """The folder name of the first version, given the folder of any version."""
     match = _VERSION.fullmatch(path.name)
     return match[1] if match else path.name
 
 
-def read_version(path: Path) -> CacheVersion:
-    """What stands on the disk of one version.
-
-    Raises:
-        NotAStore, Damaged, NewerFormat: as when a store is opened.
-    """
-    with RecordStore.open(path) as store:
-        return CacheVersion(path.name, store.snapshot.length, store.nbytes, store.metadata.get("fingerprint"))
-
-
 def read_versions(folder: Path, name: str) -> tuple[CacheVersion, ...]:
-    """All versions that can be read; one that is damaged or was just removed is left out."""
+    """All versions that can be read. Damaged versions, and versions that are removed meanwhile, are left out."""
     found = []
     for path in version_paths(folder, name):
-        try:
-            if "structure" in read_manifest(path, Files()).metadata:
-                found.append(read_version(path))
-        except (WarmstoreError, FileNotFoundError):
-            continue
+        with contextlib.suppress(WarmstoreError, FileNotFoundError):
+            if "structure" not in read_manifest(path, Files()).metadata:
+                continue
+            with RecordStore.open(path) as store:
+                fingerprint = store.metadata.get("fingerprint")
+                found.append(CacheVersion(path.name, store.snapshot.length, store.nbytes, fingerprint))
     return tuple(found)

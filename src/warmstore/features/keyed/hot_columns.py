@@ -8,12 +8,11 @@ import torch
 from warmstore.features.keyed.row_values import Values, Varying
 from warmstore.features.outputs.output_schema import OutputSchema
 from warmstore.records.format.fields import Array, Ragged
+from warmstore.storage.array_types import Int64
 from warmstore.storage.memory.buffer_pool import LARGE, take
 
-Int64 = np.ndarray[Any, np.dtype[np.int64]]
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 _WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.int8}
-_OBJECT = 64  # bytes that a `bytes` object takes beside its own, and the allocator for it
+_OBJECT = 64  # bytes of a `bytes` object and its allocation, without its content
 
 
 class InMemory:
@@ -26,22 +25,22 @@ class InMemory:
         self._unit = next(unit for unit in (8, 4, 2, 1) if width % unit == 0)
 
     def expected(self, sample: Values) -> int:
-        """Bytes that a place takes."""
+        """Bytes of one slot, estimated from a sample of rows if the sizes of rows vary."""
         return self._width
 
     def make(self, places: int) -> None:
-        """Take memory."""
-        # NumPy asks for huge pages, in which random rows are found faster than in the pages of a file.
+        """Allocate the slots."""
+        # NumPy requests huge pages, in which random access is faster than in the pages of a file.
         self._array = np.empty((places, self._width // self._unit), f"i{self._unit}")
         self._tensor = torch.from_numpy(self._array)
         self.nbytes = self._array.nbytes
 
     def sizes(self, values: Values) -> Int64:
-        """Bytes each row takes beside its place."""
+        """Bytes of each row outside its slot, int64 [n]."""
         return np.zeros(len(values), np.int64)
 
     def gather(self, at: Int64) -> Values:
-        """The rows at some places, copied."""
+        """A copy of the rows in some slots."""
         size, out = len(at) * self._width, None
         if size >= LARGE:
             out = torch.from_numpy(take(size).view(self._array.dtype).reshape(len(at), -1))
@@ -49,20 +48,20 @@ class InMemory:
         return rows.numpy().view(np.uint8).reshape(len(at), self._width)
 
     def put(self, at: Int64, values: Values) -> None:
-        """Keep rows at some places."""
+        """Store rows in some slots."""
         self._array[at] = np.ascontiguousarray(values).view(self._array.dtype)
 
     def overlaid(self, out: Values, at: Int64, values: Values) -> Values:
-        """What `gather` gave, with other rows at some positions."""
+        """Rows that `gather` returned, with other values at some positions."""
         out[at] = values
         return out
 
     def forget(self, at: Int64) -> None:
-        """Free what a slot holds beside its own bytes."""
+        """Free the bytes outside some slots."""
 
 
 class OnDevice(InMemory):
-    """A leaf of one shape, on a device. Its values are tensors there: integers of the words of a row."""
+    """A leaf of one shape, on a device. Its values are tensors of integers: the words of each row."""
 
     def __init__(self, width: int, device: torch.device) -> None:
         super().__init__(width)
@@ -88,7 +87,7 @@ class OnDevice(InMemory):
         return torch.from_numpy(np.ascontiguousarray(values).view(f"i{self._unit}")).to(self._device)
 
     def _in_order(self) -> None:
-        # Work of one stream runs in order; another thread may use another stream.
+        # The work of one stream runs in order; another thread may use another stream.
         if self._device.type == "cuda":
             stream = torch.cuda.current_stream(self._device)
             if self._stream not in (None, stream):
@@ -97,7 +96,7 @@ class OnDevice(InMemory):
 
 
 class ObjectColumn(InMemory):
-    """A leaf whose rows vary, as one object a row, in RAM."""
+    """A leaf whose rows vary in length, in RAM, as one object per row."""
 
     def __init__(self, ndim: int) -> None:
         self._ndim = ndim
@@ -142,7 +141,7 @@ class ObjectColumn(InMemory):
 
 
 def columns_of(schema: OutputSchema, device: torch.device) -> list[InMemory]:
-    """A column for each leaf. Tensors of one shape go to the device; all else stays in RAM."""
+    """A column for each leaf. Tensors of one shape are on the device; all other leaves are in RAM."""
     columns: list[InMemory] = []
     for path, field in schema.fields.items():
         node, per_sample = schema.nodes[path]

@@ -20,40 +20,40 @@ from warmstore.features.outputs.output_schema import KEY, OutputSchema
 from warmstore.records.index.sample_keys import Keys
 from warmstore.records.keyed_store import read_keys
 from warmstore.records.read.gather import Gatherer
+from warmstore.storage.array_types import Int64
 from warmstore.storage.humanize import parse_size
 
 _log = logging.getLogger("warmstore")
 
-Int64 = np.ndarray[Any, np.dtype[np.int64]]
 
 ALL = "all"
-_PLACE = 8 + 16 + 1  # bytes a place takes beside the row's values: its number, its key, its second chance
+_PLACE = 8 + 16 + 1  # bytes of a slot without the row's values: the row number, the key, the CLOCK bit
 _ADMITTED = 1 / 16
-_SPARE = 1.5  # places per row that there is now: caches grow
-_AVAILABLE = 0.8  # of the free memory, for a whole cache
+_SPARE = 1.5  # slots per present row: caches grow
+_AVAILABLE = 0.8  # share of the free memory that a whole cache may take
 _BLOCK_BYTES = 32 << 20
 
 
 class StoredRows(Protocol):
-    """Rows on the disk."""
+    """The reader of rows on the disk: `CacheReader`."""
 
     schema: OutputSchema
 
     @property
     def gatherer(self) -> Gatherer:
-        """The present gatherer, which row numbers refer to."""
+        """The current gatherer, which row numbers refer to."""
 
     def stored(self, keys: Keys, rows: Int64) -> tuple[list[Values], Any]:
-        """The values by leaf of rows that should carry some keys; and which do and are sound, bool [n], or None."""
+        """The values by leaf of the rows of some keys; and which are intact and have their key, bool [n], or None."""
 
 
 class HotTier:
-    """Keeps rows of one cache that were read. Safe to use from several threads.
+    """Keeps rows of one cache in memory after they were read. Safe to use from several threads.
 
     Args:
-        size: the most bytes it takes, bookkeeping included; or "all" to load the whole cache, or nothing if that does
-            not fit.
-        device: of leaves of fixed shape; other leaves are in RAM.
+        size: the most bytes of the tier, bookkeeping included; or "all" to load the whole cache if it fits, and nothing
+            otherwise.
+        device: the device of leaves of fixed shape. Other leaves are in RAM.
 
     Raises:
         ValueError: the device cannot be used.
@@ -75,12 +75,12 @@ class HotTier:
 
     @property
     def nbytes(self) -> int:
-        """Bytes it takes now."""
+        """Current bytes of the tier."""
         table = self._table
         return 0 if table is None else table.nbytes
 
     def share(self, sharers: int) -> None:
-        """Drop all rows, and take at most 1/`sharers` of the bytes from now on."""
+        """Drop all rows, and use at most 1/`sharers` of the bytes from now on."""
         with self._lock:
             self._sharers, self._table = sharers, None
 
@@ -89,8 +89,8 @@ class HotTier:
         self._off, self._table = True, None
 
     def after_fork(self) -> None:
-        """Switch off in a forked child: each child would take the memory again, and devices do not survive a fork."""
-        self._inherited = self._table  # not freed here, where the device cannot be called
+        """Switch off in a forked child: each child would need the memory again, and devices do not survive a fork."""
+        self._inherited = self._table  # not freed in the child, which cannot call the device
         self._off, self._table, self._lock = True, None, threading.Lock()
 
     def read(self, source: StoredRows, keys: Keys, rows: Int64) -> tuple[list[Values], Any]:
@@ -113,15 +113,14 @@ class HotTier:
             return values, good
         cold = np.flatnonzero(~hot)
         self.hits += len(rows) - len(cold)
-        late, sound = source.stored(keys.take(cold), rows[cold])
-        self._keep(source, gatherer, keys.take(cold), rows[cold], late, sound)
+        cold_values, cold_good = source.stored(keys.take(cold), rows[cold])
+        self._keep(source, gatherer, keys.take(cold), rows[cold], cold_values, cold_good)
         good = None
-        if sound is not None:
+        if cold_good is not None:
             good = np.ones(len(rows), bool)
-            good[cold] = sound
-        return [
-            column.overlaid(one, cold, its) for column, one, its in zip(table.columns, values, late, strict=True)
-        ], good
+            good[cold] = cold_good
+        parts = zip(table.columns, values, cold_values, strict=True)
+        return [column.overlaid(hot_rows, cold, cold_rows) for column, hot_rows, cold_rows in parts], good
 
     def _keep(
         self, source: StoredRows, gatherer: Gatherer, keys: Keys, rows: Int64, values: list[Values], good: Any
@@ -138,21 +137,24 @@ class HotTier:
             self._lock.release()
 
     def _room(self, source: StoredRows, gatherer: Gatherer, sample: list[Values]) -> "_Table | None":
-        """The table for a gatherer's rows; a new one if there is none or it is too small."""
+        """The table for a gatherer's rows. A table that is too small is replaced by a new one."""
         table, total = self._table, gatherer.snapshot.rows
         if table is not None and table.belongs_to(gatherer) and (total <= table.places or table.full_size):
             return table
         if self._limit is None:
             return None
-        self._table = None  # before the next one is made: two may exceed the limit
+        self._table = None  # freed before the next table is allocated: both may exceed the limit
         columns = columns_of(source.schema, self._device)
-        each, limit, wanted = _place_bytes(columns, sample), self._limit // self._sharers, int(total * _SPARE) + 1024
-        if limit < each:
+        slot_bytes, limit = _slot_bytes(columns, sample), self._limit // self._sharers
+        wanted, most = int(total * _SPARE) + 1024, limit // slot_bytes
+        if not most:
             if not self._refused:
-                _log.warning("a hot tier of %d bytes has no room for rows of %d bytes and stays empty", limit, each)
+                _log.warning(
+                    "hot_size=%d is too small for rows of %d bytes: no row is kept in memory", limit, slot_bytes
+                )
             self._refused = total
             return None
-        self._table = _Table(gatherer, columns, min(wanted, limit // each), limit, full_size=wanted >= limit // each)
+        self._table = _Table(gatherer, columns, min(wanted, most), limit, full_size=wanted >= most)
         return self._table
 
     def _load_all(self, source: StoredRows, gatherer: Gatherer) -> None:
@@ -163,21 +165,19 @@ class HotTier:
         if self._off or snapshot.rows <= self._refused or not self._lock.acquire(blocking=False):
             return
         try:
-            self._table = table = None  # before the next one is made: two may exceed the limit
+            self._table = table = None  # freed before the next table is allocated: both may exceed the limit
             rows = snapshot.rows_at(np.arange(snapshot.length))
             columns = columns_of(source.schema, self._device)
             sample = source.stored(read_keys(gatherer, KEY, rows[:256])[0], rows[:256])[0]
-            each = _place_bytes(columns, sample)
+            slot_bytes = _slot_bytes(columns, sample)
             available = int(_AVAILABLE * _free_bytes(self._device)) // self._sharers
-            places = min(int(snapshot.rows * _SPARE) + 1024, available // each)
-            fits = places >= snapshot.rows
-            if fits:
-                fits = self._load(source, gatherer, rows, columns, places, available, max(_BLOCK_BYTES // each, 1))
-            if not fits:
+            slots = min(int(snapshot.rows * _SPARE) + 1024, available // slot_bytes)
+            step = max(_BLOCK_BYTES // slot_bytes, 1)
+            if slots < snapshot.rows or not self._load(source, gatherer, rows, columns, slots, available, step):
                 _log.warning(
-                    "hot_size='all': %d rows of about %d bytes do not fit into the %d MB that may be taken on %s; they "
-                    "are read from the disk. Give hot_size a size to keep a part of them",
-                    *(snapshot.rows, each, available >> 20, self._device),
+                    "hot_size='all': %d rows of about %d bytes do not fit into the %d MB that are free on %s; they are "
+                    "read from the disk. Pass a size as hot_size to keep a part of them",
+                    *(snapshot.rows, slot_bytes, available >> 20, self._device),
                 )
                 self._refused = int(_SPARE * snapshot.rows)
         finally:
@@ -189,12 +189,13 @@ class HotTier:
         gatherer: Gatherer,
         rows: Int64,
         columns: list[InMemory],
-        places: int,
+        slots: int,
         limit: int,
         step: int,
     ) -> bool:
+        """Load all rows in blocks of `step` rows. Returns whether they fit."""
         try:
-            table = _Table(gatherer, columns, places, limit, full_size=False)
+            table = _Table(gatherer, columns, slots, limit, full_size=False)
             for first in range(0, len(rows), step):
                 part = rows[first : first + step]
                 keys, _ = read_keys(gatherer, KEY, part)
@@ -214,8 +215,8 @@ class _Table:
     """Slots for rows. Writers hold the tier's lock. Readers detect concurrent writes by a sequence number.
 
     Args:
-        limit: bytes of all of it.
-        full_size: whether it has all places that the limit allows, so that rows contend for them.
+        limit: the most bytes of the table.
+        full_size: whether the table has all slots that the limit allows, so that rows compete for them.
     """
 
     def __init__(
@@ -247,37 +248,38 @@ class _Table:
         """Which rows are present, bool [n], or None for all; and the values, which are undefined for absent rows."""
         writes = self._writes
         at = rows % self.places
-        there, own = self._rows[at], self._keys[at]
+        resident, resident_keys = self._rows[at], self._keys[at]
         hot = None
-        if there.tobytes() != rows.tobytes() or own.tobytes() != keys.halves.tobytes():
-            hot = (there == rows) & (own.view(np.uint64).reshape(-1, 2) == keys.halves).all(axis=1)
+        if resident.tobytes() != rows.tobytes() or resident_keys.tobytes() != keys.halves.tobytes():
+            hot = (resident == rows) & (resident_keys.view(np.uint64).reshape(-1, 2) == keys.halves).all(axis=1)
             if not hot.any():
                 return hot, []
         values = [column.gather(at) for column in self.columns]
         if self._writes != writes or writes & 1:
-            return np.zeros(len(rows), bool), []  # may be half of one row and half of another
+            return np.zeros(len(rows), bool), []  # the values may mix two rows
         if self.full_size:
             self._seen[at if hot is None else at[hot]] = True
         return hot, values
 
     def insert(self, keys: Keys, rows: Int64, values: list[Values], which: Int64) -> bool:
-        """Insert those of the rows that get a slot. False if the limit excluded one."""
+        """Insert the rows that get a slot. False if a row exceeded the limit."""
         at, first = np.unique(rows[which] % self.places, return_index=True)
         which = which[first]
-        there, new = self._rows[at], rows[which]
-        taken = (there >= 0) & (there != new)
-        lucky = self._random.random(len(at)) < _ADMITTED
-        admitted = (there != new) & (~taken | (lucky & ~self._seen[at]))
-        self._seen[at[taken & lucky]] = False
-        at, which, lucky = at[admitted], which[admitted], lucky[admitted]
-        sizes = np.sum([column.sizes(one[which]) for column, one in zip(self.columns, values, strict=True)], axis=0)
-        # An odd number: a write is under way, and readers must not use what they read.
+        resident, new = self._rows[at], rows[which]
+        taken = (resident >= 0) & (resident != new)
+        may_replace = self._random.random(len(at)) < _ADMITTED
+        admitted = (resident != new) & (~taken | (may_replace & ~self._seen[at]))
+        self._seen[at[taken & may_replace]] = False
+        at, which, may_replace = at[admitted], which[admitted], may_replace[admitted]
+        columns = list(zip(self.columns, values, strict=True))
+        sizes = np.sum([column.sizes(column_rows[which]) for column, column_rows in columns], axis=0)
+        # An odd number: a write is in progress, and readers discard what they read.
         self._writes += 1
         self._empty(at)
-        fits = self._make_room(sizes, lucky) if sizes.any() else np.ones(len(at), bool)
+        fits = self._make_room(sizes, may_replace) if sizes.any() else np.ones(len(at), bool)
         at, which = at[fits], which[fits]
-        for column, one in zip(self.columns, values, strict=True):
-            column.put(at, one[which])
+        for column, column_rows in columns:
+            column.put(at, column_rows[which])
         self._keys[at] = keys.halves[which].view("V16")[:, 0]
         self._rows[at] = rows[which]
         self._writes += 1
@@ -289,14 +291,14 @@ class _Table:
         for column in self.columns:
             column.forget(at)
 
-    def _make_room(self, sizes: Int64, lucky: Any) -> Any:
-        """Which rows, of these sizes in bytes, fit: bool [n]. Residents are evicted in turn for `lucky` rows."""
+    def _make_room(self, sizes: Int64, may_replace: Any) -> Any:
+        """Which rows, of these sizes in bytes, fit: bool [n]. Rows that may replace evict residents in turn."""
         fits = np.zeros(len(sizes), bool)
         room = self._limit - self.nbytes
-        for number, (size, presses) in enumerate(zip(sizes.tolist(), lucky.tolist(), strict=True)):
-            looked = 0
-            while size > room and presses and looked < 64:
-                looked += 1
+        for number, (size, replaces) in enumerate(zip(sizes.tolist(), may_replace.tolist(), strict=True)):
+            steps = 0
+            while size > room and replaces and steps < 64:
+                steps += 1
                 place, self._hand = self._hand, (self._hand + 1) % self.places
                 if self._seen[place]:
                     self._seen[place] = False
@@ -309,9 +311,9 @@ class _Table:
         return fits
 
 
-def _place_bytes(columns: list[InMemory], sample: list[Values]) -> int:
-    """Bytes that a row takes with its bookkeeping; sizes that vary are estimated from a sample."""
-    return _PLACE + sum(column.expected(one) for column, one in zip(columns, sample, strict=True))
+def _slot_bytes(columns: list[InMemory], sample: list[Values]) -> int:
+    """Bytes of a row and its bookkeeping. Sizes that vary are estimated from a sample."""
+    return _PLACE + sum(column.expected(rows) for column, rows in zip(columns, sample, strict=True))
 
 
 def _free_bytes(device: torch.device) -> int:
@@ -319,4 +321,4 @@ def _free_bytes(device: torch.device) -> int:
         return int(psutil.virtual_memory().available)
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    return 1 << 62  # too large an allocation raises there, and is handled
+    return 1 << 62  # unknown; an allocation that is too large raises, which `_load` handles

@@ -1,7 +1,7 @@
 """OpenVersion: the version of a cache that one process has open, with its folder, store, schema and fingerprint.
 
-The store is opened once some process has created it, and created at the first commit. The folder may turn out to hold
-another version, filled under another fingerprint: this version then goes on in a folder of its own.
+The store is opened if some process has created it; otherwise the first commit creates it. If another process fills the
+folder meanwhile under another fingerprint, this version moves to another folder.
 """
 
 from __future__ import annotations
@@ -39,34 +39,34 @@ class OtherRules(StaleCache):
 
 
 class VersionRemote(Protocol):
-    """The remote of a cache that was opened by its URL, as a version uses it; `RemoteBinding` implements it."""
+    """The remote of a cache that was opened by its URL; `RemoteBinding` implements it."""
 
     def files(self, name: str) -> Files:
-        """The files that a version of the cache is read with, by the name of its folder."""
+        """The file operations for the version in a folder of this name."""
 
     def pull_now(self, version: OpenVersion) -> None:
-        """Pull what the remote has. A remote that fails is no error."""
+        """Pull the samples of the remote, if it answers."""
 
     def push_now(self, version: OpenVersion) -> None:
-        """Push what is committed here. A remote that fails is no error."""
+        """Push committed samples, if the remote answers."""
 
     def failed(self, error: Exception) -> None:
         """Count and log a failed read."""
 
 
 class OpenVersion:
-    """Safe to use from several threads: `lock` is held while the store is opened or the folder changes.
+    """An open version. Safe to use from several threads: `lock` is held while the store opens or the folder changes.
 
-    reader: of the store; None until there is one. schema: the structure of outputs; None until it is fixed by stored or
-    accepted outputs. settled: whether it is known in which dimensions samples lie. roles: of the bound module's
+    reader: reads the store; None without a store. schema: the schema of outputs; None until stored or accepted outputs
+    fix it. settled: whether the dimensions of samples in outputs are known. roles: the roles of the bound module's
     arguments.
 
     Args:
-        id: of the cache.
+        id: the id of the cache.
         folder: the folder of all caches.
-        blocks: the blocks to be committed, by `commit`.
-        remote: of a cache that was opened by its URL.
-        files: to read and write with, instead of the default.
+        blocks: the blocks that `commit` will commit.
+        remote: the remote of a cache that was opened by its URL.
+        files: file operations; None for the default.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class OpenVersion:
         self._read_only = options.read_only
         self._writers = WriterRanks(options.writer_ranks)
         self.remote = remote
-        self._handed = 0  # blocks that the store took before a commit failed
+        self._accepted = 0  # blocks that the store accepted before a commit failed
         self.find_store()
         try:
             self._pull_remote()
@@ -110,7 +110,7 @@ class OpenVersion:
 
     @property
     def stored_roles(self) -> Roles:
-        """The roles of the arguments of the module that filled this cache; empty where they were not stored."""
+        """The roles of the arguments of the module that filled this cache; empty if they were not stored."""
         return self.reader.store.metadata.get("arguments") or {} if self.reader is not None else {}
 
     @property
@@ -125,26 +125,30 @@ class OpenVersion:
         return stored or self.module_fingerprint
 
     def check_fingerprint(self, known: Fingerprint, fingerprint: Fingerprint) -> None:
-        """Raise StaleCache where two fingerprints differ, unless differences are to be ignored."""
+        """Raise StaleCache if two fingerprints differ, unless versions="ignore"."""
         changed = difference(known, fingerprint)
         if changed and self.options.versions != "ignore":
             kind = StaleCache if have_same_rules(known, fingerprint) else OtherRules
             raise kind(
-                f"the cache {self.id!r} in {self.folder} holds outputs of another computation than this: {changed}. "
-                "Use another cache id for the changed module, pass versions='new' to keep both, restore what changed, "
-                f"or remove {self.path}"
+                f"the cache {self.id!r} in {self.folder} has outputs of another computation: {changed}. Use another "
+                "cache id for the changed module, pass versions='new' to keep both, undo the change, or remove "
+                f"{self.path}"
             )
 
     # Opening and creating
 
     def find_store(self) -> bool:
-        """Open the store if some process has created it; return whether there is one."""
+        """Open the store if some process has created it. Returns whether there is one."""
         if not (self.path / NAME).exists():
             return False
+        threads, writes = self.options.threads, self.writes
         try:
-            self._adopt(self._open_store())
+            store = open_store(
+                self.path, self.files, read_only=self._read_only, must_write=writes, quota=self.quota, threads=threads
+            )
+            self._adopt(store)
         except StaleCache as error:
-            # Another process filled this folder meanwhile, with another version. Nothing of this version is written.
+            # Another process filled this folder meanwhile with another version. Nothing of this version is written yet.
             assert self.module_fingerprint is not None
             own = version_folder(self.folder, self.name, self.module_fingerprint)
             if (self.options.versions != "new" and type(error) is not OtherRules) or self.path == own:
@@ -177,8 +181,8 @@ class OpenVersion:
                 settled=self.settled,
             )
         except StoreExists:
-            # Another process created it first. Its schema and fingerprint count: outputs of this process fit them, or
-            # this is another version.
+            # Another process created the store first. Outputs of this process must fit its schema and fingerprint;
+            # otherwise this is another version.
             before = self.path
             if self.find_store():
                 assert self.reader is not None
@@ -204,7 +208,7 @@ class OpenVersion:
         return self.reader
 
     def _check_joins(self, store: LocalStore, schema: OutputSchema) -> None:
-        """Raise where a store of another process does not fit this one's fingerprint and pending blocks."""
+        """Raise if the store of another process does not fit the fingerprint and pending blocks of this one."""
         known = store.metadata.get("fingerprint")
         if self.module_fingerprint is not None and known is not None:
             self.check_fingerprint(known, self.module_fingerprint)
@@ -215,12 +219,12 @@ class OpenVersion:
                 schema.check(block.leaves)
 
     def see_others(self) -> bool:
-        """Read what other processes committed since; return whether there was anything."""
+        """Read new rows of other processes. Returns whether there were any."""
         with self.lock:
             return self.find_store() if self.reader is None else self.reader.keyed.see_others()
 
     def move(self, path: Path) -> None:
-        """Go on in another version's folder. The store that was open stays open: other threads may be reading it."""
+        """Use another version's folder. The previous store stays open, because other threads may be reading it."""
         if self.reader is not None:
             self.reader.store.reclaim()
             self.schema = self.reader = None
@@ -231,10 +235,10 @@ class OpenVersion:
             self.files = self.remote.files(path.name)
             self._pull_remote()
 
-    # Where samples lie in outputs
+    # The dimensions of samples in outputs
 
     def settle(self) -> None:
-        """Record that it is known in which dimensions samples lie in outputs."""
+        """Record that the dimensions of samples in outputs are known."""
         if not self.settled:
             self.settled = True
             if self.reader is not None:
@@ -242,32 +246,32 @@ class OpenVersion:
 
     def _write_settled(self, store: LocalStore) -> None:
         if store.mode == "a" and not is_settled(store.metadata):
-            with contextlib.suppress(OSError):  # else the next process finds out again
+            with contextlib.suppress(OSError):  # then the next process learns the dimensions again
                 store.annotate(SETTLED, True)
 
     # Committing
 
     def flush(self) -> None:
-        """Commit everything accepted so far."""
+        """Commit all pending blocks."""
         self.check_open()
         if not self._read_only:
             self.blocks.flush(self.commit)
 
     def commit(self, blocks: Sequence[Block]) -> None:
-        """Commit blocks to the store. Blocks that it took before a commit failed are not passed to it again."""
+        """Commit blocks to the store. Blocks that the store accepted before a commit failed are not passed again."""
         with self.lock:
             reader = self.reader or self._create_store()
         if self.quota is not None:
             tidy(reader.keyed, self.quota)
         try:
-            for block in blocks[self._handed :]:
+            for block in blocks[self._accepted :]:
                 reader.keyed.extend(block.keys, reader.schema.encode(block.leaves))
-                self._handed += 1
+                self._accepted += 1
         except SchemaMismatch:
-            self._handed = 0  # the queue drops all of these blocks
+            self._accepted = 0  # the queue drops all of these blocks
             raise
         reader.keyed.flush()
-        self._handed = 0
+        self._accepted = 0
 
     def rebalance(self, progress: bool | None) -> Utilisation:
         """See `FeatureCache.rebalance`."""
@@ -283,12 +287,12 @@ class OpenVersion:
     # The remote
 
     def _pull_remote(self) -> None:
-        """Pull what other hosts pushed. A remote that does not answer is no error: local rows are used."""
+        """Pull the samples of other hosts, if the remote answers."""
         if self.remote is not None and not self._read_only:
             self.remote.pull_now(self)
 
     def settled_store(self) -> LocalStore | None:
-        """The store, with everything committed and this process's chunk sealed; None where there is none yet."""
+        """Commit all pending blocks and seal this process's chunk. Returns the store; None without one."""
         self.flush()
         with self.lock:
             if self.reader is None and not self.find_store():
@@ -300,7 +304,7 @@ class OpenVersion:
                     store.session.generation.seal()
             return store
 
-    # The end
+    # Closing
 
     def close(self) -> None:
         """Push to the remote and close the files. Nothing may be pending."""
@@ -318,7 +322,7 @@ class OpenVersion:
     def after_fork(self) -> None:
         """In a forked child: pending blocks, locks and hot rows stay with the parent."""
         self.lock = threading.RLock()
-        self._handed = 0
+        self._accepted = 0
         self.blocks.after_fork()
         if self.hot is not None:
             self.hot.after_fork()

@@ -1,17 +1,15 @@
-"""Rows of a leaf as they come from the store: checked and decompressed, not decoded yet."""
+"""Rows of a leaf from the store, verified and decompressed, but not decoded."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-Int64 = np.ndarray[Any, np.dtype[np.int64]]
+from warmstore.storage.array_types import Int64
 
 
 @dataclass(frozen=True)
 class Varying:
-    """Rows of different lengths: bytes-likes, and their shapes, int64 [n, ndim], where there are any."""
+    """Rows of different lengths: bytes-like objects, and the shapes of arrays, int64 [n, ndim], or None."""
 
     views: Sequence[Any]
     shapes: Int64 | None

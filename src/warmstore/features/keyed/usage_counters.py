@@ -1,4 +1,4 @@
-"""UsageCounters: lookups, and what computing samples cost, over all runs of a cache."""
+"""UsageCounters: lookups, computed samples and the seconds to compute them, over all runs of a cache."""
 
 import contextlib
 import json
@@ -11,7 +11,7 @@ from warmstore.storage.atomic import replace_file
 
 @dataclass(frozen=True)
 class Usage:
-    """What processes computed and looked up in samples, and the seconds that computing took."""
+    """Samples that processes computed and looked up, and the seconds to compute them."""
 
     seconds: float = 0.0
     samples: int = 0
@@ -26,7 +26,7 @@ class Usage:
 
     @property
     def per_sample(self) -> float:
-        """Average seconds a sample has cost."""
+        """Average seconds to compute a sample."""
         return self.seconds / self.samples if self.samples else 0.0
 
     @property
@@ -36,7 +36,7 @@ class Usage:
 
 
 class UsageCounters:
-    """The usage of a cache over all runs, in a small file. Racing threads and writers may lose a little."""
+    """The usage of a cache over all runs, in a small file. Concurrent threads and writers may lose some counts."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -45,11 +45,11 @@ class UsageCounters:
         self._saved = Usage()
 
     def move(self, path: Path) -> None:
-        """Count for another file from now on."""
+        """Use another file from now on."""
         self._path = path
 
     def add(self, seconds: float = 0.0, samples: int = 0, *, hits: int = 0, misses: int = 0) -> None:
-        """Count some computed samples, or some that were looked up."""
+        """Count computed samples, or samples that were looked up."""
         self._seconds += seconds
         self._samples += samples
         self._hits += hits
@@ -57,15 +57,15 @@ class UsageCounters:
 
     @property
     def here(self) -> Usage:
-        """Of this process."""
+        """The usage of this process."""
         return Usage(self._seconds, self._samples, self._hits, self._misses)
 
     def in_all(self) -> Usage:
-        """Over all runs, this one included."""
+        """The usage of all runs, with this process."""
         return read_usage(self._path) + (self.here - self._saved)
 
     def save(self) -> None:
-        """Add what this process did to the file. A folder that cannot be written costs only the estimate."""
+        """Add the usage of this process to the file. If the folder cannot be written, the counts are lost."""
         here = self.here
         if here == self._saved:
             return
@@ -76,7 +76,7 @@ class UsageCounters:
 
 
 def read_usage(path: Path) -> Usage:
-    """What a file says; nothing where there is none, or where it is damaged."""
+    """The usage in a file; zero if the file is missing or damaged."""
     try:
         content = json.loads(path.read_bytes())
         numbers = [content.get(name, 0) for name in ("samples", "hits", "misses")]

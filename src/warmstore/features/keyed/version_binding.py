@@ -1,7 +1,7 @@
-"""Binding a module's fingerprint to an open version of a cache.
+"""Binds a module's fingerprint to an open version of a cache.
 
-A cache under one id keeps one version, or with versions="new" one for each fingerprint. A cache that was filled under
-older rules of identity cannot be compared: it stays as it is, and a new version is filled beside it.
+A cache with one id has one version, or with versions="new" one version for each fingerprint. A cache that was filled
+under older rules of identity cannot be compared: it stays unchanged, and a new version is filled beside it.
 """
 
 import logging
@@ -22,26 +22,31 @@ _log = logging.getLogger("warmstore")
 
 
 def bind(version: OpenVersion, fingerprint: Fingerprint) -> bool:
-    """Make `version` the version of a fingerprint, if it is free; return whether it is that version.
+    """Make `version` the version of a fingerprint, if it has none. Returns whether it is that version.
 
     Raises:
-        StaleCache: it has another fingerprint, and the cache keeps one version only.
+        StaleCache: `version` has another fingerprint, and the cache has only one version.
     """
     if version.options.versions != "new":
         try:
-            _tie(version, fingerprint)
+            _bind_current(version, fingerprint)
         except OtherRules:
-            _leave(version, fingerprint)
+            _move_beside(version, fingerprint)
         return True
     if version.module_fingerprint is None and version.writes:
-        version.blocks.flush(version.commit)  # of `put_batch`, before any module was bound
+        version.blocks.flush(version.commit)  # blocks of `put_batch`, before any module was bound
     with version.lock:
         if version.module_fingerprint is None and not len(version.blocks):
-            _become(version, fingerprint)
+            _bind_any(version, fingerprint)
         return version.module_fingerprint is not None and are_equal(version.module_fingerprint, fingerprint)
 
 
-def _tie(version: OpenVersion, fingerprint: Fingerprint) -> None:
+def _bind_current(version: OpenVersion, fingerprint: Fingerprint) -> None:
+    """Bind a fingerprint to the current folder of a version.
+
+    Raises:
+        StaleCache: the folder has another fingerprint.
+    """
     with version.lock:
         if version.reader is None:
             version.find_store()
@@ -50,50 +55,50 @@ def _tie(version: OpenVersion, fingerprint: Fingerprint) -> None:
             version.module_fingerprint = fingerprint
             if version.reader is None or not version.writes:
                 return
-            known = version.reader.store.annotate("fingerprint", fingerprint)  # so far it was filled by `put_batch`
+            known = version.reader.store.annotate("fingerprint", fingerprint)  # only `put_batch` has filled it
     version.check_fingerprint(known, fingerprint)
 
 
-def _leave(version: OpenVersion, fingerprint: Fingerprint) -> None:
-    """Go on in a version beside a cache that was filled under other rules of identity. That cache is unchanged.
+def _move_beside(version: OpenVersion, fingerprint: Fingerprint) -> None:
+    """Move to a new folder beside a cache that was filled under other rules of identity.
 
     Raises:
-        StaleCache: a version beside it has another fingerprint under the same rules.
+        StaleCache: another version of the cache has another fingerprint under the same rules.
     """
     if version.writes:
-        version.blocks.flush(version.commit)  # of `put_batch`
+        version.blocks.flush(version.commit)  # blocks of `put_batch`
     own = version_folder(version.folder, version.name, fingerprint)
     if not (own / NAME).exists():
         for stored in read_versions(version.folder, version.name):
             if stored.fingerprint is not None and have_same_rules(stored.fingerprint, fingerprint):
                 version.check_fingerprint(stored.fingerprint, fingerprint)
-        _warn_left(version, own)
+        _warn_other_rules(version, own)
     with version.lock:
         version.module_fingerprint = None
         version.move(own)
-        _tie(version, fingerprint)
+        _bind_current(version, fingerprint)
 
 
-def _warn_left(version: OpenVersion, own: Path) -> None:
+def _warn_other_rules(version: OpenVersion, own: Path) -> None:
     _log.warning(
-        "the cache %r in %s was filled under other rules of identity: it stays as it is, and samples are computed "
-        "anew into %s",
+        "the cache %r in %s was filled under other rules of identity: it stays unchanged, and samples are computed "
+        "again into %s",
         version.id, version.folder, own.name,
     )  # fmt: skip
 
 
-def _become(version: OpenVersion, fingerprint: Fingerprint) -> None:
-    """Go on in the fingerprint's own folder if it has one, else in the present one if that is free or has it."""
+def _bind_any(version: OpenVersion, fingerprint: Fingerprint) -> None:
+    """Bind a fingerprint to its own folder if it exists, else to the current folder if possible, else to a new one."""
     own = version_folder(version.folder, version.name, fingerprint)
     if (own / NAME).exists():
         version.move(own)
     try:
-        _tie(version, fingerprint)
+        _bind_current(version, fingerprint)
     except StaleCache as error:
         if version.path == own:
             raise  # a collision of digests
         if type(error) is OtherRules:
-            _warn_left(version, own)
+            _warn_other_rules(version, own)
         version.move(own)
-        _tie(version, fingerprint)
+        _bind_current(version, fingerprint)
     version.module_fingerprint = fingerprint

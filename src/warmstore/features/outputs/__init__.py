@@ -1,1 +1,1 @@
-"""A module's outputs: their structure, where the samples lie in them, and the field of each leaf."""
+"""A module's outputs: their structure, the dimensions of samples, and the field of each leaf."""

@@ -1,4 +1,4 @@
-"""Arrays that are the same for all samples and in every batch: small ones, kept once, in a cache's metadata."""
+"""Small arrays that are the same for all samples and in every batch. They are stored once, in a cache's metadata."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from warmstore.records.format.fields import numpy_dtype
 if TYPE_CHECKING:
     import torch
 
-_LARGEST = 1 << 20  # bytes; store.json holds it, in base64
+_LARGEST = 1 << 20  # bytes; store.json has the array in base64
 
 
 def constant_array(name: str, dtype: str, value: Any) -> dict[str, Any]:
     """An array or tensor as JSON.
 
     Args:
-        name: of the part of the output, for messages.
-        dtype: its name.
+        name: the part of the output, for messages.
+        dtype: the name of the dtype.
 
     Raises:
-        UnsupportedType: it has more than 1 MiB.
+        UnsupportedType: the array has more than 1 MiB.
     """
     array = np.ascontiguousarray(to_numpy(value))
     if array.nbytes > _LARGEST:
         raise UnsupportedType(
-            f"{name} has {array.nbytes:,} bytes that are the same for all samples; at most {_LARGEST:,} are kept. "
-            "Leave it out of the cached module's output"
+            f"{name} has {array.nbytes:,} bytes that are the same for all samples; at most {_LARGEST:,} are stored. "
+            "Remove it from the cached module's output"
         )
     return {
         "tensor": is_tensor(value),
@@ -43,7 +43,7 @@ def constant_array(name: str, dtype: str, value: Any) -> dict[str, Any]:
 
 
 def restored_array(array: dict[str, Any], device: torch.device | None) -> Any:
-    """The array or tensor that `constant_array` was given, in memory of its own; tensors on a device."""
+    """A copy of the array or tensor that `constant_array` encoded. Tensors are on `device`; None is the CPU."""
     values = _decoded(array["data"], array["dtype"]).reshape(array["shape"]).copy()
     if not array["tensor"]:
         return values

@@ -1,8 +1,8 @@
-"""Whether one batch shows where the samples of an output lie, and what a second batch of another size shows.
+"""Infers the dimension of the samples in an output, from one batch and if necessary from another of a different size.
 
-Samples are taken to lie in dimension 0, and a list of n things for n samples is read as `flatten` reads it. A batch
-may fit other readings as well: a dimension of size 1 in a batch of one, or two dimensions of the size of the batch. The
-module's output for another number of samples tells readings apart: what changes with the count is per sample.
+Samples are assumed to be in dimension 0, and a list of n items for n samples is read as `flatten` reads it. A batch may
+fit other readings, too: a dimension of size 1 in a batch of one, or two dimensions of the size of the batch. The
+module's output for another number of samples decides: a dimension that changes with this number is that of the samples.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from torch import nn
 
 _PER_SAMPLE, _STRUCTURE = "per_sample", "structure"
-_UNTIL_THEN = "Until then such batches are computed and not kept"
+_UNTIL_THEN = "Until then such batches are computed and not stored"
 
 Run = Callable[[int], Any]
 
 
 def is_guess(output: Any, count: int, lists: str) -> bool:
-    """Whether another reading of an output fits its batch as well as the one that would be kept.
+    """Whether another reading of an output fits its batch as well as the assumed one.
 
-    In a batch of one every part of several may be the same for all samples, where size 1 is common. A single part has
-    to be per sample, and only its second dimension may be that of the samples instead, as in time-major layouts.
+    In a batch of one, each of several parts may be the same for all samples: size 1 is common. A single part must be
+    per sample, and only its second dimension may be that of the samples instead, as in time-major layouts.
 
     Args:
         count: samples of the batch.
-        lists: what lists of `count` things are, as `FeatureCache` is told.
+        lists: the meaning of lists of `count` items, as in `FeatureCache`.
     """
     doubts = list(_doubts(output, count, lists))
     if count > 1 and len(doubts) == 1 and is_array(output):
@@ -47,15 +47,15 @@ def is_guess(output: Any, count: int, lists: str) -> bool:
 
 
 def _second_size(count: int) -> int:
-    """A small number of samples other than `count`, which is 2 or more; 1 often means kernels of its own."""
+    """A small number of samples that differs from `count`, which is 2 or more. 1 often runs other kernels."""
     return 1 if count == 2 else 2
 
 
 def _refutation(output: Any, count: int, other: Any, other_count: int, lists: str) -> str:
-    """What is wrong with the reading of an output, in words, given the output for another number of samples.
+    """The first part of an output that refutes the assumed reading, in words; "" if no part does.
 
-    Returns:
-        "" where every part has its samples where they are taken to be.
+    Args:
+        other: the output for `other_count` samples.
     """
     return next(_refutations(output, count, other, other_count, lists, ""), "")
 
@@ -66,8 +66,8 @@ def _fitting_dims(output: Any, count: int, other: Any, other_count: int) -> Any:
         sizes = list(enumerate(zip(output.shape, other.shape, strict=False)))
         return next((at for at, size in sizes if size == (count, other_count)), None)
     children = [
-        (key, _fitting_dims(one, count, two, other_count))
-        for (key, one), (_, two) in zip(_items(output), _items(other), strict=False)
+        (key, _fitting_dims(child, count, other_child, other_count))
+        for (key, child), (_, other_child) in zip(_items(output), _items(other), strict=False)
     ]
     if isinstance(output, list):
         return [dims for _, dims in children]
@@ -77,91 +77,91 @@ def _fitting_dims(output: Any, count: int, other: Any, other_count: int) -> Any:
 
 
 def own_part(output: Any, module: nn.Module) -> str:
-    """The path of an array in an output that lies in the memory of the module's own tensors; "" without one.
+    """The path of an array in an output that shares memory with a tensor of the module; "" without one.
 
-    It is the same for all samples, whatever its shape.
+    Such an array is the same for all samples, whatever its shape.
     """
     own = {_storage(tensor) for tensor in (*module.parameters(), *module.buffers())} - {0}
     return next((path for path, array in _named_arrays(output) if _storage(array) in own), "")
 
 
 class Dimensions:
-    """What the outputs of one module have shown of the dimensions of their samples."""
+    """What the outputs of one module have shown about the dimensions of their samples."""
 
     def __init__(self) -> None:
-        self._refuted = ""  # why samples do not lie in dimension 0, once that is known
-        self._misfit = False  # whether an output had none there, which may have been an error of the caller
+        self._refuted = ""  # why samples are not in dimension 0, once that is known
+        self._misfit = False  # whether an output had no samples in dimension 0, which may be an error of the caller
 
     def doubt(self, module: nn.Module, output: Any, count: int, lists: str, run: Run) -> str:
-        """Why the output of `count` samples is not to be kept, while nothing is; "" where it is.
+        """Why the output of `count` samples cannot be stored yet; "" if it can. Called while nothing is stored.
 
         Args:
-            lists: what lists of `count` things are, as `FeatureCache` is told.
-            run: gives the module's output for that many of the samples.
+            lists: the meaning of lists of `count` items, as in `FeatureCache`.
+            run: returns the module's output for a given number of the samples.
         """
         own = own_part(output, module)
         if own:
             return (
-                f"{own} is a parameter or a buffer of the module, and so the same for all samples. Say None for it "
-                f"with CachedModule(out_dims=). {_UNTIL_THEN}"
+                f"{own} is a parameter or a buffer of the module, so it is the same for all samples. Pass None for it "
+                f"in CachedModule(out_dims=). {_UNTIL_THEN}"
             )
         if None in list(_doubts(output, count, lists)):
             self._misfit = True  # another batch may fit by accident
-            return ""  # to keep this one is an error
+            return ""  # storing this one raises
         if not self._misfit and not is_guess(output, count, lists):
             return self._refuted
         if self._refuted or (count == 1 and not self._misfit):
-            return self._refuted  # batches of one are served one by one until others have shown more
+            return self._refuted  # batches of one are served one by one until other batches have shown more
         if count == 1:
             return (
-                "an output for another number of samples had none of them in dimension 0, and one for 1 sample does "
-                f"not show where they lie. Say it with CachedModule(out_dims=). {_UNTIL_THEN}"
+                "an output for another number of samples does not have the samples in dimension 0, and an output for "
+                f"1 sample does not show their dimension. Pass it in CachedModule(out_dims=). {_UNTIL_THEN}"
             )
         other_count = _second_size(count)
         try:
             other = run(other_count)
-        except Exception as error:  # whatever the module raises where it cannot compute such a batch
+        except Exception as error:  # the module may raise anything if it cannot compute such a batch
             return (
-                f"an output for {_say(count)} does not show in which dimensions its samples lie, and the module "
-                f"computes no batch of {other_count} to show it ({type(error).__name__}: {error}). Say with "
-                f"CachedModule(out_dims=) where samples lie. {_UNTIL_THEN}"
+                f"an output for {_samples(count)} does not show the dimensions of its samples, and the module cannot "
+                f"compute a batch of {other_count} to show them ({type(error).__name__}: {error}). Pass the dimensions "
+                f"in CachedModule(out_dims=). {_UNTIL_THEN}"
             )
         wrong = _refutation(output, count, other, other_count, lists)
         self._misfit = False
         if wrong:
             fitting = _fitting_dims(output, count, other, other_count)
             self._refuted = (
-                f"{wrong}: its samples do not lie in dimension 0. Say with CachedModule(out_dims=) where they lie; "
-                f"out_dims={fitting!r} fits these two. {_UNTIL_THEN}"
+                f"{wrong}: its samples are not in dimension 0. Pass their dimensions in CachedModule(out_dims=); "
+                f"out_dims={fitting!r} fits these two batches. {_UNTIL_THEN}"
             )
         return self._refuted
 
     def check_again(self, output: Any, count: int, lists: str, run: Run, path: Path) -> None:
-        """Raise AmbiguousBatch where a part of an output, that was the same before, is so for all samples.
+        """Raise AmbiguousBatch if a part of an output that was the same in two batches is not per sample.
 
         Args:
-            path: of the cache.
+            path: the folder of the cache.
         """
         other_count = _second_size(count)
         try:
             other = run(other_count)
-        except Exception:  # it computes no batch in which that part would be wrong
+        except Exception:  # the module cannot compute a batch that would show it
             return
         wrong = _refutation(output, count, other, other_count, lists)
         if wrong:
             fitting = _fitting_dims(output, count, other, other_count)
             raise AmbiguousBatch(
-                f"{wrong}: it is not per sample. Say with CachedModule(out_dims=) where samples lie; "
-                f"out_dims={fitting!r} fits these two batches. What the cache {path} holds was taken for one value per "
-                "sample: use another cache id"
+                f"{wrong}: it is not per sample. Pass the dimensions of samples in CachedModule(out_dims=); "
+                f"out_dims={fitting!r} fits these two batches. The cache {path} was filled with this part as one value "
+                "per sample: use another cache id"
             )
 
 
 class Repeats:
-    """Tells from the first two batches of one size, of different samples, whether a second look is due.
+    """Compares the first two batches, if they have the same size and different samples, to decide on a second check.
 
     A part that is the same in both, bit for bit, may be a constant that has as many rows as the batch by accident. A
-    single matrix [n, n] in both may have its samples in either dimension. Batches of another size would show it.
+    single matrix [n, n] in both may have its samples in either dimension. A batch of another size shows which.
     """
 
     def __init__(self) -> None:
@@ -169,7 +169,7 @@ class Repeats:
         self._over = False
 
     def show(self, output: Any, keys: Keys) -> bool:
-        """Take in the output of some samples. True, once at most, where the module should run on fewer of them."""
+        """Compare the output of some samples. True, once at most, if the module should run on fewer of them."""
         if self._over or len(keys) < 2:
             return False
         samples, arrays = set(keys.packed), dict(_named_arrays(output))
@@ -188,7 +188,7 @@ class Repeats:
 
 
 def _doubts(value: Any, count: int, lists: str) -> Iterator[bool | None]:
-    """For each part, whether it may be per sample in another way than it is taken to be; None if it is not as taken."""
+    """For each part, whether another reading fits it as well as the assumed one; None if the assumed one does not."""
     if is_array(value):
         shape = _shape(value)
         yield count in shape[1:] if shape[:1] == (count,) else None
@@ -201,7 +201,7 @@ def _doubts(value: Any, count: int, lists: str) -> Iterator[bool | None]:
             yield count == 1 or any(count in _shape(array) for array in arrays)
         return
     if type(value) is tuple and len(value) == count and any(map(is_array, value)):
-        yield True  # one item per sample is what a tuple is not taken for
+        yield True  # a tuple is not read as one item per sample
     for _, child in _items(value):
         yield from _doubts(child, count, lists)
 
@@ -216,17 +216,18 @@ def _refutations(output: Any, count: int, other: Any, other_count: int, lists: s
         sizes = list(zip(first, second, strict=False))
         moving = [at for at, size in enumerate(sizes) if size == (count, other_count)]
         if moving != [0] or len(first) != len(second):
-            yield f"{name} has shape {first} for {_say(count)} and {second} for {_say(other_count)}"
+            yield f"{name} has shape {first} for {_samples(count)} and {second} for {_samples(other_count)}"
         return
     children, others = _items(output), _items(other)
     per_sample = isinstance(output, list) and len(children) == count and lists == _PER_SAMPLE
     if per_sample or len(children) != len(others):
         may_be = isinstance(output, list) and lists != _STRUCTURE
         if not may_be or (len(children), len(others)) != (count, other_count):
-            yield f"{name} has {len(children)} parts for {_say(count)} and {len(others)} for {_say(other_count)}"
+            parts = f"{len(children)} parts for {_samples(count)} and {len(others)} for {_samples(other_count)}"
+            yield f"{name} has {parts}"
         return
-    for (key, one), (_, two) in zip(children, others, strict=True):
-        yield from _refutations(one, count, two, other_count, lists, under(path, key))
+    for (key, child), (_, other_child) in zip(children, others, strict=True):
+        yield from _refutations(child, count, other_child, other_count, lists, under(path, key))
 
 
 def _items(value: Any) -> list[tuple[Any, Any]]:
@@ -244,7 +245,7 @@ def _digests(arrays: dict[str, Any]) -> dict[str, str]:
 
 def _digest(array: Any) -> str:
     if is_tensor(array) and not _is_strided(array):
-        return uuid.uuid4().hex  # it cannot be kept
+        return uuid.uuid4().hex  # such a tensor cannot be stored
     return xxhash.xxh3_128_hexdigest(np.ascontiguousarray(to_numpy(array)).tobytes())
 
 
@@ -257,9 +258,9 @@ def _is_strided(tensor: Any) -> bool:
 
 
 def _shape(array: Any) -> tuple[int, ...]:
-    # Nested tensors have no shape; they are refused where they would be kept.
+    # Nested tensors have no shape; storing them raises.
     return () if getattr(array, "is_nested", False) else tuple(array.shape)
 
 
-def _say(count: int) -> str:
+def _samples(count: int) -> str:
     return "1 sample" if count == 1 else f"{count} samples"

@@ -1,26 +1,23 @@
-"""`out_dims`: which dimension of each output array holds the samples, as a pytree prefix like that of torch.vmap.
+"""`out_dims`: the dimension of the samples in each output array, as a pytree prefix like that of torch.vmap.
 
-An int stands for all arrays beneath it. None marks a part that is the same for all samples and in every batch. Where
-the caller gives no `out_dims`, samples lie in dimension 0.
+An int applies to all arrays below it. None marks a part that is the same for all samples and in every batch. If the
+caller gives no `out_dims`, samples are in dimension 0.
 """
 
+import enum
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from warmstore.errors import SchemaMismatch
 
 
-class Untold:
-    """The type of `UNTOLD`: the caller gave no `out_dims`."""
+class Unset(enum.Enum):
+    """The type of `UNSET`: the caller gave no `out_dims`."""
 
-    def __repr__(self) -> str:
-        return "UNTOLD"
-
-    def __reduce__(self) -> str:
-        return "UNTOLD"
+    UNSET = "unset"
 
 
-UNTOLD: Final = Untold()
+UNSET: Final = Unset.UNSET
 
 
 def check_out_dims(out_dims: Any) -> None:
@@ -41,17 +38,17 @@ def check_out_dims(out_dims: Any) -> None:
 
 
 def spread(dims: Any, keys: Sequence[Any], name: str, *, positional: bool) -> list[Any]:
-    """What `out_dims` says of each child of a container.
+    """The part of `out_dims` for each child of a container.
 
     Args:
         keys: of the children, in order.
         name: of the container, for messages.
-        positional: whether a sequence may stand for the children.
+        positional: whether `dims` may be a sequence with an entry for each child.
 
     Raises:
-        SchemaMismatch: it has another structure than the output.
+        SchemaMismatch: `dims` has another structure than the output.
     """
-    if dims is UNTOLD or dims is None or isinstance(dims, int):
+    if dims is UNSET or dims is None or isinstance(dims, int):
         return [dims] * len(keys)
     if isinstance(dims, Mapping):
         unknown = [key for key in dims if key not in keys]
@@ -71,7 +68,7 @@ def dimension(dims: Any, ndim: int, name: str) -> int:
     Raises:
         SchemaMismatch: the array has no such dimension, or `out_dims` holds a container for it.
     """
-    if dims is UNTOLD:
+    if dims is UNSET:
         return 0
     if not isinstance(dims, int):
         raise SchemaMismatch(f"out_dims has {dims!r} for {name}, which is one array: give an int")

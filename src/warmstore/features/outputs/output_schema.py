@@ -1,4 +1,4 @@
-"""What a cache holds: the structure of an output and the field of each leaf, fixed by what was committed first."""
+"""The schema of a cache: the structure of an output and the field of each leaf. The first commit fixes both."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     import torch
 
 KEY = "key"
-"""The field that holds each row's 128-bit key. Leaf paths are prefixed, so that none can be called that."""
+"""The field with each row's 128-bit key. The fields of leaves have a prefix, so that none has this name."""
 
 _PREFIX = "leaf/"
 
 
 @dataclass(frozen=True)
 class OutputSchema:
-    """structure: of a whole output. fields: by leaf path."""
+    """The schema of outputs. structure: the structure of a whole output. fields: the field of each leaf, by path."""
 
     structure: TreeSpec
     fields: dict[str, Field]
 
     @functools.cached_property
     def nodes(self) -> dict[str, tuple[str, bool]]:
-        """By the path of every leaf: its node, and whether it comes as a list with one item per sample."""
+        """See `paths_of`."""
         return paths_of(self.structure)
 
     @functools.cached_property
@@ -57,35 +57,33 @@ class OutputSchema:
 
     @classmethod
     def of_leaves(cls, structure: TreeSpec, leaves: Sequence[Leaf], variable: bool, codec: str = "raw") -> OutputSchema:
-        """The schema that a first batch implies. `variable` makes every stacked leaf one of varying shape."""
+        """The schema of a first batch. With `variable`, every stacked leaf may vary in shape."""
         fields = {leaf.path: replace(leaf.field(), codec=codec) for leaf in leaves}
-        if variable:
-            fields = {path: _varying(field) for path, field in fields.items()}
-        return cls(structure, fields)
+        return cls(structure, {path: _varying(field) if variable else field for path, field in fields.items()})
 
     def widened(self, leaves: Sequence[Leaf]) -> OutputSchema:
-        """This schema, with leaves of varying shape where a batch's shapes differ from it.
+        """This schema, with leaves of varying shape if the shapes of a batch differ from it.
 
         Raises:
             SchemaMismatch: a dtype or number of dimensions differs.
         """
         fields = {}
         for leaf in leaves:
-            mine = self.fields[leaf.path]
-            other = replace(leaf.field(), codec=mine.codec)
-            if mine != other and isinstance(mine, Array) and mine.shape and _varying(mine) == _varying(other):
-                mine = _varying(mine)
-            fields[leaf.path] = mine
-            _check(leaf, mine)
+            field = self.fields[leaf.path]
+            other = replace(leaf.field(), codec=field.codec)
+            if field != other and isinstance(field, Array) and field.shape and _varying(field) == _varying(other):
+                field = _varying(field)
+            fields[leaf.path] = field
+            _check(leaf, field)
         return OutputSchema(self.structure, fields)
 
     def check(self, leaves: Sequence[Leaf]) -> None:
-        """Raise SchemaMismatch, naming the leaf, where a batch does not fit."""
+        """Raise SchemaMismatch, which names the leaf, if a batch does not fit."""
         for leaf in leaves:
             _check(leaf, self.fields[leaf.path])
 
     def check_dims(self, out_dims: Any) -> None:
-        """Raise SchemaMismatch, naming the leaf, where `out_dims` says another dimension of the samples."""
+        """Raise SchemaMismatch, which names the leaf, if `out_dims` has another dimension of the samples."""
         ndims = {
             path: field.ndim if isinstance(field, Ragged) else len(field.shape)
             for path, field in self.fields.items()
@@ -94,10 +92,10 @@ class OutputSchema:
         check_dims(self.structure, out_dims, lambda path: ndims[path] + 1)
 
     def check_growth(self, leaves: Sequence[Leaf], count: int) -> None:
-        """Raise SchemaMismatch where a dimension that is not the samples' has grown from 1 to their number with them.
+        """Raise SchemaMismatch if a dimension other than that of the samples has grown from 1 to `count`.
 
         Args:
-            leaves: of a batch of `count` samples, where this schema is that of a batch of one.
+            leaves: leaves of a batch of `count` samples. This schema is that of a batch of one.
         """
         for leaf in leaves:
             field = self.fields[leaf.path]
@@ -105,13 +103,13 @@ class OutputSchema:
                 shape = tuple(leaf.values.shape)
                 if (1, count) in zip(field.shape, shape[1:], strict=False):
                     raise SchemaMismatch(
-                        f"leaf {leaf.path!r} has shape {shape} for {count} samples and {(1, *field.shape)} for one: "
-                        "nothing shows in which dimension its samples lie. Say it with CachedModule(out_dims=), and "
-                        "use another cache id, or leave it out of the cached module"
+                        f"leaf {leaf.path!r} has shape {shape} for {count} samples and {(1, *field.shape)} for one, "
+                        "which does not show the dimension of its samples. Pass it in CachedModule(out_dims=) and use "
+                        "another cache id, or remove the leaf from the cached module's output"
                     )
 
     def encode(self, leaves: Sequence[Leaf]) -> dict[str, EncodedRows]:
-        """Leaves that nobody else writes to as rows of the store's fields."""
+        """Leaves as rows of the store's fields. The leaves must not be written to afterwards."""
         return {
             self.field_name(leaf.path): encode(leaf.path, self.fields[leaf.path], leaf.values, own=leaf.stacked)
             for leaf in leaves
@@ -119,7 +117,7 @@ class OutputSchema:
 
     def field_name(self, path: str) -> str:
         """The store's name of a leaf's field."""
-        # Field names cannot hold "::"; keys of an output can.
+        # Keys of an output may have "::"; names of fields may not.
         return _PREFIX + path.replace("%", "%25").replace(":", "%3A")
 
     def assemble(
@@ -130,32 +128,32 @@ class OutputSchema:
         *,
         allow_pickle: bool = False,
     ) -> Any:
-        """Put a batch together from NumPy values per leaf: [n, *shape] arrays, or lists of arrays, JSON or bytes.
+        """Assemble a batch from the values of each leaf: [n, *shape] arrays, or lists of arrays, JSON or bytes.
 
         Raises:
             UnsupportedType: a leaf is pickled and `allow_pickle` is False.
         """
         nodes = self.nodes
-        if self.is_one_array and not isinstance(values["output"], list):  # as most are: nothing is unflattened
+        if self.is_one_array and not isinstance(values["output"], list):  # the common case, without unflattening
             return _finish(values["output"], self.structure["node"], device)
 
         def leaf(path: str) -> Any:
-            given, (node, per_sample) = values[path], nodes[path]
+            column, (node, per_sample) = values[path], nodes[path]
             if node == "values":
-                return given
+                return column
             if node == "pickled":
-                return unpickled(path, given, allow_pickle=allow_pickle)
+                return unpickled(path, column, allow_pickle=allow_pickle)
             if per_sample:
-                return [_finish(np.asarray(one), node, device) for one in given]
-            if isinstance(given, list):
-                given = _stack(path, given, pad_value, self.fields[path])
-            return _finish(given, node, device)
+                return [_finish(np.asarray(value), node, device) for value in column]
+            if isinstance(column, list):
+                column = _stack(path, column, pad_value, self.fields[path])
+            return _finish(column, node, device)
 
         return unflatten(self.structure, leaf, device)
 
 
 def _finish(array: Any, node: str, device: torch.device | None) -> Any:
-    if is_tensor(array):  # of a hot tier
+    if is_tensor(array):  # from a hot tier
         return array.to("cpu" if device is None else device)
     if node == "ndarray":
         return array
@@ -173,9 +171,9 @@ def _stack(
     if not arrays:
         return np.zeros((0,) * (field.ndim + 1), numpy_dtype(field.dtype))
     if pad_value is None:
-        few = ", ".join(map(str, sorted(shapes)[:3]))
+        examples = ", ".join(map(str, sorted(shapes)[:3]))
         raise SchemaMismatch(
-            f"leaf {path!r} has samples of different shapes in one batch ({few}), which do not stack. Pass "
+            f"leaf {path!r} has samples of different shapes in one batch ({examples}), which do not stack. Pass "
             "pad_value=0.0 to FeatureCache to pad them to the largest, or return a list with one tensor per sample "
             "from the module"
         )
@@ -196,22 +194,20 @@ def _check(leaf: Leaf, field: Field) -> None:
         and leaf.stacked
         and (leaf.dtype, tuple(leaf.values.shape[1:])) == (field.dtype, field.shape)
     ):
-        return  # as nearly always: no field is made for that
+        return  # the common case, without a new field
     given = replace(leaf.field(), codec=field.codec)
     if isinstance(field, Json) or isinstance(given, Json):
         fits = type(given) is type(field)
-    elif isinstance(field, Array):
-        fits = given == field
     else:
-        fits = _varying(given) == field
+        fits = (given if isinstance(field, Array) else _varying(given)) == field
     if not fits:
         raise SchemaMismatch(
-            f"leaf {leaf.path!r} holds {_say(field)}; this batch has {_say(given)}. The first batches fixed what this "
-            "cache holds: pass variable=True to FeatureCache where shapes vary, or use another cache id"
+            f"leaf {leaf.path!r} holds {_described(field)}; this batch has {_described(given)}. The first batches "
+            "fixed that: pass variable=True to FeatureCache if shapes vary, or use another cache id"
         )
 
 
-def _say(field: Field) -> str:
+def _described(field: Field) -> str:
     if isinstance(field, Array):
         return f"{field.dtype} of shape {field.shape} per sample"
     if isinstance(field, Ragged):

@@ -1,10 +1,10 @@
-"""A batch of a module's outputs as a `TreeSpec` and per-sample leaves, and back.
+"""Flattens a batch of a module's outputs into a `TreeSpec` and per-sample leaves, and back.
 
-Each leaf becomes a field of the cache's store. What is no container, no array and not one value per sample is a
-constant: it is part of the spec and must be the same in every batch. So are arrays that `out_dims` marks with None.
+Each leaf becomes a field of the cache's store. Numbers, strings and None, and arrays that `out_dims` marks with None,
+are constants: they are part of the spec and must be the same in every batch.
 
-Beside containers the nodes of a spec are: tensor, ndarray, values and pickled, which are leaves; constant; and items, a
-list with one "item" per sample. "dim" of a tensor or ndarray is the dimension of its samples, where that is not 0.
+The nodes of a spec are containers; tensor, ndarray, values and pickled, which are leaves; constant; and items, a list
+with one "item" per sample. "dim" of a tensor or ndarray is the dimension of its samples, if this is not 0.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 from warmstore.errors import AmbiguousBatch, SchemaMismatch, UnsupportedType
 from warmstore.features.outputs.constant_arrays import constant_array, restored_array
-from warmstore.features.outputs.out_dims import UNTOLD, dimension, spread
+from warmstore.features.outputs.out_dims import UNSET, dimension, spread
 from warmstore.features.outputs.pickled_leaves import pickled, unpickled
 from warmstore.records.format.array_interop import is_tensor, to_numpy, to_torch
 from warmstore.records.format.fields import Array, Bytes, Field, Json, Ragged, dtype_name
@@ -35,7 +35,7 @@ ROOT = "output"
 _CONSTANTS = frozenset((type(None), bool, int, float, str))
 
 Copy = Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
-"""Gives the same values, contiguous, in memory that nobody else writes to."""
+"""Copies an array into contiguous memory that nothing else writes to."""
 
 LISTS = ("auto", "structure", "per_sample")
 
@@ -44,9 +44,9 @@ LISTS = ("auto", "structure", "per_sample")
 class Leaf:
     """One per-sample part of a batch of outputs.
 
-    path: where it stands in the output, such as "hidden/0"; "output" for an output that is a single tensor.
-    values: an array or tensor [n, ...] whose samples come first, wherever they lie in the output; or a list of n
-    arrays, n JSON values, or n pickled objects as bytes.
+    path: the path in the output, such as "hidden/0"; "output" for an output that is a single tensor. values: an array
+    or tensor [n, ...] with the samples in dimension 0, whatever their dimension in the output; or a list of n arrays,
+    n JSON values, or n pickled objects as bytes.
     """
 
     path: str
@@ -58,7 +58,7 @@ class Leaf:
 
     @property
     def dtype(self) -> str:
-        """The dtype's name where the values are stacked.
+        """The name of the dtype of stacked values.
 
         Raises:
             UnsupportedType: such a tensor cannot be stored.
@@ -66,7 +66,7 @@ class Leaf:
         return _dtype_of(self.path, self.values)
 
     def to_host(self, copy: Copy) -> Leaf:
-        """The same values as NumPy arrays that `copy` gave."""
+        """The same values, as NumPy arrays that `copy` returned."""
         if self.stacked:
             return Leaf(self.path, copy(to_numpy(self.values)))
         if self.values and is_array(self.values[0]):
@@ -81,7 +81,7 @@ class Leaf:
         return Leaf(self.path, self.values[which])
 
     def field(self) -> Field:
-        """The field that holds this leaf."""
+        """The field of this leaf."""
         if self.stacked:
             return Array(self.dtype, tuple(self.values.shape[1:]))
         if self.values and is_array(self.values[0]):
@@ -93,12 +93,12 @@ class Leaf:
         return not self.stacked and bool(self.values) and isinstance(self.values[0], bytes)
 
     def restored(self) -> Any:
-        """The values as the output had them."""
+        """The values of the output, unpickled."""
         return unpickled(self.path, self.values, allow_pickle=True) if self.is_pickled else self.values
 
 
 def ragged_of(dtype: str, ndim: int) -> Field:
-    """A field of arrays whose shapes vary; scalars have no shape to vary."""
+    """A field of arrays whose shapes vary. Scalars have only one shape."""
     return Ragged(dtype, ndim) if ndim else Array(dtype)
 
 
@@ -109,21 +109,21 @@ def flatten(
     lists: str,
     *,
     allow_pickle: bool = False,
-    out_dims: Any = UNTOLD,
+    out_dims: Any = UNSET,
 ) -> tuple[TreeSpec, list[Leaf]]:
     """Split a batch of outputs into its spec and its per-sample leaves.
 
     Args:
-        output: what a module returned for `count` samples.
-        known: the spec that the cache has fixed already, which decides what could be read in two ways.
-        lists: what a list of `count` things is: one per sample, or structure; "auto" decides where it can.
-        allow_pickle: keep what is nothing else, one per sample, as pickled objects.
-        out_dims: the dimension of each array's samples, as a pytree prefix; `UNTOLD` for those of `known`, else 0.
+        output: the return value of a module for `count` samples.
+        known: the spec that the cache has fixed already; it decides between two readings of an output.
+        lists: the meaning of a list of `count` items: one per sample, or structure; "auto" infers it.
+        allow_pickle: pickle items per sample of any other type.
+        out_dims: the dimension of each array's samples, as a pytree prefix; `UNSET` for those of `known`, else 0.
 
     Raises:
         SchemaMismatch: the output has another structure than `known` or `out_dims`, or a part that is not per sample.
-        AmbiguousBatch: a list may be one value per sample or a fixed structure, and nothing tells which.
-        UnsupportedType: a part that cannot be stored.
+        AmbiguousBatch: a list may be one value per sample or a fixed structure.
+        UnsupportedType: a part cannot be stored.
     """
     flattener = _Flattener(count, lists, allow_pickle)
     spec, leaves = flattener.batch(output, "", known, out_dims), flattener.leaves
@@ -139,37 +139,37 @@ def flatten(
 
 
 def check_spec(known: TreeSpec, given: TreeSpec) -> None:
-    """Raise SchemaMismatch, saying where, when an output's spec is not the known one."""
+    """Raise SchemaMismatch, which names the part, if an output's spec is not the known one."""
     difference = _difference(known, given, "")
     if difference:
         raise SchemaMismatch(
-            f"the module's output changed: {difference}. The first batch fixed what this cache holds; "
-            "use another cache id for another kind of output"
+            f"the module's output changed: {difference}. The first batch fixed the structure of this cache; use "
+            "another cache id for outputs of another structure"
         )
 
 
 def check_dims(spec: TreeSpec, dims: Any, ndim: Callable[[str], int], path: str = "") -> None:
-    """Raise SchemaMismatch where `out_dims` says other dimensions of the samples than a spec has.
+    """Raise SchemaMismatch if `out_dims` has other dimensions of the samples than a spec.
 
     Args:
-        ndim: gives the number of dimensions of the array at a path, that of the samples included.
+        ndim: returns the number of dimensions of the array at a path, with that of the samples.
     """
     name, node = path or ROOT, spec["node"]
     if "children" in spec:
         each = spread(dims, keys_of(spec), name, positional=node != "dict")
-        for (below, child), told in zip(children_of(spec, path), each, strict=True):
-            check_dims(child, told, ndim, below)
+        for (below, child), child_dims in zip(children_of(spec, path), each, strict=True):
+            check_dims(child, child_dims, ndim, below)
         return
     if node == "constant":
-        has, told = None, dims if "array" in spec else None
+        stored, given = None, dims if "array" in spec else None
     elif node == "items":
-        has, told = 0, dims
+        stored, given = 0, dims
     else:
-        has, told = spec.get("dim", 0), dims if dims is None else dimension(dims, ndim(name), name)
-    if has != told:
+        stored, given = spec.get("dim", 0), dims if dims is None else dimension(dims, ndim(name), name)
+    if stored != given:
         raise SchemaMismatch(
-            f"{name} has its samples in {_dimension(told)} by out_dims, and this cache was filled with them in "
-            f"{_dimension(has)}: use another cache id, or the out_dims that it was filled with"
+            f"{name} has its samples in {_dimension(given)} by out_dims, and in {_dimension(stored)} in this cache: "
+            "use another cache id, or the out_dims that the cache was filled with"
         )
 
 
@@ -181,8 +181,8 @@ def unflatten(spec: TreeSpec, leaf: Callable[[str], Any], device: torch.device |
     """The inverse of `flatten`.
 
     Args:
-        leaf: gives the values of the leaf at a path, its samples first; of per-sample lists a list.
-        device: where tensors that are constants are wanted; the CPU if None.
+        leaf: returns the values of the leaf at a path, with the samples in dimension 0; a list for per-sample lists.
+        device: the device of constant tensors; None is the CPU.
     """
 
     def part(spec: TreeSpec, path: str) -> Any:
@@ -196,12 +196,12 @@ def unflatten(spec: TreeSpec, leaf: Callable[[str], Any], device: torch.device |
 
 
 def _containers(spec: TreeSpec, columns: Sequence[Any]) -> list[Any]:
-    """One container per sample, of columns with the children of all samples."""
+    """One container per sample, from columns with the children of all samples."""
     return [tree.container_of(spec, children) for children in zip(*columns, strict=True)]
 
 
 def paths_of(spec: TreeSpec) -> dict[str, tuple[str, bool]]:
-    """By the path of every leaf, in order: its node, and whether it comes as a list with one item per sample."""
+    """By the path of every leaf, in order: its node, and whether it is in a list with one item per sample."""
     found = {}
     for path, part in leaf_specs(spec):
         if part["node"] == "items":
@@ -231,9 +231,9 @@ class _Flattener:
         if container is None:
             return _constant(value, name)
         _check_keys(container, name)
-        told = spread(dims, container.keys, name, positional=container.kind != "dict")
+        each = spread(dims, container.keys, name, positional=container.kind != "dict")
         children = [
-            self.batch(child, under(path, key), _child(known, at), told[at])
+            self.batch(child, under(path, key), _child(known, at), each[at])
             for at, (key, child) in enumerate(container.items())
         ]
         return spec_of(value, container, children, name)
@@ -241,10 +241,10 @@ class _Flattener:
     def _array(self, value: Any, name: str, known: TreeSpec | None, dims: Any) -> TreeSpec:
         if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
             raise SchemaMismatch(
-                f"{name} is a masked array, and a cache keeps no masks. Fill it with values.filled(...), or return the "
-                "mask beside it"
+                f"{name} is a masked array, and a cache stores no masks. Fill it with values.filled(...), or return "
+                "the mask as another output"
             )
-        if dims is UNTOLD and known is not None:
+        if dims is UNSET and known is not None:
             dims = None if "array" in known else known.get("dim", 0)
         if dims is None:
             return {"node": "constant", "array": constant_array(name, _dtype_of(name, value), value)}
@@ -276,7 +276,7 @@ class _Flattener:
         return {"node": "items", "item": item}
 
     def _item(self, value: Any, path: str, leaves: list[Leaf], other: TreeSpec | None) -> TreeSpec:
-        """One sample's own output: every leaf in it belongs to that sample alone. `other` is the spec of another's."""
+        """The spec of the output of one sample. `other` is the spec of another sample."""
         name = path or ROOT
         if not (self.allow_pickle and other is not None and other["node"] == "pickled"):
             if is_array(value):
@@ -296,16 +296,15 @@ class _Flattener:
                 return {"node": "values"}
             if not self.allow_pickle:
                 raise UnsupportedType(
-                    f"{name} holds a {type(value).__name__} per sample; tensors, dicts, tuples and JSON values can be "
-                    "kept, and lists of JSON values. Other values would not come back as they were, unless "
-                    "FeatureCache is given allow_pickle=True"
+                    f"{name} holds a {type(value).__name__} per sample; tensors, dicts, tuples, JSON values and lists "
+                    "of JSON values can be stored. Pass allow_pickle=True to FeatureCache to store other values"
                 )
         leaves.append(Leaf(name, pickled(name, value)))
         return {"node": "pickled"}
 
     def _is_per_sample(self, value: list[Any], name: str, known: TreeSpec | None, dims: Any) -> bool:
-        if dims is not UNTOLD and dims != 0:
-            return False  # dimensions of its parts were told
+        if dims is not UNSET and dims != 0:
+            return False  # `dims` are the dimensions of the list's parts
         if known is not None:
             return bool(known["node"] == "items")
         if self.lists != "auto" or len(value) != self.count:
@@ -338,11 +337,11 @@ def _constant(value: Any, name: str) -> TreeSpec:
 def _not_per_sample(name: str, shape: tuple[int, ...], count: int, dim: int, known: bool) -> str:
     fitting = [at for at, size in enumerate(shape) if size == count]
     hint = f" (dimension {fitting[0]} has {count} entries)" if fitting else ""
-    told = ". What the cache holds was taken for that: fill another cache id" if known else ""
+    advice = ". The cache was filled with one value per sample: use another cache id" if known else ""
     return (
         f"{name} has shape {shape} for {count} samples: it is not one value per sample in dimension {dim}, so it "
-        f"cannot be cached. Say with CachedModule(out_dims=) where its samples lie{hint}, return per-sample values, or "
-        f"leave it out of the cached module{told}"
+        f"cannot be cached. Pass the dimension of its samples in CachedModule(out_dims=){hint}, return per-sample "
+        f"values, or remove it from the cached module's output{advice}"
     )
 
 
@@ -353,7 +352,7 @@ def _check_keys(container: Container, name: str) -> None:
 
 
 def _is_json(value: Any) -> bool:
-    """Whether a value comes back from JSON as it was."""
+    """Whether JSON restores a value exactly."""
     if type(value) is list:
         return all(map(_is_json, value))
     if type(value) is dict:
@@ -362,7 +361,7 @@ def _is_json(value: Any) -> bool:
 
 
 def _moved(array: Any, source: int, target: int) -> Any:
-    """An array with one dimension moved. Samples that lie elsewhere than first come contiguous."""
+    """An array with one dimension moved. The result is contiguous if the target is not dimension 0."""
     if source == target:
         return array
     if is_tensor(array):
@@ -374,10 +373,10 @@ def _moved(array: Any, source: int, target: int) -> Any:
 
 def _difference(known: TreeSpec, given: TreeSpec, path: str) -> str:
     if known == given and known["node"] in ("tensor", "ndarray"):
-        return ""  # as nearly always
+        return ""  # the common case
     name = path or ROOT
     if known["node"] != given["node"]:
-        return f"{name} was {_say(known)} and is {_say(given)}"
+        return f"{name} was {_described(known)} and is {_described(given)}"
     if known["node"] == "items":
         return _difference(known["item"], given["item"], path)
     if known.get("dim", 0) != given.get("dim", 0):
@@ -394,7 +393,7 @@ def _difference(known: TreeSpec, given: TreeSpec, path: str) -> str:
     return next((text for text in differences if text), "")
 
 
-def _say(spec: TreeSpec) -> str:
+def _described(spec: TreeSpec) -> str:
     node = spec["node"]
     return {
         "items": "a list with one item per sample",
@@ -410,7 +409,7 @@ def _child(known: TreeSpec | None, at: int) -> TreeSpec | None:
 
 
 def nbytes_of(values: Any) -> int:
-    """Bytes of a leaf's values, guessed where they are no arrays."""
+    """Bytes of a leaf's values, estimated if they are no arrays."""
     if isinstance(values, list):
         return sum(len(value) if isinstance(value, bytes) else getattr(value, "nbytes", 64) for value in values)
     return int(values.nbytes)
@@ -422,13 +421,11 @@ def is_array(value: Any) -> bool:
 
 
 def arrays_in(value: Any) -> Iterator[Any]:
+    """The arrays in nested dicts, lists and tuples."""
     if is_array(value):
         yield value
-    elif isinstance(value, dict):
-        for child in value.values():
-            yield from arrays_in(child)
-    elif isinstance(value, list | tuple):
-        for child in value:
+    elif isinstance(value, dict | list | tuple):
+        for child in value.values() if isinstance(value, dict) else value:
             yield from arrays_in(child)
 
 
