@@ -1,7 +1,7 @@
-"""Every error warmstore raises on purpose. Each is also the builtin a caller would expect; both ways of catching work.
+"""The errors that warmstore raises. Each is also a subclass of a builtin exception, so callers can catch either.
 
-Between the root and the errors stand nine kinds, named by what a caller does about them; their names end in `Error`.
-`message_of` is how the command line and logs say any error.
+Nine kinds of errors, whose names end in `Error`, say what a caller can do. `message_of` formats an error for the
+command line and logs.
 
 WarmstoreError
 ├── UsageError                                the call is wrong: change the program
@@ -13,52 +13,52 @@ WarmstoreError
 │   └── Closed            (ValueError)        used after close()
 ├── NotSupportedError                         warmstore cannot do this here: install, upgrade or convert
 │   ├── UnsupportedType   (TypeError)         a dtype or value that cannot be kept bit for bit
-│   ├── UnknownFormat     (ValueError)        a format that is not known, or cannot be told
+│   ├── UnknownFormat     (ValueError)        a format that is not known, or cannot be inferred
 │   ├── NewerFormat       (ValueError)        written by a newer warmstore than this one
 │   ├── NotInstalled      (ImportError)       an optional package that a format needs
 │   └── NotPicklable      (TypeError)         a step that cannot be sent to worker processes
-├── NotFoundError                             nothing is there: check the path or the name
-│   ├── NotAStore         (FileNotFoundError) the folder holds no store
-│   ├── NoSource          (FileNotFoundError) what was to be converted or loaded is not there
-│   └── NoArtifact        (LookupError)       nothing is stored under that name
-├── MismatchError                             does not fit what is stored: begin anew, or give what belongs to it
+├── NotFoundError                             nothing was found: check the path or the name
+│   ├── NotAStore         (FileNotFoundError) the folder has no store
+│   ├── NoSource          (FileNotFoundError) the source of a conversion or a loader does not exist
+│   └── NoArtifact        (LookupError)       no artifact is stored under that name
+├── MismatchError                             does not fit the stored data: start over, or pass data that fits
 │   ├── SchemaMismatch    (ValueError)        values that do not fit the fields of a store or cache
 │   ├── StaleCache        (ValueError)        cached under other weights, code or arguments
 │   ├── BadState          (ValueError)        a loader's state that belongs to other samples or another order
-│   └── Diverged          (ValueError)        two copies of a store that went different ways
+│   └── Diverged          (ValueError)        two copies of a store that were written to separately
 ├── DataError                                 the data is broken: repair it, or restore it from a copy
 │   ├── Damaged           (OSError)           stored bytes that do not match their checksum
-│   └── BadSource         (ValueError)        what was to be converted or loaded is empty, uneven, broken or has nulls
-├── IdentityError                             nothing can be kept safely: say more, or compute without a cache
-│   ├── NoFingerprint     (ValueError)        something about a function, module, graph or argument cannot be told
+│   └── BadSource         (ValueError)        the source of a conversion or loader is empty, uneven, broken or has nulls
+├── IdentityError                             results cannot be cached safely: add information, or compute uncached
+│   ├── NoFingerprint     (ValueError)        changes of a part of a function, module, graph or argument are invisible
 │   ├── NotStateless      (RuntimeError)      a module whose output may change between calls
-│   └── AmbiguousBatch    (ValueError)        which values are per sample cannot be told
+│   └── AmbiguousBatch    (ValueError)        a batch does not show which values are per sample
 ├── StorageError                              cannot be written: make room, give rights, or choose another place
 │   ├── WriteFailed       (OSError)           the disk refused a write or a lock; nothing is lost
 │   ├── ReadOnly          (PermissionError)   a write to something opened or mounted read-only
-│   ├── TooLarge          (ValueError)        an artifact larger than its whole store may be
-│   ├── CompilationFailed (RuntimeError)      the cache had nothing, and nowhere is there room to compile
-│   ├── StoreExists       (FileExistsError)   create() on a folder that holds something already
-│   └── TargetExists      (FileExistsError)   export() to a file or folder that is there already
-├── ArtifactError                             something compiled must not be used: compile, or ask for another one
-│   ├── BadArtifact       (ValueError)        bytes that are not what they should be, or cannot be made into bytes
-│   ├── BadBundle         (ValueError)        a bundle that is damaged, hostile or no bundle; nothing of it was taken
-│   ├── Incompatible      (ValueError)        a compiled artifact that must not be used in this environment
-│   └── NotTrusted        (PermissionError)   a signature that is missing or wrong, or a key anybody could read
-└── RemoteError                               a remote does not serve: go on without it, or try again
-    ├── RemoteUnavailable (ConnectionError)   a remote that does not answer, or not in time
-    └── RemoteRefused     (PermissionError)   a remote that says no: credentials that are missing or wrong
+│   ├── TooLarge          (ValueError)        an artifact that exceeds the size limit of its store
+│   ├── CompilationFailed (RuntimeError)      no cached artifact, and no folder with room to compile
+│   ├── StoreExists       (FileExistsError)   create() on a folder that is not empty
+│   └── TargetExists      (FileExistsError)   export() to an existing file or folder
+├── ArtifactError                             something compiled must not be used: compile, or request another artifact
+│   ├── BadArtifact       (ValueError)        invalid bytes, or an object that cannot be serialised
+│   ├── BadBundle         (ValueError)        a bundle that is damaged, hostile or no bundle; nothing was imported
+│   ├── Incompatible      (ValueError)        a compiled artifact for another environment
+│   └── NotTrusted        (PermissionError)   a missing or wrong signature, or a key that others can read
+└── RemoteError                               a remote does not serve: continue without it, or try again
+    ├── RemoteUnavailable (ConnectionError)   a remote that does not answer in time
+    └── RemoteRefused     (PermissionError)   a remote that refuses: missing or wrong credentials
 """
 
 import os
 
 
 class WarmstoreError(Exception):
-    """The root of the tree above."""
+    """The base class of all errors of warmstore."""
 
 
 class UsageError(WarmstoreError):
-    """The call is wrong, whatever is stored: the program has to change."""
+    """The call is wrong: change the program."""
 
 
 class BadIds(UsageError, ValueError):
@@ -78,7 +78,7 @@ class BadRank(UsageError, ValueError):
 
 
 class BadBudget(UsageError, ValueError):
-    """Memory or disk below zero, more than the machine has, or on no folder."""
+    """A budget of memory or disk is negative, exceeds the machine, or has no folder."""
 
 
 class Closed(UsageError, ValueError):
@@ -94,7 +94,7 @@ class UnsupportedType(NotSupportedError, TypeError):
 
 
 class UnknownFormat(NotSupportedError, ValueError):
-    """A format that is not known, or one that cannot be told from the source or target."""
+    """A format is not known, or cannot be inferred from the source or target."""
 
 
 class NewerFormat(NotSupportedError, ValueError):
@@ -110,35 +110,35 @@ class NotPicklable(NotSupportedError, TypeError):
 
 
 class NotFoundError(WarmstoreError):
-    """Nothing is stored, or lies, under that path or name."""
+    """Nothing was found under a path or name."""
 
 
 class NotAStore(NotFoundError, FileNotFoundError):
-    """The folder holds no store."""
+    """The folder has no store."""
 
 
 class NoSource(NotFoundError, FileNotFoundError):
-    """What was to be converted or loaded is not there."""
+    """The source of a conversion or a loader does not exist."""
 
 
 class NoArtifact(NotFoundError, LookupError):
-    """Nothing is stored under that key, or no job has that name."""
+    """No artifact is stored under that key, or no job has that name."""
 
 
 class MismatchError(WarmstoreError):
-    """What was given does not fit what is stored: begin anew, or give what belongs to it."""
+    """Data does not fit the stored data: start over, or pass data that fits."""
 
 
 class SchemaMismatch(MismatchError, ValueError):
-    """Values do not fit the fields of a store or the outputs a cache already holds."""
+    """Values do not fit the fields of a store or the outputs in a cache."""
 
 
 class StaleCache(MismatchError, ValueError):
-    """The cache was filled by other weights, other code or other arguments than the ones at hand."""
+    """The cache was filled with other weights, code or arguments than the current ones."""
 
 
 class BadState(MismatchError, ValueError):
-    """The state of a loader is no such state, or belongs to other samples or to another order."""
+    """The state of a loader is invalid, or belongs to other samples or another order."""
 
 
 class Diverged(MismatchError, ValueError):
@@ -146,7 +146,7 @@ class Diverged(MismatchError, ValueError):
 
 
 class DataError(WarmstoreError):
-    """Data is broken, in a store or where it comes from: repair it, or restore it from a copy."""
+    """Data in a store or a source is broken: repair it, or restore it from a copy."""
 
 
 class Damaged(DataError, OSError):
@@ -154,33 +154,33 @@ class Damaged(DataError, OSError):
 
 
 class BadSource(DataError, ValueError):
-    """What was to be converted or loaded is empty, of unequal lengths, broken, of no known kind, or holds nulls."""
+    """The source of a conversion or a loader is empty, of unequal lengths, broken, of an unknown kind, or has nulls."""
 
 
 class IdentityError(WarmstoreError):
-    """Nothing can be kept safely: say what warmstore cannot tell (the message names it), or compute without a cache."""
+    """Results cannot be cached safely: add the information that the message names, or compute without a cache."""
 
 
 class NoFingerprint(IdentityError, ValueError):
-    """It cannot be told whether a function, module, graph or argument changes. The message names places and advises."""
+    """Changes of a part of a function, module, graph or argument cannot be noticed. The message names the part."""
 
 
 class NotStateless(IdentityError, RuntimeError):
-    """A module whose output for the same sample may change between calls."""
+    """The output of a module for the same sample may change between calls."""
 
 
 class AmbiguousBatch(IdentityError, ValueError):
-    """Which values belong to single samples, and which to the whole batch, cannot be told apart."""
+    """A batch does not show which values belong to single samples and which to the whole batch."""
 
 
 class StorageError(WarmstoreError):
-    """Nothing can be written in that place: make room, give rights, or choose another place."""
+    """A place cannot be written: make room, give rights, or choose another place."""
 
 
 class WriteFailed(StorageError, OSError):
-    """The disk refused a write, a lock or an index. `errno` says why.
+    """The disk refused a write, a lock or an index. `errno` has the reason.
 
-    Rows are still pending, and the next flush tries them again; in a store of compiled artifacts nothing was changed.
+    Rows are still pending, and the next flush writes them again. A store of compiled artifacts is unchanged.
     """
 
 
@@ -189,31 +189,31 @@ class ReadOnly(StorageError, PermissionError):
 
 
 class TooLarge(StorageError, ValueError):
-    """An artifact is larger than its whole store may be."""
+    """An artifact exceeds the size limit of its store."""
 
 
 class CompilationFailed(StorageError, RuntimeError):
-    """The cache had nothing to offer, and nowhere is there room to compile. Other errors of a compiler are its own."""
+    """The cache has no artifact, and no folder has room to compile. Other errors of a compiler are not converted."""
 
 
 class StoreExists(StorageError, FileExistsError):
-    """`create` was asked for a folder that holds something already."""
+    """The folder of a new store is not empty."""
 
 
 class TargetExists(StorageError, FileExistsError):
-    """`export` was asked for a file or folder that is there already."""
+    """The target of `export` exists already."""
 
 
 class ArtifactError(WarmstoreError):
-    """Something that was compiled elsewhere or earlier must not be used: compile, or ask for another one."""
+    """Something that was compiled elsewhere or earlier must not be used: compile, or request another artifact."""
 
 
 class BadArtifact(ArtifactError, ValueError):
-    """Bytes are not what they should be, or something cannot be made into bytes."""
+    """The bytes of an artifact are invalid, or an object cannot be serialised."""
 
 
 class BadBundle(ArtifactError, ValueError):
-    """A bundle is damaged, hostile or no bundle at all; nothing of it was taken."""
+    """A bundle is damaged, hostile or no bundle. Nothing was imported."""
 
 
 class Incompatible(ArtifactError, ValueError):
@@ -221,23 +221,23 @@ class Incompatible(ArtifactError, ValueError):
 
 
 class NotTrusted(ArtifactError, PermissionError):
-    """A signature is missing or wrong, or the key to sign with lies where anybody could read it."""
+    """A signature is missing or wrong, or others can read the signing key."""
 
 
 class RemoteError(WarmstoreError):
-    """A remote does not serve: go on without it, or try again later."""
+    """A remote does not serve: continue without it, or try again later."""
 
 
 class RemoteUnavailable(RemoteError, ConnectionError):
-    """A remote cache does not answer, or not in time."""
+    """A remote does not answer in time."""
 
 
 class RemoteRefused(RemoteError, PermissionError):
-    """A remote says no: the credentials are missing, wrong, or not enough."""
+    """A remote refuses a request: credentials are missing, wrong or insufficient."""
 
 
 def message_of(error: BaseException) -> str:
-    """What an error says to a person: without numbers of the system's errors, and the file first."""
+    """The text of an error for a person. Errors of the system start with the file, and have no error number."""
     if isinstance(error, OSError) and error.strerror:
         names = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
         return ": ".join([*names, error.strerror])

@@ -103,6 +103,6 @@ def test_bundles_are_written_and_taken_in(folder: Path, tmp_path: Path, monkeypa
 def test_a_cache_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     status, _, said = run("compiled", "stats", "--dir", tmp_path / "none")
     assert (status, said) == (
-        1, f"Error: there is no compile cache in {tmp_path / 'none'}; `init` or an import makes one\n"
+        1, f"Error: there is no compile cache in {tmp_path / 'none'}; `init` or an import creates one\n"
     )  # fmt: skip
     assert not (tmp_path / "none").exists()

@@ -26,8 +26,8 @@ app = typer.Typer(
 )
 
 
-def print_version(wanted: bool) -> None:
-    if wanted:
+def print_version(is_set: bool) -> None:
+    if is_set:
         typer.echo(f"warmstore {version('warmstore')}")
         raise typer.Exit
 
@@ -42,18 +42,13 @@ def warmstore(
 
 
 app.command()(demo.demo)
-records.register(app)
-caches.register(app)
-pipelines.register(app)
-run.register(app)
-compiled.register(app)
-replicas.register(app)
-keys.register(app)
+for group in (records, caches, pipelines, run, compiled, replicas, keys):
+    group.register(app)
 
 
 def main() -> None:
     """Run the command line; the `warmstore` script calls this."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # an ASCII log must not fail on a check mark
+            stream.reconfigure(errors="replace")  # a check mark must not fail in an ASCII log
     app()

@@ -22,8 +22,7 @@ def register(app: typer.Typer) -> None:
 
 
 def stats(
-    cache: Cache,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    cache: Cache, as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False
 ) -> None:
     """Show entries, bytes, hit rate, saved time, age and versions of feature caches."""
     from warmstore.cli.caches_view import show_states, state_as_json
@@ -36,10 +35,7 @@ def stats(
         show_states(states, time.time(), Console(highlight=False))
 
 
-def clear(
-    cache: Cache,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-) -> None:
+def clear(cache: Cache, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False) -> None:
     """Remove feature caches with all their versions. Asks first."""
     from warmstore.features.cache_inspection import clear as clear_cache
     from warmstore.features.cache_inspection import find_caches, read_state

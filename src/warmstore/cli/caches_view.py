@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from warmstore.cli.tables import says, table
+from warmstore.cli.tables import field_text, table
 from warmstore.errors import Damaged
 from warmstore.features.cache_inspection import CacheState, duplicates, read_state
 from warmstore.features.keyed.cache_versions import Fingerprint, digest, id_name, version_paths
@@ -75,30 +75,31 @@ def cache_description(store: RecordStore) -> dict[str, Any]:
     path = store.path
     state = read_state(path)
     try:
-        twice: int | None = duplicates(store)
+        repeated: int | None = duplicates(store)
     except Damaged:
-        twice = None
+        repeated = None
     return {
         **state_as_json(state),
         "output": rendered_structure(state.schema),
-        "duplicates": twice,
+        "duplicates": repeated,
         "versions": [version.name for version in version_paths(path.parent, id_name(path))],
     }
 
 
 def show_cache(found: dict[str, Any], now: float, console: Console) -> None:
     """Print a `cache_description`."""
-    used = f"{found['hits']:,} hits, {found['misses']:,} misses" if found["hits"] + found["misses"] else "not used yet"
+    used = "not used yet"
     if found["hits"] + found["misses"]:
-        used += f": {found['hit_rate']:.1%}; {format_duration(found['seconds_saved'])} of computing saved"
-    twice = found["duplicates"]
-    duplicated = "not known: some are damaged" if twice is None else f"{twice:,}"
+        used = f"{found['hits']:,} hits, {found['misses']:,} misses: {found['hit_rate']:.1%}; "
+        used += f"{format_duration(found['seconds_saved'])} of computing saved"
+    repeated = found["duplicates"]
+    duplicated = "not known: some are damaged" if repeated is None else f"{repeated:,}"
     lines = {
         "Feature cache": found["id"],
         "Output": found["output"],
         "Used": used,
         "Age": f"{format_duration(now - found['created'])}, written {format_duration(now - found['written'])} ago",
-        "Duplicates": duplicated + (": the last entry of each key counts" if twice else ""),
+        "Duplicates": duplicated + (": the last entry of each key counts" if repeated else ""),
         "Fingerprint": _fingerprint(found["fingerprint"]),
         "Versions": ", ".join(found["versions"]),
     }
@@ -119,7 +120,7 @@ def _rendered(node: TreeSpec, path: str, schema: OutputSchema) -> str:
     if kind == "pickled":
         return "pickled"
     if kind in ("tensor", "ndarray", "values"):
-        field = says(schema.fields[path or "output"])
+        field = field_text(schema.fields[path or "output"])
         return f"{field}, samples in dimension {node['dim']}" if "dim" in node else field
     if kind == "constant":
         return f"{node['array']['dtype']} {node['array']['shape']} for all" if "array" in node else repr(node["value"])

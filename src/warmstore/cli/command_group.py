@@ -1,4 +1,4 @@
-"""User errors of all commands: one line on stderr without a traceback, and exit status 1."""
+"""Errors of all commands: one line on stderr without a traceback, and exit status 1."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from warmstore.errors import WarmstoreError, message_of
 
 
 class Commands(TyperGroup):
-    """A group of commands that prints the errors that warmstore raises on purpose."""
+    """A group of commands that prints errors of warmstore, bad values and errors of the system."""
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -109,9 +109,9 @@ def export(
     with _opened(folder) as store:
         from warmstore.compiling.bundles import export as export_bundle
 
-        made = export_bundle(store, path, jobs=job)
-        signed = f"signed with the key {made.key}" if made.key else "not signed: no key is configured"
-        typer.echo(f"{path}: {made.artifacts:,} artifacts, {format_size(made.size)}, {signed}")
+        bundle = export_bundle(store, path, jobs=job)
+        signed = f"signed with the key {bundle.key}" if bundle.key else "not signed: no key is configured"
+        typer.echo(f"{path}: {bundle.artifacts:,} artifacts, {format_size(bundle.size)}, {signed}")
 
 
 @app.command("import")
@@ -124,9 +124,9 @@ def import_(
     with _opened(folder, max_size, make=True) as store:
         from warmstore.compiling.bundles import import_ as import_bundle
 
-        taken = import_bundle(store, path)
-        checked = f"signed with the key {taken.key}" if taken.key else "not checked: no key is configured"
-        typer.echo(f"{store.folder}: {taken.artifacts:,} artifacts, {format_size(taken.size)}, {checked}")
+        bundle = import_bundle(store, path)
+        checked = f"signed with the key {bundle.key}" if bundle.key else "not checked: no key is configured"
+        typer.echo(f"{store.folder}: {bundle.artifacts:,} artifacts, {format_size(bundle.size)}, {checked}")
 
 
 @app.command()
@@ -156,9 +156,9 @@ def doctor(
     job: Annotated[str | None, typer.Option(help="Only explain the misses of this job's last run.")] = None,
 ) -> None:
     """Show what is wrong with the compile cache on this machine, and why the last runs had misses."""
-    from warmstore.compiling.doctor import doctor as look
+    from warmstore.compiling.doctor import doctor as diagnose
 
-    findings = look(_folder(folder), job)
+    findings = diagnose(_folder(folder), job)
     table = Table(box=None, pad_edge=False, show_header=False)
     for finding in findings:
         table.add_row("[green]✓[/]" if finding.well else "[red]✗[/]", finding.name, finding.said)
@@ -219,7 +219,7 @@ def _opened(folder: Path | None, max_size: str | None = None, *, make: bool = Fa
 
     settings = Settings.of(folder, max_size, "lru", "auto", None, None, 0.0)
     if not make and not (settings.folder / "index.sqlite").exists():
-        raise NotAStore(f"there is no compile cache in {settings.folder}; `init` or an import makes one")
+        raise NotAStore(f"there is no compile cache in {settings.folder}; `init` or an import creates one")
     with ArtifactStore(settings.folder, settings.max_size) as store:
         yield store
 

@@ -55,11 +55,10 @@ def demo(
         f"epoch{'s' if epochs > 1 else ''}.\n"
     )
     with ExitStack() as stack:
-        place = (
-            new_folder(folder)
-            if folder
-            else Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="warmstore-")))
-        )
+        if folder:
+            place = new_folder(folder)
+        else:
+            place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="warmstore-")))
         try:
             runs = run_all(console, place, epochs, images)
         except subprocess.CalledProcessError as error:

@@ -3,7 +3,7 @@
 import importlib
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -42,18 +42,21 @@ def plan(
 
     pipe = _found(pipeline)
     profile = pipe.profile(folder=folder, batch_size=batch_size, seconds=seconds, refresh=refresh)
-    options: dict[str, Any] = {
-        "workers": workers,
-        "epochs": epochs,
-        "step_seconds": step_seconds,
-        "world_size": world_size,
-    }
-    made = pipe.plan(
-        profile=profile, memory=memory, disk=disk, folder=folder, direct_io=direct_io, strategy=strategy, **options
+    planned = pipe.plan(
+        profile=profile,
+        memory=memory,
+        disk=disk,
+        folder=folder,
+        workers=workers,
+        epochs=epochs,
+        step_seconds=step_seconds,
+        world_size=world_size,
+        direct_io=direct_io,
+        strategy=strategy,
     )
-    show(made, Console(highlight=False))
+    show(planned, Console(highlight=False))
     if plot is not None:
-        typer.echo(f"Plotted to {made.plot(plot)}.")
+        typer.echo(f"Plotted to {planned.plot(plot)}.")
 
 
 def _found(name: str) -> "Pipeline":
@@ -67,9 +70,9 @@ def _found(name: str) -> "Pipeline":
     module, _, attribute = name.partition(":")
     if not attribute:
         raise ValueError(f"{name!r} must be MODULE:NAME, such as train:pipeline")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
     try:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -11,8 +11,7 @@ from warmstore.converting.known_formats import OF_FILES
 from warmstore.storage.humanize import format_size
 
 Progress = Annotated[
-    bool | None,
-    typer.Option("--progress/--no-progress", help="Show a progress bar.", show_default="on a terminal"),
+    bool | None, typer.Option("--progress/--no-progress", help="Show a progress bar.", show_default="on a terminal")
 ]
 Fields = Annotated[
     list[str] | None,
@@ -138,10 +137,7 @@ def seal(store: Annotated[Path, typer.Argument(help="The store's folder.")]) -> 
         raise typer.Exit(1)
 
 
-def rebalance(
-    store: Annotated[Path, typer.Argument(help="The store's folder.")],
-    progress: Progress = None,
-) -> None:
+def rebalance(store: Annotated[Path, typer.Argument(help="The store's folder.")], progress: Progress = None) -> None:
     """Rewrite a store's live records densely, and free the bytes of updated and deleted ones."""
     from warmstore.replicate.record_store import RecordStore
 

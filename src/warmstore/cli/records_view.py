@@ -9,7 +9,7 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from warmstore.cli.tables import says, table
+from warmstore.cli.tables import field_text, table
 from warmstore.errors import Damaged
 from warmstore.records.format.fields import fields_to_json
 from warmstore.records.maintenance.chunk_states import chunk_states, field_bytes
@@ -45,7 +45,7 @@ def description(path: Path, samples: int) -> dict[str, Any]:
             "id": store.manifest.id,
             "writers": sum(chunk.writing for chunk in chunks),
             "fields": [
-                {**entry, "says": says(store.fields[entry["name"]]), "bytes": taken[entry["name"]]}
+                {**entry, "says": field_text(store.fields[entry["name"]]), "bytes": taken[entry["name"]]}
                 for entry in described
             ],
             "chunks": [vars(chunk) for chunk in chunks],
@@ -145,7 +145,7 @@ def _samples(store: RecordStore, count: int) -> list[dict[str, str]]:
         try:
             columns[name] = [rendered(value) for value in store.gather(slice(0, count), [name])[name]]
         except Damaged:
-            columns[name] = ["damaged"] * count  # the other fields are shown all the same
+            columns[name] = ["damaged"] * count  # the other fields are shown
     return [{name: values[at] for name, values in columns.items()} for at in range(count)]
 
 

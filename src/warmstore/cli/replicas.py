@@ -41,35 +41,27 @@ def push(
     """Send a store, or this host's part of a cache, to a remote. An interrupted push is resumed."""
     from warmstore.features.remote_binding import push_folder
 
-    _say_pushed(url, push_folder(folder, _remote(url, option, anonymous), verify=verify, progress=progress))
+    _print_pushed(url, push_folder(folder, _remote(url, option, anonymous), verify=verify, progress=progress))
 
 
 def pull(
-    url: Url,
-    folder: Folder,
-    progress: Progress = None,
-    option: Option = None,
-    anonymous: Anonymous = False,
+    url: Url, folder: Folder, progress: Progress = None, option: Option = None, anonymous: Anonymous = False
 ) -> None:
     """Fetch a store, or other hosts' parts of a cache, from a remote. An interrupted pull is resumed."""
     from warmstore.features.remote_binding import pull_folder
 
-    _say_pulled(folder, pull_folder(folder, _remote(url, option, anonymous), progress=progress))
+    _print_pulled(folder, pull_folder(folder, _remote(url, option, anonymous), progress=progress))
 
 
 def sync(
-    folder: Folder,
-    url: Url,
-    progress: Progress = None,
-    option: Option = None,
-    anonymous: Anonymous = False,
+    folder: Folder, url: Url, progress: Progress = None, option: Option = None, anonymous: Anonymous = False
 ) -> None:
-    """Pull from a remote, then push what it lacks."""
+    """Pull from a remote, then push the local chunks that the remote lacks."""
     from warmstore.features.remote_binding import pull_folder, push_folder
 
     remote = _remote(url, option, anonymous)
-    _say_pulled(folder, pull_folder(folder, remote, progress=progress, may_be_empty=True))
-    _say_pushed(url, push_folder(folder, remote, progress=progress))
+    _print_pulled(folder, pull_folder(folder, remote, progress=progress, may_be_empty=True))
+    _print_pushed(url, push_folder(folder, remote, progress=progress))
 
 
 def _remote(url: str, option: list[str] | None, anonymous: bool) -> Any:
@@ -86,14 +78,13 @@ def options_of(option: list[str] | None) -> dict[str, str]:
     return dict(text.partition("=")[::2] for text in option or ())
 
 
-def _say_pushed(url: str, done: "PushResult") -> None:
+def _print_pushed(url: str, pushed: "PushResult") -> None:
     from warmstore.remote.location import Location
 
-    waiting = f"; {done.waiting} are still being written and need a later push" if done.waiting else ""
-    present = f", {done.present} already there" if done.present else ""
-    typer.echo(f"{Location.parse(url).url}: {done.chunks} chunks sent, {format_size(done.size)}{present}{waiting}")
+    waiting = f"; {pushed.waiting} are still being written and need a later push" if pushed.waiting else ""
+    present = f", {pushed.present} already there" if pushed.present else ""
+    typer.echo(f"{Location.parse(url).url}: {pushed.chunks} chunks sent, {format_size(pushed.size)}{present}{waiting}")
 
 
-def _say_pulled(folder: Path, done: "PullResult") -> None:
-
-    typer.echo(f"{folder}: {done.chunks} chunks fetched, {format_size(done.size)}, {done.records:,} records")
+def _print_pulled(folder: Path, pulled: "PullResult") -> None:
+    typer.echo(f"{folder}: {pulled.chunks} chunks fetched, {format_size(pulled.size)}, {pulled.records:,} records")

@@ -31,14 +31,14 @@ def run(
     from warmstore.compiling.settings import Settings
 
     shared = RemoteSettings.of(remote, None, 0.0)
-    Settings.of(folder, None, "lru", profile, job, None, 0.0, shared)  # errors are reported here, not by every process
-    given = {
+    Settings.of(folder, None, "lru", profile, job, None, 0.0, shared)  # raises once, instead of in every process
+    options = {
         "WARMSTORE_JOB": job,
         "WARMSTORE_CACHE_DIR": folder and str(folder.absolute()),
         "WARMSTORE_PROFILE": profile,
         URL: remote,
     }
-    variables = {**os.environ, **{name: value for name, value in given.items() if value}}
+    variables = {**os.environ, **{name: value for name, value in options.items() if value}}
     variables["PYTHONPATH"] = os.pathsep.join(filter(None, [start.__path__[0], os.environ.get("PYTHONPATH")]))
     sys.stdout.flush()
     os.execvpe(command[0], command, variables)

@@ -1,4 +1,4 @@
-"""Tables and fields as all commands show them."""
+"""The tables and texts of fields that all commands print."""
 
 from rich import box
 from rich.table import Table
@@ -13,7 +13,7 @@ def table(title: str, *columns: str, wrap: bool = False) -> Table:
     )
     for number, column in enumerate(columns):
         right = column.startswith(">")
-        # File and field names must be readable to the end; sample values fold instead.
+        # Names of files and fields are never cut; sample values fold instead.
         table.add_column(
             column.removeprefix(">"),
             justify="right" if right else "left",
@@ -23,8 +23,8 @@ def table(title: str, *columns: str, wrap: bool = False) -> Table:
     return table
 
 
-def says(field: Field) -> str:
-    """A field in a few words: `uint8 [96, 96]`."""
+def field_text(field: Field) -> str:
+    """The type of a field as text: `uint8 [96, 96]`."""
     if isinstance(field, Array):
         return f"{field.dtype} {list(field.shape)}" if field.shape else field.dtype
     if isinstance(field, Ragged):

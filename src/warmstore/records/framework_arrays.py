@@ -4,6 +4,7 @@ Other values (text, bytes, numbers, JSON values) are unchanged.
 """
 
 import functools
+import importlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, final
 
@@ -181,9 +182,7 @@ def imported(name: str) -> Any:
     Raises:
         NotInstalled: it is missing.
     """
-    from importlib import import_module
-
     try:
-        return import_module(name)
+        return importlib.import_module(name)
     except ImportError as error:
         raise NotInstalled(f"batches for {name} need it: pip install warmstore[{name}] ({error})") from None

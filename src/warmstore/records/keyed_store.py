@@ -1,4 +1,4 @@
-"""Record stores whose rows carry keys, as a process has them open to find rows by key.
+"""Record stores with a key in each row, open in one process to find rows by key.
 
 Feature caches and the tiers of pipelines keep samples in such stores. Any process may create a store and add rows to
 it. The others learn of these rows from the key column.
@@ -7,7 +7,7 @@ it. The others learn of these rows from the key column.
 import functools
 import threading
 from abc import ABC, abstractmethod
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
@@ -17,9 +17,7 @@ from warmstore.records.index.key_index import KeyIndex
 from warmstore.records.index.sample_keys import Keys
 from warmstore.records.local_store import LocalStore
 from warmstore.records.read.gather import Gatherer
-from warmstore.storage.array_types import Bools
-
-Int64 = np.ndarray[Any, np.dtype[np.int64]]
+from warmstore.storage.array_types import Bools, Int64
 
 MISSING, DAMAGED = -1, -2
 """In place of a row: no row has the key, or the row that should have it is damaged. Row numbers are larger."""
@@ -28,8 +26,8 @@ MISSING, DAMAGED = -1, -2
 class KeyedStore(ABC):
     """A record store with a key in each row: the field `key`, which is `Array("uint64", (2,))`.
 
-    `catch_up`, of a subclass, decides how rows are found. This class takes the store over, which is then closed by
-    `close` alone, and calls `catch_up` whenever there may be new rows.
+    A subclass defines `catch_up`, which adds new rows to its index. This class calls it whenever there may be new rows,
+    and owns the store, which only `close` closes.
     """
 
     def __init__(self, store: LocalStore, key: str) -> None:
@@ -39,10 +37,10 @@ class KeyedStore(ABC):
 
     @abstractmethod
     def catch_up(self) -> None:
-        """Take in the keys of committed rows that this process does not know yet."""
+        """Read the keys of committed rows that this process does not know yet."""
 
     def refresh(self) -> None:
-        """Take in what other processes committed since."""
+        """Read the rows that other processes have committed."""
         self.store.refresh()
         self.catch_up()
 
@@ -83,7 +81,7 @@ class IndexedStore(KeyedStore):
             store.path,
             store.manifest.id,
             store.manifest.generation,
-            functools.partial(_present_keys, store, self.key),  # no method: cycles of references are freed late
+            functools.partial(_present_keys, store, self.key),  # not a method: cycles of references are freed late
             store.files,
             write=store.mode == "a",
             room=store.session.writing.room,
@@ -126,7 +124,7 @@ class IndexedStore(KeyedStore):
         rows = self.store.snapshot.rows
         if covered > rows and self.store.mode == "a":
             self.catch_up()
-            self.index.start_over(rows)  # a failing disk took back rows that the index has
+            self.index.start_over(rows)  # a writer whose disk failed removed rows that the index has
         self.catch_up()
         return rows != before or self.index.covered != covered
 
@@ -157,7 +155,7 @@ class IndexedStore(KeyedStore):
 
 
 def read_keys(gatherer: Gatherer, field: str, rows: Int64) -> tuple[Keys, Bools | None]:
-    """The keys that some rows carry in a field; and which of them are damaged, bool [n], or None."""
+    """The keys in a field of some rows; and which of them are damaged, bool [n], or None."""
     (gathered,) = gatherer.read_rows([field], rows)
     return keys_of(gathered), gathered.bad
 

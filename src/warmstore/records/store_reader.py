@@ -60,7 +60,7 @@ class StoreReader(Closeable):
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The metadata that `create` was given."""
+        """The metadata that was passed to `create`, with the entries of `annotate`."""
         return self.manifest.metadata
 
     @property

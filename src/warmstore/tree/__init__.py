@@ -1,1 +1,1 @@
-"""Nested samples: flatten, unflatten, spec, stack."""
+"""Nested samples: their containers, their structure as JSON, their columns, and arrays that share memory."""

@@ -1,16 +1,16 @@
-"""Batches as columns: dicts and tuples whose leaves hold one value per sample, such as [n, *shape] arrays and lists."""
+"""Batches as columns: dicts and tuples whose leaves have one value per sample, such as [n, *shape] arrays and lists."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 
 def rebuilt(like: tuple[Any, ...], parts: Iterable[Any]) -> tuple[Any, ...]:
-    """Parts as a tuple of the kind of another, named tuples included."""
+    """A tuple of parts, or a named tuple of the type of `like` if that is one."""
     return type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)
 
 
 def map_columns(function: Callable[[Any], Any], batch: Any) -> Any:
-    """A batch with every column replaced by the function of it."""
+    """A batch with `function` applied to every column."""
     if isinstance(batch, dict):
         return {name: map_columns(function, part) for name, part in batch.items()}
     if isinstance(batch, tuple):
@@ -19,11 +19,11 @@ def map_columns(function: Callable[[Any], Any], batch: Any) -> Any:
 
 
 def stack(samples: Sequence[Any], column: Callable[[list[Any]], Any]) -> Any:
-    """Samples as one batch: mappings and tuples by their parts.
+    """Samples as one batch. Mappings and tuples are stacked by their parts.
 
     Args:
         samples: at least one.
-        column: makes a column of what the samples have at one place: leaves, or samples of different kinds.
+        column: makes a column from the leaves of all samples at one place, or from parts of different types.
     """
     first = samples[0]
     if isinstance(first, Mapping) and all(isinstance(sample, Mapping) for sample in samples):

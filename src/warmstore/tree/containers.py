@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 
 class Container(NamedTuple):
-    """What a container holds.
+    """The content of a container.
 
-    kind: "dict", "list", "tuple", "namedtuple" or "dataclass". keys: of the children: the keys of a dict, the names of
-    fields, or positions. children: in the order of the keys.
+    kind: "dict", "list", "tuple", "namedtuple" or "dataclass". keys: the keys of a dict, the names of fields, or
+    positions. children: the values, in the order of the keys.
     """
 
     kind: str
@@ -25,9 +25,9 @@ class Container(NamedTuple):
 
 
 def opened(value: Any) -> Container | None:
-    """The content of a container; None for a leaf. A subclass counts as the class that it derives from.
+    """The content of a container; None for a leaf. A subclass counts as its base class.
 
-    A dict that is a dataclass as well, such as a `ModelOutput` of transformers, counts as a dataclass.
+    A dict that is also a dataclass, such as a `ModelOutput` of transformers, counts as a dataclass.
     """
     if isinstance(value, dict) and (type(value) is dict or not dataclasses.is_dataclass(value)):
         return Container("dict", list(value), list(value.values()))

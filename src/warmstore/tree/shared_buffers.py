@@ -1,7 +1,7 @@
-"""Arrays of one value that overlap in memory: they are kept as one buffer and the views of it that they are.
+"""Arrays of one value that overlap in memory: they are stored as one buffer and views of it.
 
-Bounds tell most arrays apart. Those whose bounds overlap, such as the left and the right half of an image, may have no
-element in common: then each is kept by itself, which needs no positions in the structure and so fits more samples.
+Arrays whose bounds do not overlap are separate. Arrays whose bounds overlap, such as the left and the right half of an
+image, may have no common element. Then each is stored alone: the structure has no positions, and fits more samples.
 """
 
 import itertools
@@ -13,18 +13,19 @@ import numpy as np
 
 from warmstore.errors import UnsupportedType
 
-_PAIRS = 16  # arrays of overlapping bounds that are compared one with another; more of them count as overlapping
+_PAIRS = 16  # the most arrays with overlapping bounds that are compared in pairs; more of them count as overlapping
 _WORK: Any = 1000  # candidates that NumPy tries to find a common element
 _ALIGNMENT = 16
-_SPREAD = 4  # bytes of a buffer for each byte of the arrays in it, at most
-_SMALL = 1 << 16  # bytes of a buffer that is never too large
+_SPREAD = 4  # the most bytes of a buffer for each byte of the arrays in it
+_SMALL = 1 << 16  # bytes of a buffer that may have any spread
 
 
 @dataclass(frozen=True)
 class Member:
-    """Memory of a value.
+    """An array, tensor, bytearray or memoryview in a value.
 
-    node: of the structure, to be changed. at: of its leaf. array: the memory. path: for messages.
+    node: its node in the structure, which `share` changes. at: the index of its leaf. array: its memory. path: its path
+    in the value, for messages.
     """
 
     node: list[Any]
@@ -34,28 +35,28 @@ class Member:
 
     @property
     def is_array(self) -> bool:
-        """Whether it is an array or tensor, and can be a view of a buffer; else it is a bytearray or memoryview."""
+        """Whether it is an array or tensor, which can be a view of a buffer."""
         return self.node[0] in ("array", "tensor")
 
 
 def share(members: Sequence[Member], leaves: list[Any]) -> list[Any]:
-    """The leaves of a value, with one buffer for arrays that overlap; their nodes are changed.
+    """The leaves of a value, with one buffer for each group of arrays that overlap. Changes the nodes of these arrays.
 
     Raises:
-        UnsupportedType: arrays overlap a bytearray, or a buffer would be much larger than what is seen of it.
+        UnsupportedType: arrays overlap a bytearray, or a buffer would be much larger than the arrays in it.
     """
     groups = _groups(members)
     if not groups:
         return leaves
-    kept: list[list[Any]] = [[leaf] for leaf in leaves]
+    shared: list[list[Any]] = [[leaf] for leaf in leaves]
     for number, group in enumerate(groups):
         for member, leaf in zip(group, _views(group, number), strict=True):
-            kept[member.at] = leaf
-    return list(itertools.chain.from_iterable(kept))
+            shared[member.at] = leaf
+    return list(itertools.chain.from_iterable(shared))
 
 
 def _views(group: list[Member], number: int) -> list[list[Any]]:
-    """Make the members of a group views of a buffer. The buffer is the first one's leaf; the others have none."""
+    """Make the members of a group views of a buffer. The buffer is the leaf of the first member; others have none."""
     low = min(bounds(member.array)[0] for member in group) // _ALIGNMENT * _ALIGNMENT
     size = -(-(max(bounds(member.array)[1] for member in group) - low) // _ALIGNMENT) * _ALIGNMENT
     if size > _SMALL and size > _SPREAD * sum(member.array.nbytes for member in group):
@@ -72,7 +73,7 @@ def _views(group: list[Member], number: int) -> list[list[Any]]:
 
 
 def _overlaps_itself(array: np.ndarray[Any, Any]) -> bool:
-    """Whether two elements of an array may lie in the same memory, as in a broadcast one."""
+    """Whether two elements of an array may share memory, as in a broadcast array."""
     extent = array.itemsize
     for stride, count in sorted((abs(stride), count) for stride, count in zip(array.strides, array.shape, strict=True)):
         if count > 1:
@@ -85,22 +86,21 @@ def _overlaps_itself(array: np.ndarray[Any, Any]) -> bool:
 def _groups(members: Sequence[Member]) -> list[list[Member]]:
     """Arrays that overlap with others or with themselves, in the order of the value."""
     # Arrays that own their memory do not overlap.
-    if all(member.array.base is None for member in members):
-        return []
-    if len(members) == 1 and members[0].array.flags.c_contiguous:
+    is_contiguous = len(members) == 1 and members[0].array.flags.c_contiguous
+    if is_contiguous or all(member.array.base is None for member in members):
         return []
     found = []
     for cluster in _clusters([member for member in members if member.array.size]):
         for group in _connected(cluster):
             arrays = [member for member in group if member.is_array]
-            if len(arrays) < len(group) > 1 and any(_can_change(member) for member in group):
-                raise UnsupportedType(f"{_named(group)} lie in the same memory; return copies")
+            if len(arrays) < len(group) > 1 and any(map(_is_writable, group)):
+                raise UnsupportedType(f"{_named(group)} share memory; return copies")
             if len(arrays) > 1 or (arrays and _overlaps_itself(arrays[0].array)):
                 found.append(sorted(arrays, key=lambda member: member.at))
     return sorted(found, key=lambda group: group[0].at)
 
 
-def _can_change(member: Member) -> bool:
+def _is_writable(member: Member) -> bool:
     return not member.node[4] if member.is_array else member.node[0] == "bytearray"
 
 
@@ -109,7 +109,7 @@ def _named(group: Sequence[Member]) -> str:
 
 
 def _clusters(members: Sequence[Member]) -> list[list[Member]]:
-    """Members whose bounds overlap, directly or by way of others."""
+    """Members whose bounds overlap, directly or through other members."""
     found = [(bounds(member.array), number) for number, member in enumerate(members)]
     clusters: list[list[Member]] = []
     end = -1
@@ -122,22 +122,22 @@ def _clusters(members: Sequence[Member]) -> list[list[Member]]:
 
 
 def _connected(cluster: list[Member]) -> list[list[Member]]:
-    """The parts of a cluster between which no element is common."""
+    """The parts of a cluster that have no common elements."""
     if not 1 < len(cluster) <= _PAIRS:
         return [cluster]
-    group = list(range(len(cluster)))
-    for one, other in itertools.combinations(range(len(cluster)), 2):
-        if group[one] != group[other] and _overlap(cluster[one].array, cluster[other].array):
-            group = [group[one] if number == group[other] else number for number in group]
+    groups = list(range(len(cluster)))  # the group of each member
+    for first, second in itertools.combinations(range(len(cluster)), 2):
+        if groups[first] != groups[second] and _overlap(cluster[first].array, cluster[second].array):
+            groups = [groups[first] if group == groups[second] else group for group in groups]
     return [
-        [member for member, number in zip(cluster, group, strict=True) if number == wanted]
-        for wanted in sorted(set(group))
+        [member for member, group in zip(cluster, groups, strict=True) if group == wanted]
+        for wanted in sorted(set(groups))
     ]
 
 
-def _overlap(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
+def _overlap(first: np.ndarray[Any, Any], second: np.ndarray[Any, Any]) -> bool:
     try:
-        return np.shares_memory(one, other, max_work=_WORK)
+        return np.shares_memory(first, second, max_work=_WORK)
     except np.exceptions.TooHardError:
         return True
 

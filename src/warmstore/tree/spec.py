@@ -1,4 +1,4 @@
-"""The structure of a nested value as JSON, apart from its leaves: it can be stored, compared, and filled again."""
+"""The structure of a nested value as JSON, without its leaves. It can be stored, compared, and filled with leaves."""
 
 from collections import OrderedDict, namedtuple
 from collections.abc import Callable, Iterator, Sequence
@@ -9,18 +9,18 @@ from warmstore.tree.containers import Container, under
 from warmstore.tree.type_names import find_type, type_name
 
 TreeSpec = dict[str, Any]
-"""A JSON tree. "node" of a container is its kind; "children" are the specs of its children, "keys" their keys where
-these are no positions, "type" the name of a class that is made again. A spec without "children" is that of a leaf: its
-"node" and all else in it belong to whoever flattens the value."""
+"""A JSON tree. "node" of a container is its kind; "children" are the specs of its children, "keys" their keys unless
+these are positions, "type" the name of the class to construct. A spec without "children" is that of a leaf; the code
+that flattens values defines its "node" and other entries."""
 
 
 def spec_of(value: Any, container: Container, children: list[TreeSpec], name: str) -> TreeSpec:
     """The spec of a container.
 
     Args:
-        value, container: the container, and its content as `opened` gives it.
+        value, container: the container, and its content from `opened`.
         children: specs of the children.
-        name: of the value, for messages.
+        name: the name of the value, for messages.
 
     Raises:
         UnsupportedType: a dataclass that cannot be found by its name.
@@ -32,9 +32,9 @@ def spec_of(value: Any, container: Container, children: list[TreeSpec], name: st
             "define the dataclass at the top of a module"
         )
     spec: TreeSpec = {"node": kind}
-    # Beside plain dicts and tuples those that can be made from their children: OrderedDict, torch.return_types.max.
-    is_remade = cls is OrderedDict or (kind == "tuple" and hasattr(cls, "n_fields"))
-    if is_remade or kind in ("namedtuple", "dataclass"):
+    # Classes that can be constructed from their children, such as OrderedDict and torch.return_types.max.
+    is_constructed = cls is OrderedDict or (kind == "tuple" and hasattr(cls, "n_fields"))
+    if is_constructed or kind in ("namedtuple", "dataclass"):
         spec["type"] = type_name(cls)
     if kind not in ("list", "tuple"):
         spec["keys"] = list(container.keys)
@@ -63,10 +63,10 @@ def leaf_specs(spec: TreeSpec, path: str = "") -> Iterator[tuple[str, TreeSpec]]
 
 
 def container_of(spec: TreeSpec, children: Sequence[Any]) -> Any:
-    """The container that a spec stands for, with children.
+    """The container of a spec, with children.
 
     Raises:
-        UnsupportedType: its class is not there, since no module that has it was imported.
+        UnsupportedType: the program has not imported the module of the container's class.
     """
     kind = spec["node"]
     cls = find_type(*spec["type"]) if "type" in spec else None
@@ -83,7 +83,7 @@ def container_of(spec: TreeSpec, children: Sequence[Any]) -> Any:
     if cls is None:
         module, name = spec["type"]
         raise UnsupportedType(
-            f"the cached output is a {name}; import {module} before reading it, so that it can be made"
+            f"the cached output is a {name}; import {module} before reading it, so that it can be constructed"
         )
     return cls(**dict(zip(spec["keys"], children, strict=True)))
 
@@ -94,11 +94,11 @@ def unflatten(
     path: str = "",
     container: Callable[[TreeSpec, Sequence[Any]], Any] = container_of,
 ) -> Any:
-    """The value that a spec is of.
+    """The value of a spec.
 
     Args:
-        leaf: gives a leaf, of its spec and path.
-        container: makes a container of its spec and its children.
+        leaf: returns a leaf, given its spec and path.
+        container: returns a container, given its spec and its children.
     """
     if "children" not in spec:
         return leaf(spec, path)

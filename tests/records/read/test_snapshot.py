@@ -66,11 +66,11 @@ def test_more_chunks_than_the_first_address_space_has_slots(tmp_path: Path) -> N
     fill(store, [2] * 40)
     live.refresh()
     early = live[:]["x"]
-    views = live.session.generation._batches.space.span(0, 8)
+    views = live.session.generation.batches.space.span(0, 8)
     fill(store, [2] * 160)
     assert len(list((tmp_path / "s").rglob("*.arrow"))) == 200
     live.refresh()
-    assert live.session.generation._batches.space.slots == 256
+    assert live.session.generation.batches.space.slots == 256
     for one in (store, live, ws.RecordStore.open(tmp_path / "s")):
         assert one[:]["x"].tolist() == list(range(400))
     assert early.tolist() == list(range(80))
@@ -107,7 +107,7 @@ def test_a_chunk_that_grows_is_seen_at_the_place_where_it_was_mapped(tmp_path: P
         assert live[-1]["x"].tolist() == [number] * 1000
         assert live[0]["x"].tolist() == [0] * 1000
     assert len(list((tmp_path / "s").rglob("*.arrow"))) == 1
-    assert live.session.generation._batches.space.slots * SLOT == len(live.session.generation._batches.space.memory)
+    assert live.session.generation.batches.space.slots * SLOT == len(live.session.generation.batches.space.memory)
 
 
 def test_a_thread_that_gathers_while_the_space_grows(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_to_arrow_shares_the_mapped_bytes(tmp_path: Path) -> None:
     table = store.to_arrow()
     assert table.num_rows == 12
     assert table.schema.names == ["x", "t"]
-    space = store.session.generation._batches.space
+    space = store.session.generation.batches.space
     for column in table.columns:
         assert column.num_chunks == 3
         for chunk in column.chunks:
@@ -161,7 +161,7 @@ def test_mapped_files_go_with_the_store(tmp_path: Path, mode: Literal["r", "a"])
     try:
         with ws.RecordStore.open(tmp_path / "s", mode) as store:
             store.gather(slice(None))
-            space = weakref.ref(store.session.generation._batches.space)
+            space = weakref.ref(store.session.generation.batches.space)
         del store
         assert space() is None
     finally:

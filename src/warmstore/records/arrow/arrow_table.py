@@ -55,41 +55,33 @@ def typed_table(
     return pa.Table.from_batches(batches, schema=schema)
 
 
-def typed_batch(batch: pa.RecordBatch, fields: Fields, *, checksums: bool = False) -> pa.RecordBatch:
+def typed_batch(batch: pa.RecordBatch, fields: Fields, schema: pa.Schema | None = None) -> pa.RecordBatch:
     """Convert fields of a batch to typed columns.
 
     Args:
         batch: stored columns (`fields.columns_of`) of at least these fields.
         fields: the fields of the result, in order.
-        checksums: include the checksum columns, unchanged.
+        schema: the `typed_schema` of the result; checksum columns in it are copied unchanged.
 
     Raises:
         UnsupportedType: the values of a field take no bytes, and so have no stored column; a time is out of range for
             its Arrow type; the values of a Ragged field are more than 2**31 - 1, or a size of one is.
         Damaged: a compressed value cannot be decompressed.
     """
-    return _typed(batch, fields, typed_schema(fields, checksums=checksums))
+    schema = schema or typed_schema(fields)
+    columns = [_column(name, fields[name], batch) if name in fields else batch.column(name) for name in schema.names]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _parts(batch: pa.RecordBatch, fields: Fields, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     try:
-        yield _typed(batch, fields, schema)
+        yield typed_batch(batch, fields, schema)
     except _TooManyItems:
         if batch.num_rows < 2:
             raise
         half = batch.num_rows // 2
         yield from _parts(batch.slice(0, half), fields, schema)
         yield from _parts(batch.slice(half), fields, schema)
-
-
-def _typed(batch: pa.RecordBatch, fields: Fields, schema: pa.Schema) -> pa.RecordBatch:
-    columns = []
-    for column in schema:
-        if column.name in fields:
-            columns.append(_column(column.name, fields[column.name], batch))
-        else:
-            columns.append(batch.column(column.name))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _column(name: str, field: Field, batch: pa.RecordBatch) -> pa.Array:

@@ -74,10 +74,9 @@ def _library(kind: int) -> ctypes.CDLL | None:
 
 
 def _paths(kind: int) -> Iterator[str]:
-    for module in ("zstandard._cffi",) if kind == ZSTD else ("lz4.block._block",):
-        found = importlib.util.find_spec(module)
-        if found is not None and found.origin:
-            yield found.origin
+    found = importlib.util.find_spec("zstandard._cffi" if kind == ZSTD else "lz4.block._block")
+    if found is not None and found.origin:
+        yield found.origin
     path = ctypes.util.find_library("zstd" if kind == ZSTD else "lz4")
     if path:
         yield path

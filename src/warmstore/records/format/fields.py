@@ -32,44 +32,15 @@ LARGEST_RECORD = 1 << 29
 
 _ML_DTYPES = {
     name: np.dtype(getattr(ml_dtypes, name))
-    for name in (
-        "bfloat16",
-        "float8_e3m4",
-        "float8_e4m3",
-        "float8_e4m3b11fnuz",
-        "float8_e4m3fn",
-        "float8_e4m3fnuz",
-        "float8_e5m2",
-        "float8_e5m2fnuz",
-        "float8_e8m0fnu",
-    )
-    if hasattr(ml_dtypes, name)
+    for name in dir(ml_dtypes)
+    if name == "bfloat16" or name.startswith("float8_")
 }
-ARROW_NATIVE = {
-    name: pa.from_numpy_dtype(name)
-    for name in [
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "uint8",
-        "uint16",
-        "uint32",
-        "uint64",
-        "float16",
-        "float32",
-        "float64",
-    ]
-}
+_INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+ARROW_NATIVE = {name: pa.from_numpy_dtype(name) for name in (*_INTEGERS, "float16", "float32", "float64")}
 _WIDTHS: dict[Any, str] = {int: "'int64' or 'int32'", float: "'float32' or 'float64'", complex: "'complex64'"}
 _OTHER_FIELDS: dict[Any, str] = {
-    str: "Text",
-    bytes: "Bytes",
-    bytearray: "Bytes",
-    object: "Json",
-    dict: "Json",
-    list: "Json",
-}
+    **dict.fromkeys((bytes, bytearray), "Bytes"), **dict.fromkeys((object, dict, list), "Json"), str: "Text",
+}  # fmt: skip
 _ABSTRACT = {
     *(np.generic, np.number, np.integer, np.signedinteger, np.unsignedinteger),
     *(np.inexact, np.floating, np.complexfloating, np.flexible, np.character),

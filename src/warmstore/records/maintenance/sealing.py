@@ -68,10 +68,8 @@ def _seal(store: StoreReader, path: Path, descriptor: int) -> bool:
     entries = entries[np.argsort(entries["offset"], kind="stable")]
     manifest = store.manifest
     schema = arrow_schema(manifest.fields)
-    schemas = (
-        chunk_schema(schema, f"{manifest.id}/{manifest.generation}", number),
-        schema,
-    )  # chunks of formats 1 to 3 have no metadata
+    # Chunks of formats 1 to 3 have no metadata.
+    schemas = chunk_schema(schema, f"{manifest.id}/{manifest.generation}", number), schema
     with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as data:
         parts = _footer(memoryview(data), entries, schemas)
         if parts is None:

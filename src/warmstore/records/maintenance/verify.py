@@ -57,8 +57,7 @@ class Report:
             return f"{self.records:,} records, {self.bytes:,} bytes: all match their checksums"
         values = sum(len(problem.positions) for problem in self.problems)
         lines = [f"{self.records:,} records, {self.bytes:,} bytes: {values:,} values are damaged or missing"]
-        for name in self.files:
-            lines.append(f"  {name} is damaged; its copy is intact")
+        lines += [f"  {name} is damaged; its copy is intact" for name in self.files]
         for problem in self.problems:
             if not problem.field:
                 lines.append(f"  {problem.chunk}: damaged outside the values of records")
@@ -67,13 +66,9 @@ class Report:
             lines.append(
                 f"  {problem.chunk}: {len(problem.positions):,} of field {problem.field!r}, at positions {shown}"
             )
-        for edit in self.lost:
-            lines.append(f"  not applied: {edit}")
-        if self.repaired:
-            lines.append("  repaired: damaged values are absent now, all others were kept")
-        else:
-            lines.append("  repair=True keeps all others")
-        return "\n".join(lines)
+        lines += [f"  not applied: {edit}" for edit in self.lost]
+        repaired = "repaired: damaged values are absent now, all others were kept"
+        return "\n".join([*lines, f"  {repaired if self.repaired else 'repair=True keeps all others'}"])
 
 
 def check(session: StoreSession, *, repair: bool, progress: bool | None) -> Report:
@@ -85,20 +80,21 @@ def check(session: StoreSession, *, repair: bool, progress: bool | None) -> Repo
     named = {problem.chunk for problem in problems}
     problems += [Problem(chunk, "", ()) for chunk in sorted(chunks - named)]
     # The files of a closed generation may be gone already.
-    files = () if generation.is_superseded else _bad_files(session, generation, entries)
+    lists = entries[np.isin(entries["kind"], (UPDATED, DELETED, MERGED))]
+    files = () if generation.is_superseded() else _bad_files(session, generation, lists)
     lost = (*(f"entry {number} of the log" for number in generation.log.lost), *generation.batches.lost_edits)
     repaired = repair and bool(problems or files or lost)
     if repair and files:
         generation.log.mend_copy()
-        generation.batches.numbers.mend(entries[np.isin(entries["kind"], (UPDATED, DELETED, MERGED))])
+        generation.batches.numbers.mend(lists)
         write_manifest(session.path, generation.manifest, session.files)
     if repair and (problems or lost):
         rewrite(session, generation.manifest.fields, {}, repair=True, progress=progress, label="repair")
     return Report(generation.snapshot.length, chunk_bytes(generation.folder), tuple(problems), repaired, files, lost)
 
 
-def _bad_files(session: StoreSession, generation: Generation, entries: Entries) -> tuple[str, ...]:
-    """The names of damaged files that have intact copies."""
+def _bad_files(session: StoreSession, generation: Generation, lists: Entries) -> tuple[str, ...]:
+    """The names of damaged files that have intact copies. `lists`: the entries that refer to lists of numbers."""
     folder = generation.folder.name
     names = []
     if is_damaged(session.path, session.files):
@@ -110,9 +106,7 @@ def _bad_files(session: StoreSession, generation: Generation, entries: Entries) 
             names.append(f"{folder}/{NAME}{COPY}")
         if generation.log.copy_differs():
             names.append(f"{folder}/log{COPY}")
-    lists = entries[np.isin(entries["kind"], (UPDATED, DELETED, MERGED))]
-    names += [f"{folder}/{name}" for name in generation.batches.numbers.damaged(lists)]
-    return tuple(names)
+    return (*names, *(f"{folder}/{name}" for name in generation.batches.numbers.damaged(lists)))
 
 
 def _bad_batches(generation: Generation, entries: Entries, progress: bool | None) -> tuple[set[int], set[str]]:
@@ -133,9 +127,8 @@ def _bad_batches(generation: Generation, entries: Entries, progress: bool | None
             done += int(entry["header"]) + int(entry["body"])
             advance(0, done)
         # Other sealed chunks have no live rows: they were evicted or merged, or belong to a failed update.
-        for entry in sealed[
-            np.isin(sealed["chunk"], known["chunk"]) & ~np.isin(sealed["chunk"], list(batches.evicted))
-        ]:
+        has_rows = np.isin(sealed["chunk"], known["chunk"]) & ~np.isin(sealed["chunk"], list(batches.evicted))
+        for entry in sealed[has_rows]:
             if not batches.chunks.footer_is_whole(entry, known):
                 chunks.add(batches.chunks.path(int(entry["chunk"])).name)
     return bad, chunks

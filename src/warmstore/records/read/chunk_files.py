@@ -54,7 +54,7 @@ class ChunkFiles:
         self._files = files
         self._superseded = superseded
         self._gone_by_now = gone
-        self._scarce = False
+        self.scarce = False  # whether the chunks exceed the page cache, so that reading ahead around a row is a waste
         self._weighed = 0
 
     def map(self, chunks: list[int]) -> None:
@@ -88,7 +88,7 @@ class ChunkFiles:
         taken = sum(self.sizes.values())
         if taken > 2 * self._weighed:  # this call costs as much as reading a batch
             self._weighed = taken
-            self._scarce = 2 * taken > psutil.virtual_memory().available
+            self.scarce = 2 * taken > psutil.virtual_memory().available
 
     def _mapped_into(self, space: AddressSpace, chunks: list[int]) -> dict[int, int]:
         """Map chunks into `space`. Returns the bytes of their files, 0 for a missing one."""
@@ -123,11 +123,6 @@ class ChunkFiles:
         if chunk in self._gone_by_now():
             raise Reload(self._name(chunk))
         return 0
-
-    @property
-    def scarce(self) -> bool:
-        """Whether the chunks are too large for the page cache, so that reading ahead around a row is a waste."""
-        return self._scarce
 
     def file_size(self, chunk: int) -> int:
         """Bytes of a chunk's file at the last look; 0 if it is missing."""

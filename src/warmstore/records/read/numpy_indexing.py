@@ -94,7 +94,9 @@ def _records(part: Any, shape: tuple[int, ...]) -> tuple[Int64, Any]:
     if isinstance(part, slice):
         return as_positions(part, shape[0]), slice(None)
     if not isinstance(part, np.ndarray):
-        return _one_record(part, shape[0]), 0
+        if not -shape[0] <= part < shape[0]:
+            raise outside(part, shape[0])
+        return np.array([part % shape[0]]), 0
     if part.dtype.kind == "b":
         if part.shape != shape[: part.ndim]:
             raise PositionError(f"a mask of shape {part.shape} does not fit a field of shape {shape}")
@@ -102,9 +104,3 @@ def _records(part: Any, shape: tuple[int, ...]) -> tuple[Int64, Any]:
         return positions, part[positions]
     positions = as_positions(part.reshape(-1), shape[0])
     return positions, np.arange(len(positions)).reshape(part.shape)
-
-
-def _one_record(position: int, length: int) -> Int64:
-    if not -length <= position < length:
-        raise outside(position, length)
-    return np.array([position % length])

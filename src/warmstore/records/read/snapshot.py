@@ -360,8 +360,8 @@ class Batches:
             layout = self._layouts.get(header_hash)
             if layout is None:
                 layout = self._parse(added[first[number]]) if readable[first[number]] else None
-                if layout is None:
-                    layout = self._first_layout(added[(which == number) & readable])
+                if layout is None:  # the batches have equal headers: the first intact one shows the layout
+                    layout = next(filter(None, map(self._parse, added[(which == number) & readable])), None)
                 if layout is not None:
                     self._layouts[header_hash] = layout
             if layout is None:
@@ -381,10 +381,6 @@ class Batches:
             names = sorted({self.chunks.path(chunk).name for chunk in added["chunk"][bad].tolist()})
             _log.warning("%s: %d batches are missing or damaged in %s", self._folder, bad.sum(), ", ".join(names))
         return int(bad.sum())
-
-    def _first_layout(self, entries: Entries) -> Layout | None:
-        """The layout of batches with equal headers, from the first intact one."""
-        return next((layout for layout in map(self._parse, entries) if layout is not None), None)
 
     def _parse(self, entry: Any) -> Layout | None:
         """The layout in a batch's header; None if the header is damaged. Unverified bytes never reach pyarrow."""

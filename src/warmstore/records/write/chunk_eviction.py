@@ -13,7 +13,7 @@ from warmstore.errors import NotAStore, ReadOnly
 from warmstore.records.format.chunk_names import chunk_path
 from warmstore.records.format.generation_log import open_log
 from warmstore.records.format.manifest import FORMAT, Manifest, read_manifest, remove_leftovers
-from warmstore.records.log.commit_log import GenerationClosed
+from warmstore.records.log.commit_log import GenerationClosed, Log
 from warmstore.records.log.log_entries import EVICTED, new_entry
 from warmstore.records.write.edit_lock import edit_lock
 from warmstore.storage.files import Files
@@ -35,29 +35,25 @@ def evict(path: Path, folder: str, chunks: Collection[int], files: Files) -> Non
         return
     if manifest.format < FORMAT:
         raise ReadOnly(f"{path} is of format {manifest.format}, whose chunks cannot be evicted; upgrade it first")
-    with contextlib.suppress(GenerationClosed):
-        known = _write(path, manifest, chunks, files)
-        for chunk in known:
-            files.remove(chunk_path(path / folder, chunk))
-
-
-def _write(path: Path, manifest: Manifest, chunks: Collection[int], files: Files) -> list[int]:
-    """Mark chunks as evicted in the log, and return them."""
-
-    def superseded() -> bool:
-        return read_manifest(path, files).generation > manifest.generation
-
-    try:
-        log = open_log(path, manifest, files, write=True, superseded=superseded)
-    except NotAStore:
-        raise GenerationClosed(str(path)) from None
-    with log:
+    # The generation may be closed or removed meanwhile.
+    with contextlib.suppress(GenerationClosed), _opened_log(path, manifest, files) as log:
         entries = log.read(0)
         done = set(entries["chunk"][entries["kind"] == EVICTED].tolist())
         for chunk in chunks:
             if chunk not in done:
                 log.append(new_entry(EVICTED, chunk))
-    return list(chunks)
+        for chunk in chunks:
+            files.remove(chunk_path(path / folder, chunk))
+
+
+def _opened_log(path: Path, manifest: Manifest, files: Files) -> Log:
+    def superseded() -> bool:
+        return read_manifest(path, files).generation > manifest.generation
+
+    try:
+        return open_log(path, manifest, files, write=True, superseded=superseded)
+    except NotAStore:
+        raise GenerationClosed(str(path)) from None
 
 
 def remove_abandoned(path: Path, files: Files) -> None:

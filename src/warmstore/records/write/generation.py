@@ -52,7 +52,10 @@ _log = logging.getLogger("warmstore")
 
 
 class Generation:
-    """Reading needs no lock. Everything else is for one thread at a time."""
+    """One generation, open in one process. Reading needs no lock. Everything else is for one thread at a time.
+
+    batches: its batches and chunk files. is_superseded: returns whether the store continues in a later generation.
+    """
 
     def __init__(
         self, path: Path, manifest: Manifest, writing: WriteOptions, files: Files, *, write: bool, salvage: bool = False
@@ -66,10 +69,10 @@ class Generation:
         self._schema = arrow_schema(manifest.fields)
         self._seed = manifest.seed
         # Not a bound method: a cycle would keep this generation and its mapped files until a garbage collection.
-        self._superseded = functools.partial(_is_superseded, path, manifest.generation, files)
+        self.is_superseded = functools.partial(_is_superseded, path, manifest.generation, files)
         self._writer: ChunkWriter | None = None
         self.commits = 0  # of this process: shows after an interrupt whether a write was committed
-        self.log = open_log(path, manifest, files, write=write, superseded=self._superseded, salvage=salvage)
+        self.log = open_log(path, manifest, files, write=write, superseded=self.is_superseded, salvage=salvage)
         self._salvage = salvage
         try:
             self._load()
@@ -87,7 +90,7 @@ class Generation:
                 columns,
                 self._seed,
                 self._files,
-                self._superseded,
+                self.is_superseded,
                 functools.partial(_gone, log, open_numbers(self._path, self.manifest, self._files)),
                 (lambda: log.lost) if self._salvage else None,
             )
@@ -98,7 +101,7 @@ class Generation:
                 break
         # Assigned when complete: other threads read it without a lock.
         self.gatherer = Gatherer(batches, self.manifest.fields)
-        self._batches = batches
+        self.batches = batches
 
     @property
     def snapshot(self) -> Snapshot:
@@ -122,13 +125,13 @@ class Generation:
         entries = self.log.read(snapshot.entries)
         if len(entries) and entries["kind"][-1] == CLOSED:
             raise GenerationClosed(str(self.folder))
-        chunks, batches = entries["chunk"].tolist(), self._batches
+        chunks, batches = entries["chunk"].tolist(), self.batches
         known = batches.evicted.isdisjoint(chunks) and batches.merged_away.isdisjoint(chunks)
         if not known or np.isin(entries["kind"], (EVICTED, MERGED)).any():
             self._load()  # into new address space: views of the old one stay valid
             return
         try:
-            self._batches.extend(entries)
+            self.batches.extend(entries)
         except Reload:
             self._load()
 
@@ -178,10 +181,10 @@ class Generation:
     def _commit_edit(self, before: list[Entries], final: Entries, positions: Int64) -> None:
         with self._room(8 * len(positions) + ENTRY.itemsize * (len(before) + 1)):
             try:
-                for name, value in self._batches.numbers.append(positions).items():
+                for name, value in self.batches.numbers.append(positions).items():
                     final[name] = value
             except OSError as error:
-                raise write_failed(error, self._batches.numbers.path) from error
+                raise write_failed(error, self.batches.numbers.path) from error
             self._append(*before, final)
 
     def _append(self, *entries: Entries) -> None:
@@ -229,7 +232,7 @@ class Generation:
             writer.abandon()
 
     def _writer_for(self, size: int, sealed: list[Entries] | None) -> ChunkWriter:
-        if self._writer is not None and self._writer.number in self._batches.evicted:
+        if self._writer is not None and self._writer.number in self.batches.evicted:
             self._writer.release()
             self._writer = None
         if self._writer is not None and not self._writer.has_room(size, self._writing.chunk_size):
@@ -247,7 +250,7 @@ class Generation:
             GenerationClosed: the store continues in a later generation.
         """
         # The numbers of removed chunks are not used again: the log still has their entries.
-        last = max(self._batches.last_chunk, last_chunk(self.log.read(self.snapshot.entries)))
+        last = max(self.batches.last_chunk, last_chunk(self.log.read(self.snapshot.entries)))
         number = max(last, *chunk_numbers(self.folder), -1) + 1
         owner = f"{self.manifest.id}/{self.manifest.generation}"
         while True:
@@ -258,7 +261,7 @@ class Generation:
             except FileExistsError:
                 number += 1
             except OSError as error:
-                if error.errno == errno.ENOENT and self._superseded():
+                if error.errno == errno.ENOENT and self.is_superseded():
                     raise GenerationClosed(str(self.folder)) from None
                 raise
 
@@ -278,7 +281,7 @@ class Generation:
             later: receives the entry, to be committed with an edit. Until then the chunk may hold rows without entries.
         """
         writer, self._writer = self._writer, None
-        if writer is not None and writer.number in self._batches.evicted:
+        if writer is not None and writer.number in self.batches.evicted:
             writer.release()
         elif writer is not None:
             try:
@@ -299,7 +302,7 @@ class Generation:
         if self._writer is not None:
             self._writer.release()
             self._writer = None
-        self._batches.space.release()
+        self.batches.space.release()
         self.log.close()
 
     def read(self, names: Iterable[str], positions: Int64, gatherer: Gatherer | None = None) -> list[GatheredColumn]:
@@ -319,7 +322,7 @@ class Generation:
         return found
 
     def _raise_damaged(self, name: str, bad: Int64, which: Int64, count: int) -> None:
-        chunk = self._batches.chunks.path(int(self.snapshot.chunk[which[0]]))
+        chunk = self.batches.chunks.path(int(self.snapshot.chunk[which[0]]))
         advice = "restore it from a copy, or save the rest with verify(repair=True)"
         if self._files.is_remote:
             advice = f"remove {self._path} to fetch it from the remote again"
@@ -335,7 +338,7 @@ class Generation:
             verify: compare each batch with its hash the first time that this process reads it as Arrow.
         """
         entries = self.log.read(0)[: self.snapshot.entries]
-        batches = self._batches.arrow_batches(entries, verify=verify)
+        batches = self.batches.arrow_batches(entries, verify=verify)
         table = pa.Table.from_batches(batches, schema=self._schema)
         order = self.snapshot.order
         if order is None:
@@ -348,19 +351,9 @@ class Generation:
             ) from error
         return table.take(pa.Array.from_buffers(pa.int64(), len(order), [None, pa.py_buffer(order)]))
 
-    @property
-    def is_superseded(self) -> bool:
-        """Whether the store continues in a later generation."""
-        return self._superseded()
-
-    @property
-    def batches(self) -> Batches:
-        """The batches and chunk files of this generation."""
-        return self._batches
-
     def recheck(self) -> Gatherer:
         """A gatherer that has checked no row yet, for copying rows and for finding damage."""
-        return Gatherer(self._batches, self.manifest.fields)
+        return Gatherer(self.batches, self.manifest.fields)
 
 
 def _gone(log: Log, numbers: Numbers) -> frozenset[int]:

@@ -31,8 +31,7 @@ class WriteOptions:
         limit = parse_size(chunk_size)
         if limit > SLOT:
             raise ValueError(f"chunk_size is {chunk_size!r}; a chunk holds at most 1 GiB")
-        if writer_threads is not None and (
-            isinstance(writer_threads, bool) or not isinstance(writer_threads, int) or writer_threads < 1
-        ):
+        is_count = isinstance(writer_threads, int) and not isinstance(writer_threads, bool) and writer_threads >= 1
+        if writer_threads is not None and not is_count:
             raise ValueError(f"writer_threads is {writer_threads!r}; it must be at least 1, or None for one per core")
         return cls(limit, writer_threads or thread_count(), room)
