@@ -1,4 +1,4 @@
-"""The command line: one file per command group, registered here.
+"""The command line: one file per group of commands, which are added here.
 
 Command files import only light modules at the top. torch and the like are imported inside the commands that need them,
 so that `warmstore --help` is fast.
@@ -41,9 +41,14 @@ def warmstore(
     """Stops ML training from doing the same work twice."""
 
 
-app.command()(demo.demo)
-for group in (records, caches, pipelines, run, compiled, replicas, keys):
-    group.register(app)
+for command in (
+    *(demo.demo, records.convert, records.export, records.inspect, records.verify, records.seal, records.rebalance),
+    *(caches.stats, caches.clear, pipelines.plan, replicas.push, replicas.pull, replicas.sync),
+):
+    app.command()(command)
+app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(run.run)
+app.add_typer(compiled.app, name="compiled")
+app.add_typer(keys.app, name="keys")
 
 
 def main() -> None:

@@ -15,12 +15,6 @@ Cache = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this group."""
-    for command in (stats, clear):
-        app.command()(command)
-
-
 def stats(
     cache: Cache, as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False
 ) -> None:

@@ -33,11 +33,6 @@ _WAIT = 60.0  # seconds without data from the remote that a warm-up accepts
 app = typer.Typer(no_args_is_help=True, help="Show, check, clear, export and import the compile cache.")
 
 
-def register(parent: typer.Typer) -> None:
-    """Add the commands of this group."""
-    parent.add_typer(app, name="compiled")
-
-
 @app.command()
 def stats(folder: Folder = None, as_json: Json = False) -> None:
     """Show how many artifacts are cached, and how often they were used."""

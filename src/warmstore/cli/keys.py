@@ -9,11 +9,6 @@ import typer
 app = typer.Typer(no_args_is_help=True, help="Make and show keys that sign and check compiled artifacts.")
 
 
-def register(parent: typer.Typer) -> None:
-    """Add the commands of this group."""
-    parent.add_typer(app, name="keys")
-
-
 @app.command()
 def generate(
     kind: Annotated[str, typer.Option(help="hmac (a shared secret) or ed25519 (a key pair).")] = "hmac",

@@ -12,11 +12,6 @@ if TYPE_CHECKING:
     from warmstore.pipeline.pipeline import Pipeline
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this group."""
-    app.command()(plan)
-
-
 def plan(
     pipeline: Annotated[
         str, typer.Argument(metavar="MODULE:NAME", help="A Pipeline, or a function that returns one, in a module.")

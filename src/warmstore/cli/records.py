@@ -19,12 +19,6 @@ Fields = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this group."""
-    for command in (convert, export, inspect, verify, seal, rebalance):
-        app.command()(command)
-
-
 def convert(
     source: Annotated[
         list[str], typer.Argument(metavar="SOURCE", help="Files, a folder, or patterns such as 'train-{000..099}.tar'.")

@@ -24,12 +24,6 @@ Anonymous = Annotated[bool, typer.Option("--anonymous", help="Send unsigned requ
 Verify = Annotated[bool, typer.Option("--verify", help="Check chunks on the remote; send damaged ones again.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this group."""
-    for command in (push, pull, sync):
-        app.command()(command)
-
-
 def push(
     folder: Folder,
     url: Url,

@@ -9,11 +9,6 @@ import typer
 from warmstore.cli.compiled import Folder
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})(run)
-
-
 def run(
     command: Annotated[
         list[str], typer.Argument(metavar="-- COMMAND...", help="What to run, such as python train.py.")

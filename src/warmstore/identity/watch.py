@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, MutableMapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from operator import attrgetter, call, is_, itemgetter, methodcaller
@@ -52,6 +52,17 @@ class _Content:
     is_known: bool = True
 
 
+@dataclass
+class _Added:
+    """The containers, objects and variables that a walk has added to a watch; see the `add` methods of `Watch`."""
+
+    containers: list[Collection[Any]] = field(default_factory=list)
+    items: list[tuple[dict[str, Any], tuple[str, ...]]] = field(default_factory=list)
+    objects: list[Any] = field(default_factory=list)
+    cells: list[Callable[[], Any]] = field(default_factory=list)
+    probes: list[Callable[[], Any]] = field(default_factory=list)
+
+
 class Watch:
     """The containers, variables, tensors and arrays that a walk has read, with the texts of tensors and arrays.
 
@@ -74,18 +85,14 @@ class Watch:
         self._clock = clock
         self._left_at = left_at
         self._is_stale = is_stale
-        self._containers: list[Collection[Any]] = []
-        self._items: list[tuple[dict[str, Any], tuple[str, ...]]] = []
-        self._objects: list[Any] = []
-        self._cells: list[Callable[[], Any]] = []
-        self._probes: list[Callable[[], Any]] = []
+        self._added = _Added()
         self._contents: dict[int, _Content] = {}
         self._known: dict[int, _Content] = {}
         self._in_turn: list[_Content] = []
         self._size = 0
         self._weights: dict[int, Any] = {}
         self._weights_before: dict[int, Any] = {}
-        self._settled = _Settled((), (), (), (), (), ())
+        self._settled = _Settled(self._added, ())
         self._leaves: bool | None = None  # during `after_call`: whether weights may have changed, too
         self.patches: Any = None
         """The patches that a walk has used. A search for them takes long, so that it has its turn as contents have."""
@@ -101,7 +108,7 @@ class Watch:
 
     def begin(self) -> None:
         """Start a walk: drop all containers and variables of the previous walk. Texts are kept."""
-        self._containers, self._items, self._objects, self._cells, self._probes = [], [], [], [], []
+        self._added = _Added()
         self._known, self._contents = self._contents or self._known, {}
         self._weights, self._weights_before = {}, self._weights
         self._is_stale = False
@@ -109,23 +116,23 @@ class Watch:
 
     def add(self, container: Collection[Any]) -> None:
         """Watch the items of a list, set or view of a dict, or the keys and values of a dict."""
-        self._containers.append(container)
+        self._added.containers.append(container)
 
     def add_items(self, mapping: dict[str, Any], names: Collection[str]) -> None:
         """Watch some items of a dict, and its length. Only exact checks see changes of other items."""
-        self._items.append((mapping, tuple(names)))
+        self._added.items.append((mapping, tuple(names)))
 
     def add_object(self, value: Any) -> None:
         """Watch the class of an object and, in exact checks, the identity of its `__dict__`."""
-        self._objects.append(value)
+        self._added.objects.append(value)
 
     def add_cell(self, read: Callable[[], Any]) -> None:
         """Watch which object a function returns. The function has no side effects."""
-        self._cells.append(read)
+        self._added.cells.append(read)
 
     def add_probe(self, read: Callable[[], Any]) -> None:
         """Watch the value of a function that makes a new, equal object at each call. Only exact checks call it."""
-        self._probes.append(read)
+        self._added.probes.append(read)
 
     def add_attributes(self, value: Any) -> None:
         """Watch the attributes of an object and, in subclasses of builtin containers, its elements."""
@@ -196,9 +203,7 @@ class Watch:
 
     def settle(self) -> None:
         """End a walk: later checks compare with the state now."""
-        self._settled = _Settled(
-            self._containers, self._items, self._objects, self._cells, self._probes, self._contents.values()
-        )
+        self._settled = _Settled(self._added, self._contents.values())
         self._in_turn = [content for content in self._contents.values() if content.text != LEFT]
         self._size = sum(_size(content.value) for content in self._in_turn)
         self._known, self._weights_before, self._left_at = {}, {}, ()
@@ -303,15 +308,8 @@ class Watch:
 class _Settled:
     """The state of everything watched at the end of a walk."""
 
-    def __init__(
-        self,
-        containers: Collection[Collection[Any]],
-        items: Collection[tuple[dict[str, Any], tuple[str, ...]]],
-        objects: Collection[Any],
-        cells: Collection[Callable[[], Any]],
-        probes: Collection[Callable[[], Any]],
-        contents: Collection[_Content],
-    ) -> None:
+    def __init__(self, added: _Added, contents: Collection[_Content]) -> None:
+        containers, items = added.containers, added.items
         mappings = [each for each in containers if isinstance(each, dict | MappingProxyType)]
         views = [each.values() if isinstance(each, dict | MappingProxyType) else each for each in containers]
         self._sized = [*views, *(mapping for mapping, _ in items)]
@@ -321,18 +319,17 @@ class _Settled:
         self._large += [(mapping.values(), list(mapping.values())) for mapping, _ in items]
         self._views = [view for view in views if 0 < len(view) <= _LARGE]
         self._dicts = [mapping for mapping, names in items if names]
-        self._getters = [
-            itemgetter(*names, names[0]) for _, names in items if names
-        ]  # two names at least: then it returns tuples
+        # With two names or more an itemgetter returns a tuple.
+        self._getters = [itemgetter(*names, names[0]) for _, names in items if names]
         self._count = sum(map(len, self._views)) + sum(len(names) + 1 for _, names in items if names)
         self._held = self._hold()
         self._pointers = pointers(self._held).tobytes()
-        self._objects = list(objects)
-        self._types = [*map(type, objects)]
-        self._dicts_of = [*map(_dict_of, objects)]
-        self._cells = list(cells)
+        self._objects = list(added.objects)
+        self._types = [*map(type, self._objects)]
+        self._dicts_of = [*map(_dict_of, self._objects)]
+        self._cells = list(added.cells)
         self._read = [read() for read in self._cells]
-        self._probes = [(probe, probe()) for probe in probes]
+        self._probes = [(probe, probe()) for probe in added.probes]
         tensors = [content.value for content in contents if content.stamp is not None and content.text != LEFT]
         # Tensors of inference mode have no version. They cannot be written to outside of it either.
         self._versioned = [tensor for tensor in tensors if not tensor.is_inference()]

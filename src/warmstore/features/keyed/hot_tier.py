@@ -5,6 +5,7 @@ the newcomer replaces the resident with probability 1/16, unless the resident's 
 once, so both rows are worth the same, and a replacement costs a copy.
 """
 
+import contextlib
 import logging
 import threading
 import weakref
@@ -172,8 +173,14 @@ class HotTier:
             slot_bytes = _slot_bytes(columns, sample)
             available = int(_AVAILABLE * _free_bytes(self._device)) // self._sharers
             slots = min(int(snapshot.rows * _SPARE) + 1024, available // slot_bytes)
-            step = max(_BLOCK_BYTES // slot_bytes, 1)
-            if slots < snapshot.rows or not self._load(source, gatherer, rows, columns, slots, available, step):
+            fits = False
+            if slots >= snapshot.rows:
+                with contextlib.suppress(MemoryError, torch.OutOfMemoryError):
+                    table = _Table(gatherer, columns, slots, available, full_size=False)
+                    fits = _fill(table, source, gatherer, rows, max(_BLOCK_BYTES // slot_bytes, 1))
+            if fits:
+                self._table = table
+            else:
                 _log.warning(
                     "hot_size='all': %d rows of about %d bytes do not fit into the %d MB that are free on %s; they are "
                     "read from the disk. Pass a size as hot_size to keep a part of them",
@@ -182,30 +189,6 @@ class HotTier:
                 self._refused = int(_SPARE * snapshot.rows)
         finally:
             self._lock.release()
-
-    def _load(
-        self,
-        source: StoredRows,
-        gatherer: Gatherer,
-        rows: Int64,
-        columns: list[InMemory],
-        slots: int,
-        limit: int,
-        step: int,
-    ) -> bool:
-        """Load all rows in blocks of `step` rows. Returns whether they fit."""
-        try:
-            table = _Table(gatherer, columns, slots, limit, full_size=False)
-            for first in range(0, len(rows), step):
-                part = rows[first : first + step]
-                keys, _ = read_keys(gatherer, KEY, part)
-                values, good = source.stored(keys, part)
-                if not table.insert(keys, part, values, np.arange(len(part)) if good is None else np.flatnonzero(good)):
-                    return False
-        except (MemoryError, torch.OutOfMemoryError):
-            return False
-        self._table = table
-        return True
 
 
 _NOWHERE: tuple[Any, list[Values]] = np.zeros(0, bool), []
@@ -311,6 +294,17 @@ class _Table:
         return fits
 
 
+def _fill(table: _Table, source: StoredRows, gatherer: Gatherer, rows: Int64, step: int) -> bool:
+    """Insert rows in blocks of `step` rows. Returns whether they fit."""
+    for first in range(0, len(rows), step):
+        part = rows[first : first + step]
+        keys, _ = read_keys(gatherer, KEY, part)
+        values, good = source.stored(keys, part)
+        if not table.insert(keys, part, values, np.arange(len(part)) if good is None else np.flatnonzero(good)):
+            return False
+    return True
+
+
 def _slot_bytes(columns: list[InMemory], sample: list[Values]) -> int:
     """Bytes of a row and its bookkeeping. Sizes that vary are estimated from a sample."""
     return _PLACE + sum(column.expected(rows) for column, rows in zip(columns, sample, strict=True))
@@ -321,4 +315,4 @@ def _free_bytes(device: torch.device) -> int:
         return int(psutil.virtual_memory().available)
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    return 1 << 62  # unknown; an allocation that is too large raises, which `_load` handles
+    return 1 << 62  # unknown; an allocation that is too large raises, which `_load_all` handles

@@ -10,13 +10,13 @@ import contextlib
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from warmstore.errors import Closed, SchemaMismatch, StaleCache, StoreExists
+from warmstore.errors import Closed, ReadOnly, SchemaMismatch, StaleCache, StoreExists
 from warmstore.features.keyed.cache_options import CacheOptions, folder_name
 from warmstore.features.keyed.cache_quota import CacheQuota, rebalance, tidy
 from warmstore.features.keyed.cache_reader import CacheReader
-from warmstore.features.keyed.cache_store import SETTLED, create_store, is_settled, open_store, schema_of
+from warmstore.features.keyed.cache_store import SETTLED, UNSETTLED, is_settled, schema_of
 from warmstore.features.keyed.cache_versions import Fingerprint, difference, have_same_rules, version_folder
 from warmstore.features.keyed.usage_counters import UsageCounters
 from warmstore.features.outputs.output_schema import KEY, OutputSchema
@@ -27,7 +27,9 @@ from warmstore.records.format.manifest import NAME
 from warmstore.records.keyed_store import IndexedStore
 from warmstore.records.local_store import LocalStore
 from warmstore.records.maintenance.rewrite import Utilisation
-from warmstore.storage.files import Files
+from warmstore.records.write.upgrade import upgrade
+from warmstore.records.write.write_options import WriteOptions
+from warmstore.storage.files import Files, is_read_only
 from warmstore.storage.humanize import parse_size
 
 if TYPE_CHECKING:
@@ -141,12 +143,8 @@ class OpenVersion:
         """Open the store if some process has created it. Returns whether there is one."""
         if not (self.path / NAME).exists():
             return False
-        threads, writes = self.options.threads, self.writes
         try:
-            store = open_store(
-                self.path, self.files, read_only=self._read_only, must_write=writes, quota=self.quota, threads=threads
-            )
-            self._adopt(store)
+            self._adopt(self._open_store())
         except StaleCache as error:
             # Another process filled this folder meanwhile with another version. Nothing of this version is written yet.
             assert self.module_fingerprint is not None
@@ -158,28 +156,52 @@ class OpenVersion:
         return True
 
     def _open_store(self) -> LocalStore:
-        return open_store(
-            self.path,
-            self.files,
-            read_only=self._read_only,
-            must_write=self.writes,
-            quota=self.quota,
-            threads=self.options.threads,
-        )
+        """Open the store, for writing if possible.
+
+        Raises:
+            ReadOnly: this process must write to the store, and cannot.
+        """
+        if not self._read_only:
+            try:
+                writing = WriteOptions.of(**self._writing())
+                store = LocalStore.open_folder(self.path, "a", writing=writing, files=self.files)
+                if self.quota is not None:
+                    upgrade(self.path, self.files, wait=True)
+                return store
+            except ReadOnly as error:
+                if self.writes:
+                    raise _read_only(error, self.path) from error
+        return LocalStore.open_folder(self.path, files=self.files)
+
+    def _new_store(self, schema: OutputSchema) -> LocalStore:
+        """Create the store.
+
+        Raises:
+            StoreExists: the folder is not empty; another process may have created the store.
+            ReadOnly: the folder cannot be written.
+        """
+        metadata: dict[str, Any] = {"structure": schema.structure, "fingerprint": self.module_fingerprint}
+        if len(self.roles) > 1:  # one argument is the input
+            metadata["arguments"] = dict(self.roles)
+        if not self.settled:
+            metadata |= UNSETTLED
+        fields, options = schema.store_fields(), self._writing()
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            return LocalStore.create(self.path, fields, metadata=metadata, files=self.files, **options)
+        except OSError as error:
+            if is_read_only(error):
+                raise _read_only(error, self.path.parent) from error
+            raise
+
+    def _writing(self) -> dict[str, Any]:
+        room = {} if self.quota is None else {"chunk_size": self.quota.chunk_size, "room": self.quota.reserve}
+        return {"writer_threads": self.options.threads, **room}
 
     def _create_store(self) -> CacheReader:
         assert self.schema is not None
         try:
-            store = create_store(
-                self.path,
-                self.schema,
-                self.module_fingerprint,
-                self.files,
-                self.quota,
-                self.options.threads,
-                roles=self.roles,
-                settled=self.settled,
-            )
+            store = self._new_store(self.schema)
         except StoreExists:
             # Another process created the store first. Outputs of this process must fit its schema and fingerprint;
             # otherwise this is another version.
@@ -333,3 +355,7 @@ class OpenVersion:
         """Raise Closed after `close`."""
         if self.closed:
             raise Closed(f"the cache {self.path} is closed; open it again with FeatureCache")
+
+
+def _read_only(error: OSError, path: Path) -> ReadOnly:
+    return ReadOnly(error.errno, "the cache's folder cannot be written; pass read_only=True to only read", str(path))

@@ -10,7 +10,7 @@ import os
 import types
 from typing import Any
 
-from warmstore.identity.kinds.registry import rule
+from warmstore.identity.kinds.registry import attribute_rule, rule
 from warmstore.identity.origin import origin_of_name
 from warmstore.identity.places import Place
 from warmstore.identity.reads import read_call, read_method, refusal_of
@@ -27,10 +27,9 @@ def _partial(walk: Walk, place: Place, value: Any) -> None:
     walk.attributes(place, vars(value))
 
 
-@rule(functools.partialmethod)
-def _partial_method(walk: Walk, place: Place, value: Any) -> None:
-    walk.fact(place, "partialmethod")
-    walk.attributes(place, {"func": value.func, "args": value.args, "keywords": value.keywords})
+rule(functools.partialmethod)(attribute_rule("func", "args", "keywords"))
+rule(property)(attribute_rule("fget", "fset", "fdel"))
+rule(staticmethod, classmethod)(attribute_rule("__func__"))
 
 
 @rule(types.MethodType)
@@ -49,18 +48,6 @@ def _lru_cache(walk: Walk, place: Place, value: Any) -> None:
 def _cached_property(walk: Walk, place: Place, value: Any) -> None:
     walk.fact(place, f"cached_property {value.attrname}")
     walk.whole(place + ".func", value.func)
-
-
-@rule(property)
-def _property(walk: Walk, place: Place, value: Any) -> None:
-    walk.fact(place, "property")
-    walk.attributes(place, {"fget": value.fget, "fset": value.fset, "fdel": value.fdel})
-
-
-@rule(staticmethod, classmethod)
-def _static(walk: Walk, place: Place, value: Any) -> None:
-    walk.fact(place, type(value).__name__)
-    walk.whole(place + ".__func__", value.__func__)
 
 
 @rule(types.BuiltinFunctionType)

@@ -27,6 +27,16 @@ def rule(*kinds: type) -> Callable[[Rule], Rule]:
     return keep
 
 
+def attribute_rule(*names: str) -> Rule:
+    """A rule that records the name of a value's type and some of its attributes."""
+
+    def record(walk: Walk, place: Place, value: Any) -> None:
+        walk.fact(place, type(value).__name__)
+        walk.attributes(place, {name: getattr(value, name) for name in names})
+
+    return record
+
+
 def inert(walk: Walk, place: Place, value: Any) -> None:
     """Record only the type of a value: its state makes no difference to results."""
     walk.fact(place, f"any {type(value).__qualname__}")
