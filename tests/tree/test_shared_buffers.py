@@ -160,8 +160,14 @@ def test_where_numpy_does_not_find_out_arrays_count_as_overlapping(monkeypatch: 
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (lambda: (lambda data: {"raw": data, "x": np.frombuffer(data, np.uint8)})(bytearray(9)), "raw and x lie in"),
-        (lambda: (lambda x: {"x": x, "raw": memoryview(x).toreadonly()})(np.zeros(3, np.uint8)), "x and raw lie in"),
+        (
+            lambda: (lambda data: {"raw": data, "x": np.frombuffer(data, np.uint8)})(bytearray(9)),
+            "raw and x share memory",
+        ),
+        (
+            lambda: (lambda x: {"x": x, "raw": memoryview(x).toreadonly()})(np.zeros(3, np.uint8)),
+            "x and raw share memory",
+        ),
         (lambda: memoryview(bytearray(3)), "a memoryview that is writable"),
         (
             lambda: (lambda x: [x[::9000], x[9000 * 999 :]])(np.zeros(9000 * 1000, np.uint8)),
