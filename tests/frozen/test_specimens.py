@@ -52,7 +52,7 @@ from tests.frozen.specimens import (
     write_files,
 )
 from tests.frozen.test_frozen import equal
-from tests.pipeline.making import check, expected
+from tests.pipeline.making import assigned, check, expected
 from torch import nn
 
 import warmstore as ws
@@ -357,7 +357,7 @@ def found(pipe: Pipeline, plan: Plan, ran: dict[int, set[int]]) -> list[str]:
     with pipe.loader(plan, 4, workers=0) as loader:
         check(loader, lambda epoch: expected(pipe, 4, 0, epoch), range(1))
     whole, said = set(range(len(pipe.steps))), []
-    placed = plan.assignment(range(len(pipe)))
+    placed = assigned(plan, pipe)
     for number, placement in enumerate(plan.placements):
         each = [ran.get(int(index), set()) for index in np.flatnonzero(placed == number)]
         if all(steps == whole - set(range(placement.step)) for steps in each):

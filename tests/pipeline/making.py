@@ -10,6 +10,7 @@ import numpy as np
 import warmstore as ws
 from warmstore.loading.collate import stack
 from warmstore.pipeline.pipeline import Pipeline
+from warmstore.pipeline.plan.assignment import assign
 from warmstore.pipeline.plan.plan import Plan
 from warmstore.pipeline.plan.plan_figures import Placement
 from warmstore.pipeline.step_identities import Description, describe
@@ -56,6 +57,11 @@ def plan_of(
         steps=pipe.steps,
         profile=None,  # type: ignore[arg-type]
     )
+
+
+def assigned(plan: Plan, pipe: Pipeline) -> Any:
+    """The placement of each sample where nothing is cached yet: int64 [samples], -1 for none."""
+    return assign(plan, pipe.identities.states.look().each)
 
 
 def described(step: Step, threads: int = 1) -> Description:

@@ -187,7 +187,7 @@ def test_every_batch_mixes_tiers(tmp_path: Path) -> None:
     plan = plan_of(pipe, [(1, "memory", "raw"), (1, "disk", "raw")], [count, count], folder=tmp_path)
     with pipe.loader(plan, batch_size, workers=0, seed=9) as loader:
         list(loader)
-        assignment = loader._source._kept.assignment
+        assignment = loader._source._kept.placement
         for epoch in range(1, 3):
             order = ws.Shuffle(seed=9).indices(0, total, total, epoch)
             batches = [assignment[order[at : at + batch_size]] for at in range(0, total, batch_size)]

@@ -31,7 +31,8 @@ def name_of_source(source: Any) -> str:
 
 
 def identities(source: Any) -> Any:
-    return identify_samples(source).each
+    """One value for each sample."""
+    return np.array([int(first) << 64 | int(second) for first, second in identify_samples(source).each.tolist()])
 
 
 PROGRAM = """

@@ -1,14 +1,16 @@
 """Identities of a source of samples: one for the source, and one for each of its samples.
 
-Each sample of a list has its own identity, so that a new sample or an edited file leaves the other samples valid. Any
-other source counts as a whole. The name of a source does not depend on the content of the files that it names.
+Each sample of a list or an array has its own identity: a hash of its value and of the files that it names. The
+identity does not depend on the position, so lists that share samples share their identities. The samples of any other
+source are identified by the source as a whole and their position. The name of a source does not depend on the content
+of the files that it names.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import repeat
@@ -19,20 +21,28 @@ from typing import Any, Protocol
 import numpy as np
 import xxhash
 
+from warmstore._native import floor, threads_for
 from warmstore.identity.call_effects import effects_of
 from warmstore.identity.identity import Identity, WalkResult, walk_over, walking
+from warmstore.identity.kinds.arrays import is_mapped
 from warmstore.identity.kinds.dispatch import is_simple
 from warmstore.identity.named_files import Files, FileStamps, may_be_path
+from warmstore.identity.object_state import full_name
 from warmstore.identity.object_walk import ObjectWalk
 from warmstore.identity.patches import Patches
-from warmstore.identity.plain_data import ATOMS, NotPlain, PlainTexts, digest_of
+from warmstore.identity.plain_data import ATOMS, NotPlain, PlainTexts, digest_of, layout_text
 from warmstore.identity.recorded_identity import RecordedIdentity
 from warmstore.identity.walk import Walk
 from warmstore.identity.watch import Watch
 
 UInt64 = np.ndarray[Any, np.dtype[np.uint64]]
+"""Hashes of samples, [n, 2]: 128 bits each. 64 would give two of 100 million samples one hash once in 4,000 sources."""
+
 Classes = tuple[tuple[type, int], ...]
 """The classes of samples, with their numbers."""
+
+EachOf = Callable[[Identity], UInt64]
+"""Makes the hashes of samples, [n, 2], from the identity of their source."""
 
 _FIRST = 16
 _AT_ONCE = 1 << 12  # files
@@ -46,16 +56,17 @@ class Look(Protocol):
     """Hashes some samples of a source as they are now."""
 
     def __call__(self, samples: Sequence[Any]) -> tuple[UInt64, UInt64]:
-        """Hashes of values and of the files that they name, uint64 [n] each; `mixed` joins both."""
+        """Hashes of values and of the files that they name, uint64 [n, 2] each; `mixed` joins both."""
 
 
 @dataclass(frozen=True)
 class SampleIdentities:
     """The identity of a source and of its samples.
 
-    name: 16 hex digits. each: uint64 [samples]. identity: The identity of the classes of samples, or of the source as a
-    whole. look: Hashes samples again; None if the source counts as a whole. may_be_written: Whether a step can write
-    into a sample. recorded: The recorded identity of the source as a whole, or of the classes of samples.
+    name: 16 hex digits. each: uint64 [samples, 2]. identity: The identity of the classes of samples, or of the source
+    as a whole. look: Hashes samples again; None if the source counts as a whole. may_be_written: Whether a step can
+    write into a sample. recorded: The recorded identity of the source as a whole, or of the classes of samples.
+    each_of: Makes `each` from the identity of a source that counts as a whole.
     """
 
     name: str
@@ -64,6 +75,13 @@ class SampleIdentities:
     look: Look | None = field(default=None, repr=False)
     may_be_written: bool = False
     recorded: RecordedIdentity | None = field(default=None, repr=False)
+    each_of: EachOf | None = field(default=None, repr=False)
+
+    def as_now(self, version: str | None) -> SampleIdentities:
+        """The identities of a source that counts as a whole, after its `recorded` identity was refreshed."""
+        assert self.recorded is not None
+        assert self.each_of is not None
+        return as_a_whole(self.recorded, self.each_of, version)
 
 
 def identify_samples(
@@ -88,9 +106,11 @@ def identify_samples(
     """
     patches = Patches() if patches is None else patches
     count = len(source)
-    listed = _listed(source)
+    listed = listed_samples(source)
     stamps = FileStamps(files, None if root is None else os.path.abspath(root), tuple(folders))  # noqa: PTH100
     if listed is not None and version is None and not ignore:
+        if isinstance(listed, np.ndarray):
+            return _of_rows(listed)
         kinds = set(map(type, listed))
         if kinds <= _PATHS and len(kinds) == 1:
             return _of_paths(listed if kinds == {str} else list(map(str, listed)), source, stamps)
@@ -102,11 +122,14 @@ def identify_samples(
         options = {"ignore": tuple(ignore), "root": root, "files": files, "patches": patches}
         look = partial(_look_at_source, source, options)
         recorded = RecordedIdentity(look, version, effects_of(source, ("source", tuple(ignore), root, files)))
-    return as_a_whole(recorded, count, version)
+    parts = partial(
+        identify_samples, version=version, ignore=ignore, root=root, files=files, folders=folders, patches=patches
+    )
+    return as_a_whole(recorded, _composed(source, parts) or partial(_by_position, count), version)
 
 
 def _refreshed(known: SampleIdentities | None, classes: Classes | None) -> RecordedIdentity | None:
-    """The recorded identity of an earlier result, refreshed; None if it was made from other classes.
+    """The recorded identity of an earlier result, refreshed; None if there is none for these classes.
 
     Args:
         classes: The classes of samples. None: the source as a whole.
@@ -122,14 +145,63 @@ def _refreshed(known: SampleIdentities | None, classes: Classes | None) -> Recor
 
 def counts_as_a_whole(source: Any) -> bool:
     """Whether a source counts as a whole, so that reading samples may change its identity."""
-    return _listed(source) is None and not isinstance(source, np.ndarray)
+    return listed_samples(source) is None and not isinstance(source, np.ndarray)
 
 
-def _listed(source: Any) -> Sequence[Any] | None:
-    """The samples of a list, tuple, or array of strings or objects; None for any other source."""
-    if isinstance(source, np.ndarray) and source.ndim == 1 and source.dtype.kind in "OU":
-        return source.tolist()  # type: ignore[no-any-return]
+def listed_samples(source: Any) -> Sequence[Any] | np.ndarray[Any, Any] | None:
+    """The samples of a list, tuple, range or array in memory; None for a source that counts as a whole."""
+    if type(source) is np.ndarray and source.ndim and not is_mapped(source):
+        if source.ndim == 1 and source.dtype.kind in "OU":
+            return source.tolist()  # type: ignore[no-any-return]
+        return None if source.dtype.hasobject else source
+    if type(source) is range:
+        return list(source)
     return source if type(source) in (list, tuple) else None
+
+
+def _of_rows(array: np.ndarray[Any, Any]) -> SampleIdentities:
+    """The identities of an array's rows: hashes of their content and layout."""
+    look = _Rows(layout_text(array[:1]))
+    hashes, _ = look(array)
+    name = xxhash.xxh3_128(f"{look.layout} of {len(array)} rows".encode())
+    name.update(np.ascontiguousarray(hashes).data)
+    return SampleIdentities(name.hexdigest()[:16], hashes, _nothing(), look, may_be_written=True)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Hashes the rows of an array again. layout: The text of an array of one row, without its content."""
+
+    layout: str
+
+    def __call__(self, samples: Sequence[Any] | np.ndarray[Any, Any]) -> tuple[UInt64, UInt64]:
+        rows = np.ascontiguousarray(samples).reshape(-1).view(np.uint8)
+        hashes = np.empty((len(samples), 2), np.uint64)
+        for half, seed in enumerate(_hashes([self.layout])[0]):
+            sums = np.zeros(len(samples), np.uint64)
+            if rows.size:
+                floor.checksums(rows, len(rows) // len(samples), np.array([seed]), sums, threads_for(rows.nbytes))
+            hashes[:, half] = sums
+        return mixed(hashes, hashes[:, ::-1]), np.zeros_like(hashes)
+
+
+def _composed(source: Any, identify: Callable[..., SampleIdentities]) -> EachOf | None:
+    """How the samples of a source are those of other sources: of subsets and concatenations; None for others.
+
+    So a sample has the same identity in a data set, in its subsets, and where the data set is a part of a larger one.
+    """
+    kind = f"{type(source).__module__}.{type(source).__qualname__}"
+    if kind == "torch.utils.data.dataset.Subset":
+        return lambda _: identify(source.dataset).each[np.asarray(source.indices, np.int64)]
+    if kind == "torch.utils.data.dataset.ConcatDataset":
+        return lambda _: np.concatenate([identify(part).each for part in source.datasets])
+    return None
+
+
+def _by_position(count: int, identity: Identity) -> UInt64:
+    """Hashes of an identity and positions."""
+    digest = np.array([[int(identity.digest[:16], 16), int(identity.digest[16:], 16)]], np.uint64)
+    return mixed(np.broadcast_to(digest, (count, 2)), np.arange(1, count + 1, dtype=np.uint64)[:, None])
 
 
 def _nothing() -> Identity:
@@ -142,7 +214,7 @@ def _of_paths(texts: Sequence[str], source: Any, files: FileStamps) -> SampleIde
     name = xxhash.xxh3_128(f"{type(source).__name__} of {len(texts)} texts".encode())
     name.update(hashes.data)
     first = texts[:_FIRST]
-    look = _Paths(files, any(map(files.stamp, first)) or any("/" in text and may_be_path(text) for text in first))
+    look = _Paths(files, any(map(files.stamp, first)) or any(map(_looks_like_a_path, first)))
     if look.are_files:
         hashes = mixed(hashes, look.stamps(texts))
         if not all(text.startswith("/") for text in first) and files.root is None:
@@ -159,31 +231,45 @@ class _Paths:
 
     def __call__(self, samples: Sequence[Any]) -> tuple[UInt64, UInt64]:
         texts = list(map(str, samples))
-        return _hashes(texts), self.stamps(texts) if self.are_files else np.zeros(len(texts), np.uint64)
+        return _hashes(texts), self.stamps(texts) if self.are_files else np.zeros((len(texts), 2), np.uint64)
 
     def stamps(self, texts: Sequence[str]) -> UInt64:
         """Hashes of the files."""
         if self.files.files != "stat" or self.files.root is not None or self.files.folders:
-            return _hashes(list(map(self.files.stamp, texts)))
+            return _hashes_of_states(list(map(self.files.stamp, texts)))
         return np.concatenate([self._stamps(texts[at : at + _AT_ONCE]) for at in range(0, len(texts), _AT_ONCE)])
 
     def _stamps(self, texts: Sequence[str]) -> UInt64:
         """Hashes of the sizes and times of regular files, and of the texts of everything else."""
+        found: list[os.stat_result | _NoFile]
         try:
             found = list(map(os.stat, texts))
         except (OSError, ValueError):
-            return _hashes(list(map(self.files.stamp, texts)))
+            found = list(map(_stat, texts))
         sizes, times, modes = (
             np.fromiter(map(attrgetter(name), found), np.int64, len(found))
             for name in ("st_size", "st_mtime_ns", "st_mode")
         )
-        hashes = mixed(sizes.view(np.uint64) + _ONE, times.view(np.uint64) + _ONE)
+        pairs = np.stack([sizes, times], axis=1).view(np.uint64) + _ONE
+        hashes = mixed(pairs, pairs[:, ::-1])
         absolute = np.fromiter(map(str.startswith, texts, repeat("/")), np.bool_, len(texts))
         if not absolute.all():  # relative paths depend on the working directory
             hashes[~absolute] = mixed(hashes[~absolute], _hashes([os.getcwd()]))  # noqa: PTH109
-        for at in np.flatnonzero(modes & 0o170000 != stat.S_IFREG).tolist():
-            hashes[at] = _hashes([self.files.stamp(texts[at])])[0]
+        others = np.flatnonzero(modes & 0o170000 != stat.S_IFREG)
+        hashes[others] = _hashes_of_states([self.files.stamp(texts[at]) for at in others.tolist()])
         return hashes
+
+
+@dataclass(frozen=True)
+class _NoFile:
+    st_size = st_mtime_ns = st_mode = 0
+
+
+def _stat(text: str) -> os.stat_result | _NoFile:
+    try:
+        return os.stat(text)  # noqa: PTH116  there may be millions
+    except (OSError, ValueError):
+        return _NoFile()
 
 
 def _hashes(texts: Sequence[str]) -> UInt64:
@@ -191,29 +277,51 @@ def _hashes(texts: Sequence[str]) -> UInt64:
         encoded = list(map(str.encode, texts))
     except UnicodeEncodeError:
         encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
-    return np.fromiter(map(xxhash.xxh3_64_intdigest, encoded), np.uint64, len(texts))
+    return _pairs(map(xxhash.xxh3_128_digest, encoded))
 
 
-def mixed(first: UInt64, second: UInt64) -> UInt64:
-    """Hashes of pairs of hashes: the finisher of SplitMix64 (Steele et al., 2014) over a sum of both.
+def _hashes_of_states(states: Sequence[str]) -> UInt64:
+    """Hashes of the texts of files, and 0 for no files, whatever samples are beside."""
+    hashes = _hashes(states)
+    hashes[[not state for state in states]] = 0
+    return hashes
+
+
+def _pairs(digests: Iterable[bytes]) -> UInt64:
+    return np.frombuffer(b"".join(digests), ">u8").astype(np.uint64).reshape(-1, 2)
+
+
+def _looks_like_a_path(text: str) -> bool:
+    return "/" in text and may_be_path(text)
+
+
+def mixed(one: UInt64, other: UInt64) -> UInt64:
+    """Hashes of pairs of hashes [n, 2]: the finisher of SplitMix64 (Steele et al., 2014) over a sum of both.
 
     Args:
-        second: 0 where a pair has no second hash.
+        other: both halves are 0 where there is no second hash.
     """
-    if not second.any():
-        return first
+    there = other.any(axis=1)
+    if not there.any():
+        return one
     with np.errstate(over="ignore"):
-        found = first + second * np.uint64(0x9E3779B97F4A7C15)
+        found = one + other * np.uint64(0x9E3779B97F4A7C15)
         found ^= found >> np.uint64(30)
         found *= np.uint64(0xBF58476D1CE4E5B9)
         found ^= found >> np.uint64(27)
         found *= np.uint64(0x94D049BB133111EB)
         found ^= found >> np.uint64(31)
+    if not there.all():
+        found[~there] = one[~there]
     return found
 
 
 def _one_by_one(
-    samples: Sequence[Any], source: Any, stamps: FileStamps, patches: Patches, known: SampleIdentities | None
+    samples: Sequence[Any],
+    source: Any,
+    stamps: FileStamps,
+    patches: Patches,
+    known: SampleIdentities | None,
 ) -> SampleIdentities | None:
     """The identities of plain data and simple objects; None if the source is to count as a whole."""
     plain = _plain()
@@ -223,8 +331,10 @@ def _one_by_one(
         return None
     if plain.cycles:  # samples refer to each other: a change of one may change all
         look_at_all = partial(_look_at_all, samples, stamps, patches)
-        return as_a_whole(_refreshed(known, None) or RecordedIdentity(look_at_all), len(samples), None)
-    classes, recorded = tuple(plain.classes.items()), None
+        whole = _refreshed(known, None) or RecordedIdentity(look_at_all)
+        return as_a_whole(whole, partial(_by_position, len(samples)), None)
+    classes = tuple(sorted(plain.classes.items(), key=lambda found: full_name(found[0])))
+    recorded: RecordedIdentity | None = None
     if classes:
         recorded = _refreshed(known, classes) or RecordedIdentity(partial(_look_at_classes, classes, patches))
     look = _Values(stamps, classes, recorded)
@@ -240,12 +350,17 @@ def _one_by_one(
 
 def _look_at_classes(classes: Classes, patches: Patches, watch: Watch) -> Walk:
     with walking("source", watch, patches=patches) as walk:
-        for cls, number in classes:
-            walk.fact(walk.start + f".<class {number}>", walk.cls(cls))
+        for cls, _ in classes:
+            walk.fact(walk.start + f".<class {full_name(cls)}>", walk.cls(cls))
     return walk
 
 
-def _look_at_all(samples: Sequence[Any], stamps: FileStamps, patches: Patches, watch: Watch) -> Walk:
+def _look_at_all(
+    samples: Sequence[Any],
+    stamps: FileStamps,
+    patches: Patches,
+    watch: Watch,
+) -> Walk:
     plain = _plain()
     with walking("source", watch, patches=patches) as walk:
         try:
@@ -280,7 +395,7 @@ class _Values:
     def __call__(self, samples: Sequence[Any]) -> tuple[UInt64, UInt64]:
         plain = _plain()
         plain.classes.update(self.classes)
-        nothing = np.zeros(len(samples), np.uint64)
+        nothing = np.zeros((len(samples), 2), np.uint64)
         try:
             texts, states = _texts(samples, plain, self.stamps)
         except _TooMuchError:
@@ -292,7 +407,7 @@ class _Values:
     def hashes(self, texts: Sequence[str], states: Sequence[str]) -> tuple[UInt64, UInt64]:
         """Hashes of samples from their texts, and hashes of the files that they name; 0 for no files."""
         common = "" if self.recorded is None else self.recorded.identity.digest
-        stamps = _hashes(states) if any(states) else np.zeros(len(texts), np.uint64)
+        stamps = _hashes_of_states(states) if any(states) else np.zeros((len(texts), 2), np.uint64)
         return _hashes([common + text for text in texts] if common else texts), stamps
 
 
@@ -323,8 +438,10 @@ class _TooMuchError(Exception):
 
 def _walked(sample: Any, stamps: FileStamps) -> str:
     walk = walk_over(sample, name="sample", root=stamps.root, files=stamps.files, called=False, patches=Patches())
-    if len(walk.facts) > _MOST_FACTS or walk.unknown:
-        raise _TooMuchError  # the identity of the source as a whole names the unknown places
+    if len(walk.facts) > _MOST_FACTS:
+        raise _TooMuchError
+    if walk.unknown:
+        raise _TooMuchError  # the identity of the source as a whole names the places
     return WalkResult.of(walk).identity().digest
 
 
@@ -332,12 +449,13 @@ def _look_at_source(source: Any, options: Mapping[str, Any], watch: Watch) -> Wa
     return walk_over(source, name="source", called=False, watch=watch, **options)
 
 
-def as_a_whole(recorded: RecordedIdentity, count: int, version: str | None) -> SampleIdentities:
-    """The identities of the samples of a source that counts as a whole: the same for each."""
+def as_a_whole(recorded: RecordedIdentity, each_of: EachOf, version: str | None) -> SampleIdentities:
+    """The identities of the samples of a source that counts as a whole."""
     found, identity = recorded.found, recorded.identity
-    lasting = {
-        place: text for place, text in found.facts.items() if not place.endswith(_STATE) and ".<state>" not in place
-    }
+    lasting = {place: text for place, text in found.facts.items() if not _is_state(place)}
     name = replace(found, facts=lasting).identity(version).digest[:16]
-    each = np.full(count, int(identity.digest[:16], 16), np.uint64)
-    return SampleIdentities(name, each, identity, recorded=recorded)
+    return SampleIdentities(name, each_of(identity), identity, recorded=recorded, each_of=each_of)
+
+
+def _is_state(place: str) -> bool:
+    return place.endswith(_STATE) or ".<state>" in place

@@ -5,7 +5,7 @@ are shared.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, final
 
@@ -20,6 +20,7 @@ from warmstore.pipeline.native_threads import native_threads
 from warmstore.pipeline.stacked_batch import StackedBatch, Uneven
 from warmstore.pipeline.step_identities import Description
 from warmstore.pipeline.tiers.sample_store import MISSING, SampleStore, StoreLocation
+from warmstore.pipeline.tiers.sample_table import Placements, SampleTable
 from warmstore.pipeline.tiers.sample_values import Marked
 from warmstore.pipeline.tiers.tier_folders import MemoryTier
 from warmstore.pipeline.trials.outside_memory import ReachableObjects
@@ -32,14 +33,14 @@ from warmstore.storage.lifecycle import Closeable
 
 @dataclass(frozen=True)
 class CacheLayout:
-    """Where samples are cached. places: the opened placements. assignment: int16 [samples], the placement of each.
+    """Where samples are cached. places: the opened placements. placement: int16 [samples], the number of each.
 
-    identities: uint64 [samples], hashes of each sample's inputs. steps: descriptions of the cached steps.
+    keys: uint64 [samples, 2], hashes of each sample's inputs. steps: descriptions of the cached steps.
     """
 
     places: tuple[StoreLocation, ...]
-    assignment: np.ndarray[Any, np.dtype[np.int16]]
-    identities: UInt64
+    placement: Placements
+    keys: UInt64
     steps: tuple[Description, ...]
 
 
@@ -159,10 +160,13 @@ class PipelineSource(Source):
         if self._kept is None or states.changes == self._changes:
             return
         self._changes = states.changes
-        now, known = states.samples.each, self._kept.identities
-        changed = np.flatnonzero(now != known) if len(now) == len(known) else np.arange(0)
-        known[changed] = now[changed]
+        now, known = states.samples.each, self._kept.keys
+        if now is known or len(now) != len(known):
+            return
+        changed = np.flatnonzero((now != known).any(axis=1))
+        self._kept = replace(self._kept, keys=now)
         if self._stores is not None:
+            self._stores.table.keys = now
             for index in changed.tolist():
                 self._stores.invalidate(index)
 
@@ -176,7 +180,7 @@ class PipelineSource(Source):
         identities.refresh()
         if self._kept is None or not self._is_current():
             return nothing
-        return identities.states.are_unchanged(indices, self._kept.identities)
+        return identities.states.are_unchanged(indices, self._kept.keys)
 
     def finish(self) -> None:
         if self._stores is not None:
@@ -213,10 +217,10 @@ class PipelineSource(Source):
         """Queue a note for the user."""
         self._notes.append(note)
 
-    def wanted(self, stores: "SampleStores") -> np.ndarray[Any, np.dtype[np.bool_]]:
+    def wanted(self, stores: "SampleStores") -> Bools:
         """Which samples have a store: bool [samples]."""
         assert self._kept is not None
-        return np.isin(self._kept.assignment, list(stores.by_number))
+        return np.isin(self._kept.placement, list(stores.by_number))
 
     def fill(self, positions: Int64) -> int:
         """Compute and store those of some samples that are missing; return how many were."""
@@ -311,7 +315,7 @@ class PipelineSource(Source):
         """The store of a sample; None if it has none."""
         if self._stores is None or self._kept is None:
             return None
-        return self._stores.by_number.get(int(self._kept.assignment[index]))
+        return self._stores.by_number.get(int(self._kept.placement[index]))
 
 
 def uncached_source(chain: Chain, seed: int = 0) -> PipelineSource:
@@ -321,22 +325,20 @@ def uncached_source(chain: Chain, seed: int = 0) -> PipelineSource:
 
 
 class SampleStores(Closeable):
-    """The stores of one process. may_write, rows: see `SampleStore`.
+    """The stores of one process. may_write: see `SampleStore`.
 
-    by_number: stores by the number of their placement. broken: numbers of those that cannot be opened.
+    table: the samples and their rows. by_number: stores by the number of their placement. broken: numbers of those that
+    cannot be opened.
     """
 
     def __init__(self, kept: CacheLayout, may_write: Callable[[Int64], Bools]) -> None:
-        self.rows = np.full(len(kept.assignment), -1, np.int32)
+        self.table = SampleTable(kept.keys, kept.placement)
         self.by_number: dict[int, SampleStore] = {}
         self.broken: list[int] = []
         self._notes: list[str] = []
-        self._assignment = kept.assignment
         for place in kept.places:
             try:
-                self.by_number[place.number] = SampleStore(
-                    place, self.rows, kept.assignment == place.number, kept.identities, may_write
-                )
+                self.by_number[place.number] = SampleStore(place, self.table, may_write)
             except OSError as error:
                 self.broken.append(place.number)
                 self._notes.append(f"{place.name}: the store cannot be read, so its samples are computed: {error}")
@@ -347,13 +349,18 @@ class SampleStores(Closeable):
         self.closed = False
         self.register()
 
+    @property
+    def rows(self) -> np.ndarray[Any, np.dtype[np.int32]]:
+        """int32 [samples], see `SampleTable`."""
+        return self.table.rows
+
     def at_once(self) -> int:
         """How many samples to read at once, at most."""
         return min((store.at_once for store in self.by_number.values()), default=1)
 
     def read(self, positions: Int64) -> dict[int, tuple[SampleStore, Any]]:
         """Store and value of the cached ones of some samples, by index into `positions`; see `SampleStore.read`."""
-        rows, placed = self.rows[positions].astype(np.int64), self._assignment[positions]
+        rows, placed = self.rows[positions].astype(np.int64), self.table.placement[positions]
         found: dict[int, tuple[SampleStore, Any]] = {}
         for number, store in self.by_number.items():
             at = np.flatnonzero((placed == number) & (rows >= 0))
@@ -365,7 +372,7 @@ class SampleStores(Closeable):
 
     def read_stacked(self, positions: Int64, step: int) -> Any:
         """Samples stacked as a batch; None unless one store holds them all after `step` steps."""
-        numbers = np.unique(self._assignment[positions])
+        numbers = np.unique(self.table.placement[positions])
         store = self.by_number[int(numbers[0])]
         if len(numbers) > 1 or store.place.step != step:
             return None
@@ -379,7 +386,7 @@ class SampleStores(Closeable):
 
     def invalidate(self, index: int) -> None:
         """Mark a sample as missing, so that it is computed and added again."""
-        self.rows[index] = -1
+        self.table.rows[index] = -1
         for store in self.by_number.values():
             store.invalidate(index)
 

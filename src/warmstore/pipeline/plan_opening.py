@@ -1,30 +1,33 @@
 """Opens a plan: finds or creates its placements, so that a source can read and fill them."""
 
 import logging
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from warmstore.errors import UnsupportedType
+from warmstore.errors import UnsupportedType, WarmstoreError
+from warmstore.identity.sample_identities import UInt64
 from warmstore.pipeline.chain import Chain
 from warmstore.pipeline.pipeline_source import CacheLayout, PipelineSource
+from warmstore.pipeline.plan.assignment import assign
 from warmstore.pipeline.plan.plan import Plan
 from warmstore.pipeline.plan.plan_figures import Placement
 from warmstore.pipeline.step_identities import key_of
 from warmstore.pipeline.tiers.sample_schema import SampleSchema
-from warmstore.pipeline.tiers.sample_store import StoreLocation
+from warmstore.pipeline.tiers.sample_store import SampleStore, StoreLocation
+from warmstore.pipeline.tiers.sample_table import Placements, SampleTable
 from warmstore.pipeline.tiers.tier_folders import MemoryTier, Wanted, disk_folder, open_place
 from warmstore.pipeline.tiers.tier_quota import tier_quota
 from warmstore.pipeline.trials.trial import examples
-from warmstore.storage.lease import UsageLease, remove_unused
+from warmstore.storage.array_types import Bools
+from warmstore.storage.lease import UsageLease
 from warmstore.storage.quota import ByteQuota
 
 _log = logging.getLogger("warmstore")
 
 _EXAMPLES = 8  # samples computed to infer the schema of a new store
-_TOO_STALE = 4  # a store with more than one stale record in this many is removed
 
 
 def source_of(chain: Chain, plan: Plan, seed: int) -> PipelineSource:
@@ -35,21 +38,12 @@ def source_of(chain: Chain, plan: Plan, seed: int) -> PipelineSource:
     """
     chain.identities.refresh(patches=True)
     samples = chain.identities.states.look()
-    name = samples.name
     _check(chain, plan)
-    opening = _Opening(chain, plan, name)
+    opening = _Opening(chain, plan, samples.each)
     places = opening.places()
-    kept = CacheLayout(
-        tuple(places),
-        opening.assignment,
-        samples.each.copy(),
-        opening.steps[: max((place.step for place in places), default=0)],
-    )
-    source = PipelineSource(chain, seed, name, kept, opening.held)
-    if opening.remove_stale(source, places):
-        source.close_stores()
-        kept = replace(kept, places=tuple(opening.places()))
-        source = PipelineSource(chain, seed, name, kept, opening.held)
+    steps = opening.steps[: max((place.step for place in places), default=0)]
+    kept = CacheLayout(tuple(places), opening.assignment(places), samples.each, steps)
+    source = PipelineSource(chain, seed, samples.name, kept, opening.held)
     for note in opening.notes:
         source.tell(note)
     return source
@@ -58,14 +52,13 @@ def source_of(chain: Chain, plan: Plan, seed: int) -> PipelineSource:
 class _Opening:
     """Opens the placements of one plan. held: tiers and leases to close after use."""
 
-    def __init__(self, chain: Chain, plan: Plan, source: str) -> None:
+    def __init__(self, chain: Chain, plan: Plan, keys: UInt64) -> None:
         self.held: list[MemoryTier | UsageLease] = []
         self.notes: list[str] = []
-        self.assignment = plan.assignment(np.arange(len(chain))).astype(np.int16)
+        self._keys = keys
         self._chain = chain
         self._plan = plan
         self.steps = chain.identities.descriptions()
-        self._lineage = key_of([{"source": source, "steps": [step["name"] for step in self.steps]}])
         if chain.identities.trouble:
             self.notes.append(chain.identities.trouble)
         self._tiers: dict[str, tuple[Path, ByteQuota]] = {}
@@ -77,31 +70,25 @@ class _Opening:
         self.held += [UsageLease(place.folder) for place in places]
         return places
 
-    def remove_stale(self, source: PipelineSource, places: list[StoreLocation]) -> bool:
-        """Remove stores with too many stale records; return whether any store has stale ones."""
-        stores = source.open_stores()
-        assert stores is not None
-        stale = {number: (store.stale, store.records) for number, store in stores.by_number.items()}
-        stale |= dict.fromkeys(stores.broken, (1, 1))
-        if not any(count for count, _ in stale.values()):
-            return False
-        source.close_stores()
-        for lease in [lease for lease in self.held if isinstance(lease, UsageLease)]:
-            lease.release()
-            self.held.remove(lease)
+    def assignment(self, places: Sequence[StoreLocation]) -> Placements:
+        """The placement of each sample: see `assign`. Samples that are cached already keep their placement."""
+        present: list[Bools | None] = [None] * len(self._plan.placements)
         for place in places:
-            count, records = stale.get(place.number, (0, 0))
-            if count:
-                _log.warning(
-                    "%s: %s of %s cached samples have changed inputs, are in another placement of the plan, or are "
-                    "damaged; they are computed anew",
-                    place.name,
-                    f"{count:,}",
-                    f"{records:,}",
-                )
-            if count * _TOO_STALE > records:
-                remove_unused(place.folder)
-        return True
+            present[place.number] = self._present(place)
+        return assign(self._plan, self._keys, present).astype(np.int16)
+
+    def _present(self, place: StoreLocation) -> Bools | None:
+        """Which samples are cached at a location. A store that cannot be read is removed, unless others use it."""
+        table = SampleTable(self._keys, np.full(len(self._keys), place.number, np.int16))
+        try:
+            store = SampleStore(place, table, lambda indices: np.zeros(len(indices), np.bool_))
+        except (OSError, WarmstoreError) as error:
+            _log.warning("%s: the store cannot be read, so its samples are computed anew: %s", place.name, error)
+            return None
+        store.abandon()
+        present: Bools = table.rows >= 0
+        _log.info("%s: %s of %s samples are cached", place.name, f"{int(present.sum()):,}", f"{len(present):,}")
+        return present
 
     def _place(self, number: int, placement: Placement) -> StoreLocation | None:
         tier = placement.tier
@@ -132,28 +119,24 @@ class _Opening:
         if tier not in self._tiers:
             plan = self._plan
             if tier == "memory":
-                in_tier = [each for each in plan.placements if each.tier == tier]
-                wanted = {
-                    "of": self._lineage,
-                    "kept": [[each.step, each.codec] for each in in_tier],
-                    "limit": plan.memory,
-                }
-                key = key_of([wanted, *self.steps[: max(each.step for each in in_tier)]])
-                memory = MemoryTier(key, max(0, plan.memory - plan.worker_bytes))
+                # Pipelines of the same steps and the same budget share one tier, such as those of two splits.
+                memory = MemoryTier(
+                    key_of([{"limit": plan.memory}, *self.steps]), max(0, plan.memory - plan.worker_bytes)
+                )
                 self.held.append(memory)
                 self.notes += memory.notes
                 folder, limit = memory.folder, memory.limit
             else:
                 assert plan.folder is not None
                 # Absolute, since the program may change its working directory.
-                folder, limit = disk_folder(plan.folder.absolute(), self._lineage), plan.disk
+                folder, limit = disk_folder(plan.folder.absolute()), plan.disk
             self._tiers[tier] = folder, tier_quota(folder, limit)
         return self._tiers[tier]
 
     def _schema_of(self, placement: Placement, step: int) -> Any:
         def schema() -> SampleSchema | None:
             number = self._plan.placements.index(placement)
-            members = np.flatnonzero(self.assignment == number)
+            members = np.flatnonzero(assign(self._plan, self._keys) == number)
             chosen = members[np.linspace(0, len(members) - 1, min(_EXAMPLES, len(members)), dtype=np.int64)]
             identities = self._chain.identities
             with identities.calling(), identities.states.making(chosen):

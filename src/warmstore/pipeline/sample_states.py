@@ -17,7 +17,6 @@ import numpy as np
 from warmstore.identity.sample_identities import (
     SampleIdentities,
     UInt64,
-    as_a_whole,
     counts_as_a_whole,
     identify_samples,
     mixed,
@@ -52,8 +51,8 @@ class SampleStates:
         self._folders = folders
         self._patches = patches
         self._samples: SampleIdentities | None = None
-        self._left = np.empty(0, np.uint64)  # hashes of the samples after our own calls
-        self._making: dict[int, int] = {}  # the hashes of their files
+        self._left = np.empty((0, 2), np.uint64)  # hashes of the samples after our own calls; `each` if they are equal
+        self._making: dict[int, bytes] = {}  # the hashes of their files
         self._seen = 0.0
         self._seconds, self._brief = 0.0, _FIRST
 
@@ -81,12 +80,14 @@ class SampleStates:
         now = found.each
         if known is not None and len(known.each) == len(now):
             if len(self._left) == len(now):
-                found = replace(found, each=np.where(now == self._left, known.each, now))
+                found = replace(found, each=np.where(_equal(now, self._left)[:, None], known.each, now))
             if np.array_equal(found.each, known.each):
                 found = replace(found, name=known.name)
         self._samples = found
         self.changes += 1
-        self._left = now.copy() if found.may_be_written else np.empty(0, np.uint64)
+        if not found.may_be_written:
+            now = np.empty((0, 2), np.uint64)
+        self._left = found.each if np.array_equal(now, found.each) else now
         self._seen = time.monotonic()
         self._seconds, self._brief = self._seen - began, _FIRST
         return found
@@ -116,22 +117,30 @@ class SampleStates:
         if samples.look is not None:
             self._take(np.arange(len(samples.each)))
             if recorded is not None:
-                self._samples = replace(samples, identity=recorded.identity)
+                self._samples = replace(self.samples, identity=recorded.identity)
         elif recorded is not None and recorded.identity.digest != samples.identity.digest:
-            self._samples = as_a_whole(recorded, len(samples.each), self._settings.version)
+            self._samples = samples.as_now(self._settings.version)
             self.changes += 1
 
     def _take(self, indices: Int64) -> UInt64:
         """Record some samples as they are now; return the hashes of their files."""
         samples, (now, stamps) = self.samples, self._hashes(indices)
-        changed = now != samples.each[indices]
+        changed = ~_equal(now, samples.each[indices])
         if samples.may_be_written:
-            changed &= now != self._left[indices]
-            self._left[indices[changed]] = now[changed]
+            changed &= ~_equal(now, self._left[indices])
+            if changed.any():
+                self._leave(indices[changed], now[changed])
         if changed.any():
-            samples.each[indices[changed]] = now[changed]
+            each = samples.each.copy()  # whoever has the old hashes keeps them
+            each[indices[changed]] = now[changed]
+            self._samples = replace(samples, each=each)
             self.changes += 1
         return stamps
+
+    def _leave(self, indices: Int64, hashes: UInt64) -> None:
+        if self._left is self.samples.each:
+            self._left = self._left.copy()
+        self._left[indices] = hashes
 
     def _hashes(self, indices: Int64) -> tuple[UInt64, UInt64]:
         """The hashes of some samples and of their files."""
@@ -140,7 +149,7 @@ class SampleStates:
         try:
             values, stamps = samples.look([source[at] for at in indices.tolist()])
         except IndexError:
-            values = stamps = np.zeros(len(indices), np.uint64)  # the list is shorter than it was
+            values = stamps = np.zeros((len(indices), 2), np.uint64)  # the list is shorter than it was
         return mixed(values, stamps), stamps
 
     @contextmanager
@@ -151,36 +160,42 @@ class SampleStates:
             yield
             return
         stamps, before = self._take(which), self._making
-        self._making = {**before, **dict(zip(which.tolist(), stamps.tolist(), strict=True))}
+        self._making = {**before, **dict(zip(which.tolist(), map(bytes, stamps), strict=True))}
         try:
             yield
         finally:
             self._making = before
             now, stamps_now = self._hashes(which)
-            same = stamps == stamps_now  # a file is written by the program
-            self._left[which[same]] = now[same]
+            left = _equal(stamps, stamps_now)  # a file is written by the program
+            left &= ~_equal(now, self._left[which])
+            if left.any():
+                self._leave(which[left], now[left])
 
     def are_unchanged(self, indices: Int64, identities: UInt64) -> Bools:
         """Which samples have unchanged inputs, as far as can be checked: bool [n].
 
         Args:
-            identities: uint64 [samples], their hashes before.
+            identities: uint64 [samples, 2], their hashes before.
         """
         samples = self.samples
         if samples.identity.unknown:
             return np.zeros(len(indices), np.bool_)
-        same: Bools = samples.each[indices] == identities[indices]
+        same = _equal(samples.each[indices], identities[indices])
         if samples.look is None:
             return same
         now, stamps = self._hashes(indices)
-        known: Bools = now == samples.each[indices]
+        known = _equal(now, samples.each[indices])
         if samples.may_be_written:
-            known |= now == self._left[indices]
-            known |= [
-                self._making.get(at) == stamp for at, stamp in zip(indices.tolist(), stamps.tolist(), strict=True)
-            ]
+            known |= _equal(now, self._left[indices])
+            known |= [self._making.get(at) == bytes(stamp) for at, stamp in zip(indices.tolist(), stamps, strict=True)]
         same &= known
         return same
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_making": {}}
+
+
+def _equal(these: UInt64, those: UInt64) -> Bools:
+    """Which hashes of two sequences [n, 2] are equal: bool [n]."""
+    equal: Bools = (these == those).all(axis=1)
+    return equal

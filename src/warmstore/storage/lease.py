@@ -52,6 +52,18 @@ class UsageLease:
             self.release()
 
 
+def is_locked(path: Path) -> bool:
+    """Whether a process holds a lock on a file, such as the lease of a folder on its `lock_path`."""
+    try:
+        descriptor = _open(path, 0, 0o666)
+    except FileNotFoundError:
+        return False
+    try:
+        return not _lock_alone(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def remove_unused(folder: Path, *, lock_too: bool = False, without_lock: bool = True) -> bool:
     """Remove a folder without a lease. Returns whether the folder is missing now.
 

@@ -156,10 +156,10 @@ def test_an_interrupted_copy_is_no_part_of_a_sample() -> None:
     schema = SampleSchema.of(parts, "raw")
     assert schema is not None
     staging = Staging(schema, 8)
-    staging.add(0, 0, *parts[0])
+    staging.add(0, (0, 0), *parts[0])
     with pytest.raises(KeyboardInterrupt):
-        staging.add(9, 0, parts[3][0], [parts[3][1][0], parts[3][1][1].view(Interrupting)])
-    staging.add(1, 0, *parts[1])
+        staging.add(9, (9, 0), parts[3][0], [parts[3][1][0], parts[3][1][1].view(Interrupting)])
+    staging.add(1, (1, 0), *parts[1])
     found, wanted = staging.take(), block_of(schema, parts[:2])
     for name, rows in wanted.items():
         assert found[name].data.tobytes() == rows.data.tobytes()

@@ -50,6 +50,14 @@ def _mapped(walk: Walk, place: Place, value: Any) -> None:
     walk.fact(place, walk.watched_text(place, np.asarray(value), array_text))
 
 
+def is_mapped(array: np.ndarray[Any, Any]) -> bool:
+    """Whether an array is a view of a mapped file."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return isinstance(base, mmap.mmap)
+
+
 def record_content(walk: Walk, place: Place, value: Any) -> None:
     """Record the content of arrays that are not inputs of compiled code: tracing may make constants of them."""
     if walk.settings.tensors == "layout":

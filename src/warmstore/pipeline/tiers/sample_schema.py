@@ -25,7 +25,7 @@ from warmstore.records.format.fields import (
 )
 
 SAMPLE = "sample"
-"""The field that identifies a record: the sample's index, and the hash of its inputs."""
+"""The field that identifies a record: the key of its sample, a hash of everything that the sample is made from."""
 
 SAMPLE_FIELD = Array("uint64", (2,))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from warmstore.loading.samplers.counter_rng import Int64
+from warmstore.loading.samplers.counter_rng import Int64, UInt64
 from warmstore.pipeline.tiers.sample_schema import SAMPLE, SAMPLE_FIELD, SampleSchema
 from warmstore.pipeline.tiers.sample_values import TreeSpec, to_bytes
 from warmstore.records.format.encoded_rows import EncodedRows
@@ -25,7 +25,7 @@ class Staging:
         self.clear()
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return len(self._samples)
 
     @property
     def is_full(self) -> bool:
@@ -35,20 +35,25 @@ class Staging:
     @property
     def indices(self) -> Int64:
         """Indices of the samples, int64 [n]."""
-        return np.array([index for index, _ in self._keys], np.int64)
+        return np.array([index for index, _, _ in self._samples], np.int64)
+
+    @property
+    def keys(self) -> UInt64:
+        """Keys of the samples, uint64 [n, 2]."""
+        return np.array([key for _, *key in self._samples], np.uint64).reshape(-1, 2)
 
     def clear(self) -> None:
         """Remove all samples."""
         self.nbytes = 0
-        self._keys: list[tuple[int, int]] = []
+        self._samples: list[tuple[int, int, int]] = []  # index and key
         self._sizes: list[int] = []
         self._columns: list[Any] = []
 
-    def add(self, index: int, identity: int, structure: TreeSpec, leaves: Sequence[Any]) -> None:
+    def add(self, index: int, key: tuple[int, int], structure: TreeSpec, leaves: Sequence[Any]) -> None:
         """Copy a sample that fits the schema.
 
         Args:
-            index, identity: see `SAMPLE`.
+            key: the two halves of its key.
             structure, leaves: its value, flattened.
         """
         at = len(self)
@@ -62,12 +67,12 @@ class Staging:
                 column[at:] = [leaf.copy() if isinstance(leaf, np.ndarray) else leaf]
         self._sizes.append(64 + sum(leaf.nbytes if isinstance(leaf, np.ndarray) else len(leaf) for leaf in leaves))
         self.nbytes += self._sizes[-1]
-        self._keys.append((index, identity))
+        self._samples.append((index, *key))
 
     def drop(self, index: int) -> None:
         """Remove the sample that was added last, if it is this one."""
-        if self._keys and self._keys[-1][0] == index:
-            self._keys.pop()
+        if self._samples and self._samples[-1][0] == index:
+            self._samples.pop()
             self.nbytes -= self._sizes.pop()
 
     def take(self, wanted: Bools | None = None) -> dict[str, EncodedRows]:
@@ -77,8 +82,7 @@ class Staging:
             wanted: bool [n], which samples to return, at least one; None: all.
         """
         at = np.arange(len(self)) if wanted is None else np.flatnonzero(wanted)
-        keys = np.array(self._keys, np.uint64).reshape(-1, 2)[at]
-        block = {SAMPLE: encode(SAMPLE, SAMPLE_FIELD, keys)}
+        block = {SAMPLE: encode(SAMPLE, SAMPLE_FIELD, self.keys[at])}
         for name, field, column in zip(self._schema.names, self._schema.fields, self._columns, strict=True):
             if isinstance(field, Array):
                 data = column[: len(self)] if len(at) == len(self) else column[at]
@@ -104,5 +108,5 @@ def block_of(schema: SampleSchema, values: Sequence[tuple[TreeSpec, Sequence[Any
     """Uncompressed rows of every field, from at least one flattened value that fits."""
     staging = Staging(schema, len(values))
     for index, (structure, leaves) in enumerate(values):
-        staging.add(index, 0, structure, leaves)
+        staging.add(index, (index, 0), structure, leaves)
     return staging.take()

@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 
 from warmstore.errors import Damaged, UnsupportedType, WarmstoreError
-from warmstore.loading.samplers.counter_rng import Int64, UInt64
+from warmstore.loading.samplers.counter_rng import Int64
 from warmstore.pipeline.tiers.sample_schema import SAMPLE, SampleSchema
 from warmstore.pipeline.tiers.sample_staging import Staging
+from warmstore.pipeline.tiers.sample_table import SampleTable
 from warmstore.pipeline.tiers.sample_values import TreeSpec, flatten, marked_alike
 from warmstore.pipeline.tiers.tier_quota import is_quota_exceeded
 from warmstore.pipeline.tiers.tier_store import TierStore, create_tier_store
 from warmstore.records.format.encoded_rows import EncodedRows
 from warmstore.records.format.record_batch import batch_size
 from warmstore.records.format.value_encoding import compressed
-from warmstore.records.local_store import LocalStore
 from warmstore.records.write.write_buffer import largest_record
 from warmstore.storage.array_types import Bools
 from warmstore.storage.lease import UsageLease
@@ -77,10 +77,8 @@ class SampleStore:
     """One process's view of a sample store; not thread-safe.
 
     Args:
-        rows: int32 [samples], the position of each sample: 2 * row, plus 1 in the store for other samples; -1 if it is
-            missing. Shared by all sample stores; each writes those of its own samples.
-        members: bool [samples], which samples belong here.
-        identities: uint64 [samples], hashes of each sample's inputs.
+        table: the samples of this process's source, with their rows. Shared by all its sample stores; each writes the
+            rows of its own samples.
         may_write: tells which pending samples, int64 [n], may be written, bool [n]: those with unchanged inputs and
             steps.
     """
@@ -88,20 +86,16 @@ class SampleStore:
     def __init__(
         self,
         place: StoreLocation,
-        rows: np.ndarray[Any, np.dtype[np.int32]],
-        members: Any,
-        identities: UInt64,
+        table: SampleTable,
         may_write: Callable[[Int64], Bools],
     ) -> None:
         self.place = place
         self.notes: list[str] = []
         self.writes = True
         self._refuses = False
-        self._rows = rows
-        self._members = members
-        self._identities = identities
+        self._table = table
         self._may_write = may_write
-        self._pending: set[int] = set()
+        self._pending: set[tuple[int, int]] = set()  # keys
         self._read_since = 0
         self._lease = UsageLease(place.folder)
         schemas = (place.schema, SampleSchema.of_bytes(place.codec))
@@ -119,16 +113,6 @@ class SampleStore:
         except BaseException:
             self.abandon()
             raise
-
-    @property
-    def records(self) -> int:
-        """Records in the stores, as far as they were read."""
-        return sum(store.records for store in self._stores if store is not None)
-
-    @property
-    def stale(self) -> int:
-        """Records of samples that have changed or belong to another store now."""
-        return sum(store.stale for store in self._stores if store is not None)
 
     def refresh(self) -> None:
         """Read which samples other processes have added."""
@@ -152,9 +136,9 @@ class SampleStore:
             if not len(at) or store is None or schema is None:
                 continue
             try:
-                found = schema.decode(store.store.gather(rows[at] >> 1, schema.names))
+                found = schema.decode(store.store.gather(store.positions(rows[at] >> 1), schema.names))
             except Damaged as error:
-                found = self._read_singly(store.store, schema, rows[at] >> 1, error)
+                found = self._read_singly(store, schema, rows[at] >> 1, error)
             for place, value in zip(at.tolist(), found, strict=True):
                 values[place] = value
         self._after_reading(len(rows))
@@ -166,7 +150,7 @@ class SampleStore:
         if store is None or schema is None or (rows & 1).any():
             return None
         try:
-            batch = schema.stacked(store.store.gather(rows >> 1, schema.names))
+            batch = schema.stacked(store.store.gather(store.positions(rows >> 1), schema.names))
         except Damaged:
             return None
         if batch is not None:
@@ -175,7 +159,11 @@ class SampleStore:
 
     def wants(self, index: int) -> bool:
         """Whether to add a sample after it is computed."""
-        return self.writes and index not in self._pending
+        return self.writes and self._key(index) not in self._pending
+
+    def _key(self, index: int) -> tuple[int, int]:
+        first, second = self._table.keys[index].tolist()
+        return first, second
 
     def add(self, index: int, value: Any) -> None:
         """Copy a sample's value into the buffer. A later flush writes it."""
@@ -189,14 +177,14 @@ class SampleStore:
     def leave_out(self, index: int, error: UnsupportedType) -> None:
         """Do not store a sample: it is computed every time."""
         self._note(f"{self.place.name}: sample {index:,} cannot be kept, so it is computed every time: {error}")
-        self._pending.add(index)
+        self._pending.add(self._key(index))
 
     def refuse(self, reason: object) -> None:
         """Store nothing from now on, and mark all samples as missing."""
         self.writes = False
         self._refuses = True
         self._clear()
-        self._rows[self._members] = -1
+        self._table.invalidate(self._table.placement == self.place.number)
         self._note(f"{self.place.name}: nothing is kept here, and samples are computed every time: {reason}")
 
     def add_taken(self, index: int, structure: TreeSpec, leaves: list[Any]) -> None:
@@ -208,8 +196,8 @@ class SampleStore:
         assert staging is not None
         if staging.is_full or sum(each.nbytes for each in self._staged if each is not None) >= self._limit:
             self.flush()
-        staging.add(index, int(self._identities[index]), structure, leaves)
-        self._pending.add(index)
+        staging.add(index, self._key(index), structure, leaves)
+        self._pending.add(self._key(index))
 
     def replace(self, index: int, structure: TreeSpec, leaves: list[Any]) -> None:
         """Replace the value of the sample that was added last."""
@@ -229,9 +217,10 @@ class SampleStore:
                 if not staging or not self.writes:
                     continue
                 indices = staging.indices
-                allowed = self._may_write(indices)
-                self._pending.difference_update(indices[~allowed].tolist())
-                fresh = (self._rows[indices] < 0) & allowed  # another process may have added some
+                # A sample that has changed since it was staged may have been computed from what it is now.
+                allowed = self._may_write(indices) & (staging.keys == self._table.keys[indices]).all(axis=1)
+                self._pending.difference_update(map(self._key, indices[~allowed].tolist()))
+                fresh = (self._table.rows[indices] < 0) & allowed  # another process may have added some
                 if fresh.any():
                     self._write(kind, staging.take(fresh))
         except (OSError, WarmstoreError) as error:
@@ -300,7 +289,7 @@ class SampleStore:
         path = self._path(kind)
         if not path.exists():
             return None
-        return TierStore(path, self.place.quota, kind, self._rows, self._members, self._identities)
+        return TierStore(path, self.place.quota, self.place.number, kind, self._table)
 
     def _create(self, kind: int, schema: SampleSchema) -> TierStore | None:
         if self.place.quota.free(_MANIFEST) < _MANIFEST:
@@ -313,21 +302,24 @@ class SampleStore:
     def _path(self, kind: int) -> Path:
         return self.place.folder / ("others" if kind else "alike")
 
-    def _read_singly(self, store: LocalStore, schema: SampleSchema, rows: Int64, error: Damaged) -> list[Any]:
-        """Read values one by one; `MISSING` for damaged ones."""
-        self._note(f"{self.place.name}: some cached samples are damaged; they are computed anew: {error}")
+    def _read_singly(self, store: TierStore, schema: SampleSchema, rows: Int64, error: Damaged) -> list[Any]:
+        """Read values one by one; `MISSING` for damaged ones, and for those that another process has evicted."""
         values = []
-        for row in rows.tolist():
+        for position in store.positions(rows).tolist():
             try:
-                values += schema.decode(store.gather([row], schema.names))
+                values += schema.decode(store.store.gather([position], schema.names))
             except Damaged:
                 values.append(MISSING)
+        store.refresh()
+        evicted = store.store.snapshot.gaps
+        if evicted is None or not evicted.holds(rows[[value is MISSING for value in values]]).all():
+            self._note(f"{self.place.name}: some cached samples are damaged; they are computed anew: {error}")
         return values
 
     def invalidate(self, index: int) -> None:
         """Mark a sample as missing, so that it is computed and added again."""
-        self._rows[index] = -1
-        self._pending.discard(index)
+        self._table.rows[index] = -1
+        self._pending.discard(self._key(index))
 
     def _after_reading(self, count: int) -> None:
         if not self.place.direct:
@@ -338,7 +330,7 @@ class SampleStore:
             self.drop_pages()
 
     def _width(self) -> int:
-        return max(1, self.place.quota.used() // max(self.records, 1))
+        return max(1, self.place.quota.used() // max(int((self._table.rows >= 0).sum()), 1))
 
     def drop_pages(self) -> None:
         """Drop the pages that were read from this process and from the page cache."""

@@ -17,9 +17,11 @@ from typing import Any
 
 import psutil
 
+from warmstore.errors import StoreExists
 from warmstore.pipeline.step_identities import Description, difference_of, key_of
 from warmstore.pipeline.tiers.sample_schema import SampleSchema
 from warmstore.pipeline.tiers.sample_store import StoreLocation
+from warmstore.pipeline.tiers.tier_quota import ABOUT
 from warmstore.storage.atomic import replace_file
 from warmstore.storage.files import Files, file_lock
 from warmstore.storage.lease import UsageLease, remove_unused
@@ -30,8 +32,10 @@ _log = logging.getLogger("warmstore")
 
 SHARED = Path("/dev/shm")
 _PREFIX = "warmstore"
-_ABOUT = "about.json"
-_FORMAT = 3
+_MARKER = "WARMSTORE"
+_MARKER_TEXT = b"warmstore keeps samples of pipelines in this folder, and may remove all of it.\n"
+_SAMPLES = "warmstore-samples"
+_FORMAT = 4
 
 
 @dataclass(frozen=True)
@@ -63,9 +67,12 @@ class MemoryTier(Closeable):
         self.limit = limit
         name = f"{_PREFIX}-{os.getuid()}-{key}"
         sweep(SHARED)
-        self.folder = self._parent(name, limit) / name
-        self._lease = UsageLease(self.folder)
-        self.folder.mkdir(mode=0o700, exist_ok=True)
+        parent = self._parent(name, limit)
+        self._lease = UsageLease(parent / name)
+        self.folder = parent / name
+        _mark(self.folder, mode=0o700)
+        if self.folder.is_symlink() or self.folder.stat().st_uid != os.getuid():
+            raise StoreExists(f"{self.folder} belongs to another user, who could change samples; remove it")
         self.closed = False
 
     def close(self) -> None:
@@ -96,9 +103,34 @@ class MemoryTier(Closeable):
         return other
 
 
-def disk_folder(folder: Path, lineage: str) -> Path:
-    """The folder of a pipeline's disk tier. lineage: key of the source and of the names of the steps."""
-    return folder / f"pipeline-{lineage}"
+def disk_folder(folder: Path) -> Path:
+    """The folder of the disk tier of all pipelines that are given a folder. It is created and marked as ours.
+
+    Raises:
+        StoreExists: there is a folder of this name with files that are not ours.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    samples = folder / _SAMPLES
+    _mark(samples)
+    return samples
+
+
+def is_marked(folder: Path) -> bool:
+    """Whether a folder is a tier, so that it may be removed with everything in it."""
+    try:
+        return (folder / _MARKER).read_bytes() == _MARKER_TEXT
+    except OSError:
+        return False
+
+
+def _mark(folder: Path, mode: int = 0o777) -> None:
+    """Create the folder of a tier with its marker."""
+    folder.mkdir(mode=mode, exist_ok=True)
+    if is_marked(folder):
+        return
+    if any(path.name != _MARKER and not path.name.startswith(_MARKER + ".") for path in folder.iterdir()):
+        raise StoreExists(f"{folder} has files that are not warmstore's; remove them, or take another folder")
+    replace_file(folder / _MARKER, _MARKER_TEXT, durable=False)
 
 
 def open_place(wanted: Wanted, tier: Path, quota: ByteQuota, *, direct: bool) -> tuple[StoreLocation, str]:
@@ -110,13 +142,12 @@ def open_place(wanted: Wanted, tier: Path, quota: ByteQuota, *, direct: bool) ->
     Raises:
         QuotaExceeded: the quota has no bytes for a new folder.
     """
-    tier.mkdir(parents=True, exist_ok=True)
     folder = tier / wanted.version
     reason = ""
     with file_lock(tier / "versions.lock", Files()):
         about = _read(folder)
         if about is None:
-            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)  # unfinished, or of another format
             reason = _reason(tier, wanted)
             schema = wanted.schema()
             about = {
@@ -127,7 +158,7 @@ def open_place(wanted: Wanted, tier: Path, quota: ByteQuota, *, direct: bool) ->
             content = json.dumps(about).encode()
             with quota.reserve(2 * 4096 + len(content)):
                 folder.mkdir()
-                replace_file(folder / _ABOUT, content, durable=False)
+                replace_file(folder / ABOUT, content, durable=False)
     schema = None if about["schema"] is None else SampleSchema.from_json(about["schema"])
     return StoreLocation(wanted.number, wanted.step, wanted.name, folder, quota, schema, wanted.codec, direct), reason
 
@@ -136,20 +167,20 @@ def sweep(parent: Path) -> None:
     """Remove the tiers of processes that have ended."""
     for folder in {path.with_suffix("") for path in parent.glob(f"{_PREFIX}-{os.getuid()}-*")}:
         with contextlib.suppress(OSError):
-            if remove_unused(folder, lock_too=True):
+            if is_marked(folder) and remove_unused(folder, lock_too=True):
                 _log.info("%s: removed, its processes have ended", folder)
 
 
 def _reason(folder: Path, wanted: Wanted) -> str:
     """How a new version differs from the last one after the same step; "" if there is none."""
-    others = sorted(folder.glob(f"{wanted.step}-{wanted.codec}-*/{_ABOUT}"), key=lambda path: path.stat().st_mtime)
+    others = sorted(folder.glob(f"{wanted.step}-{wanted.codec}-*/{ABOUT}"), key=lambda path: path.stat().st_mtime)
     about = _read(others[-1].parent) if others else None
     return difference_of(about["steps"], wanted.steps) if about is not None else ""
 
 
 def _read(folder: Path) -> dict[str, Any] | None:
     try:
-        about: dict[str, Any] = json.loads((folder / _ABOUT).read_bytes())
+        about: dict[str, Any] = json.loads((folder / ABOUT).read_bytes())
         return about if about["format"] == _FORMAT else None
     except (OSError, ValueError, KeyError, TypeError):
         return None

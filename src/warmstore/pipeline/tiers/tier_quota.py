@@ -1,16 +1,25 @@
-"""The quota of a pipeline's tier. Unused versions are evicted, oldest first, when a newer one needs their bytes."""
+"""The quota of a tier: one limit for all pipelines that share its folder.
+
+When a pipeline needs bytes, versions that no process uses are evicted, oldest first. Then, in the versions in use,
+chunks are evicted that no present plan needs.
+"""
 
 import contextlib
 import errno
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from warmstore.pipeline.tiers.chunk_leases import evict_unneeded
+from warmstore.records.format.manifest import NAME
 from warmstore.storage.disk_usage import BLOCK, folder_bytes, on_disk
 from warmstore.storage.files import HUGE_PAGE, Buffer, Files
 from warmstore.storage.lease import SUFFIX, remove_unused
 from warmstore.storage.locks import ReentrantFileLock
 from warmstore.storage.quota import ByteQuota
+
+ABOUT = "about.json"
+"""The file that describes a version of a tier. A folder without it is not ours, and never removed."""
 
 
 class QuotaExceeded(OSError):
@@ -38,12 +47,18 @@ class TierVersions:
         removed = 0
         for lock in sorted(self.folder.glob("*" + SUFFIX), key=_modified):
             version = lock.with_suffix("")
-            if removed >= excess or not version.is_dir():
+            if removed >= excess or not (version / ABOUT).is_file():
                 continue
             size = folder_bytes(version)
             with contextlib.suppress(OSError):
                 removed += size if remove_unused(version) else 0
+        if removed < excess:
+            removed += evict_unneeded(self.stores(), excess - removed)
         return removed > 0
+
+    def stores(self) -> Iterator[Path]:
+        """The record stores of all versions."""
+        return (path.parent for path in self.folder.glob(f"*/*/{NAME}"))
 
     def refusal(self, size: int) -> Exception:
         return QuotaExceeded(errno.ENOSPC, f"the tier's budget of {self.limit:,} bytes is used up", str(self.folder))

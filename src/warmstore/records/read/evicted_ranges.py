@@ -42,6 +42,11 @@ class EvictedRanges:
         jumps = np.concatenate(([0], np.cumsum(lengths)))
         return positions + jumps[np.searchsorted(self.first - jumps[:-1], positions, side="right")]
 
+    def positions_of(self, rows: Int64) -> Int64:
+        """The position of each of some rows that are not evicted: the inverse of `rows_at`."""
+        evicted = np.concatenate(([0], np.cumsum(self.last - self.first)))
+        return rows - evicted[np.searchsorted(self.last, rows, side="right")]
+
     def below(self, row: int) -> int:
         """The number of rows below `row` that are not evicted."""
         return row - int((np.minimum(self.last, row) - np.minimum(self.first, row)).sum())

@@ -1,0 +1,53 @@
+"""SampleTable: where one process finds each cached sample of its source.
+
+A row of a sample store carries the key of its sample: a hash of everything that the sample is made from. So rows are
+found for any list of samples, whoever stored them. The join of keys and rows needs no index on the disk.
+"""
+
+from typing import Any, final
+
+import numpy as np
+
+from warmstore.identity.sample_identities import UInt64
+from warmstore.loading.samplers.counter_rng import Int64
+from warmstore.storage.array_types import Bools
+
+Placements = np.ndarray[Any, np.dtype[np.int16]]
+
+
+@final
+class SampleTable:
+    """The cached samples of one source, as one process knows them: 22 bytes per sample.
+
+    keys: uint64 [samples, 2], hashes of each sample's inputs. Not written to: replace the array.
+    placement: int16 [samples], the number of the placement where a sample is cached; -1 for none.
+    rows: int32 [samples], the row there: 2 * row, plus 1 in the store for other samples; -1 for a missing sample.
+    """
+
+    def __init__(self, keys: UInt64, placement: Placements) -> None:
+        self.keys = keys
+        self.placement = placement
+        self.rows = np.full(len(keys), -1, np.int32)
+
+    def found_in(self, number: int, kind: int) -> Int64:
+        """The samples with a row in one store of a placement."""
+        return np.flatnonzero((self.placement == number) & (self.rows >= 0) & ((self.rows & 1) == kind))
+
+    def take_in(self, number: int, kind: int, keys: UInt64, rows: Int64) -> None:
+        """Record rows for the samples that are missing in a placement. Of several rows with one key the last counts.
+
+        Args:
+            keys: uint64 [n, 2], of the rows. rows: int64 [n].
+        """
+        missing = np.flatnonzero((self.placement == number) & (self.rows < 0))
+        if not len(missing) or not len(rows):
+            return
+        order = np.argsort(keys[:, 0], kind="stable")
+        wanted = self.keys[missing]
+        at = order[np.searchsorted(keys[:, 0], wanted[:, 0], side="right", sorter=order) - 1]
+        same = (keys[at] == wanted).all(axis=1)
+        self.rows[missing[same]] = 2 * rows[at[same]] + kind
+
+    def invalidate(self, samples: Int64 | Bools) -> None:
+        """Mark samples as missing."""
+        self.rows[samples] = -1
