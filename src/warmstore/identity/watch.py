@@ -36,6 +36,9 @@ _LARGE = 1 << 14  # items. Only exact checks compare the items of larger contain
 _SMALL = 1 << 20  # bytes. Every walk and every exact check hashes arrays up to this size
 _TINY = 1 << 14  # bytes. Every walk hashes tensors up to this size: batch norm writes statistics without a trace
 
+_REMADE = frozenset((int, str, bytes))
+"""Types of values that are the same where they are equal."""
+
 _MISSING = object()
 _version_of, _strides_of = attrgetter("_version"), methodcaller("stride")
 _Make = Callable[[Any], str]
@@ -347,7 +350,10 @@ class _Settled:
             return True
         if pointers(self._hold()).tobytes() != self._pointers:
             return True
-        if not all(map(is_, [read() for read in self._cells], self._read)) or self._stamps_now() != self._stamps:
+        if self._stamps_now() != self._stamps:
+            return True
+        now = [read() for read in self._cells]
+        if not all(map(is_, now, self._read)) and not all(map(_is_same, now, self._read)):
             return True
         return exactly and self._has_moved_inside()
 
@@ -369,6 +375,11 @@ class _Settled:
     def _hold(self) -> Any:
         parts = chain(self._views, map(call, self._getters, self._dicts))
         return np.fromiter(chain.from_iterable(parts), object, self._count)
+
+
+def _is_same(now: Any, before: Any) -> bool:
+    """Whether a variable has its value of before. Attributes of compiled functions are new ints at each read."""
+    return now is before or (type(now) in _REMADE and type(now) is type(before) and now == before)
 
 
 def _dict_of(value: Any) -> Any:

@@ -14,6 +14,7 @@ import numpy as np
 
 from warmstore.loading.prefetch.batch_builder import BatchBuilder, Built, Task
 from warmstore.loading.prefetch.shared_memory import SHARED, tensor_of, torch_has
+from warmstore.loading.prefetch.shared_segments import ReceivedArray, forget_segments, start_worker
 from warmstore.loading.values.ownership import without_views
 from warmstore.records.framework_arrays import imported, mapped
 
@@ -66,6 +67,7 @@ class ProcessPrefetcher:
         running = getattr(loader, "_iterator", None)
         if running is not None:  # a `for` or the traceback of an error may hold it still
             running._shutdown_workers()
+            forget_segments([worker.pid for worker in running._workers])
 
     def forget(self) -> None:
         """In a forked child: leave the processes alone. Collecting torch's loader there would end them."""
@@ -100,6 +102,7 @@ class _Batches:
 
     def __getitem__(self, task: Task | None) -> tuple[Built | None, list[str]]:
         source = self._make.source
+        start_worker()
         if task is None:
             source.finish()
             return None, source.notes()
@@ -131,10 +134,14 @@ class _Shared:
 def _as_shared(value: Any, name: str) -> Any:
     if type(value) is not np.ndarray or value.nbytes < SHARED or not torch_has(value.dtype):
         return value
+    if (sent := start_worker().sent(value)) is not None:
+        return sent
     if (tensor := tensor_of(value)) is not None:
         return _Shared(tensor)
     return _Shared(imported("torch").from_numpy(value if value.flags.writeable else value.copy()))
 
 
 def _as_array(value: Any, name: str) -> Any:
+    if isinstance(value, ReceivedArray):
+        return value.array
     return value.tensor.numpy() if isinstance(value, _Shared) else value

@@ -5,6 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from warmstore.loading.prefetch.shared_segments import taken
+from warmstore.storage.memory.buffer_pool import LARGE, take
+
 SHARED = 1 << 14
 """Bytes of an array from which it had better be shared than sent through a pipe."""
 
@@ -13,10 +16,17 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     """An array to be filled; in one of torch's worker processes one in shared memory, where torch has its dtype."""
     nbytes = int(np.prod(shape)) * dtype.itemsize
     if nbytes >= SHARED and torch_has(dtype) and in_worker():
+        kept = taken(nbytes)
+        if kept is not None:
+            in_segment: np.ndarray[Any, Any] = kept.view(dtype).reshape(shape)
+            return in_segment
         torch: Any = sys.modules["torch"]
         of_dtype = torch.from_numpy(np.empty(0, dtype))
         made: np.ndarray[Any, Any] = of_dtype.new(torch.UntypedStorage._new_shared(nbytes)).view(shape).numpy()
         return made
+    if nbytes >= LARGE:
+        pooled: np.ndarray[Any, Any] = take(nbytes).view(dtype).reshape(shape)
+        return pooled
     return np.empty(shape, dtype)
 
 

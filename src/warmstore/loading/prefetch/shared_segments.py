@@ -1,0 +1,187 @@
+"""Shared memory between a worker process and its consumer that is used again and again.
+
+New shared memory costs a page fault per page in the worker, and a descriptor that is sent through a socket: for a batch
+of 38 MB that takes longer than the copy of its bytes. So a worker keeps its segments. A flag at the end of a segment
+says whether the consumer still refers to the batch in it. The consumer maps a segment once, when it first comes.
+"""
+
+import os
+import sys
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from warmstore.storage.array_types import Bytes
+
+_FLAG = 64  # bytes at the end of a segment: a cache line of their own
+_SLACK = 4  # a segment has room for a batch that is larger by one part in so many
+
+SegmentName = tuple[int, int]
+"""The worker's process and the segment's number there."""
+
+
+class _Memory:
+    """The memory of a segment, with a flag that is not zero while the consumer refers to it."""
+
+    def __init__(self, tensor: Any) -> None:
+        self.tensor = tensor  # uint8 [n], over the whole segment
+        whole: Bytes = tensor.numpy()
+        self.data = whole[:-_FLAG]
+        self.flag = whole[-_FLAG:].view(np.int64)
+        self.lent = False  # whether this process refers to it
+        self.is_forked = False  # a forked child may refer to it, and never says that it does not any more
+
+
+class _Lent:
+    """Holds the memory of a segment for the arrays over it; `release` is called after the last of them."""
+
+    def __init__(self, memory: _Memory, length: int, *, by_flag: bool) -> None:
+        self._memory = memory
+        self._by_flag = by_flag
+        self._pid = os.getpid()
+        memory.lent = True
+        data = (memory.data.ctypes.data, False)
+        self.__array_interface__ = {"data": data, "shape": (length,), "typestr": "|u1", "version": 3}
+
+    def __del__(self) -> None:
+        if os.getpid() == self._pid:  # a forked child has copies of the arrays, and no say
+            self._memory.lent = self._memory.is_forked
+            if self._by_flag and not self._memory.is_forked:
+                self._memory.flag[0] = 0
+
+
+@dataclass(frozen=True)
+class SentArray:
+    """An array in a segment, on its way to the consumer, where it arrives as a `ReceivedArray`.
+
+    tensor: over the whole segment when it is sent first. dropped: segments that the worker does not use any more.
+    """
+
+    name: SegmentName
+    tensor: Any
+    shape: tuple[int, ...]
+    type: np.dtype[Any]
+    dropped: list[SegmentName]
+
+    device = dtype = None  # what a map over arrays takes for an array has these
+
+    def __reduce__(self) -> Any:
+        return _received, (self.name, self.tensor, self.shape, self.type, self.dropped)
+
+
+@dataclass(frozen=True)
+class ReceivedArray:
+    """An array in a segment of a worker. Its memory goes back to the worker after the last reference to it."""
+
+    array: np.ndarray[Any, Any]
+
+    device = dtype = None
+
+
+@final
+class WorkerSegments:
+    """The segments of one worker process."""
+
+    def __init__(self) -> None:
+        self._segments: dict[int, _Memory] = {}  # by number
+        self._by_address: dict[int, int] = {}
+        self._unknown: set[int] = set()  # those that the consumer has not mapped
+        self._dropped: list[SegmentName] = []
+        self._next = 0
+
+    def take(self, nbytes: int) -> Bytes:
+        """uint8 [nbytes], not initialised: the smallest free segment that is large enough, or a new one."""
+        free = {number: memory for number, memory in self._segments.items() if not (memory.lent or memory.flag[0])}
+        fitting = {number: memory for number, memory in free.items() if nbytes <= len(memory.data) <= 2 * nbytes}
+        if fitting:
+            memory = min(fitting.values(), key=lambda found: len(found.data))
+        else:
+            self._drop(free)
+            memory = self._new(nbytes)
+        return np.asarray(_Lent(memory, nbytes, by_flag=False))
+
+    def sent(self, array: np.ndarray[Any, Any]) -> SentArray | None:
+        """An array of `take` as it is sent; None for any other array."""
+        number = self._by_address.get(array.ctypes.data)
+        if number is None or not array.flags.c_contiguous:
+            return None
+        memory = self._segments[number]
+        if not memory.lent or array.nbytes > len(memory.data):
+            return None
+        memory.flag[0] = 1
+        tensor = memory.tensor if number in self._unknown else None
+        self._unknown.discard(number)
+        dropped, self._dropped = self._dropped, []
+        return SentArray((os.getpid(), number), tensor, array.shape, array.dtype, dropped)
+
+    def _new(self, nbytes: int) -> _Memory:
+        torch: Any = sys.modules["torch"]
+        storage = torch.UntypedStorage._new_shared(nbytes + nbytes // _SLACK // 64 * 64 + 64 - nbytes % 64 + _FLAG)
+        memory = _Memory(torch.empty(0, dtype=torch.uint8).set_(storage))
+        memory.flag[0] = 0
+        self._segments[self._next] = memory
+        self._by_address[memory.data.ctypes.data] = self._next
+        self._unknown.add(self._next)
+        self._next += 1
+        return memory
+
+    def _drop(self, free: dict[int, _Memory]) -> None:
+        """Drop free segments, oldest first, until they take no more than those in use."""
+        unused = sum(len(memory.data) for memory in free.values())
+        used = sum(len(memory.data) for memory in self._segments.values()) - unused
+        for number, memory in free.items():
+            if unused <= used:
+                break
+            unused -= len(memory.data)
+            del self._segments[number], self._by_address[memory.data.ctypes.data]
+            if number in self._unknown:
+                self._unknown.discard(number)
+            else:
+                self._dropped.append((os.getpid(), number))
+
+
+_received_segments: dict[SegmentName, _Memory] = {}
+"""The segments of all workers that this process has mapped. A batch that nobody takes is received all the same."""
+
+
+def _received(
+    name: SegmentName, tensor: Any, shape: tuple[int, ...], dtype: np.dtype[Any], dropped: list[SegmentName]
+) -> ReceivedArray:
+    for old in dropped:
+        _received_segments.pop(old, None)
+    if tensor is not None:
+        _received_segments[name] = _Memory(tensor)
+    length = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    array: np.ndarray[Any, Any] = np.asarray(_Lent(_received_segments[name], length, by_flag=True))
+    return ReceivedArray(array.view(dtype).reshape(shape))
+
+
+def _before_fork() -> None:
+    for memory in list(_received_segments.values()):
+        memory.is_forked |= memory.lent
+
+
+os.register_at_fork(before=_before_fork)
+
+
+def forget_segments(workers: Collection[int]) -> None:
+    """Unmap the segments of worker processes that have ended. Arrays over them stay valid."""
+    for name in [name for name in _received_segments if name[0] in workers]:
+        del _received_segments[name]
+
+
+_of_worker: list[WorkerSegments] = []
+
+
+def start_worker() -> WorkerSegments:
+    """The segments of this worker process, made at the first call. `taken` uses them from then on."""
+    if not _of_worker:
+        _of_worker.append(WorkerSegments())
+    return _of_worker[0]
+
+
+def taken(nbytes: int) -> Bytes | None:
+    """Memory of this worker's segments; None in any other process."""
+    return _of_worker[0].take(nbytes) if _of_worker else None
