@@ -13,6 +13,7 @@ from warmstore.loading.validation import integer
 from warmstore.pipeline.chain import Chain
 from warmstore.pipeline.filling import fill
 from warmstore.pipeline.native_threads import native_threads
+from warmstore.pipeline.pipeline_dataset import PipelineDataset
 from warmstore.pipeline.pipeline_loader import checked_workers, loader_of
 from warmstore.pipeline.pipeline_source import PipelineSource, uncached_source
 from warmstore.pipeline.plan.plan import Plan
@@ -147,6 +148,20 @@ class Pipeline(Closeable):
         """A source for a `Loader`, without caches."""
         return uncached_source(self.chain)
 
+    def dataset(self, plan: Plan | None = None, *, seed: int = 0) -> PipelineDataset:
+        """A map-style data set that reads and fills the tiers of a plan: for torch's DataLoader, samplers and trainers.
+
+        Its samples equal those without a plan, and those of a `loader` with the same seed in the same epoch.
+
+        Args:
+            plan: where samples are cached, from `plan`; None caches nothing.
+            seed: of the random steps.
+
+        Raises:
+            ValueError: the plan is for other samples or steps, or `seed` is out of range.
+        """
+        return PipelineDataset(self._source(plan, integer("seed", seed, 0, MOST_SEED)))
+
     def loader(
         self,
         plan: Plan | None = None,
@@ -176,13 +191,16 @@ class Pipeline(Closeable):
         """
         seed = integer("seed", seed, 0, MOST_SEED)
         workers = self._workers(plan, workers, start_method)
-        source = uncached_source(self.chain, seed) if plan is None else source_of(self.chain, plan, seed)
+        source = self._source(plan, seed)
         loader = loader_of(
             source, batch_size, workers=workers, seed=seed, sampler=sampler, start_method=start_method, **options
         )
         if plan is not None:
             loader.epoch_over = plan.measured.append
         return loader
+
+    def _source(self, plan: Plan | None, seed: int) -> PipelineSource:
+        return uncached_source(self.chain, seed) if plan is None else source_of(self.chain, plan, seed)
 
     def fill(
         self,

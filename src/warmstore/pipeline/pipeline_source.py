@@ -81,6 +81,11 @@ class PipelineSource(Source):
     def __len__(self) -> int:
         return len(self._chain)
 
+    @property
+    def has_random_steps(self) -> bool:
+        """Whether samples differ from epoch to epoch."""
+        return self._chain.cacheable < len(self._chain.steps)
+
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_stores": None, "held": (), "_notes": []}
 

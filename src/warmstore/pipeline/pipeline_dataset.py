@@ -1,0 +1,130 @@
+"""A pipeline as a map-style data set: for torch's DataLoader and its samplers, for trainers, and for Grain.
+
+The data set and its copies in worker processes share the number of the epoch, which seeds the random steps.
+"""
+
+import importlib.util
+import warnings
+from typing import Any, final
+
+import numpy as np
+
+from warmstore.loading.samplers.counter_rng import Int64
+from warmstore.loading.steps.cursor import MOST_EPOCH
+from warmstore.loading.validation import integer
+from warmstore.pipeline.pipeline_source import PipelineSource
+from warmstore.records.sample_batch import SampleBatch
+from warmstore.storage.lifecycle import Closeable
+
+_UNTOLD = 2  # times that all samples were read in one epoch, after which a warning asks for `set_epoch`
+
+
+@final
+class PipelineDataset(Closeable):
+    """The samples of a pipeline by index; see `Pipeline.dataset`.
+
+    Samples that are missing in the tiers of the plan are computed and added by the process that reads them. A worker
+    process writes them at the end, or when it reads in another epoch.
+    """
+
+    def __init__(self, source: PipelineSource) -> None:
+        self._source = source
+        # The epoch, how many samples were read in it, and whether anybody sets epochs.
+        self._shared = _shared_memory(3)
+        self.closed = False
+        self.register()
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __repr__(self) -> str:
+        return f"PipelineDataset({len(self):,} samples, epoch {self.epoch})"
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that random steps are seeded with."""
+        return int(self._shared[0])
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin an epoch: random steps give other results in each. Worker processes learn of it at once.
+
+        accelerate and samplers of warmstore do this. In other loops call it before each epoch, as for a
+        `DistributedSampler`; in Lightning from `on_train_epoch_start`.
+
+        Raises:
+            ValueError: `epoch` is not a number from 0 to 2**32 - 1.
+        """
+        epoch = integer("epoch", epoch, 0, MOST_EPOCH)
+        if epoch == self.epoch:
+            self._shared[2] = 1
+        else:
+            self._shared[:] = epoch, 0, 1
+
+    def __getitem__(self, index: int) -> Any:
+        """One sample as of the epoch; a negative index counts from the end.
+
+        Raises:
+            IndexError: the index is outside the data set.
+            Exception: any error of the source or of a step.
+        """
+        at = range(len(self))[index]
+        return self.__getitems__([at])[0]
+
+    def __getitems__(self, indices: Any) -> SampleBatch:
+        """Many samples as of the epoch, or as of that of the indices if a sampler of warmstore made them.
+
+        `warmstore.collate` makes a batch of the result at no cost, any other collate function at some.
+        """
+        at: Int64 = np.asarray(indices, np.int64)
+        epoch = getattr(indices, "epoch", None)
+        if epoch is None:
+            epoch = self.epoch
+            self._count(len(at))
+        batch = self._source.read_in(epoch, at)
+        for note in self._source.notes():
+            warnings.warn(note, RuntimeWarning, stacklevel=3)
+        return SampleBatch(batch, len(at), indices)
+
+    def close(self) -> None:
+        """Write pending samples and release the tiers. Idempotent."""
+        if not self.closed:
+            self.closed = True
+            self._source.release()
+            self.unregister()
+
+    def _after_fork(self) -> None:
+        """Nothing to do: the source opens its stores again, and the tiers are the parent's."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_shared": _sendable(self._shared)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._shared = np.asarray(self._shared)
+
+    def _count(self, samples: int) -> None:
+        """Warn once if all samples are read again and again as of one epoch, so that random steps repeat themselves."""
+        self._shared[1] += samples
+        if self._source.has_random_steps and not self._shared[2] and self._shared[1] > _UNTOLD * len(self):
+            self._shared[2] = 1
+            warnings.warn(
+                f"all samples were read {_UNTOLD} times as of epoch {self.epoch}, so random steps repeat themselves: "
+                "call set_epoch(epoch) of the data set before each epoch",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+
+
+def _shared_memory(count: int) -> Int64:
+    """int64 [count] of zeros, which worker processes of torch's DataLoader share."""
+    if importlib.util.find_spec("torch") is None:
+        return np.zeros(count, np.int64)
+    import torch
+
+    shared: Int64 = torch.zeros(count, dtype=torch.int64).share_memory_().numpy()
+    return shared
+
+
+def _sendable(shared: Int64) -> Any:
+    """The tensor beneath shared memory, which torch sends to other processes without a copy."""
+    return shared if shared.base is None else shared.base

@@ -1,0 +1,138 @@
+"""A pipeline as a map-style data set, read by what reads such: DataLoader, samplers, accelerate, Grain."""
+
+import itertools
+import pickle
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.pipeline.functions import make, shake
+from tests.pipeline.making import plan_of, same
+from torch.utils.data import DataLoader, DistributedSampler, SubsetRandomSampler, WeightedRandomSampler
+
+import warmstore as ws
+
+pytestmark = pytest.mark.forks
+
+COUNT = 40
+
+
+@pytest.fixture
+def pipe() -> ws.Pipeline:
+    return ws.Pipeline(range(COUNT)).step(make, kind="array").step(shake, random=True)
+
+
+def wanted(pipe: ws.Pipeline, index: int, epoch: int, seed: int = 0) -> Any:
+    """The sample by the functions of the steps alone."""
+    value = make(index, "array")
+    return shake(value, np.random.default_rng([seed, epoch, index, 1]))
+
+
+@pytest.mark.parametrize("tier", ["disk", "memory", None])
+def test_samples_are_those_of_the_uncached_pipeline(pipe: ws.Pipeline, tmp_path: Path, tier: str | None) -> None:
+    plan = tier and plan_of(pipe, [(1, tier, "raw")], [30], folder=tmp_path)
+    with pipe.dataset(plan, seed=7) as data:
+        assert len(data) == COUNT
+        for epoch in range(3):
+            data.set_epoch(epoch)
+            for index in (*range(COUNT), -1):
+                assert same(data[index], wanted(pipe, index % COUNT, epoch, seed=7))
+        with pytest.raises(IndexError):
+            data[COUNT]
+
+
+@pytest.mark.parametrize(
+    ("workers", "persistent", "method"),
+    [(0, False, None), (2, True, "fork"), (2, False, "fork"), pytest.param(2, True, "spawn", marks=pytest.mark.slow)],
+)
+def test_a_data_loader_with_three_epochs(
+    pipe: ws.Pipeline, tmp_path: Path, workers: int, persistent: bool, method: str | None
+) -> None:
+    plan = plan_of(pipe, [(1, "disk", "raw")], [COUNT], folder=tmp_path)
+    data = pipe.dataset(plan)
+    loader: Any = DataLoader(
+        data, 8, shuffle=True, num_workers=workers, persistent_workers=persistent, multiprocessing_context=method
+    )
+    for epoch in range(3):
+        data.set_epoch(epoch)
+        got = [np.asarray(sample) for batch in loader for sample in batch]
+        right = [wanted(pipe, index, epoch) for index in range(COUNT)]
+        assert sorted(sample.tobytes() for sample in got) == sorted(sample.tobytes() for sample in right)
+    del loader
+    data.close()
+    with pipe.dataset(plan) as again:
+        assert (again._source.open_stores().rows >= 0).all()  # all that the workers have made is there
+
+
+@pytest.mark.parametrize("sampler", ["subset", "weighted", "distributed"])
+def test_samplers_of_torch(pipe: ws.Pipeline, tmp_path: Path, sampler: str) -> None:
+    plan = plan_of(pipe, [(1, "disk", "raw")], [COUNT], folder=tmp_path)
+    with pipe.dataset(plan) as data:
+        made: Any = {
+            "subset": SubsetRandomSampler(range(5, 25)),
+            "weighted": WeightedRandomSampler([1.0] * COUNT, 60),
+            "distributed": DistributedSampler(data, num_replicas=2, rank=1),
+        }[sampler]
+        data.set_epoch(1)
+        known = {wanted(pipe, index, 1).tobytes() for index in range(COUNT)}
+        got = [sample.numpy().tobytes() for batch in DataLoader(data, 8, sampler=made) for sample in batch]
+        assert set(got) <= known
+        assert len(got) == {"subset": 20, "weighted": 60, "distributed": 20}[sampler]
+
+
+def test_a_batch_sampler_of_ours_tells_the_epoch(pipe: ws.Pipeline) -> None:
+    with pipe.dataset() as data:
+        sampler = ws.BatchSampler(data, 8, sampler=ws.Sequential())
+        loader: Any = DataLoader(data, batch_sampler=sampler, collate_fn=ws.collate)
+        for epoch in range(2):
+            got = torch.cat(list(loader))
+            assert same(got.numpy(), np.stack([wanted(pipe, index, epoch) for index in range(COUNT)]))
+
+
+def test_a_pickle_and_a_fork_follow_the_epoch(pipe: ws.Pipeline) -> None:
+    with pipe.dataset() as data:
+        data.set_epoch(2)
+        copy = pickle.loads(pickle.dumps(data))
+        assert copy.epoch == 2
+        assert same(copy[3], wanted(pipe, 3, 2))
+        copy.close()
+
+
+def test_epochs_that_nobody_sets_are_said(pipe: ws.Pipeline) -> None:
+    with pipe.dataset() as data:
+        loader: Any = DataLoader(data, 8)
+        with pytest.warns(RuntimeWarning, match="call set_epoch"):
+            list(itertools.chain(loader, loader, loader))
+    with pipe.dataset() as data, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for epoch in range(4):
+            data.set_epoch(epoch)
+            list(DataLoader(data, 8))
+    with pytest.raises(ValueError, match="epoch"):
+        data.set_epoch(-1)
+
+
+def test_accelerate_sets_the_epoch(pipe: ws.Pipeline) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    with pipe.dataset() as data:
+        loader = accelerate.Accelerator(cpu=True).prepare(DataLoader(data, 8))
+        for epoch in range(2):
+            loader.set_epoch(epoch)
+            got = np.concatenate([batch.numpy() for batch in loader])
+            assert same(got, np.stack([wanted(pipe, index, epoch) for index in range(COUNT)]))
+
+
+def test_grain(pipe: ws.Pipeline) -> None:
+    grain = pytest.importorskip("grain")
+    with pipe.dataset() as data:
+        got = list(grain.MapDataset.source(data).batch(8))
+        assert same(np.concatenate(got), np.stack([wanted(pipe, index, 0) for index in range(COUNT)]))
+
+
+def test_another_plan_is_refused(pipe: ws.Pipeline) -> None:
+    other = ws.Pipeline(range(7)).step(make, kind="array")
+    with pytest.raises(ValueError, match="the plan is for 7 samples"):
+        pipe.dataset(plan_of(other, [(1, "memory", "raw")], [7]))
